@@ -1,1 +1,100 @@
-//! Placeholder.
+//! A distributed lock for tokio, backed by Redis.
+//!
+//! One *lease* per key, held by one task of one process among many machines, renewed while its work runs, and with the
+//! work *stopped* when the lease is lost. Every holder gets a *fencing token* that is larger than all before it.
+//!
+//! # Quick start
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use lock_core::LockManager;
+//! use std::time::Duration;
+//!
+//! // In production: LockManager::connect("redis://127.0.0.1").await?
+//! let manager = LockManager::in_memory();
+//!
+//! // Held until the guard is released or dropped, renewed meanwhile.
+//! let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).await?;
+//! println!("fencing token {}", guard.fencing_token());
+//! guard.release().await?;
+//!
+//! // Work that is dropped when the lease is lost.
+//! let left = manager.lock("goods:1").run(async |lease| lease.remaining()).await?;
+//! # let _ = left; Ok(()) }
+//! ```
+//!
+//! Three ways in, on one [`LockManager`]: this crate for custom flows, the attribute `#[distributed_lock]` (feature
+//! `macros`) for functions and handlers, and the crate `lock-tower` for axum, tonic and any other tower stack.
+//!
+//! # What a lease promises
+//!
+//! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward; a holder
+//! that was paused or cut off knows by its own clock that its lease has ended before the key goes to the next. Where
+//! even a wrong overlap would cost money, let the database refuse writes with an older
+//! [fencing token](FencingToken).
+//!
+//! # When not to use it
+//!
+//! Inside one process a [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is simpler
+//! and cannot be lost. Where one database holds all that the lock would protect, a unique index, a version column or
+//! `SELECT … FOR UPDATE` is simpler and safer. And where work must never happen twice, a lock alone is not enough: make
+//! it idempotent, or fence it.
+//!
+//! # Features
+//!
+//! | feature | what it brings |
+//! | --- | --- |
+//! | `redis` (on by default) | `redis://` and `unix://` |
+//! | `tls` | `rediss://`, through rustls with the platform's certificates |
+//! | `macros` | the attribute `#[distributed_lock]` |
+//! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
+
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+#[path = "private.rs"]
+pub mod __private;
+mod acquire;
+pub mod backend;
+mod builder;
+mod cleanup;
+pub mod clock;
+#[cfg(feature = "test-util")]
+pub mod conformance;
+mod engine;
+mod error;
+mod guard;
+mod handover;
+mod info;
+mod key;
+mod lease;
+mod leases;
+mod manager;
+mod queue;
+mod release;
+mod renewal;
+mod request;
+mod scope;
+mod slot;
+mod token;
+mod validity;
+
+#[cfg(feature = "macros")]
+pub use lock_macros::distributed_lock;
+
+pub use crate::{
+    acquire::{Acquire, AcquireAll},
+    builder::LockManagerBuilder,
+    error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
+    guard::{LockAllGuard, LockGuard},
+    handover::Handover,
+    info::KeyInfo,
+    key::{LockKey, MAX_KEY_BYTES},
+    lease::{Lease, Lost},
+    leases::{AnyLost, Leases},
+    manager::LockManager,
+    release::{Release, ReleaseAll},
+    request::LockRequest,
+    scope::Protected,
+    token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
+    validity::{MAX_TTL, MIN_TTL},
+};

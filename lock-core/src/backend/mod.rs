@@ -1,0 +1,270 @@
+//! Where leases are kept: the trait that every store implements, and its requests and replies.
+//!
+//! A [`Backend`] answers batches of three operations, each idempotent by its token: acquire, renew and release. It
+//! knows nothing of holders, waiting or renewal; those live in the engine. [`MemoryBackend`] is the store in the
+//! process; Redis comes with the feature `redis`. Another store implements the trait, passes
+//! [`conformance`](crate::conformance), and is given to
+//! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
+
+mod memory;
+#[cfg(feature = "redis")]
+pub(crate) mod redis;
+
+use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+pub use self::memory::MemoryBackend;
+use crate::{error::ErrorKind, key::LockKey, token::Token};
+
+/// The future of a backend's answer.
+pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send>>;
+
+/// A store of leases.
+///
+/// # Contract
+///
+/// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
+///   stays the same, also when the future of an earlier one was dropped half-way.
+/// * Every future answers within a time limit of the backend's own, whatever the network does.
+/// * The operations of a batch are executed in order, one bad item never spoils the others, and each is idempotent by
+///   its token, so that the backend may repeat a batch whose answer was lost.
+/// * Dropping a future may or may not prevent the execution of a request that was polled.
+pub trait Backend: fmt::Debug + Send + Sync + 'static {
+    /// Executes a batch in order and answers item by item. An empty batch asks for a sign of life.
+    fn call(&self, batch: Vec<Operation>) -> Reply<Answer>;
+
+    /// Returns the keys that begin with `prefix` and are held by a lease of this library. Must not block the store for
+    /// long, however many keys there are.
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>>;
+
+    /// Returns a number that changes whenever the order of requests may have been broken, as when a connection was
+    /// replaced.
+    fn epoch(&self) -> u64 {
+        0
+    }
+
+    /// Returns the upkeep of the backend (connecting, heartbeats), which the engine polls inside its own task for as
+    /// long as it runs. When it is dropped, the runtime is ending and what it set up must be given up.
+    fn upkeep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(std::future::pending())
+    }
+}
+
+/// One item of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Takes the key if it is free. Answers [`Outcome::Held`] or [`Outcome::Busy`].
+    Acquire(Acquire),
+    /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
+    /// [`Outcome::Gone`].
+    Renew(Renew),
+    /// Deletes the key, if it is held with the token. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    Release(Release),
+    /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
+    Inspect {
+        /// The key.
+        key: LockKey,
+    },
+    /// Deletes the key whoever holds it. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    Force {
+        /// The key.
+        key: LockKey,
+        /// Whether holders of other libraries are removed too; if not, they answer [`Outcome::Gone`].
+        foreign: bool,
+    },
+}
+
+/// Takes `key` for `token` if it is free.
+///
+/// A key that holds `token` already (a repeated request) is held again, for the full ttl and with new fencing tokens.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acquire {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding to set.
+    pub token: Token,
+    /// How long the key is held without a renewal; whole milliseconds, 10 ms to 100 years.
+    pub ttl: Duration,
+    /// How many fencing tokens to take, at least 1.
+    pub block: u32,
+    /// Where set, the key is not taken when it is free but only from this token; else the answer is
+    /// [`Outcome::Gone`].
+    pub from: Option<Token>,
+}
+
+/// Pushes the expiry of `key` out to `ttl` from now, never below what is left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Renew {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding.
+    pub token: Token,
+    /// The time from the execution of the request to the new expiry; whole milliseconds.
+    pub ttl: Duration,
+}
+
+/// Deletes `key` if it is held with `token`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Release {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding.
+    pub token: Token,
+}
+
+impl Acquire {
+    /// Takes one fencing token along with the key.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
+        Self { key, token, ttl, block: 1, from: None }
+    }
+
+    /// Takes the key from a holder that gave its token away.
+    #[must_use]
+    pub fn from(mut self, token: Token) -> Self {
+        self.from = Some(token);
+        self
+    }
+}
+
+impl Renew {
+    /// Makes the request.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
+        Self { key, token, ttl }
+    }
+}
+
+impl Release {
+    /// Makes the request.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token) -> Self {
+        Self { key, token }
+    }
+}
+
+/// The answer to a batch: one outcome per operation, in order.
+#[derive(Clone, Debug)]
+#[non_exhaustive]
+pub struct Answer {
+    /// What became of each operation.
+    pub outcomes: Vec<Result<Outcome, BackendError>>,
+    /// Whether the batch was sent more than once, because an answer was lost: then a release that found nothing may
+    /// have been executed before.
+    pub repeated: bool,
+}
+
+impl Answer {
+    /// Makes the answer to a batch that was sent once.
+    #[must_use]
+    pub fn new(outcomes: Vec<Result<Outcome, BackendError>>) -> Self {
+        Self { outcomes, repeated: false }
+    }
+
+    /// Returns the outcome of a batch of one.
+    pub(crate) fn single(mut self) -> Result<Outcome, BackendError> {
+        self.outcomes.pop().unwrap_or_else(|| {
+            Err(BackendError::new(ErrorKind::Backend, "the backend answered a batch of one with nothing"))
+        })
+    }
+}
+
+/// What became of one operation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Outcome {
+    /// The key is held with the token of the request.
+    Held {
+        /// The first fencing token of the block: larger than any that was given out for the key before.
+        fence: u64,
+        /// How many numbers the block has.
+        block: u32,
+    },
+    /// Another holder has the key.
+    Busy {
+        /// The time to its expiry; none if it has no ttl.
+        remaining: Option<Duration>,
+        /// Whether the holder is another library.
+        foreign: bool,
+    },
+    /// The expiry was pushed out.
+    Renewed {
+        /// The time to the expiry by the backend's clock.
+        remaining: Duration,
+    },
+    /// The key was deleted.
+    Released,
+    /// The key is free, or held with another token.
+    Gone,
+}
+
+/// Why a backend could not execute a request.
+#[derive(Clone, Debug)]
+pub struct BackendError {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+    /// Whether the request may have been, or may still be, executed.
+    may_have_happened: bool,
+}
+
+impl BackendError {
+    /// Makes an error of a request that may have been executed.
+    ///
+    /// `kind` is one of [`ErrorKind::Backend`], [`ErrorKind::WrongType`], [`ErrorKind::Unsupported`] and
+    /// [`ErrorKind::Denied`]. `message` says what happened and what to do, in one lower-case sentence without
+    /// passwords or tokens.
+    #[must_use]
+    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None, may_have_happened: true }
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that the request was surely not executed and never will be.
+    #[must_use]
+    pub fn did_not_happen(mut self) -> Self {
+        self.may_have_happened = false;
+        self
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.may_have_happened = true;
+        self
+    }
+
+    /// Returns the kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn may_have_happened(&self) -> bool {
+        self.may_have_happened
+    }
+
+    pub(crate) fn into_parts(self) -> (ErrorKind, String, Option<Arc<dyn error::Error + Send + Sync>>) {
+        (self.kind, self.message, self.source)
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl error::Error for BackendError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,353 @@
+//! One ordered connection to one node, replaced when it breaks or falls silent.
+//!
+//! The `redis` crate's own `ConnectionManager` keeps a connection that fell silent and forgets the client's name on a
+//! reconnect; this one replaces the connection as soon as a command or a heartbeat runs out of time. No lock is held
+//! while it connects: who needs the connection waits for it, at most until its own limit.
+
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::{
+    AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, RedisError, Value, aio::MultiplexedConnection,
+};
+use tokio::{
+    sync::{Notify, mpsc, watch},
+    time::{Instant, sleep, timeout, timeout_at},
+};
+
+use super::failure;
+use crate::{backend::BackendError, error::ErrorKind};
+
+/// What requests and upkeep share.
+pub(super) struct Connector {
+    settings: Settings,
+    link: watch::Sender<Link>,
+    /// The epoch of the newest connection.
+    epoch: AtomicU64,
+    /// The newest epoch that somebody found broken.
+    broken: AtomicU64,
+    found_broken: Notify,
+}
+
+/// How to reach the node.
+pub(super) struct Settings {
+    pub(super) client: Client,
+    /// The same in RESP2, for servers without RESP3.
+    pub(super) client_resp2: Client,
+    /// Host and port, or the path of the socket: for messages.
+    pub(super) address: String,
+    pub(super) client_name: String,
+    /// The limit of one command, and of one attempt to connect.
+    pub(super) limit: Duration,
+    /// Whether the connection is encrypted.
+    pub(super) tls: bool,
+}
+
+/// Whether there is a connection.
+enum Link {
+    Up(Connection),
+    /// Why the last attempt failed, if there was one.
+    Down(Option<BackendError>),
+}
+
+#[derive(Clone)]
+pub(super) struct Connection {
+    inner: MultiplexedConnection,
+    pub(super) epoch: u64,
+}
+
+/// A fresh connection and what the upkeep needs of it.
+struct Connected {
+    inner: MultiplexedConnection,
+    /// Ends, or says so, when the connection is closed.
+    closed: mpsc::UnboundedReceiver<redis::PushInfo>,
+    /// Its number on the server, if the server tells.
+    id: Option<i64>,
+}
+
+impl Connector {
+    pub(super) fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            link: watch::Sender::new(Link::Down(None)),
+            epoch: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            found_broken: Notify::new(),
+        }
+    }
+
+    pub(super) fn address(&self) -> &str {
+        &self.settings.address
+    }
+
+    pub(super) fn limit(&self) -> Duration {
+        self.settings.limit
+    }
+
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Returns the connection, waiting for one that is newer than `after` until `limit`.
+    ///
+    /// What cannot be mended by waiting (a wrong password, a server that is too old) is answered at once.
+    pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
+        if let Link::Up(connection) = &*self.link.borrow()
+            && connection.epoch > after
+        {
+            return Ok(connection.clone());
+        }
+        let mut link = self.link.subscribe();
+        let usable = link.wait_for(|link| match link {
+            Link::Up(connection) => connection.epoch > after,
+            Link::Down(Some(error)) => error.kind() != ErrorKind::Backend,
+            Link::Down(None) => false,
+        });
+        let waited = timeout_at(limit, usable).await;
+        match waited.as_ref().map(|link| link.as_deref()) {
+            Ok(Ok(Link::Up(connection))) => return Ok(connection.clone()),
+            Ok(Ok(Link::Down(Some(error)))) => return Err(error.clone()),
+            _ => {}
+        }
+        drop(waited);
+        let Link::Down(Some(error)) = &*self.link.borrow() else {
+            return Err(self.out_of_time().did_not_happen());
+        };
+        Err(error.clone().did_not_happen())
+    }
+
+    /// Runs one command until `limit`. A connection that breaks or stays silent is replaced.
+    pub(super) async fn send(
+        &self,
+        mut connection: Connection,
+        command: &Cmd,
+        limit: Instant,
+    ) -> Result<Value, Unanswered> {
+        match timeout_at(limit, connection.inner.send_packed_command(command)).await {
+            Ok(Ok(reply)) => reply.extract_error().map_err(Unanswered::Refused),
+            Ok(Err(error)) if is_broken(&error) => {
+                self.replace(connection.epoch);
+                Err(Unanswered::Broken(failure::of(error, self.address())))
+            }
+            Ok(Err(error)) => Err(Unanswered::Refused(error)),
+            Err(_) => {
+                self.replace(connection.epoch);
+                Err(Unanswered::Silent(self.out_of_time()))
+            }
+        }
+    }
+
+    fn out_of_time(&self) -> BackendError {
+        BackendError::new(
+            ErrorKind::Backend,
+            format!(
+                "{} did not answer within {:?}; check that it runs and can be reached",
+                self.address(),
+                self.limit()
+            ),
+        )
+    }
+
+    /// Says that the connection of an epoch is of no use any more.
+    fn replace(&self, epoch: u64) {
+        self.broken.fetch_max(epoch, Ordering::AcqRel);
+        self.found_broken.notify_one();
+    }
+
+    /// Connects, watches the connection, and connects anew, for as long as it is polled.
+    pub(super) async fn keep(self: Arc<Self>) {
+        let _end = EndOfUpkeep(&self);
+        let mut former: Option<i64> = None;
+        let mut resp2 = false;
+        let mut failures = 0;
+        loop {
+            let attempt = timeout(self.settings.limit, self.connect(former, &mut resp2)).await;
+            let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
+                Ok(Connected { inner, mut closed, id }) => {
+                    failures = 0;
+                    former = id;
+                    let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+                    self.link.send_replace(Link::Up(Connection { inner: inner.clone(), epoch }));
+                    self.watch(inner, &mut closed, epoch).await;
+                    self.link.send_replace(Link::Down(None));
+                    tracing::warn!(address = self.address(), "connection lost; connecting anew");
+                    continue;
+                }
+                Err(error) => error,
+            };
+            let pause = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
+            if failures == 0 {
+                tracing::warn!(address = self.address(), %error, "could not connect; trying again");
+            }
+            failures += 1;
+            self.link.send_replace(Link::Down(Some(error.did_not_happen())));
+            sleep(pause).await;
+        }
+    }
+
+    /// Returns when the connection is of no use any more.
+    async fn watch(
+        &self,
+        inner: MultiplexedConnection,
+        closed: &mut mpsc::UnboundedReceiver<redis::PushInfo>,
+        epoch: u64,
+    ) {
+        let mut heartbeat = Instant::now() + HEARTBEAT;
+        let mut pushes = true;
+        while self.broken.load(Ordering::Acquire) < epoch {
+            tokio::select! {
+                biased;
+                () = self.found_broken.notified() => {}
+                push = closed.recv(), if pushes => match push {
+                    Some(push) if push.kind == redis::PushKind::Disconnection => return,
+                    Some(_) => {}
+                    // No pushes over this protocol; the heartbeat has to notice.
+                    None => pushes = false,
+                },
+                () = tokio::time::sleep_until(heartbeat) => {
+                    let limit = Instant::now() + self.settings.limit;
+                    let connection = Connection { inner: inner.clone(), epoch };
+                    let sent = self.send(connection, &redis::cmd("PING"), limit).await;
+                    if let Err(Unanswered::Broken(_) | Unanswered::Silent(_)) = sent {
+                        return;
+                    }
+                    heartbeat = Instant::now() + HEARTBEAT;
+                }
+            }
+        }
+    }
+
+    /// Makes a connection that is ready for use: HELLO, AUTH, SELECT and the client's name come first. `former` is the
+    /// number of the connection that it replaces, which is killed where that is allowed, so that nothing that it still
+    /// carries is executed later.
+    async fn connect(&self, former: Option<i64>, resp2: &mut bool) -> Result<Connected, BackendError> {
+        let Settings { client, client_resp2, client_name, .. } = &self.settings;
+        if self.settings.tls {
+            choose_cryptography();
+        }
+        let mut connected = match open(if *resp2 { client_resp2 } else { client }, *resp2).await {
+            Err(error) if error.kind() == RedisErrorKind::RESP3NotSupported => {
+                tracing::info!(address = self.address(), "no RESP3; going on with RESP2");
+                *resp2 = true;
+                open(client_resp2, true).await
+            }
+            opened => opened,
+        }
+        .map_err(|error| failure::of(error, self.address()))?;
+
+        let mut handshake = redis::pipe();
+        handshake.cmd("CLIENT").arg("SETNAME").arg(client_name);
+        handshake.cmd("CLIENT").arg("ID");
+        handshake.cmd("INFO").arg("server");
+        if let Some(former) = former {
+            handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(former);
+        }
+        let count = handshake.len();
+        let replies = connected
+            .inner
+            .send_packed_commands(&handshake, 0, count)
+            .await
+            .map_err(|error| failure::of(error, self.address()))?;
+        // Each may be forbidden to the user, and then is done without.
+        connected.id = match replies.get(1) {
+            Some(Value::Int(id)) => Some(*id),
+            _ => None,
+        };
+        if let Some(version) = replies.get(2).and_then(version)
+            && version.major < LEAST_MAJOR
+        {
+            return Err(BackendError::new(
+                ErrorKind::Unsupported,
+                format!("{} runs Redis {}; version {LEAST_MAJOR} is the least", self.address(), version.text),
+            ));
+        }
+        Ok(connected)
+    }
+}
+
+async fn open(client: &Client, resp2: bool) -> Result<Connected, RedisError> {
+    let (sender, closed) = mpsc::unbounded_channel();
+    let mut config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
+    if !resp2 {
+        config = config.set_push_sender(sender);
+    }
+    let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
+    Ok(Connected { inner, closed, id: None })
+}
+
+/// Why a command has no usable answer.
+pub(super) enum Unanswered {
+    /// The server answered with an error.
+    Refused(RedisError),
+    /// The connection broke before the answer: the command may have been executed.
+    Broken(BackendError),
+    /// The time ran out before the answer: the command may have been, or may still be, executed.
+    Silent(BackendError),
+}
+
+/// Says that the runtime has ended: the connection ended with it.
+struct EndOfUpkeep<'a>(&'a Connector);
+
+impl Drop for EndOfUpkeep<'_> {
+    fn drop(&mut self) {
+        self.0.link.send_replace(Link::Down(None));
+    }
+}
+
+impl fmt::Debug for Connector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connector").field("address", &self.settings.address).finish_non_exhaustive()
+    }
+}
+
+/// Errors of the connection, as opposed to answers of the server.
+fn is_broken(error: &RedisError) -> bool {
+    matches!(error.kind(), RedisErrorKind::Io | RedisErrorKind::Parse)
+}
+
+struct Version<'a> {
+    major: u32,
+    text: &'a str,
+}
+
+/// The version in the reply to `INFO server`, if the user may ask for it.
+fn version(reply: &Value) -> Option<Version<'_>> {
+    let info = match reply {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
+        Value::VerbatimString { text, .. } => text,
+        _ => return None,
+    };
+    let text = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
+    let major = text.split('.').next()?.parse().ok()?;
+    Some(Version { major, text })
+}
+
+/// The pause after a failed attempt: 10 ms growing to 100 ms.
+fn pause(failures: u32) -> Duration {
+    Duration::from_millis(10 << failures.min(3)).min(LONGEST_PAUSE)
+}
+
+#[cfg(feature = "tls")]
+fn choose_cryptography() {
+    // Only where the program has not chosen; without a choice rustls would panic.
+    if rustls::crypto::CryptoProvider::get_default().is_none() {
+        // Somebody else may have been quicker, which is as good.
+        let _ = rustls::crypto::ring::default_provider().install_default();
+    }
+}
+
+#[cfg(not(feature = "tls"))]
+fn choose_cryptography() {}
+
+const HEARTBEAT: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The pause after the server refused us: somebody has to mend that first.
+const PAUSE_IF_REFUSED: Duration = Duration::from_secs(1);
+/// RESP3, HELLO and the options of CLIENT came with Redis 6.
+const LEAST_MAJOR: u32 = 6;

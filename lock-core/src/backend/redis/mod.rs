@@ -1,0 +1,214 @@
+//! Redis as the backend: one node.
+
+mod connection;
+mod failure;
+mod script;
+
+use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use redis::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, ProtocolVersion, from_redis_value};
+use tokio::time::Instant;
+
+use self::connection::{Connection, Connector, Settings, Unanswered};
+use super::{Answer, Backend, BackendError, Operation, Reply};
+use crate::{
+    error::{BuildError, ErrorKind},
+    key::LockKey,
+    token::TOKEN_MARK,
+};
+
+/// A store of leases in one Redis server.
+#[derive(Clone, Debug)]
+pub(crate) struct RedisBackend {
+    connector: Arc<Connector>,
+}
+
+impl RedisBackend {
+    /// Reads a `redis://`, `rediss://` or `unix://` URL. Nothing of it but host and port may get into an error.
+    pub(crate) fn from_url(url: &str, client_name: &str, limit: Duration) -> Result<Self, BuildError> {
+        let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
+        let info = url.into_connection_info().map_err(|error| {
+            let what = error.to_string();
+            // The crate's own words, up to where it might repeat the input.
+            wrong(what.split(" - ").next().unwrap_or("it does not parse"))
+        })?;
+        let (address, tls) = match info.addr() {
+            ConnectionAddr::Tcp(_, 0) | ConnectionAddr::TcpTls { port: 0, .. } => {
+                return Err(wrong("port 0 cannot be connected to; the usual one is 6379"));
+            }
+            ConnectionAddr::Tcp(host, port) => (format!("{host}:{port}"), false),
+            ConnectionAddr::TcpTls { host, port, .. } => (format!("{host}:{port}"), true),
+            ConnectionAddr::Unix(path) => (path.display().to_string(), false),
+            _ => return Err(wrong("this kind of address is not supported")),
+        };
+        if info.redis_settings().db() < 0 {
+            return Err(wrong("a database number is not negative"));
+        }
+        let open = |protocol| {
+            let settings = info.redis_settings().clone().set_protocol(protocol);
+            Client::open(info.clone().set_redis_settings(settings)).map_err(|_| wrong("it does not parse"))
+        };
+        let settings = Settings {
+            client: open(ProtocolVersion::RESP3)?,
+            client_resp2: open(ProtocolVersion::RESP2)?,
+            address,
+            client_name: client_name.to_owned(),
+            limit,
+            tls,
+        };
+        Ok(Self { connector: Arc::new(Connector::new(settings)) })
+    }
+}
+
+impl Backend for RedisBackend {
+    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+        let connector = Arc::clone(&self.connector);
+        Box::pin(async move {
+            if batch.is_empty() {
+                query::<redis::Value>(&connector, &redis::cmd("PING")).await?;
+                return Ok(Answer::new(Vec::new()));
+            }
+            call(&connector, batch).await
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        let connector = Arc::clone(&self.connector);
+        Box::pin(async move { list(&connector, &prefix).await })
+    }
+
+    fn epoch(&self) -> u64 {
+        self.connector.epoch()
+    }
+
+    fn upkeep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(Arc::clone(&self.connector).keep())
+    }
+}
+
+/// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
+async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
+    let limit = Instant::now() + connector.limit();
+    let evalsha = script::evalsha(&batch);
+    let mut after = 0;
+    let mut unanswered = None;
+    loop {
+        let connection = match connector.connection(after, limit).await {
+            Ok(connection) => connection,
+            // What was sent over an earlier connection may have happened.
+            Err(error) => return Err(unanswered.unwrap_or(error)),
+        };
+        after = connection.epoch;
+        match evaluate(connector, connection, &evalsha, &batch, limit).await {
+            Ok(reply) => {
+                let outcomes = script::outcomes(reply, batch.len())?;
+                return Ok(Answer { outcomes, repeated: unanswered.is_some() });
+            }
+            Err(Unanswered::Broken(error)) => unanswered = Some(error),
+            Err(Unanswered::Silent(error)) => return Err(error),
+            Err(Unanswered::Refused(error)) => {
+                let error = failure::of(error, connector.address());
+                // A batch is refused as a whole where the user may not touch one of its keys.
+                if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
+                    return one_by_one(connector, batch).await;
+                }
+                // A refusal says nothing of what an earlier connection carried.
+                return Err(if unanswered.is_some() { error.in_doubt() } else { error });
+            }
+        }
+    }
+}
+
+/// Runs the script by its hash, or by its source where the server does not have it.
+async fn evaluate(
+    connector: &Connector,
+    connection: Connection,
+    evalsha: &Cmd,
+    batch: &[Operation],
+    limit: Instant,
+) -> Result<redis::Value, Unanswered> {
+    match connector.send(connection.clone(), evalsha, limit).await {
+        Err(Unanswered::Refused(error)) if failure::is_no_script(&error) => {
+            connector.send(connection, &script::eval(batch), limit).await
+        }
+        result => result,
+    }
+}
+
+async fn one_by_one(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
+    let mut outcomes = Vec::with_capacity(batch.len());
+    let mut repeated = false;
+    for operation in batch {
+        outcomes.push(match Box::pin(call(connector, vec![operation])).await {
+            Ok(answer) => {
+                repeated |= answer.repeated;
+                answer.single()
+            }
+            Err(error) => Err(error),
+        });
+    }
+    Ok(Answer { outcomes, repeated })
+}
+
+/// Runs a command that may be repeated.
+async fn query<T: FromRedisValue>(connector: &Connector, command: &Cmd) -> Result<T, BackendError> {
+    let limit = Instant::now() + connector.limit();
+    let mut after = 0;
+    loop {
+        let connection = connector.connection(after, limit).await?;
+        after = connection.epoch;
+        match connector.send(connection, command, limit).await {
+            Ok(reply) => {
+                return from_redis_value(reply).map_err(|error| failure::of(error.into(), connector.address()));
+            }
+            Err(Unanswered::Broken(_)) => {}
+            Err(Unanswered::Silent(error)) => return Err(error),
+            Err(Unanswered::Refused(error)) => return Err(failure::of(error, connector.address())),
+        }
+    }
+}
+
+/// Finds our keys by SCAN, a page at a time.
+async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, BackendError> {
+    let pattern = format!("{}*", escape_pattern(prefix));
+    let mut found = Vec::new();
+    let mut cursor = 0_u64;
+    loop {
+        let mut scan = redis::cmd("SCAN");
+        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
+        let (next, page): (u64, Vec<Vec<u8>>) = query(connector, &scan).await?;
+        // Keys that are no keys of ours: not UTF-8, too long, or side keys.
+        let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();
+        if !keys.is_empty() {
+            let mut mget = redis::cmd("MGET");
+            for key in &keys {
+                mget.arg(key.wire());
+            }
+            let values: Vec<Option<Vec<u8>>> = query(connector, &mget).await?;
+            let ours =
+                |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|value| value.starts_with(TOKEN_MARK.as_bytes()));
+            found.extend(keys.into_iter().zip(values).filter(|(_, value)| ours(value)).map(|(key, _)| key));
+        }
+        if next == 0 {
+            // SCAN may give a key more than once.
+            found.sort_unstable();
+            found.dedup();
+            return Ok(found);
+        }
+        cursor = next;
+    }
+}
+
+/// Makes the characters of a prefix stand for themselves in a glob pattern.
+fn escape_pattern(prefix: &str) -> String {
+    prefix.chars().fold(String::new(), |mut escaped, character| {
+        if matches!(character, '*' | '?' | '[' | ']' | '^' | '\\') {
+            escaped.push('\\');
+        }
+        escaped.push(character);
+        escaped
+    })
+}
+
+/// How many keys one SCAN looks at.
+const PAGE: u32 = 1_000;

@@ -1,0 +1,226 @@
+use std::{sync::Arc, time::Duration};
+
+use tokio::runtime::Handle;
+
+use crate::{
+    backend::{Backend, MemoryBackend},
+    clock::{Clock, TokioClock},
+    engine::Engine,
+    error::BuildError,
+    manager::{LockManager, Settings},
+    request::{Options, Wait},
+    validity::Ttl,
+};
+
+/// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), lock_core::BuildError> {
+/// use lock_core::LockManager;
+/// use std::time::Duration;
+///
+/// let manager = LockManager::builder()
+///     .url("memory://shop")
+///     .prefix("shop:")
+///     .ttl(Duration::from_secs(5))
+///     .wait(Duration::from_secs(2))
+///     .build()?;
+/// # let _ = manager; Ok(()) }
+/// ```
+#[derive(Debug)]
+#[must_use = "a builder does nothing until `build` or `connect`"]
+pub struct LockManagerBuilder {
+    source: Source,
+    prefix: String,
+    options: Options,
+    command_timeout: Duration,
+    client_name: String,
+    runtime: Option<Handle>,
+    clock: Option<Arc<dyn Clock>>,
+    seed: Option<u64>,
+}
+
+#[derive(Debug)]
+enum Source {
+    Nothing,
+    Url(RedactedUrl),
+    Backend(Arc<dyn Backend>),
+}
+
+/// A URL that may hold a password.
+struct RedactedUrl(String);
+
+impl std::fmt::Debug for RedactedUrl {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("…")
+    }
+}
+
+impl LockManagerBuilder {
+    pub(crate) fn new() -> Self {
+        Self {
+            source: Source::Nothing,
+            prefix: String::new(),
+            options: Options::default(),
+            command_timeout: Duration::from_secs(1),
+            client_name: "lock-core".to_owned(),
+            runtime: None,
+            clock: None,
+            seed: None,
+        }
+    }
+
+    /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
+    pub fn url(mut self, url: &str) -> Self {
+        self.source = Source::Url(RedactedUrl(url.to_owned()));
+        self
+    }
+
+    /// Sets the backend itself: a [`MemoryBackend`] shared between managers, or an own implementation.
+    pub fn backend(mut self, backend: impl Backend) -> Self {
+        self.source = Source::Backend(Arc::new(backend));
+        self
+    }
+
+    /// Puts a prefix before every key, as in `"shop:"`; without braces. Default: none.
+    pub fn prefix(mut self, prefix: &str) -> Self {
+        prefix.clone_into(&mut self.prefix);
+        self
+    }
+
+    /// Sets the default ttl of requests: 10 ms to 100 years. Default: 10 s.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// Sets the default wait of requests. Default: 10 s.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = Wait::Atmost(wait);
+        self
+    }
+
+    /// Sets how long one request to the backend may take, connecting anew included, before it fails with
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero. Default: 1 s. In-memory backends answer at once.
+    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
+        self.command_timeout = command_timeout;
+        self
+    }
+
+    /// Sets the name that the connection shows in the server's `CLIENT LIST`: printable ASCII without spaces.
+    /// Default: `lock-core`.
+    pub fn client_name(mut self, client_name: &str) -> Self {
+        client_name.clone_into(&mut self.client_name);
+        self
+    }
+
+    /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
+    ///
+    /// Give a runtime of its own where the service's tasks may block their threads: then renewal goes on. It needs
+    /// tokio's time and IO drivers and must live longer than the leases.
+    pub fn runtime(mut self, runtime: Handle) -> Self {
+        self.runtime = Some(runtime);
+        self
+    }
+
+    /// Sets the source of time and timers. Default: one that counts suspend for servers, tokio's for memory.
+    #[cfg(feature = "test-util")]
+    pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
+        self.clock = Some(clock);
+        self
+    }
+
+    /// Makes tokens and jitter repeatable. **Never in production**: two processes with one seed have equal tokens.
+    #[cfg(feature = "test-util")]
+    pub fn seed(mut self, seed: u64) -> Self {
+        self.seed = Some(seed);
+        self
+    }
+
+    /// Makes the manager without any I/O; the connection is made with the first request.
+    ///
+    /// # Errors
+    /// [`BuildError`] when there is no backend, the URL is wrong or needs a feature that is off, or an option is out of
+    /// its range.
+    pub fn build(self) -> Result<LockManager, BuildError> {
+        Ttl::new(self.options.ttl).map_err(|detail| BuildError::new(format!("the default ttl is wrong: {detail}")))?;
+        if self.command_timeout.is_zero() {
+            return Err(BuildError::new("a command timeout of zero leaves no time for an answer; the default is 1 s"));
+        }
+        if self.prefix.contains(['{', '}']) {
+            return Err(BuildError::new(format!(
+                "the prefix {:?} holds a brace, which in a cluster would move all keys to one slot; leave it out",
+                self.prefix
+            )));
+        }
+        let printable = self.client_name.bytes().all(|byte| byte.is_ascii_graphic());
+        if self.client_name.is_empty() || !printable {
+            return Err(BuildError::new(format!(
+                "the client name {:?} is not made of printable ASCII without spaces",
+                self.client_name
+            )));
+        }
+        let (backend, clock) = match self.source {
+            Source::Nothing => {
+                return Err(BuildError::new("there is no backend; call `url` or `backend` before `build`"));
+            }
+            Source::Backend(backend) => (backend, Arc::new(TokioClock::new()) as Arc<dyn Clock>),
+            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
+        };
+        let engine = Engine::new(backend, self.clock.unwrap_or(clock), self.runtime, self.seed);
+        let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
+        Ok(LockManager::new(engine, settings))
+    }
+
+    /// Makes the manager and waits until the backend has answered.
+    ///
+    /// # Errors
+    /// As [`build`](Self::build), and when the backend did not answer within the command timeout, refused the user or
+    /// is too old: then [`BuildError::cause`] has the details.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect(self) -> Result<LockManager, BuildError> {
+        let manager = self.build()?;
+        manager.ping().await.map_err(BuildError::connect)?;
+        Ok(manager)
+    }
+}
+
+type Parts = (Arc<dyn Backend>, Arc<dyn Clock>);
+
+/// Nothing of the URL but scheme and host may get into an error: it may hold a password.
+fn from_url(url: &str, client_name: &str, limit: Duration) -> Result<Parts, BuildError> {
+    let Some((scheme, rest)) = url.split_once("://") else {
+        return Err(BuildError::new(if url.is_empty() {
+            "the URL is empty; use one like redis://127.0.0.1:6379".to_owned()
+        } else {
+            "the URL has no scheme; use one like redis://127.0.0.1:6379".to_owned()
+        }));
+    };
+    match scheme {
+        "memory" if rest.is_empty() => Ok((Arc::new(MemoryBackend::new()), Arc::new(TokioClock::new()))),
+        "memory" => Ok((Arc::new(MemoryBackend::named(rest)), Arc::new(TokioClock::new()))),
+        "redis" | "rediss" | "unix" => redis_from_url(scheme, url, client_name, limit),
+        _ => {
+            Err(BuildError::new(format!("the scheme {scheme:?} is unknown; there are redis, rediss, unix and memory")))
+        }
+    }
+}
+
+#[cfg(feature = "redis")]
+fn redis_from_url(scheme: &str, url: &str, client_name: &str, limit: Duration) -> Result<Parts, BuildError> {
+    if scheme == "rediss" && !cfg!(feature = "tls") {
+        return Err(BuildError::new("rediss:// needs the feature `tls` of lock-core, which is off"));
+    }
+    let backend = crate::backend::redis::RedisBackend::from_url(url, client_name, limit)?;
+    Ok((Arc::new(backend), Arc::new(crate::clock::SystemClock)))
+}
+
+#[cfg(not(feature = "redis"))]
+fn redis_from_url(scheme: &str, _url: &str, _client_name: &str, _limit: Duration) -> Result<Parts, BuildError> {
+    let feature = if scheme == "rediss" { "tls" } else { "redis" };
+    Err(BuildError::new(format!("{scheme}:// needs the feature `{feature}` of lock-core, which is off")))
+}

@@ -1,0 +1,183 @@
+//! Tokens that are over but may still be set in the backend; pure.
+//!
+//! A token comes here when its holder let go of it (a dropped guard), when its request was dropped or never answered,
+//! and when its lease was lost. It is released until that is known to have worked, and no token that is in use is ever
+//! here: a clean-up of a token in use would make two holders.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use slab::Slab;
+
+use crate::{backend::Release, clock::Moment};
+
+/// The tokens to release, and when to try each again.
+#[derive(Debug, Default)]
+pub(crate) struct CleanUp {
+    entries: Slab<Entry>,
+    /// Entries that wait for their next try.
+    waiting: BTreeSet<(Moment, usize)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    release: Release,
+    doubt: Doubt,
+    tries: u32,
+}
+
+/// What must be true before a token can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// The latest moment until which a request for the token can block others, if it was executed in time.
+    pub(crate) until: Moment,
+    /// The epoch of the backend when the unanswered request was sent; none if every request was answered.
+    ///
+    /// A release answered in the same epoch was executed after the request, and settles it. A request sent in an
+    /// older epoch (over a connection that was replaced) may still be executed after the release.
+    pub(crate) unanswered_since: Option<u64>,
+}
+
+/// A release that the driver sends for the list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Try {
+    pub(crate) entry: usize,
+    pub(crate) release: Release,
+}
+
+impl CleanUp {
+    /// Adds a token; it is due at once.
+    pub(crate) fn push(&mut self, release: Release, doubt: Doubt, now: Moment) {
+        let entry = self.entries.insert(Entry { release, doubt, tries: 0 });
+        self.waiting.insert((now, entry));
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The moment of the next try.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        self.waiting.first().map(|(at, _)| *at)
+    }
+
+    /// Takes at most `most` tries that are due; each must be answered by [`tried`](Self::tried).
+    pub(crate) fn due(&mut self, now: Moment, most: usize) -> Vec<Try> {
+        let mut due = Vec::new();
+        while due.len() < most
+            && let Some(&(at, entry)) = self.waiting.first()
+            && at <= now
+        {
+            self.waiting.pop_first();
+            due.push(Try { entry, release: self.entries[entry].release.clone() });
+        }
+        due
+    }
+
+    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or none if it was not.
+    pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) {
+        let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return };
+        let settled = match (answered, doubt.unanswered_since) {
+            (Some(_), None) => true,
+            (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until,
+            // Whatever was set has expired by itself.
+            (None, None) => now >= doubt.until,
+            (None, Some(_)) => false,
+        };
+        if settled {
+            self.entries.remove(entry);
+            return;
+        }
+        let pause = PAUSES[(*tries as usize).min(PAUSES.len() - 1)];
+        *tries = tries.saturating_add(1);
+        self.waiting.insert((now + pause, entry));
+    }
+
+    /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
+    pub(crate) fn forget_expired(&mut self, now: Moment) {
+        let waiting = &mut self.waiting;
+        waiting.retain(|(_, entry)| {
+            let keep = self.entries[*entry].doubt.until > now;
+            if !keep {
+                self.entries.remove(*entry);
+            }
+            keep
+        });
+    }
+}
+
+/// The pauses between tries; the last one repeats.
+const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(250), Duration::from_secs(1)];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{key::LockKey, token::Token};
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn with(unanswered_since: Option<u64>) -> CleanUp {
+        let mut list = CleanUp::default();
+        let release = Release::new(LockKey::new("k").unwrap(), Token::from_random(1));
+        list.push(release, Doubt { until: at(1_000), unanswered_since }, at(0));
+        list
+    }
+
+    fn one(list: &mut CleanUp, now: Moment) -> usize {
+        let due = list.due(now, 10);
+        assert_eq!(due.len(), 1);
+        due[0].entry
+    }
+
+    #[test]
+    fn an_answered_release_of_an_answered_token_is_the_end() {
+        let mut list = with(None);
+        let entry = one(&mut list, at(0));
+        assert!(list.due(at(0), 10).is_empty(), "a try under way is not sent again");
+        list.tried(entry, Some(7), at(0), at(1));
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn an_unanswered_request_of_the_same_epoch_is_settled_by_one_release() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(0));
+        list.tried(entry, Some(7), at(0), at(1));
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn after_a_reconnect_releases_go_on_until_one_is_sent_after_the_deadline() {
+        let mut list = with(Some(7));
+        let mut sent_at = Vec::new();
+        let mut now = at(0);
+        while !list.is_empty() {
+            now = list.next().unwrap().max(now);
+            let entry = one(&mut list, now);
+            sent_at.push(now);
+            list.tried(entry, Some(8), now, now);
+        }
+        assert_eq!(sent_at, [at(0), at(50), at(300), at(1_300)]);
+    }
+
+    #[test]
+    fn a_token_in_doubt_stays_for_as_long_as_nothing_answers() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(5_000));
+        list.tried(entry, None, at(5_000), at(6_000));
+        assert!(!list.is_empty());
+        list.forget_expired(at(6_000));
+        assert!(list.is_empty() && list.next().is_none());
+    }
+
+    #[test]
+    fn an_answered_token_is_left_to_expire_when_nothing_answers() {
+        let mut list = with(None);
+        let entry = one(&mut list, at(0));
+        list.tried(entry, None, at(0), at(500));
+        let entry = one(&mut list, at(550));
+        list.tried(entry, None, at(550), at(1_000));
+        assert!(list.is_empty());
+    }
+}

@@ -1,0 +1,133 @@
+//! The one place that asks for the time.
+//!
+//! A manager has one [`Clock`]: its only source of time and of timers, so that virtual time can drive all that the
+//! engine decides. (Sockets keep tokio's own timers for their limits; they decide nothing about a lease.)
+
+use std::{
+    fmt,
+    future::Future,
+    ops::{Add, Sub},
+    pin::Pin,
+    time::Duration,
+};
+
+/// A future that is done when its time has come.
+pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// A source of time and of timers.
+pub trait Clock: fmt::Debug + Send + Sync + 'static {
+    /// Returns the present moment. It never goes back, and it goes on while the machine is suspended where the
+    /// platform can tell.
+    fn now(&self) -> Moment;
+
+    /// Returns a future that is done once about `duration` has passed. It may be late, and does not count the time
+    /// that the machine was suspended.
+    fn sleep(&self, duration: Duration) -> Sleep;
+}
+
+/// A point on a [`Clock`]: the time since an origin that is arbitrary but fixed for the clock.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Moment(Duration);
+
+impl Moment {
+    /// A moment that never comes.
+    pub const NEVER: Self = Self(Duration::MAX);
+
+    /// Makes the moment that lies `elapsed` after the clock's origin.
+    #[must_use]
+    pub const fn from_origin(elapsed: Duration) -> Self {
+        Self(elapsed)
+    }
+
+    /// Returns the time since the clock's origin.
+    #[must_use]
+    pub const fn since_origin(self) -> Duration {
+        self.0
+    }
+
+    /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
+    #[must_use]
+    pub const fn since(self, earlier: Self) -> Duration {
+        self.0.saturating_sub(earlier.0)
+    }
+}
+
+impl Add<Duration> for Moment {
+    type Output = Self;
+
+    /// Adds a duration; a sum beyond the range is [`Moment::NEVER`].
+    fn add(self, duration: Duration) -> Self {
+        Self(self.0.saturating_add(duration))
+    }
+}
+
+impl Sub<Duration> for Moment {
+    type Output = Self;
+
+    /// Takes a duration off; a difference before the origin is the origin.
+    fn sub(self, duration: Duration) -> Self {
+        Self(self.0.saturating_sub(duration))
+    }
+}
+
+/// The clock of a manager that talks to a server: it counts the time that the machine was suspended
+/// (`CLOCK_BOOTTIME`), as the server does.
+///
+/// On platforms without such a clock it is [`std::time::Instant`], and a suspended machine may believe in a lease for
+/// longer than the server does; see the guarantees.
+#[derive(Clone, Copy, Debug, Default)]
+#[non_exhaustive]
+pub struct SystemClock;
+
+impl Clock for SystemClock {
+    #[cfg(any(target_os = "linux", target_os = "android"))]
+    fn now(&self) -> Moment {
+        let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
+        let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
+        let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
+        Moment(Duration::new(seconds, nanoseconds))
+    }
+
+    #[cfg(not(any(target_os = "linux", target_os = "android")))]
+    fn now(&self) -> Moment {
+        use std::{sync::OnceLock, time::Instant};
+        static ORIGIN: OnceLock<Instant> = OnceLock::new();
+        Moment(ORIGIN.get_or_init(Instant::now).elapsed())
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+/// The clock of tokio, which tests pause and advance: the clock of in-memory managers.
+///
+/// With `#[tokio::test(start_paused = true)]` leases of an in-memory manager live in that virtual time.
+#[derive(Clone, Copy, Debug)]
+pub struct TokioClock {
+    origin: tokio::time::Instant,
+}
+
+impl TokioClock {
+    /// Makes a clock whose origin is now.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { origin: tokio::time::Instant::now() }
+    }
+}
+
+impl Default for TokioClock {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Clock for TokioClock {
+    fn now(&self) -> Moment {
+        Moment(tokio::time::Instant::now().saturating_duration_since(self.origin))
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(tokio::time::sleep(duration))
+    }
+}

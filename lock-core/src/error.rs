@@ -1,0 +1,321 @@
+use std::{error, fmt, panic::Location, sync::Arc, time::Duration};
+
+use crate::{backend::BackendError, key::LockKey};
+
+/// What went wrong with a request for a lease.
+///
+/// One opaque type for the whole crate: [`kind`](Self::kind) says what happened, [`key`](Self::key) to which key,
+/// and the message names the key, what was tried and what to do about it. The cause, where there is one, is in
+/// [`source`](error::Error::source) and is not repeated in the message. Tokens and passwords never appear.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{ErrorKind, LockManager};
+/// use std::time::Duration;
+///
+/// let manager = LockManager::in_memory();
+/// let first = manager.lock("goods:1").await?;
+/// let second = manager.lock("goods:1").wait(Duration::ZERO).await;
+/// let error = second.expect_err("the first guard holds the key");
+/// assert_eq!(error.kind(), ErrorKind::Busy);
+/// assert_eq!(error.key(), Some("goods:1"));
+/// # drop(first); Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct Error {
+    inner: Box<Inner>,
+}
+
+#[derive(Clone)]
+struct Inner {
+    kind: ErrorKind,
+    /// The verb of the request, as in "could not acquire".
+    attempt: &'static str,
+    /// The key as the user gave it; absent where the request had none.
+    key: Option<LockKey>,
+    /// What only this occurrence knows; replaces the general sentence of the kind.
+    detail: Option<String>,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+}
+
+/// The kinds of [`Error`], for a `match`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another holder kept the key for the whole wait; nothing is held.
+    Busy,
+    /// The lease was held and is gone; scoped work was dropped.
+    Lost(LossReason),
+    /// The backend did not answer in time or could not be reached. Whatever may have been set is released in the
+    /// background.
+    Backend,
+    /// The key holds something that is no lock (a hash, a list); it was left untouched.
+    WrongType,
+    /// The server lacks, or its ACL forbids, a command that the lock needs.
+    Unsupported,
+    /// The server refused the user, the password, or the access to the key.
+    Denied,
+    /// An argument is out of its range; nothing was sent.
+    Invalid(Argument),
+    /// More waiters than the configured limit.
+    Overloaded,
+    /// The same task holds the key already inside a scoped form, and would have waited for itself.
+    WouldDeadlock,
+    /// The lease that was to be taken up is not there any more, or another process has taken it up.
+    NotHeld,
+    /// No manager was given, scoped or installed.
+    NoManager,
+    /// The request was made outside a tokio runtime, or the runtime given to the builder has ended.
+    NoRuntime,
+    /// The manager was shut down.
+    ShutDown,
+}
+
+/// The argument that an [`ErrorKind::Invalid`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Argument {
+    /// A key: 1 to 1,024 bytes of UTF-8, prefix included.
+    Key,
+    /// The collection given to [`lock_all`](crate::LockManager::lock_all): at least one key.
+    Keys,
+    /// A ttl: 10 ms to 100 years.
+    Ttl,
+    /// The interval of renewal: above zero and below the ttl.
+    RenewEvery,
+    /// The longest hold: above zero.
+    MaxHold,
+    /// The text of a [`Handover`](crate::Handover).
+    Handover,
+}
+
+/// Why a lease that was held is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its deadline passed: it was not renewed, or no renewal was answered in time.
+    Expired,
+    /// The backend says that the key is free or somebody else's.
+    Taken,
+    /// It was held for as long as [`max_hold`](crate::LockRequest::max_hold) allows.
+    MaxHold,
+    /// This manager was asked to [`force_release`](crate::LockManager::force_release) the key.
+    Forced,
+    /// The manager was shut down, or the runtime that renewed the lease has ended.
+    ShutDown,
+    /// Nothing was lost: the holder released it, or dropped the guard. Only a [`Lease`](crate::Lease) that outlives
+    /// its guard sees this.
+    Released,
+}
+
+impl Error {
+    pub(crate) fn new(kind: ErrorKind, attempt: &'static str) -> Self {
+        Self { inner: Box::new(Inner { kind, attempt, key: None, detail: None, source: None }) }
+    }
+
+    pub(crate) fn on(mut self, key: &LockKey) -> Self {
+        self.inner.key = Some(key.clone());
+        self
+    }
+
+    pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
+        self.inner.detail = Some(detail.into());
+        self
+    }
+
+    pub(crate) fn busy(attempt: &'static str, key: &LockKey, wait: Duration) -> Self {
+        let detail = if wait.is_zero() {
+            "another holder has it; wait for it, or try again later".to_owned()
+        } else {
+            format!("another holder kept it for the whole wait of {wait:?}; wait longer, or try again later")
+        };
+        Self::new(ErrorKind::Busy, attempt).on(key).detail(detail)
+    }
+
+    pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {
+        Self::new(ErrorKind::Lost(reason), attempt).on(key)
+    }
+
+    pub(crate) fn invalid(argument: Argument, attempt: &'static str, detail: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Invalid(argument), attempt).detail(detail)
+    }
+
+    pub(crate) fn would_deadlock(key: &LockKey, here: &Location<'_>, held_since: &Location<'_>) -> Self {
+        Self::new(ErrorKind::WouldDeadlock, "acquire").on(key).detail(format!(
+            "asked for at {here}, but this task holds it since {held_since} and would wait for itself; \
+             pass the lease on, or take the lock in one of the two places only"
+        ))
+    }
+
+    pub(crate) fn backend(attempt: &'static str, key: Option<&LockKey>, error: BackendError) -> Self {
+        let (kind, message, source) = error.into_parts();
+        let mut this = Self::new(kind, attempt).detail(message);
+        this.inner.key = key.cloned();
+        this.inner.source = source;
+        this
+    }
+
+    /// Returns what kind of failure this is.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.inner.kind
+    }
+
+    /// Returns the key that the request was about, as it was given (without the manager's prefix).
+    #[must_use]
+    pub fn key(&self) -> Option<&str> {
+        self.inner.key.as_ref().map(LockKey::as_str)
+    }
+
+    /// Returns whether the same request may succeed later: the key was busy, the backend out of reach, the lease
+    /// lost. What is wrong with the arguments, the rights or the server stays wrong.
+    #[must_use]
+    pub fn is_retryable(&self) -> bool {
+        use ErrorKind::{Backend, Busy, Lost, Overloaded};
+        matches!(self.kind(), Busy | Backend | Lost(_) | Overloaded)
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "could not {}", self.inner.attempt)?;
+        if let Some(key) = &self.inner.key {
+            write!(f, " {key}")?;
+        }
+        f.write_str(": ")?;
+        match &self.inner.detail {
+            Some(detail) => f.write_str(detail),
+            None => self.inner.kind.fmt(f),
+        }
+    }
+}
+
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Error")
+            .field("kind", &self.inner.kind)
+            .field("message", &format_args!("{self}"))
+            .field("source", &self.inner.source)
+            .finish()
+    }
+}
+
+impl error::Error for Error {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.inner.source.as_deref().map(|source| source as _)
+    }
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("another holder has it; wait longer, or try again later"),
+            Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
+            Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
+            Self::WrongType => f.write_str("the key holds something that is no lock; use another key"),
+            Self::Unsupported => f.write_str("the server lacks a command that the lock needs"),
+            Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
+            Self::Invalid(argument) => write!(f, "{argument} is out of range"),
+            Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),
+            Self::WouldDeadlock => f.write_str("this task holds the key already and would wait for itself"),
+            Self::NotHeld => f.write_str("the lease is not there any more; acquire the key anew"),
+            Self::NoManager => f.write_str(
+                "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
+                 `LockManager::scope`, or name a manager",
+            ),
+            Self::NoRuntime => f.write_str(
+                "there is no tokio runtime to run on; call from inside one, or give one that lives to \
+                 `LockManager::builder().runtime(..)`",
+            ),
+            Self::ShutDown => f.write_str("the lock manager was shut down"),
+        }
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key => "the key",
+            Self::Keys => "the set of keys",
+            Self::Ttl => "the ttl",
+            Self::RenewEvery => "the renewal interval",
+            Self::MaxHold => "the longest hold",
+            Self::Handover => "the handover",
+        })
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its deadline passed before it was renewed; check the backend, or use a longer ttl",
+            Self::Taken => "the key was deleted or taken by another holder",
+            Self::MaxHold => "it was held for as long as its `max_hold` allows",
+            Self::Forced => "it was released by force",
+            Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
+            Self::Released => "its holder released it",
+        })
+    }
+}
+
+/// What is wrong with the configuration of a manager; it happens at start-up.
+///
+/// [`cause`](Self::cause) gives the [`Error`] when the configuration is sound and only
+/// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old.
+#[derive(Clone)]
+pub struct BuildError {
+    message: String,
+    cause: Option<Error>,
+}
+
+impl BuildError {
+    pub(crate) fn new(message: impl Into<String>) -> Self {
+        Self { message: message.into(), cause: None }
+    }
+
+    pub(crate) fn connect(cause: Error) -> Self {
+        Self { message: cause.to_string(), cause: Some(cause) }
+    }
+
+    /// Returns the error of the first request, where the configuration itself is sound.
+    #[must_use]
+    pub fn cause(&self) -> Option<&Error> {
+        self.cause.as_ref()
+    }
+}
+
+impl fmt::Display for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl fmt::Debug for BuildError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("BuildError").field(&self.message).finish()
+    }
+}
+
+impl error::Error for BuildError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.cause.as_ref().and_then(error::Error::source)
+    }
+}
+
+/// A manager is installed already; the first one stays.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AlreadyInstalled;
+
+impl fmt::Display for AlreadyInstalled {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "could not install the lock manager: one is installed already and stays; \
+             use `LockManager::scope` to put another in its place for a while",
+        )
+    }
+}
+
+impl error::Error for AlreadyInstalled {}

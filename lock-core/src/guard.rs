@@ -1,0 +1,337 @@
+use std::{
+    fmt,
+    future::Future,
+    ops::Deref,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use crate::{
+    backend::{Answer, Operation, Outcome},
+    engine::{self, Engine},
+    error::{Argument, Error, ErrorKind, LossReason},
+    handover::Handover,
+    lease::{Hold, Lease},
+    leases::Leases,
+    queue::tenure::HoldId,
+    release::{Release, ReleaseAll},
+    scope::Protected,
+    validity::Ttl,
+};
+
+/// A held lease; dropping it gives the lease back.
+///
+/// It dereferences to [`Lease`], so [`key`](Lease::key), [`fencing_token`](Lease::fencing_token),
+/// [`remaining`](Lease::remaining), [`is_held`](Lease::is_held) and [`lost`](Lease::lost) are at hand. The engine
+/// renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)).
+///
+/// Dropping the guard is one message to the engine: it never blocks and never panics, on any thread, in unwinding and
+/// after the runtime has ended (then the key is free when its ttl is over). [`release`](Self::release) does the same
+/// and waits for the answer.
+#[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
+#[clippy::has_significant_drop]
+pub struct LockGuard {
+    engine: Arc<Engine>,
+    /// None once the guard was released or handed over.
+    id: Option<HoldId>,
+    lease: Lease,
+}
+
+impl LockGuard {
+    pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>) -> Self {
+        Self { engine, id: Some(id), lease: Lease::new(hold) }
+    }
+
+    pub(crate) fn engine(&self) -> &Arc<Engine> {
+        &self.engine
+    }
+
+    /// Returns what a holder may ask; a clone of it can go to other tasks.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Asks whether the lease is lost, and registers the task to be woken when it is; see [`Lease::poll_lost`].
+    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
+        self.lease.poll_lost(cx)
+    }
+
+    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter.
+    ///
+    /// One round trip, and proof that the lease was held when the backend executed it. A shorter lease ends sooner
+    /// only for this holder; others still wait for the key until it is released or expires. Renewal, if it is on, goes
+    /// on and brings the lease back to at least the ttl that it was acquired with.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease is lost already (then nothing is sent) or turns out to be;
+    /// [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years; [`ErrorKind::Backend`] when the backend did
+    /// not answer: the lease is held as long as before.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the lease held for at least as long as it was, or for `ttl` if that is shorter.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
+    /// guard.extend(Duration::from_secs(30)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(29));
+    /// guard.extend_by(Duration::from_secs(30)).await?;
+    /// assert!(guard.remaining() > Duration::from_secs(58));
+    /// # Ok(()) }
+    /// ```
+    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+        self.prolong(Ttl::new(ttl)).await
+    }
+
+    /// **Adds** `more` to what is left of the lease; otherwise as [`extend`](Self::extend).
+    ///
+    /// # Errors
+    /// As [`extend`](Self::extend).
+    ///
+    /// # Cancel safety
+    /// As [`extend`](Self::extend).
+    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
+        self.prolong(Ttl::for_validity(self.remaining().saturating_add(more))).await
+    }
+
+    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<(), Error> {
+        let hold = self.lease.hold();
+        let lost = |reason| Error::lost(EXTEND, &hold.key, reason);
+        let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
+        hold.check().map_err(lost)?;
+        let Some(id) = self.id else { return Err(lost(LossReason::Released)) };
+        self.engine.admit(EXTEND).map_err(|error| error.on(&hold.key))?;
+        let sent = self.engine.now();
+        // The local deadline goes down before anything is sent, and up only after the answer.
+        let version = hold.lower(ttl.deadline(sent));
+        self.engine.extended(id, sent, ttl);
+        let Some(request) = self.engine.renewal_of(id, ttl) else {
+            return Err(lost(hold.lose(LossReason::Taken)));
+        };
+        match self.engine.call(vec![Operation::Renew(request)]).await.and_then(Answer::single) {
+            Ok(Outcome::Renewed { .. }) => {
+                hold.raise(ttl.deadline(sent), version).map_err(lost)?;
+                self.engine.extended(id, sent, ttl);
+                Ok(())
+            }
+            Ok(Outcome::Gone) => {
+                self.engine.taken(id);
+                Err(lost(hold.lose(LossReason::Taken)))
+            }
+            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), engine::unexpected(outcome))),
+            Err(error) => {
+                if error.kind() == ErrorKind::WrongType {
+                    self.engine.taken(id);
+                }
+                Err(Error::backend(EXTEND, Some(&hold.key), error))
+            }
+        }
+    }
+
+    /// Gives the lease back and waits for the answer.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease was lost before: somebody else may have held the key meanwhile.
+    /// [`ErrorKind::Backend`] when the backend did not answer: the release goes on in the background until it is
+    /// known to have worked or the ttl is over.
+    ///
+    /// # Cancel safety
+    /// Dropping the future, polled or not, releases the lease in the background.
+    pub fn release(mut self) -> Release {
+        let hold = Arc::clone(self.lease.hold());
+        let held = hold.check();
+        let left = self.id.take().and_then(|id| {
+            if held.is_err() {
+                // The engine releases what an expired lease may have left.
+                self.engine.abandon(id);
+                return None;
+            }
+            self.engine.leave(id)
+        });
+        match left {
+            Some((release, doubt, _)) => {
+                hold.lose(LossReason::Released);
+                Release::new(Arc::clone(&self.engine), release, doubt)
+            }
+            None => Release::lost(Arc::clone(&self.engine), &hold.key, hold.lose(LossReason::Expired)),
+        }
+    }
+
+    /// Turns the lease into a text that another process can [`take_up`](crate::LockManager::take_up). It is not
+    /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining); [`extend`](Self::extend) it
+    /// before for a longer way.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease was lost before.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{Handover, LockManager};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("import:7").await?;
+    /// let text = guard.hand_over()?.to_string();
+    ///
+    /// // elsewhere, with a manager of the same backend
+    /// let handover: Handover = text.parse()?;
+    /// let guard = manager.take_up(handover).await?;
+    /// assert!(guard.is_held());
+    /// # Ok(()) }
+    /// ```
+    pub fn hand_over(mut self) -> Result<Handover, Error> {
+        let hold = Arc::clone(self.lease.hold());
+        let lost = |reason| Error::lost("hand over", &hold.key, reason);
+        hold.check().map_err(lost)?;
+        let left = self.id.take().and_then(|id| self.engine.leave(id));
+        let (release, _, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
+        hold.lose(LossReason::Released);
+        Ok(Handover::new(release.key, release.token, ttl))
+    }
+
+    /// Runs `work` for as long as the lease is held, then releases it: the same as
+    /// [`run`](crate::LockRequest::run) for a guard that is there already, as a future that can be named.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when the lease was lost while the work ran; the work was dropped.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lease in the background.
+    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
+        Protected::new(self, work)
+    }
+}
+
+impl Deref for LockGuard {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.lease
+    }
+}
+
+impl Drop for LockGuard {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.lease.hold().lose(LossReason::Released);
+            self.engine.abandon(id);
+        }
+    }
+}
+
+impl fmt::Debug for LockGuard {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockGuard").field("lease", &self.lease).finish_non_exhaustive()
+    }
+}
+
+/// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
+///
+/// It dereferences to [`Leases`]. It counts as lost as soon as one of its leases is lost.
+#[derive(Debug)]
+#[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
+#[clippy::has_significant_drop]
+pub struct LockAllGuard {
+    /// In the order of the keys' bytes.
+    guards: Vec<LockGuard>,
+    leases: Leases,
+}
+
+impl LockAllGuard {
+    pub(crate) fn new(guards: Vec<LockGuard>) -> Self {
+        let leases = Leases::new(guards.iter().map(|guard| guard.lease().clone()).collect());
+        Self { guards, leases }
+    }
+
+    pub(crate) fn guards(&self) -> &[LockGuard] {
+        &self.guards
+    }
+
+    /// Whether all leases are held, or which one is lost.
+    pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
+        self.guards
+            .iter()
+            .map(|guard| guard.lease.hold())
+            .try_for_each(|hold| hold.check().map_err(|reason| Error::lost(attempt, &hold.key, reason)))
+    }
+
+    /// Returns what a holder may ask; a clone of it can go to other tasks.
+    #[must_use]
+    pub fn leases(&self) -> &Leases {
+        &self.leases
+    }
+
+    /// Asks whether one of the leases is lost, and registers the task to be woken when it is.
+    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
+        self.leases.poll_lost(cx)
+    }
+
+    /// Makes every lease last `ttl` from now; see [`LockGuard::extend`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    ///
+    /// # Cancel safety
+    /// As [`LockGuard::extend`].
+    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+        for guard in &mut self.guards {
+            guard.extend(ttl).await?;
+        }
+        Ok(())
+    }
+
+    /// Adds `more` to what is left of every lease; see [`LockGuard::extend_by`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    ///
+    /// # Cancel safety
+    /// As [`LockGuard::extend`].
+    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
+        for guard in &mut self.guards {
+            guard.extend_by(more).await?;
+        }
+        Ok(())
+    }
+
+    /// Gives all leases back at once and waits for the answers; see [`LockGuard::release`].
+    ///
+    /// # Errors
+    /// As [`LockGuard::release`], for the first key that fails; the others are released.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the leases in the background.
+    pub fn release(self) -> ReleaseAll {
+        ReleaseAll::new(self.guards.into_iter().map(LockGuard::release).collect())
+    }
+
+    /// Runs `work` for as long as all leases are held, then releases them; see [`LockGuard::protect`].
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`] when one lease was lost while the work ran; the work was dropped.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the leases in the background.
+    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
+        Protected::all(self, work)
+    }
+}
+
+impl Deref for LockAllGuard {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        &self.leases
+    }
+}
+
+const EXTEND: &str = "extend";

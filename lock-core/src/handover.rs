@@ -1,0 +1,113 @@
+use std::{fmt, str::FromStr, time::Duration};
+
+use crate::{
+    error::{Argument, Error},
+    key::LockKey,
+    token::Token,
+    validity::Ttl,
+};
+
+/// A lease on its way to another process: what [`LockGuard::hand_over`](crate::LockGuard::hand_over) gives and
+/// [`LockManager::take_up`](crate::LockManager::take_up) takes.
+///
+/// `Display` and `FromStr` are its way through a queue, a job argument or an environment variable. The text is a
+/// secret for as long as the lease lasts: whoever has it can take the lease. `Debug` hides it. Only the first who takes
+/// it up gets the lease.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Handover {
+    key: LockKey,
+    token: Token,
+    ttl: Ttl,
+}
+
+impl Handover {
+    pub(crate) fn new(key: LockKey, token: Token, ttl: Ttl) -> Self {
+        Self { key, token, ttl }
+    }
+
+    /// Returns the key, without the manager's prefix: the manager that takes it up needs the same prefix.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.key.as_str()
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.token
+    }
+
+    pub(crate) fn ttl(&self) -> Duration {
+        self.ttl.get()
+    }
+}
+
+/// What every text begins with: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
+const MARK: &str = "lock-core-handover:1:";
+
+impl fmt::Display for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{MARK}{}:{}:{}", self.ttl.get().as_millis(), self.token.reveal(), self.key.as_str())
+    }
+}
+
+impl FromStr for Handover {
+    type Err = Error;
+
+    fn from_str(text: &str) -> Result<Self, Error> {
+        let malformed = || {
+            Error::invalid(
+                Argument::Handover,
+                "take up",
+                "the text is not what `Handover` displayed (a part may be missing); pass it on unchanged",
+            )
+        };
+        let (ttl, rest) = text.strip_prefix(MARK).and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;
+        let token_length = Token::from_random(0).reveal().len();
+        let (token, key) = rest.split_at_checked(token_length).ok_or_else(malformed)?;
+        let key = key.strip_prefix(':').ok_or_else(malformed)?;
+        let ttl = Duration::from_millis(ttl.parse().map_err(|_| malformed())?);
+        Ok(Self {
+            key: LockKey::new(key).map_err(|_| malformed())?,
+            token: token.parse().map_err(|_| malformed())?,
+            ttl: Ttl::new(ttl).map_err(|_| malformed())?,
+        })
+    }
+}
+
+impl fmt::Debug for Handover {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handover").field("key", &self.key).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    fn handover(key: &str) -> Handover {
+        Handover {
+            key: LockKey::new(key).unwrap(),
+            token: Token::from_random(0xfeed),
+            ttl: Ttl::new(Duration::from_secs(3)).unwrap(),
+        }
+    }
+
+    #[test]
+    fn a_handover_survives_its_text_whatever_the_key_holds() {
+        for key in ["goods:1", ":", "a b\r\n", "{x}:\u{e9}"] {
+            assert_eq!(handover(key).to_string().parse::<Handover>().unwrap(), handover(key));
+        }
+    }
+
+    #[test]
+    fn bad_input_19_a_malformed_handover_is_invalid_and_debug_hides_the_token() {
+        let good = handover("goods:1").to_string();
+        for cut in 0..good.len() - "goods:1".len() + 1 {
+            let error = good[..cut].parse::<Handover>().unwrap_err();
+            assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Handover), "{cut}");
+            assert!(!error.to_string().contains("feed"));
+        }
+        assert!(good.replace(":3000:", ":0:").parse::<Handover>().is_err());
+        assert!(!format!("{:?}", handover("goods:1")).contains("feed"));
+    }
+}

@@ -1,0 +1,124 @@
+use std::{fmt, sync::Arc};
+
+use crate::{
+    error::{Argument, Error},
+    slot,
+};
+
+/// A key that passed the checks: what is locked.
+///
+/// Keys are 1 to 1,024 bytes of UTF-8 (the manager's prefix included) and go to the backend unchanged, braces, spaces
+/// and control characters included, so that clients in other languages find the same key. Two keys that differ in
+/// case or in Unicode normal form are two locks. Keys that begin like a side key of this library
+/// (`{…}lock-core:`) are refused.
+///
+/// `Display` and `Debug` show the key in quotes with control characters escaped.
+#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct LockKey {
+    /// Prefix and key, as the backend sees them.
+    wire: Arc<str>,
+    /// How many bytes of `wire` are the prefix.
+    prefix: usize,
+}
+
+/// The longest key in bytes, the prefix included.
+pub const MAX_KEY_BYTES: usize = 1024;
+
+impl LockKey {
+    /// Checks a key without a prefix.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the key is empty, longer than 1,024 bytes, or looks
+    /// like a side key.
+    pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
+        Self::with_prefix("", key.as_ref())
+    }
+
+    pub(crate) fn with_prefix(prefix: &str, key: &str) -> Result<Self, Error> {
+        let refuse = |detail: String| Err(Error::invalid(Argument::Key, "lock", detail));
+        if key.is_empty() {
+            return refuse("the key is empty; every caller would share one lock".to_owned());
+        }
+        let length = prefix.len() + key.len();
+        if length > MAX_KEY_BYTES {
+            return refuse(format!(
+                "the key has {length} bytes, the most is {MAX_KEY_BYTES}; use a hash of it instead"
+            ));
+        }
+        let wire: Arc<str> = if prefix.is_empty() { key.into() } else { format!("{prefix}{key}").into() };
+        if slot::is_side_key(&wire) {
+            return refuse(format!(
+                "{:?} begins like a side key of lock-core; choose another name",
+                key.escape_debug().to_string()
+            ));
+        }
+        Ok(Self { wire, prefix: prefix.len() })
+    }
+
+    /// Returns the key as the user gave it.
+    #[must_use]
+    pub fn as_str(&self) -> &str {
+        &self.wire[self.prefix..]
+    }
+
+    /// Returns the key as the backend sees it: the manager's prefix, then the key.
+    #[must_use]
+    pub fn wire(&self) -> &str {
+        &self.wire
+    }
+}
+
+impl AsRef<str> for LockKey {
+    fn as_ref(&self) -> &str {
+        self.as_str()
+    }
+}
+
+impl fmt::Display for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "\"{}\"", self.as_str().escape_debug())
+    }
+}
+
+impl fmt::Debug for LockKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ErrorKind;
+
+    #[test]
+    fn bad_input_13_and_14_length_is_bounded_on_both_sides() {
+        let kind = |key: &str| LockKey::new(key).map_err(|error| error.kind());
+        assert_eq!(kind("").unwrap_err(), ErrorKind::Invalid(Argument::Key));
+        assert_eq!(kind(&"k".repeat(1024)).unwrap().as_str().len(), 1024);
+        assert_eq!(kind(&"k".repeat(1025)).unwrap_err(), ErrorKind::Invalid(Argument::Key));
+        assert!(LockKey::with_prefix("p", &"k".repeat(1024)).is_err(), "the prefix counts");
+    }
+
+    #[test]
+    fn bad_input_15_control_characters_pass_and_are_escaped_where_shown() {
+        let key = LockKey::new("a\0b\r\nc \"d\"").unwrap();
+        assert_eq!(key.wire(), "a\0b\r\nc \"d\"");
+        assert_eq!(key.to_string(), r#""a\0b\r\nc \"d\"""#);
+    }
+
+    #[test]
+    fn bad_input_16_case_and_normal_form_make_different_keys() {
+        assert_ne!(LockKey::new("Goods").unwrap(), LockKey::new("goods").unwrap());
+        assert_ne!(LockKey::new("\u{e9}").unwrap(), LockKey::new("e\u{301}").unwrap());
+    }
+
+    #[test]
+    fn side_keys_are_refused_also_behind_a_prefix_and_other_braces_pass() {
+        assert!(LockKey::new("{x}lock-core:fence").is_err());
+        assert!(LockKey::with_prefix("{x}lock", "-core:fence").is_err());
+        assert!(LockKey::new("{user}:1").is_ok());
+        assert!(LockKey::new("a{b").is_ok());
+        assert!(LockKey::new("{}lock-core").is_ok());
+    }
+}

@@ -1,0 +1,279 @@
+use std::{
+    fmt,
+    future::Future,
+    panic::Location,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use slab::Slab;
+
+use crate::{
+    clock::{Clock, Moment},
+    error::LossReason,
+    key::LockKey,
+    token::FencingToken,
+};
+
+/// What a holder may ask about its lease; it cannot release it.
+///
+/// A cheap clone that can be sent to other tasks: they see the same lease, and are told when it is lost. Its answers
+/// come from this process's own clock, without a question to the backend: a lease whose deadline has passed is lost
+/// whatever the backend would say.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock("goods:1").await?;
+/// let lease = guard.lease().clone();
+/// assert!(lease.is_held());
+/// println!("write with fencing token {} within {:?}", lease.fencing_token(), lease.remaining());
+/// guard.release().await?;
+/// assert!(!lease.is_held());
+/// # Ok(()) }
+/// ```
+pub struct Lease {
+    hold: Arc<Hold>,
+    /// Where this clone's waker is registered; taken out when the clone is dropped.
+    waker: Option<usize>,
+}
+
+impl Lease {
+    pub(crate) fn new(hold: Arc<Hold>) -> Self {
+        Self { hold, waker: None }
+    }
+
+    pub(crate) fn hold(&self) -> &Arc<Hold> {
+        &self.hold
+    }
+
+    /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.hold.key.as_str()
+    }
+
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.hold.fence
+    }
+
+    /// Returns for how long the holder may still rely on the lease if it is not renewed: the validity, by this
+    /// process's clock, already less than the ttl. Zero once it is lost or released.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.hold.remaining()
+    }
+
+    /// Returns whether the lease is still held: neither lost nor released, and its deadline not passed.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.hold.check().is_ok()
+    }
+
+    /// Completes when the lease has ended, with the reason: [`LossReason::Released`] when it was given back as it
+    /// should be, any other when it was lost.
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing; a later one completes at once if the lease has ended meanwhile.
+    #[must_use = "a future does nothing unless it is awaited"]
+    pub fn lost(&self) -> Lost {
+        Lost { lease: self.clone() }
+    }
+
+    /// Asks whether the lease has ended, and registers the task to be woken when it does.
+    ///
+    /// Each clone of a lease remembers one waker: that of its last poll.
+    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
+        self.hold.poll_lost(&mut self.waker, cx)
+    }
+}
+
+impl Clone for Lease {
+    fn clone(&self) -> Self {
+        Self::new(Arc::clone(&self.hold))
+    }
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        if let Some(waker) = self.waker {
+            self.hold.state().wakers.try_remove(waker);
+        }
+    }
+}
+
+impl fmt::Debug for Lease {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lease")
+            .field("key", &self.hold.key)
+            .field("fencing_token", &self.hold.fence.get())
+            .field("remaining", &self.remaining())
+            .finish()
+    }
+}
+
+/// The future of [`Lease::lost`].
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Lost {
+    lease: Lease,
+}
+
+impl Future for Lost {
+    type Output = LossReason;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.lease.poll_lost(cx)
+    }
+}
+
+/// One local holder's part of a tenure: what guard, leases and engine share.
+pub(crate) struct Hold {
+    pub(crate) key: LockKey,
+    pub(crate) fence: FencingToken,
+    /// Where it was asked for, to be named when the same task asks again.
+    pub(crate) since: &'static Location<'static>,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+struct State {
+    /// Why it ended; none while it is held. Never changes back.
+    ended: Option<LossReason>,
+    /// Until when the holder may rely on the lease; only raised before it has passed.
+    deadline: Moment,
+    /// When `max_hold` ends the hold.
+    latest: Moment,
+    /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
+    version: u32,
+    wakers: Slab<Waker>,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        key: LockKey,
+        fence: FencingToken,
+        since: &'static Location<'static>,
+        clock: Arc<dyn Clock>,
+        deadline: Moment,
+        latest: Moment,
+    ) -> Self {
+        let state = State { ended: None, deadline, latest, version: 0, wakers: Slab::new() };
+        Self { key, fence, since, clock, state: Mutex::new(state) }
+    }
+
+    /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
+    pub(crate) fn check(&self) -> Result<(), LossReason> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let ended = state.settle(now);
+        let wakers = state.take_wakers_if(ended.is_some());
+        drop(state);
+        wake(wakers);
+        ended.map_or(Ok(()), Err)
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.clock.now();
+        let state = self.state();
+        if state.ended.is_some() { Duration::ZERO } else { state.deadline.min(state.latest).since(now) }
+    }
+
+    /// The moment at which it ends if nothing happens.
+    pub(crate) fn end(&self) -> Moment {
+        let state = self.state();
+        state.deadline.min(state.latest)
+    }
+
+    pub(crate) fn version(&self) -> u32 {
+        self.state().version
+    }
+
+    /// Ends the hold, unless it has ended before; returns the reason that stands.
+    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
+        let mut state = self.state();
+        let reason = *state.ended.get_or_insert(reason);
+        let wakers = state.take_wakers_if(true);
+        drop(state);
+        wake(wakers);
+        reason
+    }
+
+    /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
+    /// lapsed hold is not revived.
+    pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Result<(), LossReason> {
+        self.check()?;
+        let mut state = self.state();
+        if state.version == version {
+            state.deadline = state.deadline.max(deadline);
+        }
+        Ok(())
+    }
+
+    /// Lowers the deadline, if `deadline` is earlier; returns the version that the next request belongs to.
+    pub(crate) fn lower(&self, deadline: Moment) -> u32 {
+        let mut state = self.state();
+        if deadline < state.deadline {
+            state.deadline = deadline;
+            state.version = state.version.wrapping_add(1);
+        }
+        state.version
+    }
+
+    fn poll_lost(&self, registered: &mut Option<usize>, cx: &mut Context<'_>) -> Poll<LossReason> {
+        if let Err(reason) = self.check() {
+            return Poll::Ready(reason);
+        }
+        let mut state = self.state();
+        if let Some(reason) = state.ended {
+            return Poll::Ready(reason);
+        }
+        match registered.and_then(|index| state.wakers.get_mut(index)) {
+            Some(waker) => waker.clone_from(cx.waker()),
+            None => *registered = Some(state.wakers.insert(cx.waker().clone())),
+        }
+        Poll::Pending
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    fn settle(&mut self, now: Moment) -> Option<LossReason> {
+        if self.ended.is_none() {
+            if now >= self.latest {
+                self.ended = Some(LossReason::MaxHold);
+            } else if now >= self.deadline {
+                self.ended = Some(LossReason::Expired);
+            }
+        }
+        self.ended
+    }
+
+    fn take_wakers_if(&mut self, ended: bool) -> Slab<Waker> {
+        if ended { std::mem::take(&mut self.wakers) } else { Slab::new() }
+    }
+}
+
+/// Wakes outside of the lock: a waker may run code of the user's executor.
+fn wake(wakers: Slab<Waker>) {
+    for (_, waker) in wakers {
+        waker.wake();
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,294 @@
+use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
+
+use crate::{
+    backend::{Answer, MemoryBackend, Operation, Outcome},
+    builder::LockManagerBuilder,
+    engine::{self, Engine},
+    error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
+    handover::Handover,
+    info::KeyInfo,
+    key::LockKey,
+    request::{LockRequest, Options},
+};
+
+/// Where leases come from: one connection per node, one renewal scheduler, and the defaults of its requests.
+///
+/// Make one per process and backend, clone it freely (a clone is two pointers), and give it to handlers, layers and
+/// macros alike, or [`install`](Self::install) it. The engine starts with the first request, on that request's
+/// runtime unless the builder was given one, and ends when the last clone, request and guard is gone.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
+/// let guard = manager.lock("goods:1").await?;
+/// assert!(manager.is_locked("goods:1").await?);
+/// guard.release().await?;
+/// assert!(!manager.is_locked("goods:1").await?);
+/// # Ok(()) }
+/// ```
+#[derive(Clone)]
+pub struct LockManager {
+    engine: Arc<Engine>,
+    settings: Arc<Settings>,
+}
+
+/// What the builder was told.
+#[derive(Debug)]
+pub(crate) struct Settings {
+    pub(crate) prefix: String,
+    pub(crate) options: Options,
+    pub(crate) command_timeout: Duration,
+}
+
+static INSTALLED: OnceLock<LockManager> = OnceLock::new();
+
+tokio::task_local! {
+    static SCOPED: LockManager;
+}
+
+impl LockManager {
+    pub(crate) fn new(engine: Arc<Engine>, settings: Settings) -> Self {
+        Self { engine, settings: Arc::new(settings) }
+    }
+
+    /// Connects to a backend and waits until it has answered, so that a wrong address or password shows at start-up.
+    ///
+    /// | url | backend |
+    /// | --- | --- |
+    /// | `redis://[user[:password]@]host[:port][/db]` | a Redis server (feature `redis`, on by default) |
+    /// | `rediss://…` | the same through TLS (feature `tls`) |
+    /// | `unix:///path/to/socket[?db=1&user=…&pass=…]` | the same through a Unix socket |
+    /// | `memory://` | a private store in this process |
+    /// | `memory://name` | the store of that name in this process, shared by all who name it |
+    ///
+    /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
+    /// waiting for the server, use [`builder`](Self::builder) and its `build`.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the URL is wrong, or when the backend did not answer, refused the user or is too old: then
+    /// [`BuildError::cause`] has the details.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect(url: &str) -> Result<Self, BuildError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
+    /// tokio's clock, so leases live in virtual time where a test has paused it.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
+    }
+
+    /// Begins the configuration of a manager.
+    #[must_use]
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::new()
+    }
+
+    /// Makes this the manager of the process, which [`current`](Self::current) and the macro use where no other is
+    /// named.
+    ///
+    /// # Errors
+    /// [`AlreadyInstalled`] when there is one; it stays.
+    pub fn install(&self) -> Result<(), AlreadyInstalled> {
+        INSTALLED.set(self.clone()).map_err(|_| AlreadyInstalled)
+    }
+
+    /// Runs a future with this as the manager that [`current`](Self::current) finds, instead of the installed one: for
+    /// tests, which can each have their own. Tasks that the future spawns are not covered.
+    pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
+        SCOPED.scope(self.clone(), future)
+    }
+
+    /// Returns the manager of the [`scope`](Self::scope) that the task is in, else the installed one.
+    ///
+    /// # Errors
+    /// [`ErrorKind::NoManager`] when there is neither.
+    pub fn current() -> Result<Self, Error> {
+        SCOPED
+            .try_with(Clone::clone)
+            .ok()
+            .or_else(|| INSTALLED.get().cloned())
+            .ok_or_else(|| Error::new(ErrorKind::NoManager, "find a lock manager"))
+    }
+
+    /// Begins a request for one key, with the manager's defaults. What is wrong with the key shows when the request is
+    /// awaited.
+    ///
+    /// Keys are 1 to 1,024 bytes of UTF-8, used unchanged behind the manager's prefix.
+    #[track_caller]
+    pub fn lock(&self, key: impl AsRef<str>) -> LockRequest {
+        self.request(self.key(key.as_ref()))
+    }
+
+    /// Begins a request for several keys: all or none, acquired in one order everywhere so that two such requests
+    /// never wait for each other. A key that is named twice counts once.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["goods:3", "goods:1"]).await?;
+    /// assert!(guard.is_held());
+    /// assert!(guard.fencing_token("goods:1").is_some());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
+    #[track_caller]
+    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest<Vec<LockKey>> {
+        let keys = keys.into_iter().map(|key| self.key(key.as_ref())).collect::<Result<Vec<_>, _>>();
+        let keys = keys.and_then(|mut keys| {
+            keys.sort_unstable();
+            keys.dedup();
+            if keys.is_empty() {
+                let detail = "there is no key to lock; name at least one";
+                return Err(Error::invalid(Argument::Keys, "lock", detail));
+            }
+            Ok(keys)
+        });
+        self.request(keys)
+    }
+
+    /// Begins a request that takes up a lease which another process handed over, with its ttl. It takes one round trip
+    /// and does not wait. The holder gets a new, larger fencing token.
+    ///
+    /// The request answers [`ErrorKind::NotHeld`] when the lease has expired or somebody else has taken it up.
+    #[track_caller]
+    pub fn take_up(&self, handover: Handover) -> LockRequest {
+        let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
+        request.from = Some(handover.token());
+        request
+    }
+
+    /// Asks the backend who has a key.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`] for a key out of range; [`ErrorKind::Backend`], [`ErrorKind::WrongType`],
+    /// [`ErrorKind::Denied`] and the like as for an acquire.
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<KeyInfo, Error> {
+        let key = self.key(key.as_ref())?;
+        match self.ask("inspect", &key, Operation::Inspect { key: key.clone() }).await? {
+            Outcome::Busy { remaining, foreign } => Ok(KeyInfo::held(remaining, foreign)),
+            Outcome::Gone => Ok(KeyInfo::free()),
+            outcome => Err(Error::backend("inspect", Some(&key), engine::unexpected(outcome))),
+        }
+    }
+
+    /// Asks the backend whether anybody holds a key.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        self.inspect(key).await.map(|info| info.is_locked())
+    }
+
+    /// Frees a key whoever holds it, another library's lock included, and says whether it was held.
+    ///
+    /// An operator's tool: holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), those
+    /// of other processes at their next renewal, and until then two may believe that they hold the key.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect). A key that holds no lock (a hash, a list) is [`ErrorKind::WrongType`] and stays.
+    ///
+    /// # Cancel safety
+    /// Dropping the future may or may not prevent it.
+    pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        let key = self.key(key.as_ref())?;
+        self.force(key, true).await
+    }
+
+    /// Frees every key that begins with `prefix` and is held by a lease of this library, and says how many there were.
+    /// Everything else under the prefix, other libraries' locks included, stays. The keys are found by SCAN, which
+    /// does not block the server.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves some keys freed and others not.
+    pub async fn force_release_all(&self, prefix: impl AsRef<str>) -> Result<u64, Error> {
+        let attempt = "list the keys";
+        self.engine.admit(attempt)?;
+        let pattern = format!("{}{}", self.settings.prefix, prefix.as_ref());
+        let keys = self.engine.list(pattern).await.map_err(|error| Error::backend(attempt, None, error))?;
+        let mut freed = 0;
+        for key in keys {
+            freed += u64::from(self.force(key, false).await?);
+        }
+        Ok(freed)
+    }
+
+    async fn force(&self, key: LockKey, foreign: bool) -> Result<bool, Error> {
+        let attempt = "force the release of";
+        let freed = match self.ask(attempt, &key, Operation::Force { key: key.clone(), foreign }).await? {
+            Outcome::Released => true,
+            Outcome::Gone => false,
+            outcome => return Err(Error::backend(attempt, Some(&key), engine::unexpected(outcome))),
+        };
+        if freed {
+            self.engine.forced(&key);
+        }
+        Ok(freed)
+    }
+
+    /// Refuses new requests, waits at most `grace` for the holders to finish, ends the leases that are left
+    /// ([`LossReason::ShutDown`](crate::LossReason)) and releases them, and closes the connection. Returns how many
+    /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves the manager refusing requests; call it again to finish.
+    pub async fn shutdown(&self, grace: Duration) -> usize {
+        self.engine.shut_down(grace, self.settings.command_timeout).await
+    }
+
+    /// Waits for a sign of life of the backend.
+    pub(crate) async fn ping(&self) -> Result<(), Error> {
+        self.engine.admit(CONNECT)?;
+        let answer = self.engine.call(Vec::new()).await;
+        answer.map(|_| ()).map_err(|error| Error::backend(CONNECT, None, error))
+    }
+
+    async fn ask(&self, attempt: &'static str, key: &LockKey, operation: Operation) -> Result<Outcome, Error> {
+        self.engine.admit(attempt).map_err(|error| error.on(key))?;
+        let answer = self.engine.call(vec![operation]).await;
+        answer.and_then(Answer::single).map_err(|error| Error::backend(attempt, Some(key), error))
+    }
+
+    fn key(&self, key: &str) -> Result<LockKey, Error> {
+        LockKey::with_prefix(&self.settings.prefix, key)
+    }
+
+    #[track_caller]
+    fn request<K>(&self, keys: Result<K, Error>) -> LockRequest<K> {
+        LockRequest {
+            engine: Arc::clone(&self.engine),
+            keys,
+            options: self.settings.options,
+            from: None,
+            since: Location::caller(),
+        }
+    }
+}
+
+impl fmt::Debug for LockManager {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LockManager").field("engine", &self.engine).field("settings", &self.settings).finish()
+    }
+}
+
+const CONNECT: &str = "connect to the backend";

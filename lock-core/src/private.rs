@@ -1,0 +1,110 @@
+//! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
+
+use std::{future::Future, ops::Deref};
+
+use crate::{Error, Lease, LockManager, LockRequest};
+
+pub use std::format;
+
+/// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
+pub fn manager(given: &impl AsManager) -> LockManager {
+    given.as_manager().clone()
+}
+
+/// Begins a request, unless there is no manager.
+///
+/// # Errors
+/// The error of `manager`.
+#[track_caller]
+pub fn request(
+    manager: Result<LockManager, Error>,
+    key: impl AsRef<str>,
+    options: impl FnOnce(LockRequest) -> LockRequest,
+) -> Result<LockRequest, Error> {
+    Ok(options(manager?.lock(key)))
+}
+
+/// Runs the body of a function while the lease is held, and returns what the function returns.
+pub async fn scoped<R, F>(request: Result<LockRequest, Error>, body: impl FnOnce(Lease) -> F) -> R
+where
+    R: Outcome,
+    F: Future<Output = R>,
+{
+    let acquired = match request {
+        Ok(request) => request.acquire().await,
+        Err(error) => Err(error),
+    };
+    let outcome = match acquired {
+        Ok(guard) => {
+            let body = body(guard.lease().clone());
+            guard.protect(body).await
+        }
+        Err(error) => Err(error),
+    };
+    outcome.unwrap_or_else(R::from_lock_error)
+}
+
+/// Gives the type of a body a name; called in code that is never reached.
+#[must_use]
+pub fn never<R: Outcome>() -> R {
+    unreachable!("the expansion calls this behind `if false`")
+}
+
+/// What a locked function may return: a `Result` that can carry a lock's error.
+#[diagnostic::on_unimplemented(
+    message = "a locked function returns a `Result` whose error is `From<lock_core::Error>`, not `{Self}`",
+    label = "not a `Result`",
+    note = "the error is how the function says that the lock could not be acquired, or was lost"
+)]
+pub trait Outcome {
+    /// Makes the result of a function whose body did not run, or not to its end.
+    fn from_lock_error(error: Error) -> Self;
+}
+
+impl<T, E: FromLockError> Outcome for Result<T, E> {
+    fn from_lock_error(error: Error) -> Self {
+        Err(E::from_lock_error(error))
+    }
+}
+
+/// The error type of a locked function.
+#[diagnostic::on_unimplemented(
+    message = "the error of a locked function, `{Self}`, cannot carry a `lock_core::Error`",
+    label = "`{Self}` lacks `From<lock_core::Error>`",
+    note = "write `impl From<lock_core::Error> for {Self}`, or return `lock_core::Error` itself"
+)]
+pub trait FromLockError {
+    /// Converts by `From`.
+    fn from_lock_error(error: Error) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<E: From<Error>> FromLockError for E {
+    fn from_lock_error(error: Error) -> Self {
+        Self::from(error)
+    }
+}
+
+/// What `manager = …` may give.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no `LockManager`",
+    label = "neither a `LockManager` nor a pointer to one",
+    note = "`manager` takes an expression of type `LockManager`, `&LockManager`, or `Arc<LockManager>`"
+)]
+pub trait AsManager {
+    /// Borrows the manager.
+    fn as_manager(&self) -> &LockManager;
+}
+
+impl AsManager for LockManager {
+    fn as_manager(&self) -> &LockManager {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: Deref<Target: AsManager>> AsManager for P {
+    fn as_manager(&self) -> &LockManager {
+        self.deref().as_manager()
+    }
+}

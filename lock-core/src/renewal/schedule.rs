@@ -1,0 +1,60 @@
+//! When a lease is renewed; pure.
+
+use std::time::Duration;
+
+use crate::clock::Moment;
+
+/// When to renew next, after a success that was sent at `sent` and left the lease valid until `deadline`.
+///
+/// Usually that is one interval later; sooner where less than that is left, because the user shortened the lease.
+pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) -> Moment {
+    (sent + interval).min(sent + deadline.since(sent) / 2)
+}
+
+/// When to try again, after `failures` failures in a row (at least one): 20 ms, 40 ms, … up to a quarter of the
+/// interval or 500 ms, with jitter in 0.0..1.0 so that a fleet does not come back in step.
+pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitter: f64) -> Moment {
+    let longest = (interval / 4).clamp(FIRST_RETRY, LONGEST_RETRY);
+    let pause = FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
+    now + pause.mul_f64(0.5 + jitter / 2.0)
+}
+
+const FIRST_RETRY: Duration = Duration::from_millis(20);
+const LONGEST_RETRY: Duration = Duration::from_millis(500);
+
+/// The most renewals in one call to the backend.
+pub(crate) const BATCH: usize = 500;
+
+/// The most calls for renewals that are under way at once; what is due meanwhile waits, the nearest deadline first.
+pub(crate) const CALLS: usize = 4;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SECOND: Duration = Duration::from_secs(1);
+
+    fn at(seconds: u64) -> Moment {
+        Moment::from_origin(SECOND * seconds as u32)
+    }
+
+    #[test]
+    fn a_renewal_follows_one_interval_after_the_last_success() {
+        assert_eq!(after_success(at(10), SECOND * 3, at(19)), at(13));
+    }
+
+    #[test]
+    fn a_shortened_lease_is_renewed_before_it_ends() {
+        assert_eq!(after_success(at(10), SECOND * 3, at(14)), at(12));
+    }
+
+    #[test]
+    fn retries_come_faster_than_the_interval_and_slow_down() {
+        let pause = |failures| after_failure(at(0), failures, SECOND, 1.0).since(at(0));
+        assert_eq!(pause(1), FIRST_RETRY);
+        assert!(pause(2) > pause(1));
+        assert_eq!(pause(60), SECOND / 4);
+        assert_eq!(after_failure(at(0), 60, SECOND * 60, 1.0).since(at(0)), LONGEST_RETRY);
+        assert_eq!(after_failure(at(0), 1, SECOND, 0.0).since(at(0)), FIRST_RETRY / 2);
+    }
+}

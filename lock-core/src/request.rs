@@ -1,0 +1,297 @@
+use std::{
+    future::{Future, IntoFuture},
+    panic::Location,
+    sync::Arc,
+    time::Duration,
+};
+
+use crate::{
+    acquire::{Acquire, AcquireAll},
+    engine::{Engine, Terms},
+    error::{Argument, Error, ErrorKind},
+    guard::{LockAllGuard, LockGuard},
+    key::LockKey,
+    lease::Lease,
+    leases::Leases,
+    token::Token,
+    validity::{Renewal, Ttl},
+};
+
+/// A request for a lease: its options, and the ways to make it.
+///
+/// [`LockManager::lock`](crate::LockManager::lock) begins one with the manager's defaults. Awaiting it, or
+/// [`acquire`](Self::acquire), waits for the key; [`try_acquire`](Self::try_acquire) does not;
+/// [`run`](Self::run) keeps the lease around a piece of work and drops the work when the lease is lost.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+/// use std::time::Duration;
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).wait(Duration::from_secs(1)).await?;
+/// // the protected work
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "a request does nothing unless it is awaited"]
+pub struct LockRequest<K = LockKey> {
+    pub(crate) engine: Arc<Engine>,
+    /// The key or keys, or what is wrong with them.
+    pub(crate) keys: Result<K, Error>,
+    pub(crate) options: Options,
+    /// The token of a lease that is taken up.
+    pub(crate) from: Option<Token>,
+    /// Where in the user's code the request was begun.
+    pub(crate) since: &'static Location<'static>,
+}
+
+/// What a request asks for; the manager has one with its defaults.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Options {
+    pub(crate) ttl: Duration,
+    pub(crate) wait: Wait,
+    pub(crate) renewal: Renewal,
+    pub(crate) max_hold: Option<Duration>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    Atmost(Duration),
+    Forever,
+}
+
+/// A request whose arguments passed the checks.
+#[derive(Clone, Debug)]
+pub(crate) struct Asked {
+    pub(crate) key: LockKey,
+    pub(crate) terms: Terms,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            ttl: Duration::from_secs(10),
+            wait: Wait::Atmost(Duration::from_secs(10)),
+            renewal: Renewal::ThirdOfTtl,
+            max_hold: None,
+        }
+    }
+}
+
+impl<K> LockRequest<K> {
+    /// Sets how long a holder that has fallen silent blocks others: 10 ms to 100 years, in whole milliseconds (rounded
+    /// down). Default: the manager's, which is 10 s unless it was changed.
+    ///
+    /// The lease is renewed while the guard lives, so the ttl needs not cover the work; it should cover a pause of the
+    /// process or of the network that the lease is to survive. Shorter frees the key sooner after a crash.
+    pub fn ttl(mut self, ttl: Duration) -> Self {
+        self.options.ttl = ttl;
+        self
+    }
+
+    /// Sets how long to wait for a busy key; zero means one try. Default: the manager's, which is 10 s.
+    ///
+    /// A request to a backend that does not answer has its own limit,
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout), on top.
+    pub fn wait(mut self, wait: Duration) -> Self {
+        self.options.wait = Wait::Atmost(wait);
+        self
+    }
+
+    /// Waits for as long as the key is busy.
+    pub fn wait_forever(mut self) -> Self {
+        self.options.wait = Wait::Forever;
+        self
+    }
+
+    /// Switches renewal off: the lease ends with its ttl unless it is extended.
+    pub fn fixed(mut self) -> Self {
+        self.options.renewal = Renewal::Never;
+        self
+    }
+
+    /// Renews every `interval`, above zero and below the ttl. Default: a third of the ttl.
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.options.renewal = Renewal::Every(interval);
+        self
+    }
+
+    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck. Default: no bound.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    fn terms(&self) -> Result<Terms, Error> {
+        let Options { ttl, renewal, max_hold, .. } = self.options;
+        let ttl = Ttl::new(ttl).map_err(|detail| Error::invalid(Argument::Ttl, "acquire", detail))?;
+        if let Renewal::Every(interval) = renewal
+            && (interval.is_zero() || interval >= ttl.get())
+        {
+            let detail = format!("an interval of {interval:?} is not above zero and below the ttl of {:?}", ttl.get());
+            return Err(Error::invalid(Argument::RenewEvery, "acquire", detail));
+        }
+        if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
+            return Err(Error::invalid(Argument::MaxHold, "acquire", "a longest hold of zero leaves no time to work"));
+        }
+        Ok(Terms { ttl, renewal, max_hold, since: self.since })
+    }
+}
+
+impl LockRequest {
+    /// Acquires the lease, waiting until the key is free or `wait` has passed. The same as awaiting the request, but
+    /// with a future that can be named.
+    ///
+    /// The ttl counts from the moment the request leaves, so what [`Lease::remaining`] shows is already less.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Busy`] when the wait was over: nothing is held. [`ErrorKind::Backend`] when the backend did not
+    /// answer: whatever may have been set is released in the background. [`ErrorKind::Invalid`] for a key or a
+    /// duration out of range, before anything is sent. [`ErrorKind::WouldDeadlock`] inside a scoped form that holds
+    /// the key. Also [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`],
+    /// [`ErrorKind::NoRuntime`] and [`ErrorKind::ShutDown`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub fn acquire(self) -> Acquire {
+        Acquire::new(self)
+    }
+
+    /// Tries once to acquire the lease; none if the key is busy.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn try_acquire(self) -> Result<Option<LockGuard>, Error> {
+        none_if_busy(self.wait(Duration::ZERO).acquire().await)
+    }
+
+    /// Acquires the lease, runs `work` for as long as the lease is held, and releases it.
+    ///
+    /// The deadline is looked at before every poll of the work. When the lease is lost the work is *dropped* where it
+    /// stands and the error is returned: what it had begun must be safe to break off at an await (a database
+    /// transaction rolls back). Work that completes as the lease ends has its result returned. A release that fails
+    /// never hides the result; it goes on in the background and is logged.
+    ///
+    /// Inside `work`, another request for the same key by the same task is [`ErrorKind::WouldDeadlock`] at once. A
+    /// task that `work` spawns is not covered.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`ErrorKind::Lost`] when the lease was lost while the work ran.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the lease in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut stock = 100;
+    /// let fence = manager
+    ///     .lock("goods:1")
+    ///     .run(async |lease| {
+    ///         stock -= 1;
+    ///         lease.fencing_token()
+    ///     })
+    ///     .await?;
+    /// assert_eq!(stock, 99);
+    /// # let _ = fence; Ok(()) }
+    /// ```
+    pub async fn run<T>(self, work: impl AsyncFnOnce(Lease) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let lease = guard.lease().clone();
+        guard.protect(work(lease)).await
+    }
+
+    /// The key and the terms, or what is wrong with them.
+    pub(crate) fn check(&self) -> Result<Asked, Error> {
+        let key = self.keys.clone()?;
+        let terms = self.terms().map_err(|error| error.on(&key))?;
+        Ok(Asked { key, terms })
+    }
+}
+
+impl LockRequest<Vec<LockKey>> {
+    /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
+    /// keys that come before: two such requests never wait for each other. `wait` bounds the whole.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
+    /// released. [`ErrorKind::Invalid`] when there is no key.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases what it has acquired and leaves nothing behind.
+    pub fn acquire(self) -> AcquireAll {
+        AcquireAll::new(self)
+    }
+
+    /// Tries once to acquire all leases; none if one of the keys is busy.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn try_acquire(self) -> Result<Option<LockAllGuard>, Error> {
+        none_if_busy(self.wait(Duration::ZERO).acquire().await)
+    }
+
+    /// Acquires all leases, runs `work` for as long as all of them are held, and releases them; see
+    /// [`LockRequest::run`].
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`ErrorKind::Lost`] when one lease was lost while the work ran.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the leases in the background.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let leases = guard.leases().clone();
+        guard.protect(work(leases)).await
+    }
+
+    pub(crate) fn for_key(&self, key: LockKey) -> LockRequest {
+        LockRequest {
+            engine: Arc::clone(&self.engine),
+            keys: Ok(key),
+            options: self.options,
+            from: None,
+            since: self.since,
+        }
+    }
+}
+
+impl IntoFuture for LockRequest {
+    type Output = <Acquire as Future>::Output;
+    type IntoFuture = Acquire;
+
+    fn into_future(self) -> Acquire {
+        self.acquire()
+    }
+}
+
+impl IntoFuture for LockRequest<Vec<LockKey>> {
+    type Output = <AcquireAll as Future>::Output;
+    type IntoFuture = AcquireAll;
+
+    fn into_future(self) -> AcquireAll {
+        self.acquire()
+    }
+}
+
+fn none_if_busy<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
+    match result {
+        Ok(guard) => Ok(Some(guard)),
+        Err(error) if error.kind() == ErrorKind::Busy => Ok(None),
+        Err(error) => Err(error),
+    }
+}

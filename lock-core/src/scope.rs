@@ -1,0 +1,193 @@
+//! Work that runs only while its lease is held.
+
+use std::{
+    fmt,
+    future::Future,
+    panic::Location,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+
+use crate::{
+    engine::Engine,
+    error::{Error, LossReason},
+    guard::{LockAllGuard, LockGuard},
+    key::LockKey,
+    lease::Hold,
+    release::{Release, ReleaseAll},
+};
+
+pin_project! {
+    /// The future of [`LockGuard::protect`]: runs work while the lease is held, drops it when the lease is lost, and
+    /// releases the lease when the work is done.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lease in the background.
+    #[must_use = "a future does nothing unless it is awaited"]
+    pub struct Protected<F: Future> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[project_replace = StateOwned]
+    enum State<F: Future> {
+        Working {
+            #[pin]
+            work: F,
+            guard: Guard,
+            // What the task holds while it polls the work; known from the first poll on.
+            held: Option<Held>,
+        },
+        Releasing {
+            release: Releasing,
+            output: Option<F::Output>,
+        },
+        Finished,
+    }
+}
+
+/// One guard or several.
+enum Guard {
+    One(LockGuard),
+    All(LockAllGuard),
+}
+
+/// One release or several.
+enum Releasing {
+    One(Release),
+    All(ReleaseAll),
+}
+
+impl<F: Future> Protected<F> {
+    pub(crate) fn new(guard: LockGuard, work: F) -> Self {
+        Self { state: State::Working { work, guard: Guard::One(guard), held: None } }
+    }
+
+    pub(crate) fn all(guard: LockAllGuard, work: F) -> Self {
+        Self { state: State::Working { work, guard: Guard::All(guard), held: None } }
+    }
+}
+
+impl<F: Future> Future for Protected<F> {
+    type Output = Result<F::Output, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProj::Working { work, guard, held } => {
+                    if let Poll::Ready((key, reason)) = guard.poll_lost(cx) {
+                        // The work is dropped here, and the guard after it.
+                        state.set(State::Finished);
+                        return Poll::Ready(Err(Error::lost("keep", &key, reason)));
+                    }
+                    let held = held.get_or_insert_with(|| Held::enter(guard)).clone();
+                    let output = ready!(HELD.sync_scope(held, || work.poll(cx)));
+                    let owned = state.as_mut().project_replace(State::Finished);
+                    let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
+                    state.set(State::Releasing { release: guard.release(), output: Some(output) });
+                }
+                StateProj::Releasing { release, output } => {
+                    if let Err(error) = ready!(release.poll(cx)) {
+                        tracing::warn!(%error, "the work is done, but its lease could not be given back");
+                    }
+                    let output = output.take().expect("the output is taken once, on completion");
+                    state.set(State::Finished);
+                    return Poll::Ready(Ok(output));
+                }
+                StateProj::Finished => panic!("`Protected` polled after completion"),
+            }
+        }
+    }
+}
+
+impl<F: Future> fmt::Debug for Protected<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Protected").finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<(LockKey, LossReason)> {
+        let (guards, lost) = match self {
+            Self::One(guard) => {
+                let lost = guard.poll_lost(cx);
+                (std::slice::from_ref(guard), lost)
+            }
+            Self::All(guard) => {
+                let lost = guard.poll_lost(cx);
+                (guard.guards(), lost)
+            }
+        };
+        lost.map(|reason| {
+            let holds = || guards.iter().map(|guard| guard.lease().hold());
+            let lost = holds().find(|hold| hold.check().is_err()).or_else(|| holds().next());
+            (lost.expect("a guard has at least one key").key.clone(), reason)
+        })
+    }
+
+    fn release(self) -> Releasing {
+        match self {
+            Self::One(guard) => Releasing::One(guard.release()),
+            Self::All(guard) => Releasing::All(guard.release()),
+        }
+    }
+}
+
+impl Releasing {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self {
+            Self::One(release) => Pin::new(release).poll(cx),
+            Self::All(release) => Pin::new(release).poll(cx),
+        }
+    }
+}
+
+tokio::task_local! {
+    static HELD: Held;
+}
+
+/// The keys that the present task holds in scoped forms, the innermost first.
+#[derive(Clone)]
+struct Held(Arc<HeldNode>);
+
+struct HeldNode {
+    engine: usize,
+    holds: Vec<Arc<Hold>>,
+    outer: Option<Held>,
+}
+
+impl Held {
+    fn enter(guard: &Guard) -> Self {
+        let guards = match guard {
+            Guard::One(guard) => std::slice::from_ref(guard),
+            Guard::All(guard) => guard.guards(),
+        };
+        let engine = guards.first().map_or(0, |guard| guard.engine().id());
+        let holds = guards.iter().map(|guard| Arc::clone(guard.lease().hold())).collect();
+        Self(Arc::new(HeldNode { engine, holds, outer: HELD.try_with(Clone::clone).ok() }))
+    }
+
+    fn find(&self, engine: usize, key: &LockKey) -> Option<&Hold> {
+        let found = self.0.holds.iter().find(|hold| self.0.engine == engine && hold.key == *key);
+        match found {
+            Some(hold) => Some(hold),
+            None => self.0.outer.as_ref().and_then(|outer| outer.find(engine, key)),
+        }
+    }
+}
+
+/// Refuses a key that the present task holds in a scoped form: it would wait for itself.
+pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>) -> Result<(), Error> {
+    HELD.try_with(|held| match held.find(engine.id(), key) {
+        Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
+        None => Ok(()),
+    })
+    .unwrap_or(Ok(()))
+}
