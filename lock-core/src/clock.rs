@@ -76,7 +76,6 @@ impl Sub<Duration> for Moment {
 /// On platforms without such a clock it is [`std::time::Instant`], and a suspended machine may believe in a lease for
 /// longer than the server does; see the guarantees.
 #[derive(Clone, Copy, Debug, Default)]
-#[non_exhaustive]
 pub struct SystemClock;
 
 impl Clock for SystemClock {

@@ -1,1 +1,268 @@
-//! placeholder
+//! The suite that every [`Backend`] passes.
+//!
+//! [`run`] checks what the engine relies on: exclusion, ownership by token, rising fencing tokens, renewal that never
+//! shortens, idempotence, batches in order, taking over, expiry, listing. It uses keys of its own under a random
+//! prefix, takes about a second of real or virtual time, and panics with a sentence at the first breach.
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() {
+//! lock_core::conformance::run(lock_core::backend::MemoryBackend::new()).await;
+//! # }
+//! ```
+
+use std::time::Duration;
+
+use rand::{RngExt, rngs::StdRng};
+
+use crate::{
+    backend::{Acquire, Backend, Operation, Outcome, Release, Renew},
+    key::LockKey,
+    token::Token,
+};
+
+/// Checks a backend, polling its upkeep meanwhile.
+///
+/// # Panics
+/// When the backend breaks its contract, with a sentence that says which part of it.
+pub async fn run(backend: impl Backend) {
+    let random: StdRng = rand::make_rng();
+    let mut suite = Suite { backend: &backend, random, prefix: String::new(), keys: 0 };
+    suite.prefix = format!("conformance:{:016x}:", suite.random.random::<u64>());
+    tokio::select! {
+        () = backend.upkeep() => panic!("the upkeep of a backend goes on for as long as it is polled"),
+        () = suite.all() => {}
+    }
+}
+
+struct Suite<'a> {
+    backend: &'a dyn Backend,
+    random: StdRng,
+    prefix: String,
+    keys: u32,
+}
+
+/// Long enough not to end within a check.
+const LONG: Duration = Duration::from_secs(30);
+/// Short enough to wait for its end.
+const SHORT: Duration = Duration::from_millis(60);
+
+impl Suite<'_> {
+    async fn all(&mut self) {
+        self.answers_an_empty_batch().await;
+        self.excludes_others().await;
+        self.frees_a_key_only_by_its_token().await;
+        self.expires_silent_holders().await;
+        self.renews_and_never_shortens().await;
+        self.gives_rising_fencing_tokens().await;
+        self.repeats_without_harm().await;
+        self.executes_a_batch_in_order().await;
+        self.moves_a_lease_by_its_token_once().await;
+        self.tells_who_holds_a_key().await;
+        self.releases_by_force().await;
+        self.lists_what_is_held().await;
+        self.keeps_keys_of_any_bytes_apart().await;
+    }
+
+    async fn answers_an_empty_batch(&self) {
+        let answer = self.backend.call(Vec::new()).await.expect("an empty batch asks for a sign of life");
+        assert!(answer.outcomes.is_empty(), "an empty batch has no outcomes");
+    }
+
+    async fn excludes_others(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        assert!(self.acquire(&key, one, LONG).await.is_some(), "a free key is held");
+        match self.call(acquire(&key, two, LONG)).await {
+            Outcome::Busy { remaining: Some(remaining), foreign: false } => {
+                assert!(remaining <= LONG && remaining > LONG / 2, "busy tells what the holder's ttl has left");
+            }
+            outcome => panic!("a held key is busy for another token, not {outcome:?}"),
+        }
+    }
+
+    async fn frees_a_key_only_by_its_token(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        assert_eq!(self.call(release(&key, two)).await, Outcome::Gone, "another token releases nothing");
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "the key is still held");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a second release finds nothing");
+        assert!(self.acquire(&key, two, LONG).await.is_some(), "a released key is free");
+    }
+
+    async fn expires_silent_holders(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        self.acquire(&key, one, SHORT).await;
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "held until the ttl is over");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "an expired lease is not revived");
+        assert!(self.acquire(&key, two, LONG).await.is_some(), "free when the ttl is over");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a late release leaves the successor alone");
+        assert!(self.acquire(&key, one, LONG).await.is_none(), "the successor holds the key");
+    }
+
+    async fn renews_and_never_shortens(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "a free key is not renewed");
+        self.acquire(&key, one, SHORT).await;
+        assert_eq!(self.call(renew(&key, two, LONG)).await, Outcome::Gone, "another token renews nothing");
+        for ttl in [LONG, SHORT] {
+            match self.call(renew(&key, one, ttl)).await {
+                Outcome::Renewed { remaining } => {
+                    assert!(remaining > LONG / 2 && remaining <= LONG, "a renewal with {ttl:?} leaves {remaining:?}");
+                }
+                outcome => panic!("the holder's token renews, not {outcome:?}"),
+            }
+        }
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "renewed beyond its first ttl");
+    }
+
+    async fn gives_rising_fencing_tokens(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        let mut last = 0;
+        for round in 0..20 {
+            let token = if round % 2 == 0 { one } else { two };
+            let mut request = Acquire::new(key.clone(), token, LONG);
+            request.block = 1 + round % 3;
+            let Outcome::Held { fence, block } = self.call(Operation::Acquire(request)).await else {
+                panic!("a free key is held")
+            };
+            assert!(fence > last, "fencing tokens rise: {fence} after {last}");
+            assert!(block >= 1 && block <= 1 + round % 3, "a block has at least one number and no more than asked for");
+            last = fence + u64::from(block) - 1;
+            assert!(i64::try_from(last).is_ok(), "fencing tokens fit a signed 64-bit column");
+            self.call(release(&key, token)).await;
+        }
+    }
+
+    async fn repeats_without_harm(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        let first = self.acquire(&key, one, SHORT).await.expect("a free key is held");
+        let again = self.acquire(&key, one, LONG).await.expect("a repeated acquire holds again");
+        assert!(again > first, "a repeated acquire takes a new fencing token");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "a repeated acquire has the full ttl");
+    }
+
+    async fn executes_a_batch_in_order(&mut self) {
+        let (key, other, one, two) = (self.key(), self.key(), self.token(), self.token());
+        let batch = vec![
+            acquire(&key, one, LONG),
+            acquire(&key, two, LONG),
+            release(&key, one),
+            acquire(&key, two, LONG),
+            renew(&other, one, LONG),
+            acquire(&other, one, LONG),
+        ];
+        let answer = self.backend.call(batch).await.expect("a batch is answered");
+        let outcomes: Vec<_> = answer.outcomes.into_iter().map(|outcome| outcome.expect("no item fails")).collect();
+        let (first, second, third) = match outcomes[..] {
+            [
+                Outcome::Held { fence: first, .. },
+                Outcome::Busy { .. },
+                Outcome::Released,
+                Outcome::Held { fence: second, .. },
+                Outcome::Gone,
+                Outcome::Held { fence: third, .. },
+            ] => (first, second, third),
+            _ => panic!("the items of a batch are executed and answered in order, not as {outcomes:?}"),
+        };
+        assert!(first < second && second != third, "every acquisition of a batch has its own fencing token");
+    }
+
+    async fn moves_a_lease_by_its_token_once(&mut self) {
+        let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
+        let take = |token, from| Operation::Acquire(Acquire::new(key.clone(), token, LONG).from(from));
+        assert_eq!(self.call(take(two, one)).await, Outcome::Gone, "a free key cannot be taken from anybody");
+        let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
+        match self.call(take(two, one)).await {
+            Outcome::Held { fence, .. } => assert!(fence > first, "a taker has a larger fencing token"),
+            outcome => panic!("the token of the holder lets another take the lease, not {outcome:?}"),
+        }
+        assert_eq!(self.call(take(three, one)).await, Outcome::Gone, "the second taker gets nothing");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "the old token is over");
+        assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
+    }
+
+    async fn tells_who_holds_a_key(&mut self) {
+        let (key, one) = (self.key(), self.token());
+        let inspect = Operation::Inspect { key: key.clone() };
+        assert_eq!(self.call(inspect.clone()).await, Outcome::Gone, "nobody holds a free key");
+        self.acquire(&key, one, LONG).await;
+        match self.call(inspect).await {
+            Outcome::Busy { remaining: Some(remaining), foreign: false } => assert!(remaining <= LONG),
+            outcome => panic!("a held key is busy, not {outcome:?}"),
+        }
+    }
+
+    async fn releases_by_force(&mut self) {
+        let (key, one) = (self.key(), self.token());
+        let force = Operation::Force { key: key.clone(), foreign: false };
+        assert_eq!(self.call(force.clone()).await, Outcome::Gone);
+        self.acquire(&key, one, LONG).await;
+        assert_eq!(self.call(force).await, Outcome::Released, "our own leases are released by force");
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "the former holder is told");
+    }
+
+    async fn lists_what_is_held(&mut self) {
+        let prefix = format!("{}list*[x]:", self.prefix);
+        let keys: Vec<_> = (0..25).map(|index| key(&format!("{prefix}{index:02}"))).collect();
+        let mut tokens = Vec::new();
+        for key in &keys {
+            let token = self.token();
+            self.acquire(key, token, LONG).await;
+            tokens.push(token);
+        }
+        self.call(release(&keys[7], tokens[7])).await;
+        let mut held = self.backend.list(prefix).await.expect("the keys are listed");
+        held.sort_unstable();
+        let expected: Vec<_> =
+            keys.into_iter().enumerate().filter(|(index, _)| *index != 7).map(|(_, key)| key).collect();
+        assert_eq!(held, expected, "all keys under the prefix that are held, and no others");
+    }
+
+    async fn keeps_keys_of_any_bytes_apart(&mut self) {
+        for name in ["a b", "a\0b", "a\r\nb", "{a}b", "a}b{", "\u{e9}", "e\u{301}", "A B"] {
+            let (key, token) = (key(&format!("{}{name}", self.prefix)), self.token());
+            assert!(self.acquire(&key, token, LONG).await.is_some(), "{key:?} is a key of its own");
+        }
+    }
+
+    async fn acquire(&self, key: &LockKey, token: Token, ttl: Duration) -> Option<u64> {
+        match self.call(acquire(key, token, ttl)).await {
+            Outcome::Held { fence, .. } => Some(fence),
+            Outcome::Busy { .. } => None,
+            outcome => panic!("an acquire answers held or busy, not {outcome:?}"),
+        }
+    }
+
+    async fn call(&self, operation: Operation) -> Outcome {
+        let answer = self.backend.call(vec![operation]).await.expect("the backend answers");
+        answer.single().expect("the item does not fail")
+    }
+
+    fn key(&mut self) -> LockKey {
+        self.keys += 1;
+        key(&format!("{}{}", self.prefix, self.keys))
+    }
+
+    fn token(&mut self) -> Token {
+        Token::from_random(self.random.random())
+    }
+}
+
+fn key(text: &str) -> LockKey {
+    LockKey::new(text).expect("the suite uses valid keys")
+}
+
+fn acquire(key: &LockKey, token: Token, ttl: Duration) -> Operation {
+    Operation::Acquire(Acquire::new(key.clone(), token, ttl))
+}
+
+fn renew(key: &LockKey, token: Token, ttl: Duration) -> Operation {
+    Operation::Renew(Renew::new(key.clone(), token, ttl))
+}
+
+fn release(key: &LockKey, token: Token) -> Operation {
+    Operation::Release(Release::new(key.clone(), token))
+}

@@ -86,7 +86,6 @@ impl LockManager {
     }
 
     /// Begins the configuration of a manager.
-    #[must_use]
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::new()
     }

@@ -1,8 +1,8 @@
 //! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
 
-use std::{future::Future, ops::Deref};
+use std::ops::Deref;
 
-use crate::{Error, Lease, LockManager, LockRequest};
+use crate::{Error, LockGuard, LockManager, LockRequest};
 
 pub use std::format;
 
@@ -24,46 +24,49 @@ pub fn request(
     Ok(options(manager?.lock(key)))
 }
 
-/// Runs the body of a function while the lease is held, and returns what the function returns.
-pub async fn scoped<R, F>(request: Result<LockRequest, Error>, body: impl FnOnce(Lease) -> F) -> R
+/// Acquires what [`request`] asks for.
+///
+/// # Errors
+/// Those of the request and of [`LockRequest::acquire`].
+pub async fn acquire(request: Result<LockRequest, Error>) -> Result<LockGuard, Error> {
+    request?.await
+}
+
+/// Gives the way in which a lock's error becomes the result of a function, if its return type has one.
+#[must_use]
+pub fn return_type<R>() -> fn(Error) -> R
 where
-    R: Outcome,
-    F: Future<Output = R>,
+    R: Outcome<Error: FromLockError>,
 {
-    let acquired = match request {
-        Ok(request) => request.acquire().await,
-        Err(error) => Err(error),
-    };
-    let outcome = match acquired {
-        Ok(guard) => {
-            let body = body(guard.lease().clone());
-            guard.protect(body).await
-        }
-        Err(error) => Err(error),
-    };
-    outcome.unwrap_or_else(R::from_lock_error)
+    |error| R::from_error(R::Error::from_lock_error(error))
 }
 
 /// Gives the type of a body a name; called in code that is never reached.
 #[must_use]
-pub fn never<R: Outcome>() -> R {
+pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What a locked function may return: a `Result` that can carry a lock's error.
+/// What a locked function may return: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "a locked function returns a `Result` whose error is `From<lock_core::Error>`, not `{Self}`",
     label = "not a `Result`",
     note = "the error is how the function says that the lock could not be acquired, or was lost"
 )]
 pub trait Outcome {
+    /// Its error.
+    type Error;
+
     /// Makes the result of a function whose body did not run, or not to its end.
-    fn from_lock_error(error: Error) -> Self;
+    fn from_error(error: Self::Error) -> Self;
 }
 
-impl<T, E: FromLockError> Outcome for Result<T, E> {
-    fn from_lock_error(error: Error) -> Self {
-        Err(E::from_lock_error(error))
+#[diagnostic::do_not_recommend]
+impl<T, E> Outcome for Result<T, E> {
+    type Error = E;
+
+    fn from_error(error: E) -> Self {
+        Err(error)
     }
 }
 

@@ -202,7 +202,7 @@ impl Tenures {
             Some(_) => Err(tenure.hold.lose(LossReason::Taken)),
             None => {
                 tenure.failures += 1;
-                let interval = tenure.renewal.interval(tenure.ttl).unwrap_or(tenure.ttl.get());
+                let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
                 tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
                 tenure.hold.check()
             }

@@ -1,0 +1,282 @@
+//! Acquiring, waiting, trying, several keys, handing over; memory backend, virtual time.
+
+mod support;
+
+use std::time::Duration;
+
+use lock_core::{Argument, ErrorKind, Handover, LockManager, LossReason};
+use tokio::time::{Instant, sleep, timeout};
+
+use support::{ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_second_request_waits_until_the_first_holder_releases() {
+    let manager = LockManager::in_memory();
+    let first = manager.lock("k").await.unwrap();
+    let waiter = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").await.unwrap() }
+    });
+    sleep(secs(5)).await;
+    assert!(!waiter.is_finished());
+    let fence = first.fencing_token();
+    first.release().await.unwrap();
+    let second = timeout(ms(200), waiter).await.expect("soon after the release").unwrap();
+    assert!(second.fencing_token() > fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_10_a_wait_of_zero_is_one_try() {
+    let manager = LockManager::in_memory();
+    let _held = manager.lock("k").await.unwrap();
+    let before = Instant::now();
+    let error = manager.lock("k").wait(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    assert!(manager.lock("k").try_acquire().await.unwrap().is_none());
+    assert!(manager.lock("free").wait(Duration::ZERO).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_ends_when_it_is_over_and_says_so() {
+    let manager = LockManager::in_memory();
+    let _held = manager.lock("k").await.unwrap();
+    let before = Instant::now();
+    let error = manager.lock("k").wait(ms(300)).await.unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "could not acquire \"k\": another holder kept it for the whole wait of 300ms; wait longer, or try again later"
+    );
+    assert!((ms(300)..ms(320)).contains(&before.elapsed()), "{:?}", before.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_11_a_wait_may_be_longer_than_the_ttl_or_without_end() {
+    let manager = LockManager::in_memory();
+    let held = manager.lock("k").ttl(ms(100)).await.unwrap();
+    let waiter = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").ttl(ms(100)).wait_forever().await }
+    });
+    sleep(secs(3_600)).await;
+    assert!(!waiter.is_finished(), "the holder is renewed for an hour");
+    drop(held);
+    assert!(waiter.await.unwrap().is_ok());
+    assert!(manager.lock("other").ttl(ms(100)).wait(Duration::MAX).await.is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_holder_that_is_not_renewed_blocks_others_for_its_ttl_only() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").ttl(secs(3)).fixed().await.unwrap();
+    let before = Instant::now();
+    let next = manager.lock("k").await.unwrap();
+    // The key is given back as soon as its holder knows that the lease is lost, just before the ttl is over.
+    assert!((ms(2_968)..ms(3_100)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    assert!(!guard.is_held());
+    assert!(next.is_held());
+    // The late release of the first holder does not touch the second.
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
+    sleep(ms(100)).await;
+    assert!(manager.is_locked("k").await.unwrap() && next.is_held());
+}
+
+#[tokio::test]
+async fn bad_input_1_to_8_and_12_durations_out_of_range_are_invalid_before_anything_is_sent() {
+    let (manager, backend) = support::counted();
+    let ttls =
+        [Duration::ZERO, Duration::from_micros(999), ms(9), Duration::from_millis(i64::MAX as u64), Duration::MAX];
+    for ttl in ttls {
+        let error = manager.lock("k").ttl(ttl).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Ttl), "{ttl:?}");
+        assert_eq!(error.key(), Some("k"));
+    }
+    for interval in [Duration::ZERO, secs(3), secs(4)] {
+        let error = manager.lock("k").ttl(secs(3)).renew_every(interval).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid(Argument::RenewEvery), "{interval:?}");
+    }
+    let error = manager.lock("k").max_hold(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::MaxHold));
+    assert_eq!(backend.calls(), 0);
+
+    let mut guard = manager.lock("k").await.unwrap();
+    for ttl in ttls {
+        assert_eq!(guard.extend(ttl).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Ttl), "{ttl:?}");
+    }
+    assert_eq!(guard.extend_by(Duration::MAX).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Ttl));
+    assert!(guard.is_held(), "a refused extension changes nothing");
+    assert_eq!(backend.calls(), 1);
+}
+
+#[tokio::test]
+async fn bad_input_4_validity_is_never_above_what_the_backend_was_told() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").ttl(Duration::from_micros(20_999)).fixed().await.unwrap();
+    let told = manager.inspect("k").await.unwrap().remaining().unwrap();
+    assert!(guard.remaining() < told && told <= ms(20), "{:?} of {told:?}", guard.remaining());
+}
+
+#[tokio::test]
+async fn bad_input_13_to_15_a_key_out_of_range_is_invalid_and_shown_escaped() {
+    let (manager, backend) = support::counted();
+    for key in [String::new(), "k".repeat(1_025), "{x}lock-core:fence".to_owned()] {
+        let error = manager.lock(&key).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Key));
+        assert_eq!(manager.inspect(&key).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Key));
+        assert_eq!(manager.lock_all(["a", &key]).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Key));
+    }
+    assert_eq!(backend.calls(), 0);
+    let _held = manager.lock("a\r\nb\0").await.unwrap();
+    let error = manager.lock("a\r\nb\0").wait(Duration::ZERO).await.unwrap_err();
+    assert!(error.to_string().contains(r#""a\r\nb\0""#), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_22_the_same_task_with_plain_guards_waits_until_its_wait_is_over() {
+    let manager = LockManager::in_memory();
+    let _first = manager.lock("k").await.unwrap();
+    assert_eq!(manager.lock("k").wait(secs(1)).await.unwrap_err().kind(), ErrorKind::Busy);
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_all_held_or_none() {
+    let manager = LockManager::in_memory();
+    let middle = manager.lock("b").await.unwrap();
+    let error = manager.lock_all(["c", "b", "a"]).wait(ms(100)).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("b")));
+    assert!(manager.lock_all(["c", "b", "a"]).try_acquire().await.unwrap().is_none());
+    support::eventually_free(&manager, "a").await;
+    assert!(!manager.is_locked("c").await.unwrap());
+    drop(middle);
+
+    let all = manager.lock_all(["c", "b", "a", "b"]).await.unwrap();
+    let keys: Vec<_> = all.iter().map(lock_core::Lease::key).collect();
+    assert_eq!(keys, ["a", "b", "c"]);
+    assert!(all.is_held() && all.remaining() > secs(9));
+    assert!(all.fencing_token("b").is_some() && all.fencing_token("x").is_none());
+    all.release().await.unwrap();
+    for key in ["a", "b", "c"] {
+        assert!(!manager.is_locked(key).await.unwrap(), "{key}");
+    }
+    assert_eq!(manager.lock_all::<&str>([]).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Keys));
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_for_the_same_keys_in_any_order_never_wait_for_each_other() {
+    let manager = LockManager::in_memory();
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..20 {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            let mut keys = ["a", "b", "c", "d"];
+            keys.rotate_left(task % 4);
+            if task % 2 == 0 {
+                keys.reverse();
+            }
+            for _ in 0..5 {
+                let guard = manager.lock_all(&keys[..3]).wait_forever().await.unwrap();
+                tokio::task::yield_now().await;
+                assert!(guard.is_held());
+            }
+        });
+    }
+    timeout(secs(120), tasks.join_all()).await.expect("no deadlock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_keys_are_lost_when_one_is_lost() {
+    let manager = LockManager::in_memory();
+    let all = manager.lock_all(["a", "b"]).await.unwrap();
+    let lost = tokio::spawn(all.lost());
+    sleep(ms(10)).await;
+    assert!(!lost.is_finished());
+    manager.force_release("b").await.unwrap();
+    assert_eq!(lost.await.unwrap(), LossReason::Forced);
+    assert!(!all.is_held() && all.remaining().is_zero());
+    let error = all.release().await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Forced), Some("b")));
+    assert!(!manager.is_locked("a").await.unwrap(), "the other one is released all the same");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_moves_to_another_manager_once_with_a_larger_fencing_token() {
+    let store = lock_core::backend::MemoryBackend::new();
+    let one = LockManager::builder().backend(store.clone()).prefix("p:").build().unwrap();
+    let two = LockManager::builder().backend(store).prefix("p:").build().unwrap();
+    let guard = one.lock("k").ttl(secs(3)).await.unwrap();
+    let (fence, lease) = (guard.fencing_token(), guard.lease().clone());
+    let text = guard.hand_over().unwrap().to_string();
+    assert!(!lease.is_held(), "the first holder is done with it");
+    assert!(two.is_locked("k").await.unwrap());
+
+    let handover: Handover = text.parse().unwrap();
+    let taken = two.take_up(handover.clone()).await.unwrap();
+    assert_eq!(taken.key(), "k");
+    assert!(taken.fencing_token() > fence);
+    let error = one.take_up(handover.clone()).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::NotHeld, Some("k")));
+    sleep(secs(60)).await;
+    assert!(taken.is_held(), "it is renewed by its new holder");
+    taken.release().await.unwrap();
+    assert_eq!(two.take_up(handover).await.unwrap_err().kind(), ErrorKind::NotHeld, "a free key is not taken up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_19_a_handover_that_was_left_lying_is_not_held() {
+    let manager = LockManager::in_memory();
+    let handover = manager.lock("k").ttl(secs(1)).await.unwrap().hand_over().unwrap();
+    sleep(ms(1_001)).await;
+    let error = manager.take_up(handover).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotHeld);
+    assert!(!manager.is_locked("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn inspect_tells_what_is_held_and_force_release_frees_it() {
+    let manager = LockManager::in_memory();
+    assert!(!manager.inspect("k").await.unwrap().is_locked());
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    let info = manager.inspect("k").await.unwrap();
+    assert!(info.is_locked() && !info.is_foreign() && info.remaining().unwrap() <= secs(3));
+    assert!(manager.force_release("k").await.unwrap());
+    assert!(!manager.force_release("k").await.unwrap());
+    assert_eq!(guard.lost().await, LossReason::Forced);
+    let keep: Vec<_> = [manager.lock("x:1").await.unwrap(), manager.lock("y:1").await.unwrap()].into();
+    assert_eq!(manager.force_release_all("x:").await.unwrap(), 1);
+    assert_eq!(keep.iter().map(|guard| guard.is_held()).collect::<Vec<_>>(), [false, true]);
+}
+
+#[tokio::test]
+async fn the_manager_of_a_scope_comes_before_the_installed_one_which_is_installed_once() {
+    let (installed, scoped) = (LockManager::in_memory(), LockManager::in_memory());
+    assert_eq!(LockManager::current().unwrap_err().kind(), ErrorKind::NoManager);
+    installed.install().unwrap();
+    assert!(installed.install().unwrap_err().to_string().contains("installed already"));
+    let _held = installed.lock("k").await.unwrap();
+    assert!(LockManager::current().unwrap().is_locked("k").await.unwrap());
+    scoped
+        .scope(async {
+            assert!(!LockManager::current().unwrap().is_locked("k").await.unwrap());
+        })
+        .await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn managers_that_name_the_same_store_exclude_each_other_and_others_do_not() {
+    let one = LockManager::connect("memory://shop").await.unwrap();
+    let two = LockManager::connect("memory://shop").await.unwrap();
+    let other = LockManager::connect("memory://").await.unwrap();
+    let _held = one.lock("k").await.unwrap();
+    assert!(two.lock("k").try_acquire().await.unwrap().is_none());
+    assert!(other.lock("k").try_acquire().await.unwrap().is_some());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_42_many_keys_leave_nothing_behind() {
+    let manager = LockManager::in_memory();
+    for key in 0..100_000 {
+        drop(manager.lock(format!("k:{key}")).await.unwrap());
+    }
+    support::eventually_free(&manager, "k:99999").await;
+    assert_eq!(manager.force_release_all("").await.unwrap(), 0);
+}

@@ -1,0 +1,59 @@
+//! What may be sent to and shared with other threads.
+
+use std::future::Ready;
+
+use lock_core::{
+    Acquire, AcquireAll, AnyLost, BuildError, Error, Handover, Lease, Leases, LockAllGuard, LockGuard, LockKey,
+    LockManager, LockManagerBuilder, LockRequest, Lost, Protected, Release, ReleaseAll,
+};
+
+fn send_sync<T: Send + Sync>() {}
+fn send<T: Send>() {}
+fn unpin<T: Unpin>() {}
+fn is_static<T: 'static>() {}
+
+#[test]
+fn everything_can_be_sent_and_what_is_shared_is_sync() {
+    send_sync::<LockManager>();
+    send_sync::<LockManagerBuilder>();
+    send_sync::<LockRequest>();
+    send_sync::<LockRequest<Vec<LockKey>>>();
+    send_sync::<LockGuard>();
+    send_sync::<LockAllGuard>();
+    send_sync::<Lease>();
+    send_sync::<Leases>();
+    send_sync::<Handover>();
+    send_sync::<Error>();
+    send_sync::<BuildError>();
+    send::<Acquire>();
+    send::<AcquireAll>();
+    send::<Release>();
+    send::<ReleaseAll>();
+    send::<Lost>();
+    send::<AnyLost>();
+    send::<Protected<Ready<()>>>();
+}
+
+#[test]
+fn futures_can_be_named_stored_and_polled_in_place() {
+    is_static::<Acquire>();
+    unpin::<Acquire>();
+    unpin::<AcquireAll>();
+    unpin::<Release>();
+    unpin::<Lost>();
+    unpin::<Protected<Ready<()>>>();
+}
+
+#[tokio::test]
+async fn run_can_be_spawned_and_may_borrow() -> Result<(), Error> {
+    let manager = LockManager::in_memory();
+    let spawned = {
+        let manager = manager.clone();
+        tokio::spawn(async move {
+            let local = String::from("borrowed");
+            manager.lock("k").run(async |_| local.len()).await
+        })
+    };
+    assert_eq!(spawned.await.expect("the task does not panic")?, 8);
+    Ok(())
+}

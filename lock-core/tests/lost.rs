@@ -1,0 +1,253 @@
+//! How a lease ends, and who is told; memory backend, virtual time.
+
+mod support;
+
+use std::{
+    future::poll_fn,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::{ErrorKind, LockManager, LossReason};
+use tokio::time::{Instant, sleep, timeout};
+
+use support::{Fate, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline_without_a_question() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(1)).fixed().await.unwrap();
+    let before = Instant::now();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    let validity = ms(1_000 - 10 - 2);
+    assert!((validity..validity + ms(3)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    assert!(!guard.is_held() && guard.remaining().is_zero());
+    assert_eq!(backend.log()[0], ["acquire"]);
+    assert!(backend.log()[1..].iter().flatten().all(|operation| *operation == "release"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_21_after_the_deadline_nothing_is_asked_and_the_loss_is_named() {
+    let (manager, backend) = support::counted();
+    let mut guard = manager.lock("k").ttl(ms(50)).fixed().await.unwrap();
+    // The thread is blocked, so that the engine cannot have noticed.
+    tokio::time::advance(ms(60)).await;
+    backend.always(Fate::Fail);
+    let calls = backend.calls();
+    let error = guard.extend(secs(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Expired), Some("k")));
+    assert_eq!(guard.extend_by(secs(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
+    assert_eq!(backend.calls() - calls, backend.log()[calls..].iter().filter(|call| call[0] == "release").count());
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    other.force_release("k").await.unwrap();
+    let _successor = other.lock("k").await.unwrap();
+    let before = Instant::now();
+    assert_eq!(guard.lost().await, LossReason::Taken);
+    assert!(before.elapsed() <= secs(1) + ms(250), "{:?}", before.elapsed());
+    assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Taken));
+    assert!(other.is_locked("k").await.unwrap(), "the successor is left alone");
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_clone_of_a_lease_is_woken_when_it_is_lost() {
+    let manager = LockManager::in_memory();
+    let mut guard = manager.lock("k").await.unwrap();
+    let lost: Vec<_> = (0..5).map(|_| tokio::spawn(guard.lost())).collect();
+    let mut clone = guard.lease().clone();
+    let polled = tokio::spawn(async move { poll_fn(|cx| clone.poll_lost(cx)).await });
+    tokio::task::yield_now().await;
+    assert!(poll_fn(|cx| Poll::Ready(guard.poll_lost(cx))).await.is_pending());
+    manager.force_release("k").await.unwrap();
+    for lost in lost {
+        assert_eq!(lost.await.unwrap(), LossReason::Forced);
+    }
+    assert_eq!(polled.await.unwrap(), LossReason::Forced);
+    assert_eq!(poll_fn(|cx| guard.poll_lost(cx)).await, LossReason::Forced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_outlives_its_guard_is_told_of_the_release() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    let (one, two) = (guard.lease().clone(), guard.lease().clone());
+    let lost = tokio::spawn(async move { one.lost().await });
+    tokio::task::yield_now().await;
+    drop(guard);
+    assert_eq!(lost.await.unwrap(), LossReason::Released);
+    assert!(!two.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn max_hold_ends_a_hold_that_is_stuck_and_frees_the_key() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").ttl(secs(3)).max_hold(secs(20)).await.unwrap();
+    let before = Instant::now();
+    sleep(secs(19)).await;
+    assert!(guard.is_held() && guard.remaining() <= secs(1));
+    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert!((secs(20)..ms(20_010)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    support::eventually_free(&manager, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_is_dropped_where_it_stands_when_its_lease_is_lost() {
+    struct OnDrop(Arc<AtomicBool>);
+    impl Drop for OnDrop {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+    let (manager, backend) = support::counted();
+    let dropped = Arc::new(AtomicBool::new(false));
+    let on_drop = OnDrop(Arc::clone(&dropped));
+    let mut reached = 0;
+    let before = Instant::now();
+    let result = manager
+        .lock("k")
+        .ttl(secs(3))
+        .run(async |_| {
+            let _on_drop = on_drop;
+            loop {
+                sleep(secs(1)).await;
+                reached += 1;
+                if reached == 5 {
+                    backend.always(Fate::Fail);
+                }
+            }
+        })
+        .await;
+    let error: lock_core::Error = match result {
+        Err(error) => error,
+        Ok(()) => unreachable!("the work does not end"),
+    };
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Expired));
+    assert!(error.to_string().contains("\"k\""), "{error}");
+    assert!(dropped.load(Ordering::SeqCst));
+    // The last success was at most a third of the ttl before the failures began, at 5 s.
+    assert!((secs(6)..secs(8)).contains(&before.elapsed()), "{:?}", before.elapsed());
+}
+
+#[tokio::test]
+async fn the_deadline_is_looked_at_before_every_poll_of_the_work() {
+    let manager = LockManager::in_memory();
+    let mut after = false;
+    let result = manager
+        .lock("k")
+        .ttl(ms(30))
+        .fixed()
+        .run(async |_| {
+            // A stall of the whole process: no timer fires meanwhile.
+            std::thread::sleep(Duration::from_millis(50));
+            tokio::task::yield_now().await;
+            after = true;
+        })
+        .await;
+    assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost(LossReason::Expired));
+    assert!(!after, "the work does not go on after its deadline");
+}
+
+#[tokio::test]
+async fn work_that_completes_as_its_lease_ends_has_its_result_returned() {
+    let manager = LockManager::in_memory();
+    let result = manager
+        .lock("k")
+        .ttl(ms(30))
+        .fixed()
+        .run(async |_| {
+            std::thread::sleep(Duration::from_millis(50));
+            "done"
+        })
+        .await;
+    assert_eq!(result.unwrap(), "done");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_failed_release_never_hides_the_result_of_the_work() {
+    let (manager, backend) = support::counted();
+    let result = manager.lock("k").run(async |_| backend.always(Fate::Fail)).await;
+    assert!(result.is_ok());
+    backend.always(Fate::Answer);
+    support::eventually_free(&manager, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_and_names_both_places() {
+    let manager = LockManager::in_memory();
+    let error = manager
+        .lock("outer")
+        .run(async |_| {
+            let inner = manager.lock("inner").run(async |_| {
+                assert!(manager.lock("third").await.is_ok());
+                assert!(manager.lock("outer").try_acquire().await.is_err());
+                assert!(manager.lock_all(["a", "inner"]).await.is_err());
+                manager.lock("outer").await.unwrap_err()
+            });
+            inner.await.unwrap()
+        })
+        .await
+        .unwrap();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::WouldDeadlock, Some("outer")));
+    assert_eq!(error.to_string().matches("lost.rs:").count(), 2, "{error}");
+
+    let other = LockManager::in_memory();
+    manager.lock("k").run(async |_| drop(other.lock("k").await.unwrap())).await.unwrap();
+    assert!(manager.lock("outer").wait(ms(100)).await.is_ok(), "after the scope the key is free to ask for");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_panic_in_the_work_goes_on_and_releases_the_lease() {
+    let manager = LockManager::in_memory();
+    let task = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").run(async |_| panic!("on purpose")).await }
+    });
+    assert!(task.await.unwrap_err().is_panic());
+    support::eventually_free(&manager, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_holders_then_ends_what_is_left() {
+    let (manager, backend) = support::counted();
+    let quick = manager.lock("quick").await.unwrap();
+    let stuck = manager.lock("stuck").await.unwrap();
+    let waiter = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("stuck").await }
+    });
+    tokio::spawn(async move {
+        sleep(secs(1)).await;
+        drop(quick);
+    });
+    let before = Instant::now();
+    let shutdown = manager.shutdown(secs(3));
+    assert_eq!(timeout(secs(5), shutdown).await.unwrap(), 1);
+    assert!((secs(3)..ms(3_100)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    assert_eq!(stuck.lost().await, LossReason::ShutDown);
+    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
+    assert_eq!(manager.lock("new").await.unwrap_err().kind(), ErrorKind::ShutDown);
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    for key in ["quick", "stuck"] {
+        assert!(!other.is_locked(key).await.unwrap(), "{key} was released");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_without_holders_is_at_once() {
+    let manager = LockManager::in_memory();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    let before = Instant::now();
+    assert_eq!(manager.shutdown(secs(30)).await, 0);
+    assert!(before.elapsed() < ms(10), "{:?}", before.elapsed());
+    assert_eq!(LockManager::in_memory().shutdown(secs(30)).await, 0, "also where the engine never ran");
+}

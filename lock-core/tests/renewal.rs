@@ -1,0 +1,184 @@
+//! Renewal and extension; virtual time.
+
+mod support;
+
+use lock_core::{ErrorKind, LockManager, LossReason};
+use tokio::time::{Instant, sleep};
+
+use support::{Fate, ms, secs};
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_renewed_every_third_of_its_ttl_for_as_long_as_it_is_held() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    let mut least = guard.remaining();
+    for _ in 0..300 {
+        sleep(ms(100)).await;
+        least = least.min(guard.remaining());
+    }
+    assert!(guard.is_held());
+    assert!(least > ms(1_900), "two thirds of the ttl are always left, not {least:?}");
+    let renewals = backend.calls() - 1;
+    assert!((29..=31).contains(&renewals), "30 s at one a second, not {renewals}");
+    guard.release().await.unwrap();
+    let calls = backend.calls();
+    sleep(secs(30)).await;
+    assert_eq!(backend.calls(), calls, "no renewal outlives its lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_interval_can_be_chosen_and_renewal_switched_off() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).renew_every(ms(100)).await.unwrap();
+    sleep(ms(1_050)).await;
+    let renewals = backend.calls() - 1;
+    assert!((9..=10).contains(&renewals), "{renewals}");
+    drop(guard);
+    let fixed = manager.lock("fixed").ttl(secs(3)).fixed().await.unwrap();
+    sleep(ms(2_900)).await;
+    assert!(fixed.is_held() && fixed.remaining() < ms(100));
+    assert!(!backend.log().iter().skip(renewals + 2).flatten().any(|operation| *operation == "renew"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_that_are_due_together_share_a_call() {
+    let (manager, backend) = support::counted();
+    let mut guards = Vec::new();
+    for key in 0..1_200 {
+        guards.push(manager.lock(format!("k:{key}")).ttl(secs(3)).await.unwrap());
+    }
+    let calls = backend.calls();
+    sleep(ms(2_500)).await;
+    assert!(guards.iter().all(|guard| guard.is_held()));
+    assert_eq!(backend.largest_batch(), 500);
+    assert_eq!(backend.calls() - calls, 2 * 3, "1,200 leases twice, in calls of at most 500");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_fails_is_tried_again_faster_until_it_works() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.next([Fate::Fail; 5]);
+    sleep(ms(1_900)).await;
+    let tries = backend.calls() - 1;
+    assert!(tries >= 6, "five failures and a success within a second, not {tries}");
+    assert!(guard.is_held() && guard.remaining() > secs(2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_reply_to_a_renewal_does_not_lengthen_the_lease() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    let deadline = Instant::now() + guard.remaining();
+    backend.always(Fate::LoseReply);
+    sleep(secs(2)).await;
+    assert_eq!(Instant::now() + guard.remaining(), deadline);
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert!(Instant::now() < deadline + ms(5));
+    // The renewals did happen: what they left in the backend is cleaned up.
+    backend.always(Fate::Answer);
+    support::eventually_free(&manager, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_after_the_deadline_does_not_revive_the_lease() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.next([Fate::HoldReply]);
+    sleep(ms(2_990)).await;
+    assert!(!guard.is_held());
+    backend.let_go();
+    sleep(ms(10)).await;
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    support::eventually_free(&manager, "k").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_for_a_lease_that_is_over_touches_neither_it_nor_its_successor() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.next([Fate::Hold]);
+    sleep(ms(1_100)).await;
+    guard.release().await.unwrap();
+    let successor = manager.lock("k").ttl(secs(3)).await.unwrap();
+    // Now the renewal of the first lease is executed, and answers that it is gone.
+    backend.let_go();
+    sleep(ms(10)).await;
+    assert!(successor.is_held());
+    sleep(secs(30)).await;
+    assert!(successor.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_9_extend_replaces_what_is_left_and_extend_by_adds_to_it() {
+    let manager = LockManager::in_memory();
+    let mut guard = manager.lock("k").ttl(secs(10)).fixed().await.unwrap();
+    guard.extend_by(secs(5)).await.unwrap();
+    assert!((ms(14_800)..ms(15_100)).contains(&guard.remaining()), "{:?}", guard.remaining());
+    guard.extend(secs(60)).await.unwrap();
+    assert!((secs(59)..secs(60)).contains(&guard.remaining()), "{:?}", guard.remaining());
+    guard.extend(secs(1)).await.unwrap();
+    assert!((ms(980)..secs(1)).contains(&guard.remaining()), "{:?}", guard.remaining());
+    let before = Instant::now();
+    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert!(before.elapsed() < ms(1_000), "a shortened lease ends sooner");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_leaves_what_the_user_extended_and_mends_what_the_user_shortened() {
+    let manager = LockManager::in_memory();
+    let mut guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    sleep(secs(20)).await;
+    assert!(guard.remaining() > secs(38), "{:?}", guard.remaining());
+    guard.extend(secs(1)).await.unwrap();
+    assert!(guard.remaining() < secs(1));
+    sleep(secs(5)).await;
+    assert!(guard.is_held() && guard.remaining() > ms(1_500), "{:?}", guard.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_older_answer_does_not_raise_a_deadline_that_was_lowered_after_its_request() {
+    let (manager, backend) = support::counted();
+    let mut guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.next([Fate::HoldReply, Fate::Answer]);
+    // A renewal is under way, its answer held back.
+    sleep(ms(1_050)).await;
+    guard.extend(ms(100)).await.unwrap();
+    backend.let_go();
+    tokio::task::yield_now().await;
+    sleep(ms(1)).await;
+    assert!(guard.remaining() < ms(100), "{:?}", guard.remaining());
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_that_is_not_answered_leaves_the_lease_as_it_was() {
+    let (manager, backend) = support::counted();
+    let mut guard = manager.lock("k").ttl(secs(3)).fixed().await.unwrap();
+    backend.always(Fate::LoseReply);
+    let error = guard.extend(secs(60)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.is_retryable());
+    assert!(guard.is_held() && guard.remaining() < secs(3));
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_of_a_lease_that_was_taken_away_is_lost() {
+    let (manager, backend) = support::counted();
+    let mut guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    LockManager::builder().backend(backend.store.clone()).build().unwrap().force_release("k").await.unwrap();
+    assert_eq!(guard.extend(secs(60)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Taken));
+    assert!(!guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_lease_has_a_ttl_of_its_own() {
+    let manager = LockManager::in_memory();
+    let mut guards = Vec::new();
+    for ttl in [10, 11, 50, 99, 1_000, 3_600_000] {
+        guards.push(manager.lock(format!("{ttl}")).ttl(ms(ttl)).await.unwrap());
+    }
+    sleep(secs(20)).await;
+    assert!(guards.iter().all(|guard| guard.is_held()));
+}
