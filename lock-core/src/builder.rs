@@ -4,7 +4,7 @@ use tokio::runtime::Handle;
 
 use crate::{
     backend::{Backend, MemoryBackend},
-    clock::{Clock, TokioClock},
+    clock::Clock,
     engine::Engine,
     error::BuildError,
     manager::{LockManager, Settings},
@@ -125,7 +125,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the source of time and timers. Default: one that counts suspend for servers, tokio's for memory.
+    /// Sets the source of time and timers. Default: the backend's, which counts suspend for servers and is tokio's for
+    /// memory.
     #[cfg(feature = "test-util")]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -162,14 +163,15 @@ impl LockManagerBuilder {
                 self.client_name
             )));
         }
-        let (backend, clock) = match self.source {
+        let backend = match self.source {
             Source::Nothing => {
                 return Err(BuildError::new("there is no backend; call `url` or `backend` before `build`"));
             }
-            Source::Backend(backend) => (backend, Arc::new(TokioClock::new()) as Arc<dyn Clock>),
+            Source::Backend(backend) => backend,
             Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
         };
-        let engine = Engine::new(backend, self.clock.unwrap_or(clock), self.runtime, self.seed);
+        let clock = self.clock.unwrap_or_else(|| backend.clock());
+        let engine = Engine::new(backend, clock, self.runtime, self.seed);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
         Ok(LockManager::new(engine, settings))
     }
@@ -189,21 +191,16 @@ impl LockManagerBuilder {
     }
 }
 
-type Parts = (Arc<dyn Backend>, Arc<dyn Clock>);
-
-/// Nothing of the URL but scheme and host may get into an error: it may hold a password.
-fn from_url(url: &str, client_name: &str, limit: Duration) -> Result<Parts, BuildError> {
+/// Nothing of the URL but its scheme may get into an error: it may hold a password.
+fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
     let Some((scheme, rest)) = url.split_once("://") else {
-        return Err(BuildError::new(if url.is_empty() {
-            "the URL is empty; use one like redis://127.0.0.1:6379".to_owned()
-        } else {
-            "the URL has no scheme; use one like redis://127.0.0.1:6379".to_owned()
-        }));
+        let what = if url.is_empty() { "is empty" } else { "has no scheme" };
+        return Err(BuildError::new(format!("the URL {what}; use one like redis://127.0.0.1:6379")));
     };
     match scheme {
-        "memory" if rest.is_empty() => Ok((Arc::new(MemoryBackend::new()), Arc::new(TokioClock::new()))),
-        "memory" => Ok((Arc::new(MemoryBackend::named(rest)), Arc::new(TokioClock::new()))),
-        "redis" | "rediss" | "unix" => redis_from_url(scheme, url, client_name, limit),
+        "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
+        "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
+        "redis" | "rediss" | "unix" => redis_from_url(url, client_name, command_timeout),
         _ => {
             Err(BuildError::new(format!("the scheme {scheme:?} is unknown; there are redis, rediss, unix and memory")))
         }
@@ -211,16 +208,11 @@ fn from_url(url: &str, client_name: &str, limit: Duration) -> Result<Parts, Buil
 }
 
 #[cfg(feature = "redis")]
-fn redis_from_url(scheme: &str, url: &str, client_name: &str, limit: Duration) -> Result<Parts, BuildError> {
-    if scheme == "rediss" && !cfg!(feature = "tls") {
-        return Err(BuildError::new("rediss:// needs the feature `tls` of lock-core, which is off"));
-    }
-    let backend = crate::backend::redis::RedisBackend::from_url(url, client_name, limit)?;
-    Ok((Arc::new(backend), Arc::new(crate::clock::SystemClock)))
+fn redis_from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+    Ok(Arc::new(crate::backend::RedisBackend::from_url(url, client_name, command_timeout)?))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis_from_url(scheme: &str, _url: &str, _client_name: &str, _limit: Duration) -> Result<Parts, BuildError> {
-    let feature = if scheme == "rediss" { "tls" } else { "redis" };
-    Err(BuildError::new(format!("{scheme}:// needs the feature `{feature}` of lock-core, which is off")))
+fn redis_from_url(_url: &str, _client_name: &str, _command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+    Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
 }

@@ -1,4 +1,9 @@
-use std::{fmt, sync::Arc};
+use std::{
+    cmp::Ordering,
+    fmt,
+    hash::{Hash, Hasher},
+    sync::Arc,
+};
 
 use crate::{
     error::{Argument, Error},
@@ -13,7 +18,7 @@ use crate::{
 /// (`{…}lock-core:`) are refused.
 ///
 /// `Display` and `Debug` show the key in quotes with control characters escaped.
-#[derive(Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone)]
 pub struct LockKey {
     /// Prefix and key, as the backend sees them.
     wire: Arc<str>,
@@ -65,6 +70,33 @@ impl LockKey {
     #[must_use]
     pub fn wire(&self) -> &str {
         &self.wire
+    }
+}
+
+// Two keys are equal when they are one key in the backend, however much of it is prefix.
+impl PartialEq for LockKey {
+    fn eq(&self, other: &Self) -> bool {
+        self.wire == other.wire
+    }
+}
+
+impl Eq for LockKey {}
+
+impl PartialOrd for LockKey {
+    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
+        Some(self.cmp(other))
+    }
+}
+
+impl Ord for LockKey {
+    fn cmp(&self, other: &Self) -> Ordering {
+        self.wire.cmp(&other.wire)
+    }
+}
+
+impl Hash for LockKey {
+    fn hash<H: Hasher>(&self, state: &mut H) {
+        self.wire.hash(state);
     }
 }
 

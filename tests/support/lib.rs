@@ -1,1 +1,20 @@
-//! Placeholder.
+//! What the tests of the whole system stand on: real redis-servers, second processes, a network that can be made to
+//! fail, and waiting that has a deadline.
+//!
+//! Nothing here uses lock-core, so that a test never asserts with the code that it tests.
+
+pub mod process;
+pub mod proxy;
+pub mod resp;
+pub mod server;
+pub mod wait;
+
+mod launch;
+mod ports;
+mod signals;
+
+pub use process::Process;
+pub use proxy::FaultProxy;
+pub use resp::{RawClient, Reply};
+pub use server::RedisServer;
+pub use wait::{eventually, eventually_some};

@@ -120,6 +120,10 @@ impl Backend for MemoryBackend {
             .collect();
         Box::pin(ready(Ok::<_, BackendError>(keys)))
     }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.store.clock)
+    }
 }
 
 impl State {

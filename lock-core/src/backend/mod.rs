@@ -2,18 +2,25 @@
 //!
 //! A [`Backend`] answers batches of three operations, each idempotent by its token: acquire, renew and release. It
 //! knows nothing of holders, waiting or renewal; those live in the engine. [`MemoryBackend`] is the store in the
-//! process; Redis comes with the feature `redis`. Another store implements the trait, passes
+//! process, `RedisBackend` (feature `redis`) a server. Another store implements the trait, passes
 //! [`conformance`](crate::conformance), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod memory;
 #[cfg(feature = "redis")]
-pub(crate) mod redis;
+mod redis;
 
 use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
 pub use self::memory::MemoryBackend;
-use crate::{error::ErrorKind, key::LockKey, token::Token};
+#[cfg(feature = "redis")]
+pub use self::redis::RedisBackend;
+use crate::{
+    clock::{Clock, SystemClock},
+    error::ErrorKind,
+    key::LockKey,
+    token::Token,
+};
 
 /// The future of a backend's answer.
 pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send>>;
@@ -40,6 +47,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// replaced.
     fn epoch(&self) -> u64 {
         0
+    }
+
+    /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
+    /// the store lives and dies with the process.
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SystemClock)
     }
 
     /// Returns the upkeep of the backend (connecting, heartbeats), which the engine polls inside its own task for as

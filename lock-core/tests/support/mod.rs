@@ -16,6 +16,7 @@ use std::{
 use lock_core::{
     ErrorKind, LockKey, LockManager,
     backend::{Answer, Backend, BackendError, MemoryBackend, Operation, Reply},
+    clock::Clock,
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -159,6 +160,10 @@ impl Backend for Faulty {
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         self.store.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock()
     }
 
     fn epoch(&self) -> u64 {

@@ -17,16 +17,28 @@ use crate::{
     token::TOKEN_MARK,
 };
 
-/// A store of leases in one Redis server.
+/// A store of leases in one Redis server: what [`LockManager::connect`](crate::LockManager::connect) makes of a
+/// `redis://`, `rediss://` or `unix://` URL.
+///
+/// It has one connection, made and kept by [`upkeep`](Backend::upkeep). Clones share it. Most programs never name it;
+/// it is public to be wrapped by another backend, and for the conformance suite.
 #[derive(Clone, Debug)]
-pub(crate) struct RedisBackend {
+pub struct RedisBackend {
     connector: Arc<Connector>,
 }
 
 impl RedisBackend {
-    /// Reads a `redis://`, `rediss://` or `unix://` URL. Nothing of it but host and port may get into an error.
-    pub(crate) fn from_url(url: &str, client_name: &str, limit: Duration) -> Result<Self, BuildError> {
+    /// Reads a `redis://`, `rediss://` or `unix://` URL, without any I/O. `client_name` is shown in the server's
+    /// `CLIENT LIST`; `command_timeout` is the limit of one request, connecting anew included.
+    ///
+    /// # Errors
+    /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off.
+    pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
+        // Nothing of the URL but host and port may get into an error: it may hold a password.
         let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
+        if url.starts_with("rediss://") && !cfg!(feature = "tls") {
+            return Err(BuildError::new("rediss:// needs the feature `tls` of lock-core, which is off"));
+        }
         let info = url.into_connection_info().map_err(|error| {
             let what = error.to_string();
             // The crate's own words, up to where it might repeat the input.
@@ -53,7 +65,7 @@ impl RedisBackend {
             client_resp2: open(ProtocolVersion::RESP2)?,
             address,
             client_name: client_name.to_owned(),
-            limit,
+            limit: command_timeout,
             tls,
         };
         Ok(Self { connector: Arc::new(Connector::new(settings)) })

@@ -1,0 +1,271 @@
+//! The rows of bad input that concern the core and need a server, or something that is none: each test names its rows.
+
+use std::{error::Error as _, os::unix::fs::PermissionsExt, time::Duration};
+
+use lock_core::{BuildError, Error, ErrorKind, LockManager};
+use lock_tests::RedisServer;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpListener,
+    time::Instant,
+};
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// The error of connecting, with a limit of 300 ms, and its cause; it must come soon after the limit.
+async fn connect(url: &str) -> BuildError {
+    let before = Instant::now();
+    let error = LockManager::builder().url(url).command_timeout(ms(300)).connect().await.expect_err("cannot connect");
+    assert!(before.elapsed() < ms(900), "{url} took {:?}", before.elapsed());
+    assert!(!format!("{error} {error:?}").contains("secret"), "no password in an error");
+    error
+}
+
+async fn cause(url: &str) -> Error {
+    connect(url).await.cause().expect("the URL is sound").clone()
+}
+
+fn build(url: &str) -> String {
+    let error = LockManager::builder().url(url).build().expect_err("a wrong URL");
+    assert!(!format!("{error} {error:?}").contains("secret"), "no password in an error");
+    assert!(error.cause().is_none());
+    error.to_string()
+}
+
+#[test]
+fn bad_input_23_and_24_a_url_that_is_none_is_refused_at_once_and_says_what_to_write() {
+    assert!(build("").contains("empty"));
+    assert!(build("localhost:6379").contains("no scheme"));
+    assert!(build("http://localhost").contains("\"http\" is unknown"));
+    assert!(build("redis://:secret@localhost:0").contains("port 0"));
+    for url in ["redis://:secret@localhost:65536", "redis://:secret@host:abc", "redis://", "unix://"] {
+        assert!(build(url).contains("the URL of the Redis server is wrong"), "{url}: {}", build(url));
+    }
+    assert!(LockManager::builder().build().unwrap_err().to_string().contains("no backend"));
+}
+
+#[test]
+fn options_of_the_builder_out_of_range_are_refused() {
+    let build = |builder: lock_core::LockManagerBuilder| builder.url("memory://").build().unwrap_err().to_string();
+    assert!(build(LockManager::builder().ttl(ms(9))).contains("10 ms"));
+    assert!(build(LockManager::builder().prefix("{x}")).contains("brace"));
+    assert!(build(LockManager::builder().client_name("a b")).contains("ASCII"));
+    assert!(build(LockManager::builder().command_timeout(Duration::ZERO)).contains("zero"));
+}
+
+#[tokio::test]
+async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
+    let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
+    let refused = cause(&format!("redis://:secret@{free}")).await;
+    assert_eq!(refused.kind(), ErrorKind::Backend);
+    assert!(refused.to_string().contains(&free.to_string()), "{refused}");
+    assert!(refused.source().is_some(), "the cause is there");
+
+    let unknown = cause("redis://no-such-host.invalid:6379").await;
+    assert_eq!(unknown.kind(), ErrorKind::Backend);
+    assert!(unknown.to_string().contains("no-such-host.invalid:6379"), "{unknown}");
+
+    // Accepts connections in its backlog and never answers.
+    let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = cause(&format!("redis://{}", hole.local_addr().unwrap())).await;
+    assert_eq!(silent.kind(), ErrorKind::Backend);
+    assert!(silent.to_string().contains("did not answer within"), "{silent}");
+
+    let missing = cause("unix:///no/such/socket").await;
+    assert_eq!(missing.kind(), ErrorKind::Backend);
+    assert!(missing.to_string().contains("/no/such/socket"), "{missing}");
+}
+
+#[tokio::test]
+async fn bad_input_31_a_socket_works_and_one_without_permission_is_an_error() {
+    let server = RedisServer::builder().unix_socket().start().await;
+    let manager = LockManager::connect(&server.socket_url()).await.unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+
+    let path = server.socket_url().replace("unix://", "");
+    std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o000)).unwrap();
+    // Root may connect all the same.
+    if tokio::net::UnixStream::connect(&path).await.is_err() {
+        let denied = cause(&server.socket_url()).await;
+        assert_eq!(denied.kind(), ErrorKind::Backend);
+    }
+}
+
+#[tokio::test]
+async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
+    let server = RedisServer::builder().password("secret right").start().await;
+    for url in [
+        format!("redis://{}", server.address()),
+        format!("redis://:secret-wrong@{}", server.address()),
+        format!("redis://nobody:secret-wrong@{}", server.address()),
+    ] {
+        let before = Instant::now();
+        let denied = cause(&url).await;
+        assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
+        assert!(!denied.is_retryable());
+        assert!(before.elapsed() < ms(250), "answered before the limit: {:?}", before.elapsed());
+    }
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    assert!(!format!("{manager:?}").contains("secret"));
+    assert!(!format!("{:?}", LockManager::builder().url(&server.url())).contains("secret"));
+}
+
+#[tokio::test]
+async fn bad_input_27_a_password_may_hold_any_character_percent_encoded() {
+    let server = RedisServer::builder().password("@:/%# \u{e9}").start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
+async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() {
+    let server = RedisServer::start().await;
+    let missing = cause(&format!("{}/99", server.url())).await;
+    assert!(missing.to_string().contains("no database of that number"), "{missing}");
+    assert!(!missing.is_retryable());
+    assert!(build("redis://localhost/text").contains("Invalid database number"));
+    assert!(build("redis://localhost/-1").contains("not negative"));
+    let other = LockManager::connect(&format!("{}/3", server.url())).await.unwrap();
+    let _held = other.lock("k").await.unwrap();
+    assert!(server.keys("*").await.is_empty(), "database 0 is left alone");
+}
+
+#[tokio::test]
+async fn bad_input_30_tls_to_a_plain_port_ends_within_the_limit() {
+    let server = RedisServer::start().await;
+    let error = cause(&format!("rediss://{}", server.address())).await;
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+}
+
+/// Serves every connection with the same bytes, over and over.
+async fn serve(bytes: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4_096];
+                while connection.read(&mut buffer).await.is_ok_and(|read| read > 0) {
+                    if connection.write_all(bytes).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn bad_input_32_what_is_no_redis_is_an_error_within_the_limit_and_memory() {
+    for bytes in [
+        b"HTTP/1.1 400 Bad Request\r\n\r\n".as_slice(),
+        b"\x00\xff\x00\xff garbage\r\n".as_slice(),
+        b"$1073741824\r\n".as_slice(),
+        b"*1073741824\r\n".as_slice(),
+        b"%2147483647\r\n".as_slice(),
+    ] {
+        let address = serve(bytes).await;
+        let error = cause(&format!("redis://{address}")).await;
+        assert_eq!(error.kind(), ErrorKind::Backend, "{bytes:?}: {error}");
+        assert!(error.to_string().contains(&address), "{error}");
+    }
+    let peak = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let peak = peak.lines().find_map(|line| line.strip_prefix("VmHWM:")).and_then(|rest| rest.trim().split(' ').next());
+    let peak: u64 = peak.and_then(|kilobytes| kilobytes.parse().ok()).unwrap_or_default();
+    assert!(peak < 500_000, "{peak} KiB");
+}
+
+#[tokio::test]
+async fn bad_input_33_a_user_who_may_not_run_scripts_is_told_which_command_is_missing() {
+    let server = RedisServer::start().await;
+    server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-eval", "-evalsha"]).await;
+    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+    let error = manager.lock("k").await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some("k")));
+    assert!(error.to_string().to_lowercase().contains("'evalsha'"), "{error}");
+    assert!(!error.is_retryable());
+}
+
+#[tokio::test]
+async fn bad_input_33_a_server_that_is_too_old_is_refused_by_its_version() {
+    // HELLO is unknown to it; the rest of the handshake is answered by a script of replies.
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    tokio::spawn(async move {
+        while let Ok((mut connection, _)) = listener.accept().await {
+            tokio::spawn(async move {
+                let mut buffer = [0; 4_096];
+                while let Ok(read @ 1..) = connection.read(&mut buffer).await {
+                    let text = String::from_utf8_lossy(&buffer[..read]).to_uppercase();
+                    let commands = text.matches('*').count();
+                    let mut replies = String::new();
+                    for command in text.split('*').skip(1).take(commands) {
+                        replies.push_str(if command.contains("HELLO") {
+                            "-ERR unknown command `HELLO`\r\n"
+                        } else if command.contains("INFO\r\n") && !command.contains("CLIENT") {
+                            "$21\r\nredis_version:5.0.14\n\r\n"
+                        } else if command.contains("\r\nID\r\n") {
+                            ":7\r\n"
+                        } else {
+                            "+OK\r\n"
+                        });
+                    }
+                    if connection.write_all(replies.as_bytes()).await.is_err() {
+                        break;
+                    }
+                }
+            });
+        }
+    });
+    let error = cause(&format!("redis://{address}")).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("5.0.14") && error.to_string().contains('6'), "{error}");
+}
+
+#[tokio::test]
+async fn a_user_without_rights_to_the_key_is_denied() {
+    let server = RedisServer::start().await;
+    server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~shop:*", "~{*}lock-core:*", "+@all"]).await;
+    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+    assert!(manager.lock("shop:1").await.is_ok());
+    let error = manager.lock("other:1").await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Denied, Some("other:1")), "{error}");
+}
+
+#[tokio::test]
+async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    server.call(&["HSET", "k", "uuid:1", "1"]).await;
+    let before = Instant::now();
+    for error in [
+        manager.lock("k").await.unwrap_err(),
+        manager.inspect("k").await.unwrap_err(),
+        manager.force_release("k").await.unwrap_err(),
+    ] {
+        assert_eq!((error.kind(), error.key()), (ErrorKind::WrongType, Some("k")), "{error}");
+    }
+    assert!(before.elapsed() < ms(250), "at once: {:?}", before.elapsed());
+    assert_eq!(server.call(&["HGET", "k", "uuid:1"]).await.text().as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn bad_input_18_a_holder_without_ttl_is_waited_for_without_a_busy_loop() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    server.call(&["SET", "k", "no ttl"]).await;
+    assert_eq!(manager.inspect("k").await.unwrap().remaining(), None);
+    let calls = async || server.info("cmdstat_evalsha").await;
+    let count =
+        |stat: &str| -> u64 { stat.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or_default() };
+    let before = count(&calls().await);
+    let error = manager.lock("k").wait(ms(2_000)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let tries = count(&calls().await) - before;
+    assert!((5..=30).contains(&tries), "{tries} tries in 2 s");
+    server.call(&["DEL", "k"]).await;
+    assert!(manager.lock("k").await.is_ok());
+}

@@ -1,0 +1,340 @@
+//! One real Redis: the conformance suite, the wire format, the connection, and what is left behind.
+
+use std::time::Duration;
+
+use lock_core::{ErrorKind, LockManager, LossReason, TOKEN_MARK, backend::RedisBackend, conformance};
+use lock_tests::{FaultProxy, RedisServer, eventually};
+use tokio::{
+    runtime::Handle,
+    time::{Instant, sleep, timeout},
+};
+
+const SOON: Duration = Duration::from_secs(10);
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+async fn manager(server: &RedisServer) -> LockManager {
+    LockManager::connect(&server.url()).await.expect("the server answers")
+}
+
+#[tokio::test]
+async fn the_redis_backend_conforms() {
+    let server = RedisServer::start().await;
+    conformance::run(RedisBackend::from_url(&server.url(), "conformance", ms(1_000)).expect("a valid URL")).await;
+}
+
+#[tokio::test]
+async fn the_key_is_a_string_with_our_token_and_the_ttl_and_the_counter_expires() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let guard = manager.lock("goods:1").ttl(Duration::from_secs(30)).await.unwrap();
+    let token = server.call(&["GET", "goods:1"]).await.text().unwrap();
+    assert!(token.starts_with(TOKEN_MARK) && token.len() == TOKEN_MARK.len() + 32, "{token}");
+    let pttl = server.call(&["PTTL", "goods:1"]).await.integer().unwrap();
+    assert!((29_000..=30_000).contains(&pttl), "{pttl}");
+    let counter = server.call(&["GET", "{0}lock-core:fence"]).await.text().unwrap();
+    let (last, until) = counter.split_once(' ').unwrap();
+    assert_eq!(last.parse::<u64>().unwrap(), guard.fencing_token().get());
+    assert_eq!(until, "0");
+    let pttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer().unwrap();
+    assert!((50_000..=61_000).contains(&pttl), "{pttl}");
+    guard.release().await.unwrap();
+    assert_eq!(server.keys("*").await, ["{0}lock-core:fence"]);
+    let next = manager.lock("goods:1").await.unwrap();
+    assert_ne!(server.call(&["GET", "goods:1"]).await.text().unwrap(), token, "a token is drawn anew each time");
+    drop(next);
+}
+
+#[tokio::test]
+async fn fencing_tokens_rise_over_flushall_and_a_restart_without_persistence() {
+    let mut server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let mut last = 0;
+    for round in 0..3 {
+        for _ in 0..50 {
+            let guard = manager.lock("k").wait(SOON).await.unwrap();
+            assert!(guard.fencing_token().get() > last, "round {round}");
+            last = guard.fencing_token().get();
+            guard.release().await.unwrap();
+        }
+        if round == 0 {
+            server.call(&["FLUSHALL"]).await;
+        } else {
+            server.restart().await;
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    // redis-py: SET name token NX PX ms
+    let set = ["SET", "goods:1", "0d9ef7b8c1d011ee", "NX", "PX", "700"];
+    assert_eq!(server.call(&set).await.text().as_deref(), Some("OK"));
+    let info = manager.inspect("goods:1").await.unwrap();
+    assert!(info.is_locked() && info.is_foreign() && info.remaining().unwrap() <= ms(700));
+    assert!(manager.lock("goods:1").try_acquire().await.unwrap().is_none());
+    let before = Instant::now();
+    let guard = manager.lock("goods:1").await.unwrap();
+    assert!(before.elapsed() > ms(500), "{:?}", before.elapsed());
+    assert!(server.call(&set).await.is_nil(), "we exclude it");
+    // Nor does its release, a compare-and-delete with its own token, touch ours.
+    let compare_and_delete =
+        "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+    let deleted = server.call(&["EVAL", compare_and_delete, "1", "goods:1", "0d9ef7b8c1d011ee"]).await;
+    assert_eq!(deleted.integer(), Some(0));
+    guard.release().await.unwrap();
+    assert_eq!(server.call(&set).await.text().as_deref(), Some("OK"));
+    assert_eq!(manager.force_release_all("goods:").await.unwrap(), 0, "other libraries' locks stay");
+    assert!(manager.force_release("goods:1").await.unwrap(), "unless they are named");
+}
+
+#[tokio::test]
+async fn force_release_all_frees_our_keys_under_the_prefix_and_nothing_else() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::builder().url(&server.url()).prefix("shop:").connect().await.unwrap();
+    let mut guards = Vec::new();
+    for key in 0..2_500 {
+        guards.push(manager.lock(format!("g*:{key}")).await.unwrap());
+    }
+    let other = manager.lock("gx:1").await.unwrap();
+    server.call(&["SET", "shop:g*:data", "5"]).await;
+    server.call(&["RPUSH", "shop:g*:list", "5"]).await;
+    assert_eq!(manager.force_release_all("g*:").await.unwrap(), 2_500);
+    assert!(guards.iter().all(|guard| !guard.is_held()));
+    assert!(other.is_held());
+    assert_eq!(server.call(&["EXISTS", "shop:g*:data", "shop:g*:list", "shop:gx:1"]).await.integer(), Some(3));
+    drop(other);
+}
+
+#[tokio::test]
+async fn a_script_flush_is_not_seen() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let mut guard = manager.lock("k").ttl(ms(300)).await.unwrap();
+    for _ in 0..50 {
+        server.call(&["SCRIPT", "FLUSH"]).await;
+        guard.extend(ms(300)).await.unwrap();
+        server.call(&["SCRIPT", "FLUSH"]).await;
+        let other = manager.lock("other").await.unwrap();
+        server.call(&["SCRIPT", "FLUSH"]).await;
+        other.release().await.unwrap();
+    }
+    assert!(guard.is_held());
+}
+
+#[tokio::test]
+async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_tasks() {
+    let server = RedisServer::start().await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let manager = LockManager::builder().url(&server.url()).client_name("shop-7").connect().await.unwrap();
+    let one = manager.lock("one").await.unwrap();
+    let with_one = tasks();
+    assert!(with_one - before <= 3, "{} tasks", with_one - before);
+    let mut guards = Vec::new();
+    for key in 0..1_000 {
+        guards.push(manager.clone().lock(format!("k:{key}")).ttl(ms(900)).await.unwrap());
+    }
+    sleep(ms(1_200)).await;
+    assert!(guards.iter().all(|guard| guard.is_held()) && one.is_held());
+    assert_eq!(tasks(), with_one, "the same with 1 and with 1,000 held leases");
+    let named: Vec<_> = server.client_list().await.into_iter().filter(|client| client.name() == "shop-7").collect();
+    assert_eq!(named.len(), 1);
+    drop((guards, one));
+    drop(manager);
+    eventually(SOON, "the engine ends", async || tasks() == before).await;
+    eventually(SOON, "the keys are gone", async || server.keys("*").await == ["{0}lock-core:fence"]).await;
+    eventually(SOON, "the connection is closed", async || {
+        server.client_list().await.iter().all(|client| client.name() != "shop-7")
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
+    let guard = manager.lock("held").ttl(ms(600)).await.unwrap();
+    for round in 0..20 {
+        let ours = server.client_list().await.into_iter().find(|client| client.name() == "ours");
+        if let Some(ours) = ours {
+            server.call(&["CLIENT", "KILL", "ID", ours.field("id")]).await;
+        }
+        let other = manager.lock("other").await.unwrap();
+        other.release().await.unwrap();
+        assert!(guard.is_held(), "round {round}");
+    }
+    eventually(SOON, "one connection of that name", async || {
+        server.client_list().await.iter().filter(|client| client.name() == "ours").count() == 1
+    })
+    .await;
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_restart_of_the_server_is_ridden_out() {
+    let mut server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    drop(manager.lock("k").await.unwrap());
+    server.stop();
+    let down = Instant::now();
+    let error = manager.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!((ms(900)..ms(1_500)).contains(&down.elapsed()), "ended by the command timeout: {:?}", down.elapsed());
+    assert!(error.to_string().contains(&server.address()), "{error}");
+    server.start_again().await;
+    let up = Instant::now();
+    drop(manager.lock("k").await.unwrap());
+    assert!(up.elapsed() < ms(500), "{:?}", up.elapsed());
+}
+
+#[tokio::test]
+async fn a_server_that_falls_silent_costs_one_command_timeout_and_its_connection() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let url = server.url_at(&proxy.address());
+    let manager = LockManager::builder().url(&url).command_timeout(ms(400)).connect().await.unwrap();
+    let held = manager.lock("held").ttl(ms(1_500)).await.unwrap();
+    let lost = tokio::spawn(held.lost());
+    proxy.hole();
+    let silent = Instant::now();
+    let error = manager.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(silent.elapsed() < ms(800), "{:?}", silent.elapsed());
+    assert_eq!(timeout(SOON, lost).await.unwrap().unwrap(), LossReason::Expired);
+    assert!(silent.elapsed() < ms(1_600), "lost at its local deadline: {:?}", silent.elapsed());
+    proxy.pass();
+    let healed = Instant::now();
+    let guard = eventually_locked(&manager, "k").await;
+    assert!(healed.elapsed() < ms(1_500), "{:?}", healed.elapsed());
+    guard.release().await.unwrap();
+    eventually(SOON, "nothing is left", async || server.keys("*").await == ["{0}lock-core:fence"]).await;
+}
+
+async fn eventually_locked(manager: &LockManager, key: &str) -> lock_core::LockGuard {
+    for _ in 0..20 {
+        if let Ok(guard) = manager.lock(key).await {
+            return guard;
+        }
+    }
+    panic!("{key} cannot be locked");
+}
+
+#[tokio::test]
+async fn a_reply_that_is_lost_is_asked_for_again_within_the_limit() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let manager = LockManager::connect(&server.url_at(&proxy.address())).await.unwrap();
+    // So that the server has the script: else it is the question for it whose answer is lost.
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    for round in 0..5 {
+        proxy.drop_replies();
+        let acquire = tokio::spawn({
+            let manager = manager.clone();
+            async move { manager.lock("k").await }
+        });
+        eventually(SOON, "the request arrives", async || !server.call(&["GET", "k"]).await.is_nil()).await;
+        proxy.pass();
+        proxy.reset();
+        let guard = acquire.await.unwrap().unwrap();
+        assert!(guard.is_held(), "round {round}");
+
+        proxy.drop_replies();
+        let release = tokio::spawn(guard.release());
+        eventually(SOON, "the release arrives", async || server.call(&["GET", "k"]).await.is_nil()).await;
+        proxy.pass();
+        proxy.reset();
+        // Repeated, it finds nothing: neither success nor a loss that can be told.
+        let error = release.await.unwrap().unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Backend);
+        assert!(error.to_string().contains("not known"), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn futures_dropped_at_random_moments_leave_no_key() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for index in 0..1_000_u64 {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            let limit = Duration::from_micros(index * 7 % 900);
+            let run = manager.lock(format!("k:{index}")).run(async |_| tokio::task::yield_now().await);
+            timeout(limit, run).await.is_err()
+        });
+    }
+    let dropped = tasks.join_all().await.into_iter().filter(|dropped| *dropped).count();
+    assert!(dropped > 10, "{dropped} were dropped half-way");
+    eventually(SOON, "no key is left", async || server.keys("k:*").await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn without_memory_to_spare_held_leases_are_renewed_and_released() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let mut guard = manager.lock("held").ttl(ms(600)).await.unwrap();
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let error = manager.lock("new").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    sleep(ms(1_200)).await;
+    assert!(guard.is_held(), "renewed");
+    guard.extend(Duration::from_secs(5)).await.unwrap();
+    guard.release().await.unwrap();
+    assert!(server.call(&["GET", "held"]).await.is_nil());
+}
+
+#[tokio::test]
+async fn a_key_deleted_by_others_is_noticed_within_a_third_of_the_ttl() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let deleted = manager.lock("deleted").ttl(ms(900)).await.unwrap();
+    let overwritten = manager.lock("overwritten").ttl(ms(900)).await.unwrap();
+    let replaced = manager.lock("replaced").ttl(ms(900)).await.unwrap();
+    server.call(&["DEL", "deleted"]).await;
+    server.call(&["SET", "overwritten", "somebody"]).await;
+    server.call(&["DEL", "replaced"]).await;
+    server.call(&["HSET", "replaced", "field", "1"]).await;
+    let before = Instant::now();
+    for guard in [deleted, overwritten, replaced] {
+        assert_eq!(guard.lost().await, LossReason::Taken, "{guard:?}");
+        assert!(guard.release().await.is_err());
+    }
+    assert!(before.elapsed() < ms(300 + 250), "{:?}", before.elapsed());
+    assert_eq!(server.call(&["GET", "overwritten"]).await.text().as_deref(), Some("somebody"));
+    assert_eq!(server.call(&["HGET", "replaced", "field"]).await.text().as_deref(), Some("1"));
+}
+
+#[tokio::test]
+async fn a_lease_is_handed_to_another_connection() {
+    let server = RedisServer::start().await;
+    let (one, two) = (manager(&server).await, manager(&server).await);
+    let guard = one.lock("import:7").await.unwrap();
+    let fence = guard.fencing_token();
+    let handover = guard.hand_over().unwrap();
+    let taken = two.take_up(handover.clone()).await.unwrap();
+    assert!(taken.fencing_token() > fence);
+    assert_eq!(one.take_up(handover).await.unwrap_err().kind(), ErrorKind::NotHeld);
+    taken.release().await.unwrap();
+    assert!(server.call(&["GET", "import:7"]).await.is_nil());
+}
+
+#[tokio::test]
+async fn shutdown_releases_what_is_held_and_closes_the_connection() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
+    let guard = manager.lock("k").await.unwrap();
+    assert_eq!(manager.shutdown(ms(50)).await, 1);
+    assert_eq!(guard.lost().await, LossReason::ShutDown);
+    assert!(server.call(&["GET", "k"]).await.is_nil());
+    eventually(SOON, "the connection is closed", async || {
+        server.client_list().await.iter().all(|client| client.name() != "ours")
+    })
+    .await;
+    assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::ShutDown);
+}

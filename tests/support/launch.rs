@@ -1,0 +1,224 @@
+//! Bringing up a redis-server: its command line, its folder, and the proof that it is ours that answers.
+
+use std::{
+    env,
+    fs::{self, OpenOptions},
+    io,
+    path::PathBuf,
+    process::{self, Child, Command, Stdio},
+    sync::{
+        OnceLock,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::Duration,
+};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    resp::{RawClient, Reply},
+    server::RedisServer,
+    signals::Reaper,
+};
+
+/// What is special about a server.
+#[derive(Debug, Default)]
+pub(crate) struct Setup {
+    pub(crate) options: Vec<(String, String)>,
+    pub(crate) password: Option<String>,
+    pub(crate) socket: bool,
+}
+
+impl Setup {
+    /// Starts a server in `folder` and returns when that very process answers on `port`.
+    pub(crate) async fn launch(&self, port: u16, folder: &Folder) -> Result<Running, PortTaken> {
+        let _ = fs::remove_file(folder.log()); // that of an earlier start
+        let mut running = self.spawn(port, folder);
+        let deadline = Instant::now() + UP_WITHIN;
+        loop {
+            let failure = match running.child.try_wait() {
+                Ok(None) if Instant::now() < deadline => None,
+                Ok(None) => Some(format!("doesn't answer within {UP_WITHIN:?}")),
+                Ok(Some(status)) => Some(format!("ended with {status}")),
+                Err(error) => Some(error.to_string()),
+            };
+            if let Some(failure) = failure {
+                let log = fs::read_to_string(folder.log()).unwrap_or_default();
+                if log.contains("Address already in use") {
+                    return Err(PortTaken);
+                }
+                panic!("redis-server {failure}; its log:\n{log}");
+            }
+            let answer = timeout(Duration::from_secs(1), self.process_behind(port));
+            match answer.await {
+                Ok(Ok(Some(pid))) if pid == running.pid() => return Ok(running),
+                Ok(Ok(Some(_))) => return Err(PortTaken),
+                _ => sleep(Duration::from_millis(2)).await,
+            }
+        }
+    }
+
+    /// Opens a connection, signed in and named.
+    pub(crate) async fn connect(&self, address: &str) -> io::Result<RawClient> {
+        let mut client = RawClient::tcp(address).await?;
+        if let Some(password) = &self.password {
+            client.call(&["AUTH", password]).await?;
+        }
+        client.call(&["CLIENT", "SETNAME", RedisServer::OWN_NAME]).await?;
+        Ok(client)
+    }
+
+    fn spawn(&self, port: u16, folder: &Folder) -> Running {
+        let mut command = Command::new(program());
+        command
+            .current_dir(&folder.path)
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
+            .args(["--save", "", "--appendonly", "no"])
+            .args(["--repl-diskless-sync-delay", "0"]);
+        if asks_before_debug() {
+            command.args(["--enable-debug-command", "local"]);
+        }
+        if let Some(password) = &self.password {
+            command.args(["--requirepass", password]);
+        }
+        if self.socket {
+            command.arg("--unixsocket").arg(folder.socket());
+        }
+        for (name, value) in &self.options {
+            command.args([name, value]);
+        }
+        // A wrong option is complained about on the standard error, everything else on the standard output.
+        let log = OpenOptions::new().create(true).append(true).open(folder.log());
+        let log = log.expect("a file can be made in our own folder");
+        let twin = log.try_clone().expect("a file can be opened twice");
+        command.stdin(Stdio::null()).stdout(log).stderr(twin);
+        match command.spawn() {
+            Ok(child) => Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child },
+            Err(error) => cannot_start(&error),
+        }
+    }
+
+    /// The number of the process that listens on `port`, once it serves; 0 for one that doesn't know our password.
+    async fn process_behind(&self, port: u16) -> io::Result<Option<u32>> {
+        let mut client = self.connect(&format!("127.0.0.1:{port}")).await?;
+        let Some(info) = client.call(&["INFO", "server"]).await?.text() else {
+            return Ok(Some(0));
+        };
+        let serves = client.call(&["PING"]).await? == Reply::Status("PONG".to_owned());
+        let pid = info_field(&info, "process_id").and_then(|pid| pid.parse().ok());
+        Ok(pid.filter(|_| serves))
+    }
+}
+
+/// The port was free a moment ago and is not any more.
+pub(crate) struct PortTaken;
+
+/// A server's process, killed on drop.
+#[derive(Debug)]
+pub(crate) struct Running {
+    child: Child,
+    reaper: Option<Reaper>,
+}
+
+impl Running {
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // First the reaper, which knows the process by a number that may be given to another one after `wait`.
+        self.reaper = None;
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A folder that is removed with all that is in it.
+#[derive(Debug)]
+pub(crate) struct Folder {
+    pub(crate) path: PathBuf,
+}
+
+impl Folder {
+    pub(crate) fn create() -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(0);
+        let number = NEXT.fetch_add(1, Ordering::Relaxed);
+        // Short, because the path of a socket may have about a hundred bytes.
+        let path = env::temp_dir().join(format!("lock-tests-{}-{number}", process::id()));
+        let _ = fs::remove_dir_all(&path); // left by a process of the same number
+        if let Err(error) = fs::create_dir_all(&path) {
+            panic!("can't create {}: {error}", path.display());
+        }
+        Self { path }
+    }
+
+    pub(crate) fn socket(&self) -> PathBuf {
+        self.path.join("redis.sock")
+    }
+
+    fn log(&self) -> PathBuf {
+        self.path.join("redis.log")
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// One field in the answer to `INFO`.
+pub(crate) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
+}
+
+/// Redis 7 began to ask before it obeys `DEBUG`; earlier ones don't know the option and refuse to start with it.
+fn asks_before_debug() -> bool {
+    static ASKS: OnceLock<bool> = OnceLock::new();
+    *ASKS.get_or_init(|| match Command::new(program()).arg("--version").output() {
+        Ok(output) => String::from_utf8_lossy(&output.stdout)
+            .split_once("v=")
+            .and_then(|(_, version)| version.split_once('.')?.0.parse::<u32>().ok())
+            .is_none_or(|major| major >= 7),
+        Err(error) => cannot_start(&error),
+    })
+}
+
+/// `REDIS_SERVER` where it is set, to try another version.
+fn program() -> String {
+    env::var("REDIS_SERVER").unwrap_or_else(|_| "redis-server".to_owned())
+}
+
+fn cannot_start(error: &io::Error) -> ! {
+    panic!(
+        "can't start `{}`: {error}. These tests need a real Redis: run ./tests/run, which installs it, or install it \
+         with `apt-get install redis-server`, `dnf install redis` or `brew install redis`",
+        program()
+    );
+}
+
+/// How long a server may take to answer.
+pub(crate) const UP_WITHIN: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn another_server_on_the_port_is_not_taken_for_ours() {
+        let other = RedisServer::start().await;
+        let folder = Folder::create();
+        let launched = Setup::default().launch(other.port(), &folder).await;
+        assert!(matches!(launched, Err(PortTaken)));
+    }
+
+    #[tokio::test]
+    async fn another_server_with_a_password_is_not_taken_for_ours() {
+        let other = RedisServer::builder().password("secret").start().await;
+        let folder = Folder::create();
+        let launched = Setup::default().launch(other.port(), &folder).await;
+        assert!(matches!(launched, Err(PortTaken)));
+    }
+}

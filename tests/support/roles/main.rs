@@ -1,0 +1,62 @@
+//! The second process of these tests, in one of several roles: `lock-role ROLE ARGUMENTS…`.
+//!
+//! It answers in lines, and ends when its standard input does. See `role!` in `support/process.rs`.
+
+mod count;
+mod hold;
+
+use std::{env, error::Error, io, process::ExitCode};
+
+use lock_tests::RedisServer;
+use tokio::{sync::mpsc, task};
+
+#[tokio::main]
+async fn main() -> ExitCode {
+    let arguments: Vec<String> = env::args().skip(1).collect();
+    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    let played = match arguments[..] {
+        ["echo"] => echo().await,
+        ["server"] => server().await,
+        ["hold", url, key, ttl_ms, wait_ms] => hold::hold(url, key, ttl_ms, wait_ms).await,
+        ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
+        _ => Err(format!("no such role: {arguments:?}").into()),
+    };
+    match played {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("lock-role {arguments:?}: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Says every line once more.
+async fn echo() -> Result<(), Box<dyn Error>> {
+    let mut lines = input();
+    while let Some(line) = lines.recv().await {
+        println!("echo {line}");
+    }
+    Ok(())
+}
+
+/// Has a redis-server and says where: `server ADDRESS FOLDER`.
+async fn server() -> Result<(), Box<dyn Error>> {
+    let server = RedisServer::start().await;
+    println!("server {} {}", server.address(), server.folder().display());
+    let mut lines = input();
+    while lines.recv().await.is_some() {}
+    Ok(())
+}
+
+/// The lines of the standard input, without a thread of the runtime blocked by them.
+fn input() -> mpsc::UnboundedReceiver<String> {
+    let (sender, receiver) = mpsc::unbounded_channel();
+    task::spawn_blocking(move || {
+        for line in io::stdin().lines().map_while(Result::ok) {
+            if sender.send(line).is_err() {
+                break;
+            }
+        }
+    });
+    receiver
+}

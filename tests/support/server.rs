@@ -1,0 +1,275 @@
+//! Real redis-servers, one or more for each test, on ports and in folders of their own.
+
+use std::{collections::HashMap, io, path::Path, time::Duration};
+
+use tokio::time::{Instant, sleep, timeout};
+
+use crate::{
+    launch::{Folder, PortTaken, Running, Setup, UP_WITHIN, info_field},
+    ports::free_port,
+    resp::{RawClient, Reply},
+    signals,
+};
+
+/// A redis-server of this test's own; it is killed, and its folder removed, on drop or when the test process dies.
+///
+/// It keeps nothing on disk, and allows `DEBUG` to local clients.
+#[derive(Debug)]
+pub struct RedisServer {
+    setup: Setup,
+    port: u16,
+    running: Option<Running>, // before the folder, which it may write to until it is killed
+    folder: Folder,
+}
+
+impl RedisServer {
+    /// Starts a server with nothing special about it, and returns when it answers.
+    ///
+    /// # Panics
+    /// When redis-server is missing or doesn't come up within ten seconds.
+    pub async fn start() -> Self {
+        Self::builder().start().await
+    }
+
+    /// A server with a password, an option of its own, a socket in the file system.
+    #[must_use]
+    pub fn builder() -> ServerBuilder {
+        ServerBuilder::default()
+    }
+
+    /// `redis://127.0.0.1:PORT`, with the password in it if there is one.
+    #[must_use]
+    pub fn url(&self) -> String {
+        self.url_at(&self.address())
+    }
+
+    /// The same through another address, such as that of a proxy in front of this server.
+    #[must_use]
+    pub fn url_at(&self, address: &str) -> String {
+        match &self.setup.password {
+            Some(password) => format!("redis://:{}@{address}", percent_encoded(password)),
+            None => format!("redis://{address}"),
+        }
+    }
+
+    /// `unix://PATH`, without the password.
+    ///
+    /// # Panics
+    /// When the server was started without [`ServerBuilder::unix_socket`].
+    #[must_use]
+    pub fn socket_url(&self) -> String {
+        assert!(self.setup.socket, "started without a socket");
+        format!("unix://{}", self.folder.socket().display())
+    }
+
+    /// `127.0.0.1:PORT`.
+    #[must_use]
+    pub fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.port)
+    }
+
+    /// The port, the same through every restart.
+    #[must_use]
+    pub fn port(&self) -> u16 {
+        self.port
+    }
+
+    /// The folder that the server runs in: its log, its socket, what it was told to write.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.folder.path
+    }
+
+    /// The process number of the server.
+    ///
+    /// # Panics
+    /// While the server is stopped.
+    #[must_use]
+    pub fn pid(&self) -> u32 {
+        let running = self.running.as_ref().expect("the server is running");
+        running.pid()
+    }
+
+    /// Kills the server, as a crash would. Does nothing when it is stopped.
+    pub fn stop(&mut self) {
+        self.running = None;
+    }
+
+    /// Starts the stopped server again, on the same port and in the same folder.
+    ///
+    /// # Panics
+    /// When it is running, or doesn't come up within ten seconds.
+    pub async fn start_again(&mut self) {
+        assert!(self.running.is_none(), "the server is running");
+        let deadline = Instant::now() + UP_WITHIN;
+        self.running = Some(loop {
+            match self.setup.launch(self.port, &self.folder).await {
+                Ok(running) => break running,
+                Err(PortTaken) if Instant::now() < deadline => sleep(Duration::from_millis(20)).await,
+                Err(PortTaken) => panic!("port {} has been taken by somebody else", self.port),
+            }
+        });
+    }
+
+    /// Kills the server and starts it again at once. What it held is gone, unless options say otherwise.
+    ///
+    /// # Panics
+    /// When it doesn't come up within ten seconds.
+    pub async fn restart(&mut self) {
+        self.stop();
+        self.start_again().await;
+    }
+
+    /// Stops the server where it stands (SIGSTOP): connections stay open and nothing is answered.
+    ///
+    /// # Panics
+    /// When the server is not running.
+    pub fn pause(&self) {
+        signals::pause(self.pid());
+    }
+
+    /// Lets a paused server go on (SIGCONT).
+    ///
+    /// # Panics
+    /// When the server is not running.
+    pub fn resume(&self) {
+        signals::resume(self.pid());
+    }
+
+    /// Opens a connection, signed in, named [`RedisServer::OWN_NAME`].
+    ///
+    /// # Errors
+    /// Those of the connection.
+    pub async fn connect(&self) -> io::Result<RawClient> {
+        self.setup.connect(&self.address()).await
+    }
+
+    /// Runs one command on a connection of its own.
+    ///
+    /// # Panics
+    /// When the server doesn't answer within five seconds. A refusal is an answer: [`Reply::Error`].
+    pub async fn call(&self, command: &[&str]) -> Reply {
+        let answer = timeout(ANSWER_WITHIN, async { self.connect().await?.call(command).await });
+        match answer.await {
+            Ok(Ok(reply)) => reply,
+            Ok(Err(error)) => panic!("{command:?}: {error}"),
+            Err(_) => panic!("{command:?}: no answer within {ANSWER_WITHIN:?}"),
+        }
+    }
+
+    /// The keys that match `pattern`, in order.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn keys(&self, pattern: &str) -> Vec<String> {
+        let reply = self.call(&["KEYS", pattern]).await;
+        let mut keys: Vec<_> = reply.items().iter().filter_map(Reply::text).collect();
+        keys.sort();
+        keys
+    }
+
+    /// The connections of everybody but the harness.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn client_list(&self) -> Vec<Client> {
+        let text = self.call(&["CLIENT", "LIST"]).await.text();
+        text.unwrap_or_default().lines().map(Client::parse).filter(|client| client.name() != Self::OWN_NAME).collect()
+    }
+
+    /// One figure of `INFO`, such as `total_commands_processed`.
+    ///
+    /// # Panics
+    /// When there is none of that name, and as [`call`](Self::call) does.
+    pub async fn info(&self, field: &str) -> String {
+        let text = self.call(&["INFO", "everything"]).await.text();
+        let text = text.unwrap_or_default();
+        match info_field(&text, field) {
+            Some(value) => value.to_owned(),
+            None => panic!("INFO has no {field}"),
+        }
+    }
+
+    /// The name that the harness gives to its own connections.
+    pub const OWN_NAME: &str = "lock-tests";
+}
+
+/// What is special about a server.
+#[derive(Debug, Default)]
+pub struct ServerBuilder {
+    setup: Setup,
+}
+
+impl ServerBuilder {
+    /// Sets one option as on the command line, `("--maxmemory", "3mb")`. A later one wins over an earlier.
+    #[must_use]
+    pub fn option(mut self, name: &str, value: &str) -> Self {
+        self.setup.options.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
+    /// Asks every client for this password.
+    #[must_use]
+    pub fn password(mut self, password: &str) -> Self {
+        self.setup.password = Some(password.to_owned());
+        self
+    }
+
+    /// Listens on a socket in the file system as well, see [`RedisServer::socket_url`].
+    #[must_use]
+    pub fn unix_socket(mut self) -> Self {
+        self.setup.socket = true;
+        self
+    }
+
+    /// Starts the server and returns when it answers.
+    ///
+    /// # Panics
+    /// When redis-server is missing or doesn't come up within ten seconds.
+    pub async fn start(self) -> RedisServer {
+        let folder = Folder::create();
+        for _ in 0..20 {
+            let port = free_port();
+            if let Ok(running) = self.setup.launch(port, &folder).await {
+                return RedisServer { setup: self.setup, port, folder, running: Some(running) };
+            }
+        }
+        panic!("twenty ports in a row were taken before redis-server could have them");
+    }
+}
+
+/// One line of `CLIENT LIST`.
+#[derive(Clone, Debug)]
+pub struct Client {
+    fields: HashMap<String, String>,
+}
+
+impl Client {
+    /// The name that the client gave itself; empty when it gave none.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        self.field("name")
+    }
+
+    /// One field, such as `id`, `cmd` or `sub`; empty when there is none.
+    #[must_use]
+    pub fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+
+    fn parse(line: &str) -> Self {
+        let fields = line.split(' ').filter_map(|pair| pair.split_once('='));
+        Self { fields: fields.map(|(name, value)| (name.to_owned(), value.to_owned())).collect() }
+    }
+}
+
+fn percent_encoded(text: &str) -> String {
+    text.bytes()
+        .map(|byte| match byte {
+            b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
+            _ => format!("%{byte:02X}"),
+        })
+        .collect()
+}
+
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);

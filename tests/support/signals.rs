@@ -1,0 +1,72 @@
+//! Signals to other processes, and the end of those whose starter has died.
+
+use std::{
+    fs,
+    path::Path,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+/// Stops the process `pid` where it stands, and returns when it stands still.
+pub(crate) fn pause(pid: u32) {
+    send("STOP", pid);
+    let stat = format!("/proc/{pid}/stat");
+    if !Path::new(&stat).exists() {
+        return; // no such folder on this system: the signal has been sent, that is all there is to know
+    }
+    let deadline = Instant::now() + Duration::from_secs(5);
+    // The state is the first field behind the name, which stands in brackets and may hold anything.
+    while fs::read_to_string(&stat)
+        .is_ok_and(|text| !matches!(text.rsplit_once(") "), Some((_, rest)) if rest.starts_with('T')))
+    {
+        assert!(Instant::now() < deadline, "process {pid} does not stop");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// Lets a stopped process go on.
+pub(crate) fn resume(pid: u32) {
+    send("CONT", pid);
+}
+
+fn send(signal: &str, pid: u32) {
+    // The shell has a `kill` of its own; the program of that name is missing from small images.
+    let status = Command::new("sh")
+        .args(["-c", "kill -s \"$0\" \"$1\"", signal, &pid.to_string()])
+        .status()
+        .expect("sh can be started");
+    assert!(status.success(), "can't send SIG{signal} to process {pid}");
+}
+
+/// Ends a process when the one that started it dies, however it dies.
+///
+/// A shell waits at a pipe that this process holds open. A reaper that is dropped does nothing any more.
+#[derive(Debug)]
+pub(crate) struct Reaper {
+    shell: Child,
+}
+
+impl Reaper {
+    /// Watches over the process `pid` and the `folder` that is to be removed with it.
+    pub(crate) fn watch(pid: u32, folder: Option<&Path>) -> Self {
+        let script = "read -r _; kill -s KILL \"$0\"; [ $# = 0 ] || rm -rf \"$1\"";
+        let shell = Command::new("sh")
+            .args(["-c", script, &pid.to_string()])
+            .args(folder)
+            .stdin(Stdio::piped())
+            .stdout(Stdio::null())
+            .stderr(Stdio::null())
+            .spawn()
+            .expect("sh can be started");
+        Self { shell }
+    }
+}
+
+impl Drop for Reaper {
+    fn drop(&mut self) {
+        // Killed before `wait` closes the pipe, so it never comes to its second command.
+        let _ = self.shell.kill();
+        let _ = self.shell.wait();
+    }
+}
