@@ -176,6 +176,47 @@ async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
 }
 
 #[tokio::test]
+async fn a_reconnect_kills_the_connection_that_it_replaces_and_nobody_elses() {
+    let mut server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let url = server.url_at(&proxy.address());
+    let manager =
+        LockManager::builder().url(&url).client_name("ours").command_timeout(ms(200)).connect().await.unwrap();
+    let id = async || {
+        let clients = server.client_list().await;
+        let ours: Vec<_> = clients.iter().filter(|client| client.name() == "ours").collect();
+        assert!(ours.len() <= 1, "one at a time");
+        ours.first().map(|ours| ours.field("id").parse::<i64>().unwrap())
+    };
+    let first = id().await.unwrap();
+    // Half-open: for the server the old connection lives on.
+    proxy.hole();
+    assert!(manager.lock("k").await.is_err());
+    proxy.pass();
+    drop(eventually_locked(&manager, "k").await);
+    let second = id().await.unwrap();
+    assert!(second > first);
+
+    // After a restart the same number is somebody else's.
+    proxy.hole();
+    server.restart().await;
+    let mut others = Vec::new();
+    loop {
+        let mut other = server.connect().await.unwrap();
+        let id = other.call(&["CLIENT", "ID"]).await.unwrap().integer().unwrap();
+        others.push(other);
+        if id > second {
+            break;
+        }
+    }
+    proxy.pass();
+    drop(eventually_locked(&manager, "k").await);
+    for other in &mut others {
+        assert_eq!(other.call(&["PING"]).await.unwrap().text().as_deref(), Some("PONG"));
+    }
+}
+
+#[tokio::test]
 async fn a_restart_of_the_server_is_ridden_out() {
     let mut server = RedisServer::start().await;
     let manager = manager(&server).await;

@@ -67,8 +67,15 @@ struct Connected {
     inner: MultiplexedConnection,
     /// Ends, or says so, when the connection is closed.
     closed: mpsc::UnboundedReceiver<redis::PushInfo>,
-    /// Its number on the server, if the server tells.
-    id: Option<i64>,
+    /// Its name on the server, if the server tells.
+    identity: Option<Identity>,
+}
+
+/// What names a connection: its number, which counts within one run of the server.
+#[derive(Clone)]
+struct Identity {
+    id: i64,
+    run: String,
 }
 
 impl Connector {
@@ -163,15 +170,15 @@ impl Connector {
     /// Connects, watches the connection, and connects anew, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>) {
         let _end = EndOfUpkeep(&self);
-        let mut former: Option<i64> = None;
+        let mut former: Option<Identity> = None;
         let mut resp2 = false;
         let mut failures = 0;
         loop {
-            let attempt = timeout(self.settings.limit, self.connect(former, &mut resp2)).await;
+            let attempt = timeout(self.settings.limit, self.connect(former.as_ref(), &mut resp2)).await;
             let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
-                Ok(Connected { inner, mut closed, id }) => {
+                Ok(Connected { inner, mut closed, identity }) => {
                     failures = 0;
-                    former = id;
+                    former = identity;
                     let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                     self.link.send_replace(Link::Up(Connection { inner: inner.clone(), epoch }));
                     self.watch(inner, &mut closed, epoch).await;
@@ -224,10 +231,11 @@ impl Connector {
     }
 
     /// Makes a connection that is ready for use: HELLO, AUTH, SELECT and the client's name come first. `former` is the
-    /// number of the connection that it replaces, which is killed where that is allowed, so that nothing that it still
-    /// carries is executed later.
-    async fn connect(&self, former: Option<i64>, resp2: &mut bool) -> Result<Connected, BackendError> {
+    /// connection that it replaces, which is killed where that is allowed, so that nothing that it still carries is
+    /// executed later.
+    async fn connect(&self, former: Option<&Identity>, resp2: &mut bool) -> Result<Connected, BackendError> {
         let Settings { client, client_resp2, client_name, .. } = &self.settings;
+        let failed = |error| failure::of(error, self.address());
         if self.settings.tls {
             choose_cryptography();
         }
@@ -239,33 +247,37 @@ impl Connector {
             }
             opened => opened,
         }
-        .map_err(|error| failure::of(error, self.address()))?;
+        .map_err(failed)?;
 
         let mut handshake = redis::pipe();
         handshake.cmd("CLIENT").arg("SETNAME").arg(client_name);
         handshake.cmd("CLIENT").arg("ID");
         handshake.cmd("INFO").arg("server");
-        if let Some(former) = former {
-            handshake.cmd("CLIENT").arg("KILL").arg("ID").arg(former);
-        }
-        let count = handshake.len();
-        let replies = connected
-            .inner
-            .send_packed_commands(&handshake, 0, count)
-            .await
-            .map_err(|error| failure::of(error, self.address()))?;
+        let replies = connected.inner.send_packed_commands(&handshake, 0, 3).await.map_err(failed)?;
         // Each may be forbidden to the user, and then is done without.
-        connected.id = match replies.get(1) {
-            Some(Value::Int(id)) => Some(*id),
-            _ => None,
-        };
-        if let Some(version) = replies.get(2).and_then(version)
-            && version.major < LEAST_MAJOR
+        let info = replies.get(2).and_then(info).unwrap_or_default();
+        if let Some(version) = field(info, "redis_version")
+            && version
+                .split('.')
+                .next()
+                .and_then(|major| major.parse().ok())
+                .is_some_and(|major: u32| major < LEAST_MAJOR)
         {
             return Err(BackendError::new(
                 ErrorKind::Unsupported,
-                format!("{} runs Redis {}; version {LEAST_MAJOR} is the least", self.address(), version.text),
+                format!("{} runs Redis {version}; version {LEAST_MAJOR} is the least", self.address()),
             ));
+        }
+        if let (Some(Value::Int(id)), Some(run)) = (replies.get(1), field(info, "run_id")) {
+            connected.identity = Some(Identity { id: *id, run: run.to_owned() });
+        }
+        // After a restart of the server the number may be that of somebody else's connection.
+        if let (Some(former), Some(present)) = (former, &connected.identity)
+            && former.run == present.run
+        {
+            let mut kill = redis::cmd("CLIENT");
+            kill.arg("KILL").arg("ID").arg(former.id);
+            connected.inner.send_packed_command(&kill).await.map_err(failed)?;
         }
         Ok(connected)
     }
@@ -278,7 +290,7 @@ async fn open(client: &Client, resp2: bool) -> Result<Connected, RedisError> {
         config = config.set_push_sender(sender);
     }
     let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
-    Ok(Connected { inner, closed, id: None })
+    Ok(Connected { inner, closed, identity: None })
 }
 
 /// Why a command has no usable answer.
@@ -311,21 +323,18 @@ fn is_broken(error: &RedisError) -> bool {
     matches!(error.kind(), RedisErrorKind::Io | RedisErrorKind::Parse)
 }
 
-struct Version<'a> {
-    major: u32,
-    text: &'a str,
+/// The text in the reply to `INFO`, if the user may ask for it.
+fn info(reply: &Value) -> Option<&str> {
+    match reply {
+        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
+        Value::VerbatimString { text, .. } => Some(text),
+        _ => None,
+    }
 }
 
-/// The version in the reply to `INFO server`, if the user may ask for it.
-fn version(reply: &Value) -> Option<Version<'_>> {
-    let info = match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok()?,
-        Value::VerbatimString { text, .. } => text,
-        _ => return None,
-    };
-    let text = info.lines().find_map(|line| line.strip_prefix("redis_version:"))?.trim();
-    let major = text.split('.').next()?.parse().ok()?;
-    Some(Version { major, text })
+/// A field of `INFO`.
+fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// The pause after a failed attempt: 10 ms growing to 100 ms.
