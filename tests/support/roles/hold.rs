@@ -12,7 +12,7 @@
 
 use std::{error::Error, time::Duration};
 
-use lock_core::LockManager;
+use lock_core::{LockManager, LossReason};
 
 pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
@@ -27,7 +27,12 @@ pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> R
     };
     println!("held {}", guard.fencing_token());
     let lost = guard.lost();
-    tokio::spawn(async move { println!("lost {:?}", lost.await) });
+    tokio::spawn(async move {
+        match lost.await {
+            LossReason::Released => {} // we are the ones who did it
+            reason => println!("lost {reason:?}"),
+        }
+    });
     while let Some(line) = lines.recv().await {
         match line.split_once(' ').unwrap_or((&line, "")) {
             ("check", _) if guard.is_held() => println!("check held {}", guard.remaining().as_millis()),

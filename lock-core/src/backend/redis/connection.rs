@@ -5,6 +5,7 @@
 //! while it connects: who needs the connection waits for it, at most until its own limit.
 
 use std::{
+    error::Error as _,
     fmt,
     sync::{
         Arc,
@@ -190,7 +191,7 @@ impl Connector {
             };
             let pause = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
             if failures == 0 {
-                tracing::warn!(address = self.address(), %error, "could not connect; trying again");
+                tracing::warn!(address = self.address(), %error, cause = error.source(), "could not connect; trying again");
             }
             failures += 1;
             self.link.send_replace(Link::Down(Some(error.did_not_happen())));

@@ -1,5 +1,7 @@
 //! What an error of the server or of the connection means for a request.
 
+use std::{error, fmt};
+
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
 
 use crate::{backend::BackendError, error::ErrorKind};
@@ -8,14 +10,16 @@ use crate::{backend::BackendError, error::ErrorKind};
 pub(super) fn of(error: RedisError, address: &str) -> BackendError {
     match error.kind() {
         RedisErrorKind::AuthenticationFailed => denied(error.detail().unwrap_or("no reason given"), address),
-        RedisErrorKind::Io => {
-            BackendError::new(ErrorKind::Backend, format!("could not reach {address}: {error}")).with_source(error)
-        }
+        RedisErrorKind::Io => BackendError::new(
+            ErrorKind::Backend,
+            format!("{address} could not be reached, or closed the connection; check that it runs and listens there"),
+        )
+        .with_source(Cause::of(&error)),
         RedisErrorKind::Parse | RedisErrorKind::UnexpectedReturnType => BackendError::new(
             ErrorKind::Backend,
             format!("{address} does not speak the Redis protocol; check host, port and TLS"),
         )
-        .with_source(error),
+        .with_source(Cause::of(&error)),
         RedisErrorKind::InvalidClientConfig => BackendError::new(ErrorKind::Unsupported, format!("{address}: {error}")),
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
@@ -72,6 +76,24 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
     };
     if REFUSED_BEFORE_EXECUTION.contains(&code) { error.did_not_happen() } else { error }
 }
+
+/// The words of an error of the `redis` crate, which would give them twice, as its own and as its cause's.
+#[derive(Debug)]
+struct Cause(String);
+
+impl Cause {
+    fn of(error: &RedisError) -> Self {
+        Self(error.to_string())
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl error::Error for Cause {}
 
 /// Errors that a command is refused with before it has done anything.
 const REFUSED_BEFORE_EXECUTION: [&str; 8] =

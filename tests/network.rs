@@ -1,0 +1,98 @@
+//! A network that fails, between a manager and a real Redis.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+use std::time::{Duration, Instant};
+
+use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_tests::{FaultProxy, RedisServer, eventually};
+use tokio::time::timeout;
+
+const KEY: &str = "goods:1";
+const TTL: Duration = Duration::from_secs(1);
+const LIMIT: Duration = Duration::from_millis(300);
+const SOON: Duration = Duration::from_secs(10);
+
+#[tokio::test]
+async fn holder_that_is_cut_off_knows_before_the_next_one_comes_in() {
+    let (server, proxy, cut_off) = behind_proxy().await;
+    let other = LockManager::connect(&server.url()).await.unwrap();
+    let guard = cut_off.lock(KEY).ttl(TTL).await.unwrap();
+    let asks = tokio::spawn(async move { other.lock(KEY).ttl(TTL).wait(SOON).await });
+    proxy.hole();
+    let start = Instant::now();
+    let reason = timeout(SOON, guard.lost()).await.unwrap();
+    assert_eq!(reason, LossReason::Expired);
+    assert!(start.elapsed() <= TTL, "{:?}", start.elapsed());
+    assert!(!guard.is_held());
+    let next = asks.await.unwrap().unwrap();
+    assert!(next.is_held());
+    assert!(next.fencing_token() > guard.fencing_token());
+}
+
+#[tokio::test]
+async fn work_is_dropped_when_its_holder_is_cut_off() {
+    let (_server, proxy, manager) = behind_proxy().await;
+    let outcome = manager.lock(KEY).ttl(TTL).run(async |_| {
+        proxy.hole();
+        std::future::pending::<()>().await;
+    });
+    let error = timeout(SOON, outcome).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Expired));
+}
+
+#[tokio::test]
+async fn request_into_a_silent_network_ends_and_leaves_nothing() {
+    let (server, proxy, manager) = behind_proxy().await;
+    proxy.drop_replies();
+    let start = Instant::now();
+    let error = manager.lock(KEY).ttl(SOON).wait(Duration::ZERO).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(start.elapsed() < LIMIT + Duration::from_secs(1), "{:?}", start.elapsed());
+    // It was set, though nobody heard of it.
+    proxy.pass();
+    eventually(SOON, "what may have been set is released", async || server.call(&["GET", KEY]).await.is_nil()).await;
+    assert!(manager.lock(KEY).await.is_ok());
+}
+
+#[tokio::test]
+async fn lease_outlives_killed_connections() {
+    let (_server, proxy, manager) = behind_proxy().await;
+    let guard = manager.lock(KEY).ttl(TTL).await.unwrap();
+    let fence = guard.fencing_token();
+    let until = Instant::now() + 3 * TTL;
+    while Instant::now() < until {
+        proxy.reset();
+        tokio::time::sleep(Duration::from_millis(400)).await;
+    }
+    assert!(guard.is_held());
+    assert_eq!(guard.fencing_token(), fence);
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn release_that_lost_its_reply_has_freed_the_key() {
+    let (server, proxy, manager) = behind_proxy().await;
+    let guard = manager.lock(KEY).ttl(SOON).await.unwrap();
+    proxy.drop_replies();
+    let _ = timeout(SOON, guard.release()).await.unwrap();
+    assert!(server.call(&["GET", KEY]).await.is_nil());
+    proxy.pass();
+    assert!(manager.lock(KEY).await.is_ok());
+}
+
+#[tokio::test]
+async fn slow_network_takes_off_the_validity() {
+    let (_server, proxy, manager) = behind_proxy().await;
+    let delay = Duration::from_millis(50);
+    proxy.delay(delay, Duration::ZERO);
+    let guard = manager.lock(KEY).ttl(TTL).fixed().await.unwrap();
+    assert!(guard.remaining() <= TTL - 2 * delay, "{:?}", guard.remaining());
+}
+
+async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let manager = LockManager::builder().url(&server.url_at(&proxy.address())).command_timeout(LIMIT);
+    let manager = manager.connect().await.unwrap();
+    (server, proxy, manager)
+}
