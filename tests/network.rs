@@ -43,14 +43,17 @@ async fn work_is_dropped_when_its_holder_is_cut_off() {
 #[tokio::test]
 async fn request_into_a_silent_network_ends_and_leaves_nothing() {
     let (server, proxy, manager) = behind_proxy().await;
+    let is_set = async || !server.call(&["GET", KEY]).await.is_nil();
+    manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
     let start = Instant::now();
-    let error = manager.lock(KEY).ttl(SOON).wait(Duration::ZERO).await.unwrap_err();
+    let request = tokio::spawn(manager.lock(KEY).ttl(6 * SOON).wait(Duration::ZERO).acquire());
+    eventually(SOON, "the key is set, though nobody hears of it", is_set).await;
+    let error = request.await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(start.elapsed() < LIMIT + Duration::from_secs(1), "{:?}", start.elapsed());
-    // It was set, though nobody heard of it.
     proxy.pass();
-    eventually(SOON, "what may have been set is released", async || server.call(&["GET", KEY]).await.is_nil()).await;
+    eventually(SOON, "the key is gone", async || !is_set().await).await;
     assert!(manager.lock(KEY).await.is_ok());
 }
 
@@ -72,7 +75,8 @@ async fn lease_outlives_killed_connections() {
 #[tokio::test]
 async fn release_that_lost_its_reply_has_freed_the_key() {
     let (server, proxy, manager) = behind_proxy().await;
-    let guard = manager.lock(KEY).ttl(SOON).await.unwrap();
+    let guard = manager.lock(KEY).ttl(6 * SOON).await.unwrap();
+    manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
     let _ = timeout(SOON, guard.release()).await.unwrap();
     assert!(server.call(&["GET", KEY]).await.is_nil());

@@ -145,6 +145,18 @@ impl LockGuard {
     ///
     /// # Cancel safety
     /// Dropping the future, polled or not, releases the lease in the background.
+    ///
+    /// # Examples
+    ///
+    /// A lease cannot be released twice:
+    ///
+    /// ```compile_fail,E0382
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+    /// guard.release().await?;
+    /// guard.release().await?; // error: use of moved value
+    /// # Ok(()) }
+    /// ```
     pub fn release(mut self) -> Release {
         let hold = Arc::clone(self.lease.hold());
         let held = hold.check();

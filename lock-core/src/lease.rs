@@ -277,3 +277,80 @@ impl fmt::Debug for Hold {
         f.debug_struct("Hold").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::clock::Sleep;
+
+    /// A clock that stands where the test puts it.
+    #[derive(Debug, Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Moment {
+            at(self.0.load(Ordering::SeqCst))
+        }
+
+        fn sleep(&self, _: Duration) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    /// A hold until 1,000 ms, at most until 5,000 ms, and its clock.
+    fn hold() -> (Hold, Arc<Hand>) {
+        let clock = Arc::new(Hand::default());
+        let key = LockKey::new("k").unwrap();
+        let (fence, since) = (FencingToken::new(1), Location::caller());
+        (Hold::new(key, fence, since, Arc::clone(&clock) as _, at(1_000), at(5_000)), clock)
+    }
+
+    #[test]
+    fn a_lapsed_hold_is_not_revived_by_an_answer_that_comes_before_anybody_looked() {
+        let (hold, clock) = hold();
+        clock.0.store(1_000, Ordering::SeqCst);
+        assert_eq!(hold.raise(at(2_000), hold.version()), Err(LossReason::Expired));
+        assert_eq!(hold.check(), Err(LossReason::Expired));
+        assert_eq!(hold.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_deadline_is_raised_up_to_the_longest_hold_and_never_lowered_by_an_answer() {
+        let (hold, clock) = hold();
+        assert_eq!(hold.raise(at(9_000), hold.version()), Ok(()));
+        assert_eq!(hold.raise(at(500), hold.version()), Ok(()));
+        assert_eq!(hold.remaining(), Duration::from_millis(5_000));
+        clock.0.store(5_000, Ordering::SeqCst);
+        assert_eq!(hold.check(), Err(LossReason::MaxHold));
+    }
+
+    #[test]
+    fn the_first_reason_stands() {
+        let (hold, clock) = hold();
+        assert_eq!(hold.lose(LossReason::Forced), LossReason::Forced);
+        clock.0.store(1_000, Ordering::SeqCst);
+        assert_eq!(hold.lose(LossReason::Taken), LossReason::Forced);
+        assert_eq!(hold.check(), Err(LossReason::Forced));
+    }
+
+    #[test]
+    fn a_lease_that_is_dropped_leaves_no_waker() {
+        let (hold, _) = hold();
+        let hold = Arc::new(hold);
+        let mut leases: Vec<_> = (0..3).map(|_| Lease::new(Arc::clone(&hold))).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        for lease in &mut leases {
+            assert!(lease.poll_lost(&mut cx).is_pending());
+            assert!(lease.poll_lost(&mut cx).is_pending());
+        }
+        assert_eq!(hold.state().wakers.len(), 3);
+        leases.pop();
+        assert_eq!(hold.state().wakers.len(), 2);
+    }
+}

@@ -166,7 +166,7 @@ async fn work_that_is_dropped_half_way_frees_its_key() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_41_guards_release_after_the_last_manager_is_gone() {
+async fn bad_input_20_and_41_guards_release_after_the_last_manager_is_gone() {
     let (manager, backend) = support::counted();
     let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
     drop(manager);

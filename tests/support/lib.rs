@@ -13,6 +13,7 @@ mod launch;
 mod ports;
 mod signals;
 
+pub use ports::free_port;
 pub use process::Process;
 pub use proxy::FaultProxy;
 pub use resp::{RawClient, Reply};

@@ -280,3 +280,80 @@ impl Tenure {
         if self.renewing { end } else { end.min(self.renew_at) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::{panic::Location, time::Duration};
+
+    use super::*;
+    use crate::{
+        clock::{Clock, Sleep},
+        token::FencingToken,
+    };
+
+    /// A clock that stands still: these tests say what the time is.
+    #[derive(Debug)]
+    struct Still;
+
+    impl Clock for Still {
+        fn now(&self) -> Moment {
+            at(0)
+        }
+
+        fn sleep(&self, _: Duration) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
+        let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
+        let (key, fence) = (LockKey::new(key).unwrap(), FencingToken::new(1));
+        let hold = Hold::new(key, fence, Location::caller(), Arc::new(Still), ttl.deadline(at(0)), Moment::NEVER);
+        tenures.enter(Token::from_random(1), ttl, Renewal::ThirdOfTtl, Arc::new(hold), at(0))
+    }
+
+    #[test]
+    fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
+        let mut tenures = Tenures::new();
+        for ttl_ms in [900, 300, 600, 1_200] {
+            enter(&mut tenures, &ttl_ms.to_string(), ttl_ms);
+        }
+        assert!(tenures.advance(at(500)).is_empty());
+        let first = tenures.renewals(2, at(500));
+        let rest = tenures.renewals(9, at(500));
+        let keys = |renewals: &[Renewing]| -> Vec<_> {
+            renewals.iter().map(|renewal| renewal.request.key.as_str().to_owned()).collect()
+        };
+        assert_eq!((keys(&first), keys(&rest)), (vec!["300".into(), "600".into()], vec!["900".into(), "1200".into()]));
+    }
+
+    #[test]
+    fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
+        let mut tenures = Tenures::new();
+        let first = enter(&mut tenures, "first", 900);
+        assert!(tenures.leave(first).is_some());
+        let second = enter(&mut tenures, "second", 900);
+        assert_eq!(first.tenure.index, second.tenure.index);
+        assert!(tenures.leave(first).is_none() && tenures.lose(first, LossReason::Taken).is_none());
+        assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+        let later = HoldId { number: 2, ..second };
+        assert!(tenures.leave(later).is_none(), "a later hold of the tenure is another hold");
+        assert_eq!(tenures.len(), 1);
+    }
+
+    #[test]
+    fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
+        let mut tenures = Tenures::new();
+        let hold = enter(&mut tenures, "k", 900);
+        tenures.advance(at(300));
+        let renewals = tenures.renewals(9, at(300));
+        tenures.advance(at(600));
+        assert!(!tenures.has_renewals());
+        tenures.leave(hold);
+        assert!(tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5).is_none());
+    }
+}

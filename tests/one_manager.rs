@@ -1,0 +1,81 @@
+//! The three ways in, on one manager: one connection, one engine, however much uses them.
+
+use std::time::Duration;
+
+use lock_core::{Lease, LockManager, distributed_lock};
+use lock_tests::{RedisServer, eventually};
+use lock_tower::LockLayer;
+use tokio::{runtime::Handle, sync::Semaphore, task::JoinSet};
+use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
+
+const SOON: Duration = Duration::from_secs(10);
+
+#[derive(Debug)]
+struct Refused(#[allow(dead_code, reason = "shown by Debug when the test fails")] lock_core::Error);
+
+impl From<lock_core::Error> for Refused {
+    fn from(error: lock_core::Error) -> Self {
+        Self(error)
+    }
+}
+
+/// Opened when everybody has been counted.
+static GATE: Semaphore = Semaphore::const_new(0);
+
+async fn at_the_gate() {
+    GATE.acquire().await.expect("the gate is never closed").forget();
+}
+
+#[distributed_lock(key = "macro:<id>", manager = manager, lease = lease)]
+async fn annotated(manager: &LockManager, id: u32) -> Result<u64, Refused> {
+    at_the_gate().await;
+    Ok(lease.fencing_token().get())
+}
+
+#[tokio::test]
+async fn core_macro_and_layer_share_one_connection_and_one_engine() {
+    const EACH: usize = 20;
+    let server = RedisServer::start().await;
+    let tasks = || Handle::current().metrics().num_alive_tasks();
+    let before = tasks();
+    let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.expect("connects");
+    let engine = tasks() - before;
+    assert!(engine <= 3, "{engine} engine tasks");
+
+    let mut users = JoinSet::new();
+    for id in 0..EACH {
+        let manager = manager.clone();
+        users.spawn({
+            let manager = manager.clone();
+            async move {
+                let run = manager.lock(format!("core:{id}")).run(async |_: Lease| at_the_gate().await);
+                run.await.expect("nothing is lost");
+            }
+        });
+        users.spawn({
+            let manager = manager.clone();
+            async move {
+                let fence = annotated(&manager, u32::try_from(id).expect("small")).await.expect("nothing is lost");
+                assert!(fence > 0);
+            }
+        });
+        users.spawn(async move {
+            // A layer of its own for each, as in a service with many routes.
+            let inner = tower::service_fn(async |_: usize| {
+                at_the_gate().await;
+                Ok::<_, BoxError>(())
+            });
+            let layer = LockLayer::new(manager, |id: &usize| format!("layer:{id}"));
+            let mut service = ServiceBuilder::new().layer(layer).service(inner);
+            service.ready().await.expect("ready").call(id).await.expect("nothing is lost");
+        });
+    }
+    eventually(SOON, "every key is held", async || server.keys("*:*").await.len() >= 3 * EACH).await;
+    let ours = async || server.client_list().await.into_iter().filter(|client| client.name() == "ours").count();
+    assert_eq!(ours().await, 1, "one connection for {} holders", 3 * EACH);
+    assert_eq!(tasks() - before - 3 * EACH, engine, "no task of ours per lock, function or layer");
+
+    GATE.add_permits(3 * EACH);
+    users.join_all().await;
+    eventually(SOON, "every key is free", async || server.keys("*:*").await == ["{0}lock-core:fence"]).await;
+}
