@@ -142,8 +142,8 @@ async fn bad_input_30_tls_to_a_plain_port_ends_within_the_limit() {
 
 /// Serves every connection with the same bytes, over and over.
 async fn serve(bytes: &'static [u8]) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap().to_string();
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = listener.local_addr().expect("it is bound").to_string();
     tokio::spawn(async move {
         while let Ok((mut connection, _)) = listener.accept().await {
             tokio::spawn(async move {

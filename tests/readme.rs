@@ -34,11 +34,11 @@ async fn sell(id: u64, amount: u32) -> Result<(), ShopError> {
     Ok(())
 }
 
-fn layer<H: axum::handler::Handler<(), ()>>(manager: LockManager, sell: H) -> Router {
+fn layer<H: axum::handler::Handler<(), ()>>(manager: LockManager, sell: H) -> impl Sized {
     let app = Router::new()
         .route("/goods/{id}", post(sell))
         .layer(LockLayer::http(manager, |request: &Request| format!("path:{}", request.uri().path())));
-    app
+    app.into_make_service()
 }
 
 #[test]

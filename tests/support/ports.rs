@@ -12,6 +12,7 @@ use std::{
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
 ///
 /// Somebody else may take the port before the caller does; who starts a server has to look whether it came up.
+#[must_use]
 pub fn free_port() -> u16 {
     // Test binaries run at the same time: each begins somewhere else.
     let start = process::id().wrapping_mul(7_919);
