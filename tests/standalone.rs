@@ -2,7 +2,11 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockManager, LossReason, TOKEN_MARK, backend::RedisBackend, conformance};
+use lock_core::{
+    ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
+    backend::{Backend, Operation, Outcome, RedisBackend},
+    conformance,
+};
 use lock_tests::{FaultProxy, RedisServer, eventually};
 use tokio::{
     runtime::Handle,
@@ -23,6 +27,26 @@ async fn manager(server: &RedisServer) -> LockManager {
 async fn the_redis_backend_conforms() {
     let server = RedisServer::start().await;
     conformance::run(RedisBackend::from_url(&server.url(), "conformance", ms(1_000)).expect("a valid URL")).await;
+}
+
+#[tokio::test]
+async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "ours", ms(1_000)).expect("a valid URL");
+    server.call(&["SET", "k", "somebody else's"]).await;
+    let key = LockKey::new("k").expect("a valid key");
+    let force = |foreign| backend.call(vec![Operation::Force { key: key.clone(), foreign }]);
+    let calls = async {
+        let spared = force(false).await.expect("answered").outcomes;
+        assert!(matches!(spared[..], [Ok(Outcome::Gone)]), "{spared:?}");
+        assert!(!server.call(&["GET", "k"]).await.is_nil());
+        let freed = force(true).await.expect("answered").outcomes;
+        assert!(matches!(freed[..], [Ok(Outcome::Released)]), "{freed:?}");
+    };
+    tokio::select! {
+        () = backend.upkeep() => unreachable!("the upkeep goes on"),
+        () = calls => {}
+    }
 }
 
 #[tokio::test]
