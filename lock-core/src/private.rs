@@ -1,8 +1,13 @@
 //! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
 
-use std::ops::Deref;
+use std::{
+    future::{self, Ready},
+    ops::Deref,
+};
 
-use crate::{Error, LockGuard, LockManager, LockRequest};
+use futures_util::future::Either;
+
+use crate::{Acquire, Error, LockGuard, LockManager, LockRequest};
 
 pub use std::format;
 
@@ -11,25 +16,17 @@ pub fn manager(given: &impl AsManager) -> LockManager {
     given.as_manager().clone()
 }
 
-/// Begins a request, unless there is no manager.
-///
-/// # Errors
-/// The error of `manager`.
+/// Asks for the lock, unless there is no manager.
 #[track_caller]
-pub fn request(
+pub fn acquire(
     manager: Result<LockManager, Error>,
     key: impl AsRef<str>,
     options: impl FnOnce(LockRequest) -> LockRequest,
-) -> Result<LockRequest, Error> {
-    Ok(options(manager?.lock(key)))
-}
-
-/// Acquires what [`request`] asks for.
-///
-/// # Errors
-/// Those of the request and of [`LockRequest::acquire`].
-pub async fn acquire(request: Result<LockRequest, Error>) -> Result<LockGuard, Error> {
-    request?.await
+) -> Either<Acquire, Ready<Result<LockGuard, Error>>> {
+    match manager {
+        Ok(manager) => Either::Left(options(manager.lock(key)).acquire()),
+        Err(error) => Either::Right(future::ready(Err(error))),
+    }
 }
 
 /// Gives the way in which a lock's error becomes the result of a function, if its return type has one.

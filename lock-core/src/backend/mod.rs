@@ -3,7 +3,7 @@
 //! A [`Backend`] answers batches of three operations, each idempotent by its token: acquire, renew and release. It
 //! knows nothing of holders, waiting or renewal; those live in the engine. [`MemoryBackend`] is the store in the
 //! process, `RedisBackend` (feature `redis`) a server. Another store implements the trait, passes
-//! [`conformance`](crate::conformance), and is given to
+//! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod memory;

@@ -1,0 +1,221 @@
+//! The function under the attribute. Its body stays tokens: it is put back as it was written.
+
+use proc_macro2::{Ident, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Error, FnArg, Macro, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility, braced,
+    ext::IdentExt,
+    parse::{Parse, ParseStream},
+    token::Brace,
+    visit::{self, Visit},
+};
+
+/// A function or method, with or without a body.
+pub(crate) struct Function {
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) visibility: Visibility,
+    pub(crate) signature: Signature,
+    pub(crate) body: Option<Body>,
+}
+
+/// What stands between the braces.
+pub(crate) struct Body {
+    pub(crate) brace: Brace,
+    /// `#![allow(…)]` and the like, which must stay first.
+    pub(crate) attributes: Vec<Attribute>,
+    pub(crate) statements: TokenStream,
+}
+
+impl Function {
+    /// Checks everything but the types, which are for the compiler to check.
+    pub(crate) fn check(&self) -> Result<()> {
+        let signature = &self.signature;
+        if let Some(constness) = &signature.constness {
+            return Err(Error::new(constness.span, "a locked function cannot be `const`: it has to wait for its turn"));
+        }
+        if let Some(abi) = &signature.abi {
+            let message = "a locked function cannot be `extern`: it is an `async fn`, which only Rust can call";
+            return Err(Error::new_spanned(abi, message));
+        }
+        if self.body.is_none() {
+            let message = "this method has no body to lock; put the attribute on the methods that implement it";
+            return Err(Error::new(signature.ident.span(), message));
+        }
+        if signature.asyncness.is_none() {
+            let message = "`#[distributed_lock]` needs an `async fn`; if an attribute above it took the `async` away, \
+                           as `#[tokio::test]` does, put `#[distributed_lock]` above that attribute";
+            return Err(Error::new(signature.fn_token.span, message));
+        }
+        self.check_return_type()
+    }
+
+    /// Refuses return types that cannot be a `Result`; a path can be the alias of one.
+    fn check_return_type(&self) -> Result<()> {
+        const MESSAGE: &str = "a locked function returns a `Result` whose error is `From<lock_core::Error>`: \
+                               that is how it says that the lock could not be acquired, or was lost";
+        match &self.signature.output {
+            ReturnType::Default => Err(Error::new(self.signature.ident.span(), MESSAGE)),
+            ReturnType::Type(_, output) => match &**output {
+                Type::Path(_) | Type::Group(_) | Type::Paren(_) | Type::Macro(_) | Type::Verbatim(_) => Ok(()),
+                other => Err(Error::new_spanned(other, MESSAGE)),
+            },
+        }
+    }
+}
+
+impl Parse for Function {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = input.call(Attribute::parse_outer)?;
+        let visibility = input.parse()?;
+        let start = input.fork();
+        let signature = input.parse().map_err(|error| refuse_other_items(&start).err().unwrap_or(error))?;
+        let body = if input.parse::<Option<Token![;]>>()?.is_some() { None } else { Some(input.parse()?) };
+        Ok(Self { attributes, visibility, signature, body })
+    }
+}
+
+impl Parse for Body {
+    fn parse(input: ParseStream<'_>) -> Result<Self> {
+        let content;
+        let brace = braced!(content in input);
+        let attributes = content.call(Attribute::parse_inner)?;
+        Ok(Self { brace, attributes, statements: content.parse()? })
+    }
+}
+
+/// The function as it was written.
+impl ToTokens for Function {
+    fn to_tokens(&self, tokens: &mut TokenStream) {
+        let Self { attributes, visibility, signature, body } = self;
+        tokens.extend(quote!(#(#attributes)* #visibility #signature));
+        match body {
+            None => Token![;](Span::call_site()).to_tokens(tokens),
+            Some(Body { brace, attributes, statements }) => brace.surround(tokens, |tokens| {
+                tokens.extend(quote!(#(#attributes)* #statements));
+            }),
+        }
+    }
+}
+
+/// Says what the attribute stands on, where that is known not to be a function.
+fn refuse_other_items(input: ParseStream<'_>) -> Result<()> {
+    const QUALIFIERS: [&str; 4] = ["unsafe", "auto", "extern", "default"];
+    if is_closure(&input.fork().parse()?) {
+        let message = "`#[distributed_lock]` goes on an `async fn`, not on a closure; \
+                       to run a closure under a lock give it to `LockRequest::run`";
+        return Err(input.error(message));
+    }
+    let mut word = input.call(Ident::parse_any)?;
+    while QUALIFIERS.iter().any(|qualifier| word == qualifier) && input.peek(Ident::peek_any) {
+        word = input.call(Ident::parse_any)?;
+    }
+    let hint = match word.to_string().as_str() {
+        "impl" => "put it on the methods",
+        "trait" => "put it on the methods of the implementations",
+        "mod" => "put it on the functions",
+        "struct" | "enum" | "union" | "const" | "static" | "type" | "use" | "let" | "macro_rules" | "extern" => {
+            "there is nothing to run under a lock"
+        }
+        _ => return Ok(()),
+    };
+    Err(Error::new(word.span(), format!("`#[distributed_lock]` goes on an `async fn`, not on this `{word}`; {hint}")))
+}
+
+/// Returns whether `item` is a closure, which stands where an expression does and not where an item does.
+pub(crate) fn is_closure(item: &TokenStream) -> bool {
+    const QUALIFIERS: [&str; 4] = ["const", "static", "async", "move"];
+    let qualifier = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if QUALIFIERS.iter().any(|q| word == q));
+    let first = item.clone().into_iter().find(|tree| !qualifier(tree));
+    matches!(first, Some(TokenTree::Punct(sign)) if sign.as_char() == '|')
+}
+
+/// The names that a one-word value in a key may have.
+#[derive(Default)]
+pub(crate) struct Names {
+    /// `self` and what the patterns of the arguments bind.
+    arguments: Vec<Ident>,
+    /// The const parameters.
+    constants: Vec<Ident>,
+    /// Whether a macro in the pattern of an argument may bind more.
+    open: bool,
+}
+
+impl Names {
+    pub(crate) fn of(signature: &Signature) -> Self {
+        let mut names = Self::default();
+        for argument in &signature.inputs {
+            match argument {
+                FnArg::Receiver(receiver) => {
+                    names.arguments.push(Ident::new("self", receiver.self_token.span));
+                }
+                FnArg::Typed(argument) => names.visit_pat(&argument.pat),
+            }
+        }
+        names.constants = signature.generics.const_params().map(|parameter| parameter.ident.clone()).collect();
+        names
+    }
+
+    /// Returns `self` and the arguments, by the names that their patterns bind.
+    pub(crate) fn arguments(&self) -> &[Ident] {
+        &self.arguments
+    }
+
+    pub(crate) fn has(&self, word: &Ident) -> bool {
+        self.span(&word.unraw()).is_some()
+    }
+
+    /// Returns where the name comes from; `word` without `r#`.
+    pub(crate) fn span(&self, word: &Ident) -> Option<Span> {
+        self.known().find(|name| name.unraw() == *word).map(Ident::span)
+    }
+
+    /// Refuses a word that is none of these names.
+    pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
+        if self.open || self.has(word) {
+            return Ok(());
+        }
+        let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
+        let known = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
+        let hint = if word == "self" {
+            String::new()
+        } else {
+            format!("; for a constant write its path, as in `<self::{word}>`")
+        };
+        Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
+    }
+
+    /// Refuses a name for the lease that would hide an argument.
+    pub(crate) fn check_lease(&self, lease: Option<&Ident>) -> Result<()> {
+        match lease {
+            Some(lease) if self.has(lease) => {
+                let message = format!("an argument of the function is called `{lease}` already; choose another name");
+                Err(Error::new(lease.span(), message))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    fn known(&self) -> impl Iterator<Item = &Ident> {
+        self.arguments.iter().chain(&self.constants)
+    }
+}
+
+impl<'ast> Visit<'ast> for Names {
+    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
+        self.arguments.push(pattern.ident.clone());
+        visit::visit_pat_ident(self, pattern);
+    }
+
+    fn visit_macro(&mut self, _: &'ast Macro) {
+        self.open = true;
+    }
+}
+
+/// Returns whether `word` stands anywhere in `tokens`.
+pub(crate) fn mentions(tokens: &TokenStream, word: &Ident) -> bool {
+    tokens.clone().into_iter().any(|tree| match tree {
+        TokenTree::Group(group) => mentions(&group.stream(), word),
+        TokenTree::Ident(found) => found == *word,
+        _ => false,
+    })
+}

@@ -1,0 +1,339 @@
+//! Key templates: `"goods:<id>"`.
+//!
+//! At `<`, the shortest text up to a `>` that parses as one expression is a value; everything else is text, with `<<`
+//! and `>>` for the characters. Braces mean nothing here: in Redis they are hash tags.
+
+use proc_macro2::{Group, Span, TokenStream, TokenTree};
+use quote::{ToTokens, quote_spanned};
+use syn::{Error, Expr, Ident, LitStr, Path, Result, ext::IdentExt, parse::Parser};
+
+use crate::function::Names;
+
+/// A template whose values are ready to be put into the code.
+#[derive(Debug)]
+pub(crate) struct Template {
+    /// Where the template stands; the place of every error about it.
+    span: Span,
+    parts: Vec<Part<TokenStream>>,
+}
+
+#[derive(Debug, PartialEq)]
+enum Part<V> {
+    Text(String),
+    Value(V),
+}
+
+impl Template {
+    /// Reads `literal` as the key of a function with these `names`.
+    pub(crate) fn parse(literal: &LitStr, names: &Names) -> Result<Self> {
+        let span = literal.span();
+        let wrong = |message: String| Error::new(span, message);
+        if literal.value().is_empty() {
+            return Err(wrong("an empty key; name what is locked, as in `key = \"goods:<id>\"`".to_owned()));
+        }
+        let mut parts = Vec::new();
+        for part in split(&literal.value()).map_err(wrong)? {
+            parts.push(match part {
+                Part::Text(text) => {
+                    if let Some(inside) = braced_name(&text, names) {
+                        return Err(wrong(format!(
+                            "`{{{inside}}}` is text here, for braces are hash tags in Redis; for the value write `<{inside}>`"
+                        )));
+                    }
+                    Part::Text(text)
+                }
+                Part::Value(text) => {
+                    if let Some(word) = word(&text) {
+                        names.check(&word).map_err(wrong)?;
+                    }
+                    let value: Expr = syn::parse_str(&text).map_err(|error| wrong(error.to_string()))?;
+                    Part::Value(place(value.into_token_stream(), span, names))
+                }
+            });
+        }
+        Ok(Self { span, parts })
+    }
+
+    /// Writes an expression for the key: a string literal, or a `format!` of the values as they are now.
+    pub(crate) fn expand(&self, krate: &Path) -> TokenStream {
+        let values: Vec<_> = self.parts.iter().filter_map(Part::value).collect();
+        if values.is_empty() {
+            let text: String = self.parts.iter().map(Part::text).collect();
+            return LitStr::new(&text, self.span).into_token_stream();
+        }
+        let format: String = self.parts.iter().map(Part::format).collect();
+        let format = LitStr::new(&format, self.span);
+        quote_spanned!(self.span=> #krate::__private::format!(#format, #(#values),*))
+    }
+}
+
+impl<V> Part<V> {
+    fn value(&self) -> Option<&V> {
+        match self {
+            Self::Text(_) => None,
+            Self::Value(value) => Some(value),
+        }
+    }
+
+    fn text(&self) -> &str {
+        match self {
+            Self::Text(text) => text,
+            Self::Value(_) => "",
+        }
+    }
+
+    /// What stands for this part in a format string.
+    fn format(&self) -> String {
+        match self {
+            Self::Text(text) => text.replace('{', "{{").replace('}', "}}"),
+            Self::Value(_) => "{}".to_owned(),
+        }
+    }
+}
+
+/// Takes a template apart; neighbouring characters make one text.
+fn split(template: &str) -> std::result::Result<Vec<Part<String>>, String> {
+    let mut parts = Vec::new();
+    let mut text = String::new();
+    let mut rest = template;
+    while let Some(at) = rest.find(['<', '>']) {
+        let (before, sign) = rest.split_at(at);
+        let (sign, after) = sign.split_at(1);
+        text.push_str(before);
+        if let Some(after) = after.strip_prefix(sign) {
+            text.push_str(sign);
+            rest = after;
+        } else if sign == ">" {
+            return Err("a `>` that ends no value; for the character write `>>`, \
+                        and put an expression with a `>` in brackets, as in `<(a > b)>`"
+                .to_owned());
+        } else {
+            let (value, after) = shortest_value(after)?;
+            if !text.is_empty() {
+                parts.push(Part::Text(std::mem::take(&mut text)));
+            }
+            parts.push(Part::Value(value.to_owned()));
+            rest = after;
+        }
+    }
+    text.push_str(rest);
+    if !text.is_empty() {
+        parts.push(Part::Text(text));
+    }
+    Ok(parts)
+}
+
+/// Finds the shortest text up to a `>` that parses as one expression, and what follows the `>`.
+fn shortest_value(after: &str) -> std::result::Result<(&str, &str), String> {
+    let mut ends = after.match_indices('>').map(|(end, _)| end).peekable();
+    let Some(&first) = ends.peek() else {
+        return Err("a `<` without its `>`; for the character write `<<`".to_owned());
+    };
+    if after[..first].trim().is_empty() {
+        return Err("`<>` names no value; for the characters write `<<>>`".to_owned());
+    }
+    ends.find(|&end| is_closed(&after[..end]) && syn::parse_str::<Expr>(&after[..end]).is_ok())
+        .map(|end| (after[..end].trim(), &after[end + 1..]))
+        .ok_or_else(|| {
+            format!(
+                "`<{}>` holds no Rust expression; for the characters `<` and `>` write `<<` and `>>`",
+                &after[..first]
+            )
+        })
+}
+
+/// Returns whether every bracket and string that `text` opens is closed in it.
+///
+/// Only such texts may go to the compiler's tokenizer: it reports an open bracket by itself, however well the text
+/// goes on after the next `>`.
+fn is_closed(text: &str) -> bool {
+    let mut open = Vec::new();
+    let mut chars = text.chars();
+    while let Some(char) = chars.next() {
+        match char {
+            '(' => open.push(')'),
+            '[' => open.push(']'),
+            '{' => open.push('}'),
+            ')' | ']' | '}' if open.pop() != Some(char) => return false,
+            '"' => loop {
+                match chars.next() {
+                    Some('"') => break,
+                    Some('\\') => drop(chars.next()),
+                    Some(_) => {}
+                    None => return false,
+                }
+            },
+            // A character such as `'('` or `'\''`; a lifetime has no second quote.
+            '\'' => {
+                let inside = chars.as_str();
+                let escaped = usize::from(inside.starts_with('\\'));
+                if let Some((length, _)) = inside.char_indices().nth(escaped + 1).filter(|&(_, c)| c == '\'') {
+                    chars = inside[length + 1..].chars();
+                }
+            }
+            _ => {}
+        }
+    }
+    open.is_empty()
+}
+
+/// Reads a text that is one word, `self` included.
+fn word(text: &str) -> Option<Ident> {
+    Ident::parse_any.parse_str(text).ok()
+}
+
+/// Finds `{id}`, `{order.id}` or `{self.id}`, where the word is the name of an argument: another macro's template.
+fn braced_name<'t>(text: &'t str, names: &Names) -> Option<&'t str> {
+    text.split('{').skip(1).filter_map(|after| after.split_once('}')).map(|(inside, _)| inside).find(|inside| {
+        let mut words = inside.trim().split('.');
+        let named = words.next().and_then(word);
+        named.is_some_and(|word| names.has(&word))
+            && words.all(|word| !word.is_empty() && word.chars().all(|c| c == '_' || c.is_alphanumeric()))
+    })
+}
+
+/// Lets every token point at the literal, and the names of arguments mean the arguments.
+///
+/// The two differ only where a `macro_rules!` wrote one of them: a literal from one macro then names the arguments of a
+/// function from another.
+fn place(tokens: TokenStream, span: Span, names: &Names) -> TokenStream {
+    let each = |tree| match tree {
+        TokenTree::Group(group) => {
+            let mut placed = Group::new(group.delimiter(), place(group.stream(), span, names));
+            placed.set_span(span);
+            TokenTree::Group(placed)
+        }
+        TokenTree::Ident(mut word) => {
+            word.set_span(names.span(&word.unraw()).map_or(span, |argument| span.resolved_at(argument)));
+            TokenTree::Ident(word)
+        }
+        mut other => {
+            other.set_span(span);
+            other
+        }
+    };
+    tokens.into_iter().map(each).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use syn::parse_quote;
+
+    use super::*;
+
+    /// The parts of a template on one line, values in brackets.
+    fn parts(template: &str) -> std::result::Result<String, String> {
+        let show = |part| match part {
+            Part::Text(text) => text,
+            Part::Value(value) => format!("[{value}]"),
+        };
+        Ok(split(template)?.into_iter().map(show).collect::<Vec<_>>().join("|"))
+    }
+
+    fn names() -> Names {
+        Names::of(&parse_quote!(async fn sell<const SHARD: usize>(&self, id: u64, (order, r#type): (Order, Type))))
+    }
+
+    fn expand(template: &str) -> String {
+        let template = Template::parse(&LitStr::new(template, Span::call_site()), &names()).expect(template);
+        template.expand(&parse_quote!(lock_core)).to_string()
+    }
+
+    fn refusal(template: &str) -> String {
+        Template::parse(&LitStr::new(template, Span::call_site()), &names()).expect_err(template).to_string()
+    }
+
+    #[test]
+    fn values_stand_between_angle_brackets() {
+        assert_eq!(parts("goods:<id>"), Ok("goods:|[id]".into()));
+        assert_eq!(parts("<a><b>"), Ok("[a]|[b]".into()));
+        assert_eq!(parts("< order.id >:x"), Ok("[order.id]|:x".into()));
+        assert_eq!(parts("<self.tenant>/<pair.0>"), Ok("[self.tenant]|/|[pair.0]".into()));
+    }
+
+    #[test]
+    fn a_value_is_the_shortest_text_that_parses() {
+        assert_eq!(parts("<self.map.get::<u8>(&1)>:x"), Ok("[self.map.get::<u8>(&1)]|:x".into()));
+        assert_eq!(parts("<(a > b)>"), Ok("[(a > b)]".into()));
+        assert_eq!(parts("<list.iter().map(|x| -> u8 { x.0 }).sum::<u8>()>"), {
+            Ok("[list.iter().map(|x| -> u8 { x.0 }).sum::<u8>()]".into())
+        });
+        assert_eq!(parts("<find(\">\")>"), Ok("[find(\">\")]".into()));
+        assert_eq!(parts("<s.trim_end_matches('>')>"), Ok("[s.trim_end_matches('>')]".into()));
+    }
+
+    #[test]
+    fn doubled_signs_are_the_characters() {
+        assert_eq!(parts("a<<b>>c"), Ok("a<b>c".into()));
+        assert_eq!(parts("<<<id>>>"), Ok("<|[id]|>".into()));
+        assert_eq!(parts("<<id>>"), Ok("<id>".into()));
+    }
+
+    #[test]
+    fn other_signs_are_text() {
+        assert_eq!(parts("ключ {tag} \\ \" % é"), Ok("ключ {tag} \\ \" % é".into()));
+    }
+
+    #[test]
+    fn signs_that_belong_to_no_value_are_refused() {
+        assert!(parts("goods:<id").unwrap_err().contains("without its `>`"));
+        assert!(parts("goods:id>").unwrap_err().contains("ends no value"));
+        assert!(parts("<a > b>").unwrap_err().contains("ends no value"));
+        assert!(parts("goods:<>").unwrap_err().contains("names no value"));
+        assert!(parts("goods:< >").unwrap_err().contains("names no value"));
+        assert!(parts("<a b>").unwrap_err().contains("`<a b>` holds no Rust expression"));
+        assert!(parts("<f(>").unwrap_err().contains("`<f(>` holds no Rust expression"));
+    }
+
+    #[test]
+    fn brackets_in_strings_and_characters_are_not_counted() {
+        for closed in ["f(a)[1]", "f(\"(\")", "f(\"\\\"(\")", "f('(')", "f('\\'', '[')", "f::<'a>('é')", "&'a str"] {
+            assert!(is_closed(closed), "{closed}");
+        }
+        for open in ["f(", "f)", "(]", "f(\"", "f(\"\\\"", "f('a", "{[}]"] {
+            assert!(!is_closed(open), "{open}");
+        }
+    }
+
+    #[test]
+    fn a_template_becomes_a_format_string() {
+        assert_eq!(expand("{goods}:<id>"), "lock_core :: __private :: format ! (\"{{goods}}:{}\" , id)");
+        assert_eq!(expand("<self.a>{<id>}<SHARD>"), {
+            "lock_core :: __private :: format ! (\"{}{{{}}}{}\" , self . a , id , SHARD)"
+        });
+    }
+
+    #[test]
+    fn a_template_without_values_is_a_plain_string() {
+        assert_eq!(expand("{all} <<goods>>"), "\"{all} <goods>\"");
+    }
+
+    #[test]
+    fn an_empty_key_is_refused() {
+        assert!(refusal("").contains("an empty key"));
+    }
+
+    #[test]
+    fn a_word_that_is_no_argument_is_refused_and_the_arguments_are_named() {
+        let error = refusal("goods:<idd>");
+        assert!(error.contains("`<idd>`") && error.contains("`self`, `id`, `order`, `r#type`, `SHARD`"), "{error}");
+        assert!(refusal("<id>:<nope>").contains("`<nope>`"));
+        assert_eq!(expand("<self>"), "lock_core :: __private :: format ! (\"{}\" , self)");
+        assert_eq!(expand("<r#type>"), "lock_core :: __private :: format ! (\"{}\" , r#type)");
+    }
+
+    #[test]
+    fn the_name_of_an_argument_in_braces_is_refused() {
+        for (template, inside) in [("goods:{id}", "id"), ("{order.0.id}", "order.0.id"), ("{self.id}:<id>", "self.id")]
+        {
+            assert!(refusal(template).contains(&format!("write `<{inside}>`")), "{template}");
+        }
+    }
+
+    #[test]
+    fn other_text_in_braces_is_a_hash_tag() {
+        for tag in ["{}", "{goods}", "{id:1}", "{id:<id>}", "{id.}", "{<id>}", "{7}", "{id", "id}"] {
+            expand(tag);
+        }
+    }
+}

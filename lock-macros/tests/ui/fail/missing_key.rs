@@ -1,0 +1,9 @@
+// bad-input 43
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(ttl = "3s")]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+// bad-input 63
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:<id>")]
+unsafe trait Shop {
+    async fn sell(&self, id: u64) -> Result<u64, Error>;
+}
+
+fn main() {}

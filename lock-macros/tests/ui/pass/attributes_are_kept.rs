@@ -1,0 +1,30 @@
+// Each expectation is fulfilled only if the attribute on the locked function is still there. bad-input 60
+#![deny(unfulfilled_lint_expectations)]
+
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods")]
+#[deprecated]
+async fn old() -> Result<(), Error> {
+    Ok(())
+}
+
+#[distributed_lock(key = "goods")]
+#[must_use]
+#[expect(non_snake_case)]
+async fn Loud() -> Result<(), Error> {
+    #![expect(unused_mut)]
+    let mut done = ();
+    Ok(done)
+}
+
+async fn ignore() {
+    #[expect(deprecated)]
+    drop(old());
+    #[expect(unused_must_use)]
+    Loud().await;
+}
+
+fn main() {
+    drop(ignore());
+}
