@@ -1,0 +1,300 @@
+//! What a refusal becomes in HTTP.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod support;
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
+use http_body::{Body, Frame, SizeHint};
+use http_body_util::BodyExt;
+use lock_core::{
+    ErrorKind, Lease, LockManager, LossReason,
+    backend::{Answer, Backend, BackendError, Operation, Reply},
+};
+use lock_tower::{BoxError, LockLayer, ResponseBody};
+use support::{Floor, Log, soon, until};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+type Sent = Request<String>;
+type Received = Response<ResponseBody<String>>;
+
+/// The key is what follows the slash.
+fn goods(request: &Sent) -> String {
+    request.uri().path().trim_start_matches('/').to_owned()
+}
+
+fn post(path: &str) -> Sent {
+    Request::post(path).body(String::new()).unwrap()
+}
+
+/// A service that works forever on `/slow` and shows the lease elsewhere.
+fn shop(
+    floor: &Floor,
+) -> impl Service<Sent, Response = Response<String>, Error = BoxError, Future: Send> + Clone + Send + use<> {
+    let floor = floor.clone();
+    service_fn(move |request: Sent| {
+        let floor = floor.clone();
+        async move {
+            let lease = request.extensions().get::<Lease>().cloned();
+            if request.uri().path() == "/slow" {
+                floor.work_forever().await;
+            }
+            floor.work(Duration::ZERO).await;
+            Ok(Response::new(lease.map_or_else(|| "no lease".to_owned(), |lease| lease.key().to_owned())))
+        }
+    })
+}
+
+/// Checks what a refusal is made of, and gives its detail.
+async fn refusal(response: Received, status: StatusCode, retry_after: Option<&str>) -> String {
+    assert_eq!(response.status(), status);
+    assert_eq!(response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap()), retry_after);
+    assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
+    let text = text(response).await;
+    let reason = status.canonical_reason().unwrap();
+    let start = format!(r#"{{"type":"about:blank","title":"{reason}","status":{},"detail":""#, status.as_u16());
+    let detail = text.strip_prefix(&start).and_then(|rest| rest.strip_suffix(r#""}"#));
+    detail.unwrap_or_else(|| panic!("no problem as in RFC 9457: {text}")).to_owned()
+}
+
+async fn text(response: Received) -> String {
+    String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_67_and_68_a_request_without_a_usable_key_is_a_bad_request() {
+    let floor = Floor::default();
+    let key = |request: &Sent| match request.uri().path() {
+        "/none" => Err("the header \"x-goods\" is missing".to_owned()),
+        "/empty" => Ok(String::new()),
+        _ => Ok("k".repeat(1025)),
+    };
+    let service = LockLayer::http(LockManager::in_memory(), key).layer(shop(&floor));
+    for (path, detail) in [("/none", r#"\"x-goods\" is missing"#), ("/empty", "empty"), ("/long", "1025 bytes")] {
+        let response = service.clone().oneshot(post(path)).await.unwrap();
+        let shown = refusal(response, StatusCode::BAD_REQUEST, None).await;
+        assert!(shown.contains(detail), "{path}: {shown}");
+    }
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_69_a_busy_key_is_a_conflict_where_the_layer_only_tries() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let _guard = manager.lock("secret-account").await.unwrap();
+    let service = LockLayer::http(manager, goods).wait(Duration::ZERO).layer(shop(&floor));
+    let response = service.oneshot(post("/secret-account")).await.unwrap();
+    let error = response.extensions().get::<lock_core::Error>().unwrap();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("secret-account")));
+    let shown = refusal(response, StatusCode::CONFLICT, None).await;
+    assert!(shown.contains("nothing was done") && !shown.contains("secret"), "{shown}");
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let _guard = manager.lock("secret-account").await.unwrap();
+    let waits = LockLayer::http(manager.clone(), goods);
+    for layer in [waits.clone(), waits.wait(Duration::from_secs(1))] {
+        let begin = tokio::time::Instant::now();
+        let response = layer.layer(shop(&floor)).oneshot(post("/secret-account")).await.unwrap();
+        assert!(begin.elapsed() >= Duration::from_secs(1));
+        let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+        assert!(shown.contains("nothing was done") && !shown.contains("secret"), "{shown}");
+    }
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_the_log_alone() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let floor = Floor::default();
+    let down = Failing { kind: ErrorKind::Backend, message: "could not reach 10.9.8.7:6379: refused" };
+    let manager = LockManager::builder().backend(down).build().unwrap();
+    let response = LockLayer::http(manager, goods).layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
+    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+    assert!(shown.contains("nothing was done") && !shown.contains("10.9.8.7"), "{shown}");
+    assert_eq!(floor.begun(), 0, "it fails closed");
+    let lines = log.lines();
+    let line = lines.iter().find(|line| line.contains("did not get its lock"));
+    assert!(line.is_some_and(|line| line.starts_with("WARN") && line.contains("10.9.8.7:6379")), "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let floor = Floor::default();
+    let denied = Failing { kind: ErrorKind::Denied, message: "10.9.8.7:6379 refused the user or the password" };
+    let denied = LockLayer::http(LockManager::builder().backend(denied).build().unwrap(), goods);
+    let no_ttl = LockLayer::http(LockManager::in_memory(), goods).ttl(Duration::ZERO);
+    for (layer, secret) in [(denied, "10.9.8.7"), (no_ttl, "ttl")] {
+        let response = layer.layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
+        let shown = refusal(response, StatusCode::INTERNAL_SERVER_ERROR, None).await;
+        assert!(!shown.contains(secret), "{shown}");
+        let lines = log.lines();
+        assert!(lines.iter().any(|line| line.starts_with("ERROR") && line.contains(secret)), "{lines:?}");
+    }
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_was_shut_down_sends_clients_elsewhere() {
+    let manager = LockManager::in_memory();
+    assert_eq!(manager.shutdown(Duration::ZERO).await, 0);
+    let floor = Floor::default();
+    let response = LockLayer::http(manager, goods).layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
+    refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let work = tokio::spawn(LockLayer::http(manager.clone(), goods).layer(shop(&floor)).oneshot(post("/slow")));
+    until("the work has begun", || floor.inside() == 1).await;
+    assert!(manager.force_release("slow").await.unwrap());
+    let response = soon(work).await.unwrap().unwrap();
+    let error = response.extensions().get::<lock_core::Error>().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Forced));
+    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, None).await;
+    assert!(shown.contains("part of it may have been done"), "{shown}");
+    assert_eq!((floor.inside(), floor.finished()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_77_the_same_key_in_two_layers_is_an_error_with_the_remedy_at_once() {
+    let floor = Floor::default();
+    let layer = LockLayer::http(LockManager::in_memory(), goods);
+    let begin = tokio::time::Instant::now();
+    let response = layer.layer(layer.layer(shop(&floor))).oneshot(post("/1")).await.unwrap();
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+    assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let shown = response.into_body().collect().await.unwrap().to_bytes();
+    let shown = String::from_utf8_lossy(&shown);
+    assert!(shown.contains("in one place only") && !shown.contains(".rs"), "{shown}");
+    assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_79_the_request_carries_its_lease() {
+    let manager = LockManager::in_memory();
+    let handler = service_fn(async |request: Sent| {
+        let lease = request.extensions().get::<Lease>().ok_or("no lease")?;
+        assert!(lease.is_held() && lease.remaining() > Duration::from_secs(2));
+        Ok::<_, BoxError>(Response::new(lease.fencing_token().to_string()))
+    });
+    let service = LockLayer::http(manager, goods).ttl(Duration::from_secs(3)).layer(handler);
+    let mut fences = Vec::new();
+    for _ in 0..2 {
+        let response = service.clone().oneshot(post("/1")).await.unwrap();
+        fences.push(text(response).await.parse::<u64>().unwrap());
+    }
+    assert!(fences[0] < fences[1], "{fences:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_without_a_lock_carries_no_lease() {
+    let floor = Floor::default();
+    let service = LockLayer::http(LockManager::in_memory(), |_: &Sent| None::<String>).layer(shop(&floor));
+    assert_eq!(text(service.oneshot(post("/1")).await.unwrap()).await, "no lease");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_of_the_service_stays_what_it_is() {
+    #[derive(Debug, PartialEq)]
+    struct Closed;
+
+    let handler = service_fn(async |_: Sent| Err::<Response<String>, _>(Closed));
+    let service = LockLayer::http(LockManager::in_memory(), goods).layer(handler);
+    assert_eq!(service.oneshot(post("/1")).await.unwrap_err(), Closed);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_76_length_and_trailers_of_a_body_go_through() {
+    let handler = service_fn(async |request: Request<bool>| {
+        let body = if request.into_body() { Trailing::new() } else { Trailing::default() };
+        Ok::<_, BoxError>(Response::new(body))
+    });
+    let service = LockLayer::http(LockManager::in_memory(), |_: &Request<bool>| "key").layer(handler);
+
+    let full = service.clone().oneshot(Request::new(true)).await.unwrap().into_body();
+    assert_eq!(full.size_hint().exact(), Some(4));
+    assert!(!full.is_end_stream());
+    let collected = full.collect().await.unwrap();
+    assert_eq!(collected.trailers().unwrap()["x-end"], "yes");
+    assert_eq!(collected.to_bytes(), "four");
+
+    let empty = service.oneshot(Request::new(false)).await.unwrap().into_body();
+    assert!(empty.is_end_stream());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_refusal_has_a_length() {
+    let service = LockLayer::http(LockManager::in_memory(), |_: &Sent| "").layer(shop(&Floor::default()));
+    let body = service.oneshot(post("/")).await.unwrap().into_body();
+    let length = body.size_hint().exact().unwrap();
+    assert!(!body.is_end_stream());
+    assert_eq!(body.collect().await.unwrap().to_bytes().len() as u64, length);
+    assert!(ResponseBody::<String>::default().is_end_stream());
+}
+
+/// A body of four bytes and a trailer.
+#[derive(Default)]
+struct Trailing {
+    left: Vec<Frame<Bytes>>,
+}
+
+impl Trailing {
+    fn new() -> Self {
+        let trailers = HeaderMap::from_iter([(HeaderName::from_static("x-end"), HeaderValue::from_static("yes"))]);
+        Self { left: vec![Frame::trailers(trailers), Frame::data(Bytes::from_static(b"four"))] }
+    }
+}
+
+impl Body for Trailing {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        Poll::Ready(self.left.pop().map(Ok))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.left.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(if self.left.len() == 2 { 4 } else { 0 })
+    }
+}
+
+/// A backend that fails.
+#[derive(Debug)]
+struct Failing {
+    kind: ErrorKind,
+    message: &'static str,
+}
+
+impl Backend for Failing {
+    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+        let error = BackendError::new(self.kind, self.message);
+        Box::pin(async { Err(error) })
+    }
+
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}

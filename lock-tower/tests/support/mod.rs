@@ -1,0 +1,232 @@
+//! What the tests of this crate share.
+#![allow(clippy::unwrap_used, dead_code, reason = "test code, of which each binary uses its part")]
+
+use std::{
+    fmt::Debug,
+    future::{Future, Ready, ready},
+    panic::Location,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use lock_core::LockManager;
+use lock_tower::BoxError;
+use tower::{Service, service_fn};
+
+/// A service that panics when an instance is called that was not made ready, as tower allows. A clone is not ready.
+#[derive(Debug, Default)]
+pub(crate) struct Strict {
+    ready: bool,
+    calls: Arc<AtomicUsize>,
+}
+
+impl Strict {
+    pub(crate) fn calls(&self) -> Arc<AtomicUsize> {
+        Arc::clone(&self.calls)
+    }
+}
+
+impl Clone for Strict {
+    fn clone(&self) -> Self {
+        Self { ready: false, calls: Arc::clone(&self.calls) }
+    }
+}
+
+impl Service<u64> for Strict {
+    type Response = u64;
+    type Error = BoxError;
+    type Future = Ready<Result<u64, BoxError>>;
+
+    fn poll_ready(&mut self, _cx: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
+        self.ready = true;
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: u64) -> Self::Future {
+        assert!(std::mem::take(&mut self.ready), "called without being ready");
+        self.calls.fetch_add(1, SeqCst);
+        ready(Ok(request))
+    }
+}
+
+/// Counts who is at work, and how many there were at once.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Floor {
+    inner: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct Counts {
+    begun: AtomicUsize,
+    inside: AtomicUsize,
+    most: AtomicUsize,
+    finished: AtomicUsize,
+}
+
+impl Floor {
+    /// Works for a while, or is dropped in the middle.
+    pub(crate) async fn work(&self, time: Duration) {
+        let inside = self.enter();
+        tokio::time::sleep(time).await;
+        self.inner.finished.fetch_add(1, SeqCst);
+        drop(inside);
+    }
+
+    /// Works until it is dropped.
+    pub(crate) async fn work_forever(&self) {
+        let _inside = self.enter();
+        std::future::pending::<()>().await;
+    }
+
+    fn enter(&self) -> Inside {
+        self.inner.begun.fetch_add(1, SeqCst);
+        let inside = self.inner.inside.fetch_add(1, SeqCst) + 1;
+        self.inner.most.fetch_max(inside, SeqCst);
+        Inside(self.clone())
+    }
+
+    pub(crate) fn begun(&self) -> usize {
+        self.inner.begun.load(SeqCst)
+    }
+
+    pub(crate) fn inside(&self) -> usize {
+        self.inner.inside.load(SeqCst)
+    }
+
+    pub(crate) fn most(&self) -> usize {
+        self.inner.most.load(SeqCst)
+    }
+
+    pub(crate) fn finished(&self) -> usize {
+        self.inner.finished.load(SeqCst)
+    }
+}
+
+struct Inside(Floor);
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        self.0.inner.inside.fetch_sub(1, SeqCst);
+    }
+}
+
+/// A service of requests; its futures are `Send`.
+pub(crate) trait Works:
+    Service<u64, Response = u64, Error = BoxError, Future: Send> + Clone + Send + 'static
+{
+}
+
+impl<S> Works for S where S: Service<u64, Response = u64, Error = BoxError, Future: Send> + Clone + Send + 'static {}
+
+/// Makes a service of requests that work for a second each.
+pub(crate) fn works(floor: &Floor) -> impl Works + use<> {
+    works_for(floor, Duration::from_secs(1))
+}
+
+/// Makes a service of requests that work for a while each.
+pub(crate) fn works_for(floor: &Floor, time: Duration) -> impl Works + use<> {
+    let floor = floor.clone();
+    service_fn(move |request: u64| {
+        let floor = floor.clone();
+        async move {
+            floor.work(time).await;
+            Ok(request)
+        }
+    })
+}
+
+/// Makes a service of requests that work until they are dropped.
+pub(crate) fn works_forever(floor: &Floor) -> impl Works + use<> {
+    let floor = floor.clone();
+    service_fn(move |request: u64| {
+        let floor = floor.clone();
+        async move {
+            floor.work_forever().await;
+            Ok(request)
+        }
+    })
+}
+
+/// Keeps what is logged, a line each: level, message, fields.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
+
+impl Log {
+    pub(crate) fn lines(&self) -> Vec<String> {
+        self.0.lock().unwrap().clone()
+    }
+}
+
+impl tracing::Subscriber for Log {
+    fn enabled(&self, _metadata: &tracing::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn new_span(&self, _span: &tracing::span::Attributes<'_>) -> tracing::span::Id {
+        tracing::span::Id::from_u64(1)
+    }
+
+    fn record(&self, _span: &tracing::span::Id, _values: &tracing::span::Record<'_>) {}
+
+    fn record_follows_from(&self, _span: &tracing::span::Id, _follows: &tracing::span::Id) {}
+
+    fn event(&self, event: &tracing::Event<'_>) {
+        let mut line = event.metadata().level().to_string();
+        event.record(&mut |field: &tracing::field::Field, value: &dyn Debug| {
+            line.push_str(&format!(" {field}={value:?}"));
+        });
+        self.0.lock().unwrap().push(line);
+    }
+
+    fn enter(&self, _span: &tracing::span::Id) {}
+
+    fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+/// Waits for what should come soon, and fails instead of hanging.
+#[track_caller]
+pub(crate) fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let here = Location::caller();
+    async move {
+        match tokio::time::timeout(Duration::from_secs(20), future).await {
+            Ok(output) => output,
+            Err(_) => panic!("waited in vain at {here}"),
+        }
+    }
+}
+
+/// Waits for a condition, and fails when it does not come about.
+pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
+    for _ in 0..1_000 {
+        if condition() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("waited in vain until {what}");
+}
+
+/// Waits until nobody holds a key.
+pub(crate) async fn until_free(manager: &LockManager, key: &str) {
+    for _ in 0..1_000 {
+        if !manager.is_locked(key).await.unwrap() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("waited in vain until {key:?} was free");
+}
+
+/// Polls a future once.
+pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
+    std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))
+}
+
+/// Returns the error of a lock inside a boxed one.
+pub(crate) fn lock_error(error: &BoxError) -> &lock_core::Error {
+    error.downcast_ref().unwrap_or_else(|| panic!("no error of the lock: {error}"))
+}
