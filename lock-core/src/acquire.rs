@@ -8,8 +8,8 @@ use std::{
 };
 
 use crate::{
-    backend::{self, Answer, Operation, Outcome, Release, Reply},
-    cleanup::Doubt,
+    backend::{self, Answer, Operation, Outcome, Reply},
+    cleanup::{Doubt, Parting},
     clock::{Moment, Sleep},
     engine::{self, Engine},
     error::{Error, ErrorKind},
@@ -178,9 +178,9 @@ impl Attempt {
 impl Drop for Attempt {
     fn drop(&mut self) {
         if !self.answered {
-            let release = Release::new(self.asked.key.clone(), self.token);
+            let parting = Parting::at_once(self.asked.key.clone(), self.token);
             let until = self.asked.terms.ttl.end(self.engine.now());
-            self.engine.clean_up(release, Doubt { until, unanswered_since: Some(self.epoch) });
+            self.engine.clean_up(parting, Doubt { until, unanswered_since: Some(self.epoch) });
         }
     }
 }

@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use slab::Slab;
 
-use crate::{backend::Release, clock::Moment};
+use crate::{backend::Release, clock::Moment, key::LockKey, token::Token};
 
 /// The tokens to release, and when to try each again.
 #[derive(Debug, Default)]
@@ -20,9 +20,33 @@ pub(crate) struct CleanUp {
 
 #[derive(Debug)]
 struct Entry {
-    release: Release,
+    parting: Parting,
     doubt: Doubt,
     tries: u32,
+}
+
+/// A token that is over, and how its key is to be left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parting {
+    pub(crate) key: LockKey,
+    pub(crate) token: Token,
+    /// Until when the key stays busy all the same; past for one that is free at once.
+    pub(crate) keep_until: Moment,
+}
+
+impl Parting {
+    /// A key that is free at once.
+    pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
+        Self { key, token, keep_until: Moment::from_origin(Duration::ZERO) }
+    }
+
+    /// The request to send now.
+    pub(crate) fn release(&self, now: Moment) -> Release {
+        // In whole milliseconds, rounded up: shorter than asked for is what nobody wants.
+        let left = self.keep_until.since(now).as_micros().div_ceil(1_000);
+        let after = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+        Release::new(self.key.clone(), self.token).after(after)
+    }
 }
 
 /// What must be true before a token can be forgotten.
@@ -46,8 +70,8 @@ pub(crate) struct Try {
 
 impl CleanUp {
     /// Adds a token; it is due at once.
-    pub(crate) fn push(&mut self, release: Release, doubt: Doubt, now: Moment) {
-        let entry = self.entries.insert(Entry { release, doubt, tries: 0 });
+    pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
+        let entry = self.entries.insert(Entry { parting, doubt, tries: 0 });
         self.waiting.insert((now, entry));
     }
 
@@ -68,7 +92,7 @@ impl CleanUp {
             && at <= now
         {
             self.waiting.pop_first();
-            due.push(Try { entry, release: self.entries[entry].release.clone() });
+            due.push(Try { entry, release: self.entries[entry].parting.release(now) });
         }
         due
     }
@@ -111,7 +135,6 @@ const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{key::LockKey, token::Token};
 
     fn at(ms: u64) -> Moment {
         Moment::from_origin(Duration::from_millis(ms))
@@ -119,8 +142,8 @@ mod tests {
 
     fn with(unanswered_since: Option<u64>) -> CleanUp {
         let mut list = CleanUp::default();
-        let release = Release::new(LockKey::new("k").unwrap(), Token::from_random(1));
-        list.push(release, Doubt { until: at(1_000), unanswered_since }, at(0));
+        let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
+        list.push(parting, Doubt { until: at(1_000), unanswered_since }, at(0));
         list
     }
 

@@ -51,6 +51,7 @@ impl Suite<'_> {
         self.answers_an_empty_batch().await;
         self.excludes_others().await;
         self.frees_a_key_only_by_its_token().await;
+        self.leaves_a_released_key_to_expire().await;
         self.expires_silent_holders().await;
         self.renews_and_never_shortens().await;
         self.gives_rising_fencing_tokens().await;
@@ -87,6 +88,17 @@ impl Suite<'_> {
         assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
         assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a second release finds nothing");
         assert!(self.acquire(&key, two, LONG).await.is_some(), "a released key is free");
+    }
+
+    async fn leaves_a_released_key_to_expire(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        let leave = |token| Operation::Release(Release::new(key.clone(), token).after(SHORT));
+        assert_eq!(self.call(leave(two)).await, Outcome::Gone, "another token leaves nothing");
+        assert_eq!(self.call(leave(one)).await, Outcome::Released);
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "a key that was left to expire is still busy");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, two, LONG).await.is_some(), "and free when its time is over");
     }
 
     async fn expires_silent_holders(&mut self) {

@@ -15,8 +15,8 @@ use rand::{RngExt, SeedableRng, rngs::StdRng};
 use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
-    backend::{Answer, Backend, Operation, Outcome, Release, Renew, Reply},
-    cleanup::{CleanUp, Doubt},
+    backend::{Answer, Backend, Operation, Outcome, Renew, Reply},
+    cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -65,6 +65,7 @@ pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Duration,
     pub(crate) since: &'static Location<'static>,
 }
 
@@ -166,6 +167,8 @@ impl Engine {
     ) -> Result<(HoldId, Arc<Hold>), Error> {
         let now = self.now();
         let latest = terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold);
+        let keep_until =
+            if terms.at_least.is_zero() { Moment::from_origin(Duration::ZERO) } else { now + terms.at_least };
         let hold = Arc::new(Hold::new(
             key.clone(),
             FencingToken::new(fence),
@@ -178,7 +181,7 @@ impl Engine {
         if state.shut_down {
             return Err(Error::new(ErrorKind::ShutDown, "acquire").on(key));
         }
-        let id = state.tenures.enter(token, terms.ttl, terms.renewal, Arc::clone(&hold), sent);
+        let id = state.tenures.enter(token, terms.ttl, terms.renewal, Arc::clone(&hold), sent, keep_until);
         self.core.wake_for_timers(state);
         Ok((id, hold))
     }
@@ -188,23 +191,23 @@ impl Engine {
         let mut state = self.core.state();
         if let Some(tenure) = state.tenures.leave(hold) {
             let doubt = tenure.doubt();
-            state.cleanup.push(Release::new(tenure.key, tenure.token), doubt, self.now());
+            state.cleanup.push(tenure.parting(), doubt, self.now());
             self.core.wake.notify_one();
             self.core.settled.notify_waiters();
         }
     }
 
     /// Ends a hold and gives its token to the caller, who must release it or hand it on.
-    pub(crate) fn leave(&self, hold: HoldId) -> Option<(Release, Doubt, Ttl)> {
+    pub(crate) fn leave(&self, hold: HoldId) -> Option<(Parting, Doubt, Ttl)> {
         let tenure = self.core.state().tenures.leave(hold)?;
         self.core.settled.notify_waiters();
         let (doubt, ttl) = (tenure.doubt(), tenure.ttl);
-        Some((Release::new(tenure.key, tenure.token), doubt, ttl))
+        Some((tenure.parting(), doubt, ttl))
     }
 
     /// Releases a token until that is known to have worked.
-    pub(crate) fn clean_up(&self, release: Release, doubt: Doubt) {
-        self.core.state().cleanup.push(release, doubt, self.now());
+    pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
+        self.core.state().cleanup.push(parting, doubt, self.now());
         self.core.wake.notify_one();
     }
 
@@ -305,9 +308,9 @@ impl Core {
     pub(crate) fn bury(&self, state: &mut State, ended: impl IntoIterator<Item = Ended>) {
         let now = self.clock.now();
         let mut any = false;
-        for Ended { release, doubt, reason } in ended {
-            tracing::warn!(key = %release.key, %reason, "lease lost");
-            state.cleanup.push(release, doubt, now);
+        for Ended { parting, doubt, reason } in ended {
+            tracing::warn!(key = %parting.key, %reason, "lease lost");
+            state.cleanup.push(parting, doubt, now);
             any = true;
         }
         if any {

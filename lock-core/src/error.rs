@@ -87,6 +87,8 @@ pub enum Argument {
     RenewEvery,
     /// The longest hold: above zero.
     MaxHold,
+    /// The least time that the key stays busy: at most 100 years.
+    AtLeast,
     /// The text of a [`Handover`](crate::Handover).
     Handover,
 }
@@ -242,6 +244,7 @@ impl fmt::Display for Argument {
             Self::Ttl => "the ttl",
             Self::RenewEvery => "the renewal interval",
             Self::MaxHold => "the longest hold",
+            Self::AtLeast => "the least time that the key stays busy",
             Self::Handover => "the handover",
         })
     }

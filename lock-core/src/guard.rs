@@ -169,9 +169,9 @@ impl LockGuard {
             self.engine.leave(id)
         });
         match left {
-            Some((release, doubt, _)) => {
+            Some((parting, doubt, _)) => {
                 hold.lose(LossReason::Released);
-                Release::new(Arc::clone(&self.engine), release, doubt)
+                Release::new(Arc::clone(&self.engine), parting, doubt)
             }
             None => Release::lost(Arc::clone(&self.engine), &hold.key, hold.lose(LossReason::Expired)),
         }
@@ -205,9 +205,9 @@ impl LockGuard {
         let lost = |reason| Error::lost("hand over", &hold.key, reason);
         hold.check().map_err(lost)?;
         let left = self.id.take().and_then(|id| self.engine.leave(id));
-        let (release, _, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
+        let (parting, _, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
         hold.lose(LossReason::Released);
-        Ok(Handover::new(release.key, release.token, ttl))
+        Ok(Handover::new(parting.key, parting.token, ttl))
     }
 
     /// Runs `work` for as long as the lease is held, then releases it: the same as

@@ -94,7 +94,7 @@ pub use crate::{
     manager::LockManager,
     release::{Release, ReleaseAll},
     request::LockRequest,
-    scope::Protected,
+    scope::{OnLost, Protected},
     token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
     validity::{MAX_TTL, MIN_TTL},
 };

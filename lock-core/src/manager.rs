@@ -280,6 +280,7 @@ impl LockManager {
             options: self.settings.options,
             from: None,
             since: Location::caller(),
+            label: "",
         }
     }
 }

@@ -7,8 +7,8 @@ use std::{
 };
 
 use crate::{
-    backend::{self, Answer, BackendError, Operation, Outcome, Reply},
-    cleanup::Doubt,
+    backend::{Answer, BackendError, Operation, Outcome, Reply},
+    cleanup::{Doubt, Parting},
     engine::{self, Engine},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -34,13 +34,13 @@ enum Step {
 
 /// What the engine must release if this future does not.
 struct Pending {
-    release: backend::Release,
+    parting: Parting,
     doubt: Doubt,
 }
 
 impl Release {
-    pub(crate) fn new(engine: Arc<Engine>, release: backend::Release, doubt: Doubt) -> Self {
-        Self { engine, step: Step::Begin(Pending { release, doubt }) }
+    pub(crate) fn new(engine: Arc<Engine>, parting: Parting, doubt: Doubt) -> Self {
+        Self { engine, step: Step::Begin(Pending { parting, doubt }) }
     }
 
     pub(crate) fn lost(engine: Arc<Engine>, key: &LockKey, reason: LossReason) -> Self {
@@ -48,7 +48,7 @@ impl Release {
     }
 
     fn finish(&mut self, pending: Pending, result: Result<Answer, BackendError>) -> Result<(), Error> {
-        let key = pending.release.key.clone();
+        let key = pending.parting.key.clone();
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
             Ok(Outcome::Released) => Ok(()),
@@ -61,7 +61,7 @@ impl Release {
             Ok(outcome) => Err(Error::backend(RELEASE, Some(&key), engine::unexpected(outcome))),
             Err(error) => {
                 if error.kind() != ErrorKind::WrongType {
-                    self.engine.clean_up(pending.release, pending.doubt);
+                    self.engine.clean_up(pending.parting, pending.doubt);
                 }
                 Err(Error::backend(RELEASE, Some(&key), error))
             }
@@ -82,11 +82,12 @@ impl Future for Release {
                     if let Err(error) = this.engine.admit(RELEASE)
                         && error.kind() != ErrorKind::ShutDown
                     {
-                        let key = pending.release.key.clone();
-                        this.engine.clean_up(pending.release, pending.doubt);
+                        let key = pending.parting.key.clone();
+                        this.engine.clean_up(pending.parting, pending.doubt);
                         return Poll::Ready(Err(error.on(&key)));
                     }
-                    let reply = this.engine.call(vec![Operation::Release(pending.release.clone())]);
+                    let release = pending.parting.release(this.engine.now());
+                    let reply = this.engine.call(vec![Operation::Release(release)]);
                     this.step = Step::Calling(pending, reply);
                 }
                 Step::Calling(pending, mut reply) => {
@@ -106,7 +107,7 @@ impl Future for Release {
 impl Drop for Release {
     fn drop(&mut self) {
         if let Step::Begin(pending) | Step::Calling(pending, _) = std::mem::replace(&mut self.step, Step::Finished) {
-            self.engine.clean_up(pending.release, pending.doubt);
+            self.engine.clean_up(pending.parting, pending.doubt);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::{
     lease::Lease,
     leases::Leases,
     token::Token,
-    validity::{Renewal, Ttl},
+    validity::{MAX_TTL, Renewal, Ttl},
 };
 
 /// A request for a lease: its options, and the ways to make it.
@@ -47,6 +47,8 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) from: Option<Token>,
     /// Where in the user's code the request was begun.
     pub(crate) since: &'static Location<'static>,
+    /// What it is called where keys would be too many.
+    pub(crate) label: &'static str,
 }
 
 /// What a request asks for; the manager has one with its defaults.
@@ -56,6 +58,7 @@ pub(crate) struct Options {
     pub(crate) wait: Wait,
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Duration,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -78,6 +81,7 @@ impl Default for Options {
             wait: Wait::Atmost(Duration::from_secs(10)),
             renewal: Renewal::ThirdOfTtl,
             max_hold: None,
+            at_least: Duration::ZERO,
         }
     }
 }
@@ -126,8 +130,53 @@ impl<K> LockRequest<K> {
         self
     }
 
+    /// Keeps the key busy for at least this long from the moment it was acquired, even if the holder is done sooner: for
+    /// a job that several machines start at about the same time, and that is to run once. At most 100 years. Default:
+    /// zero.
+    ///
+    /// A holder that is done sooner still gives the lease back: the key is then left to expire at that time, whatever
+    /// becomes of the process. A lease that was lost or handed over does not keep the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let nightly = || manager.lock("nightly").at_least(Duration::from_secs(60)).wait(Duration::ZERO);
+    /// nightly().run(async |_| println!("cleaning up")).await?;
+    /// assert!(nightly().try_acquire().await?.is_none()); // another machine, a second later
+    /// # Ok(()) }
+    /// ```
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.options.at_least = at_least;
+        self
+    }
+
+    /// Names the request in metrics, where a name per key would be too many: the template of its keys (`goods:<id>`), or
+    /// what the lock is for. Default: empty. The macro gives its template, the layer its name.
+    pub fn label(mut self, label: &'static str) -> Self {
+        self.label = label;
+        self
+    }
+
+    /// Returns whether the request tries only once: its wait is zero.
+    #[must_use]
+    pub fn tries_once(&self) -> bool {
+        self.options.wait == Wait::Atmost(Duration::ZERO)
+    }
+
+    /// Sets the place that [`ErrorKind::WouldDeadlock`] names, for code that asks on behalf of other code.
+    #[doc(hidden)]
+    pub fn asked_at(mut self, place: &'static Location<'static>) -> Self {
+        self.since = place;
+        self
+    }
+
     fn terms(&self) -> Result<Terms, Error> {
-        let Options { ttl, renewal, max_hold, .. } = self.options;
+        let Options { ttl, renewal, max_hold, at_least, .. } = self.options;
         let ttl = Ttl::new(ttl).map_err(|detail| Error::invalid(Argument::Ttl, "acquire", detail))?;
         if let Renewal::Every(interval) = renewal
             && (interval.is_zero() || interval >= ttl.get())
@@ -138,7 +187,10 @@ impl<K> LockRequest<K> {
         if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
             return Err(Error::invalid(Argument::MaxHold, "acquire", "a longest hold of zero leaves no time to work"));
         }
-        Ok(Terms { ttl, renewal, max_hold, since: self.since })
+        if at_least > MAX_TTL {
+            return Err(Error::invalid(Argument::AtLeast, "acquire", "keeping a key busy for more than 100 years"));
+        }
+        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since })
     }
 }
 
@@ -266,6 +318,7 @@ impl LockRequest<Vec<LockKey>> {
             options: self.options,
             from: None,
             since: self.since,
+            label: self.label,
         }
     }
 }

@@ -41,6 +41,9 @@ pin_project! {
             #[pin]
             work: F,
             guard: Guard,
+            on_lost: OnLost,
+            // Which lease was lost, if the work goes on all the same.
+            lost: Option<(LockKey, LossReason)>,
             // What the task holds while it polls the work; known from the first poll on.
             held: Option<Held>,
         },
@@ -50,6 +53,20 @@ pin_project! {
         },
         Finished,
     }
+}
+
+/// What becomes of scoped work when its lease is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The work is dropped where it stands, and the error returned.
+    #[default]
+    Cancel,
+    /// The work runs to its end, and then the error is returned in place of its result: for work that must not be
+    /// broken off. Somebody else may do the same work meanwhile.
+    Finish,
+    /// Nobody looks; the work's result is returned.
+    Ignore,
 }
 
 /// One guard or several.
@@ -66,11 +83,44 @@ enum Releasing {
 
 impl<F: Future> Protected<F> {
     pub(crate) fn new(guard: LockGuard, work: F) -> Self {
-        Self { state: State::Working { work, guard: Guard::One(guard), held: None } }
+        Self::working(Guard::One(guard), work)
     }
 
     pub(crate) fn all(guard: LockAllGuard, work: F) -> Self {
-        Self { state: State::Working { work, guard: Guard::All(guard), held: None } }
+        Self::working(Guard::All(guard), work)
+    }
+
+    fn working(guard: Guard, work: F) -> Self {
+        Self { state: State::Working { work, guard, on_lost: OnLost::Cancel, lost: None, held: None } }
+    }
+
+    /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("report").await?;
+    /// let mut done = false;
+    /// let work = async {
+    ///     manager.force_release("report").await?;
+    ///     tokio::task::yield_now().await;
+    ///     done = true; // not reached with `OnLost::Cancel`
+    ///     Ok::<_, lock_core::Error>(())
+    /// };
+    /// let lost = guard.protect(work).on_lost(OnLost::Finish).await;
+    /// assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    /// assert!(done);
+    /// # Ok(()) }
+    /// ```
+    pub fn on_lost(mut self, policy: OnLost) -> Self {
+        if let State::Working { on_lost, .. } = &mut self.state {
+            *on_lost = policy;
+        }
+        self
     }
 }
 
@@ -81,14 +131,24 @@ impl<F: Future> Future for Protected<F> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProj::Working { work, guard, held } => {
-                    if let Poll::Ready((key, reason)) = guard.poll_lost(cx) {
-                        // The work is dropped here, and the guard after it.
-                        state.set(State::Finished);
-                        return Poll::Ready(Err(Error::lost("keep", &key, reason)));
+                StateProj::Working { work, guard, on_lost, lost, held } => {
+                    if *on_lost != OnLost::Ignore
+                        && lost.is_none()
+                        && let Poll::Ready(ended) = guard.poll_lost(cx)
+                    {
+                        if *on_lost == OnLost::Cancel {
+                            // The work is dropped here, and the guard after it.
+                            state.set(State::Finished);
+                            return Poll::Ready(Err(Error::lost(KEEP, &ended.0, ended.1)));
+                        }
+                        *lost = Some(ended);
                     }
                     let held = held.get_or_insert_with(|| Held::enter(guard)).clone();
                     let output = ready!(HELD.sync_scope(held, || work.poll(cx)));
+                    if let Some((key, reason)) = lost.take() {
+                        state.set(State::Finished);
+                        return Poll::Ready(Err(Error::lost(KEEP, &key, reason)));
+                    }
                     let owned = state.as_mut().project_replace(State::Finished);
                     let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
                     state.set(State::Releasing { release: guard.release(), output: Some(output) });
@@ -148,6 +208,8 @@ impl Releasing {
         }
     }
 }
+
+const KEEP: &str = "keep";
 
 tokio::task_local! {
     static HELD: Held;

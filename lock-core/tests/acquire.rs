@@ -280,3 +280,34 @@ async fn bad_input_42_many_keys_leave_nothing_behind() {
     support::eventually_free(&manager, "k:99999").await;
     assert_eq!(manager.force_release_all("").await.unwrap(), 0);
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_key_can_be_kept_busy_for_longer_than_the_work() {
+    let (manager, backend) = support::counted();
+    for (round, way) in ["release", "drop", "drop with a failure", "run"].into_iter().enumerate() {
+        let key = format!("job:{round}");
+        let request = manager.lock(&key).ttl(ms(500)).at_least(secs(60));
+        let before = Instant::now();
+        match way {
+            "run" => request.run(async |_| sleep(secs(1)).await).await.unwrap(),
+            "release" => request.await.unwrap().release().await.unwrap(),
+            "drop" => drop(request.await.unwrap()),
+            _ => {
+                let guard = request.await.unwrap();
+                backend.next([support::Fate::Fail]);
+                drop(guard);
+            }
+        }
+        sleep(secs(58)).await;
+        assert!(manager.is_locked(&key).await.unwrap(), "{way}");
+        let next = manager.lock(&key).wait(secs(30)).await.unwrap();
+        assert!((secs(60)..secs(61)).contains(&before.elapsed()), "{way}: {:?}", before.elapsed());
+        next.release().await.unwrap();
+    }
+    let longer = manager.lock("longer").at_least(ms(100)).await.unwrap();
+    sleep(ms(200)).await;
+    longer.release().await.unwrap();
+    assert!(!manager.is_locked("longer").await.unwrap(), "a longer hold is released as ever");
+    let error = manager.lock("k").at_least(Duration::MAX).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::AtLeast));
+}

@@ -12,7 +12,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
 use tokio::time::{Instant, sleep, timeout};
 
 use support::{Fate, ms, secs};
@@ -250,4 +250,27 @@ async fn shutdown_without_holders_is_at_once() {
     assert_eq!(manager.shutdown(secs(30)).await, 0);
     assert!(before.elapsed() < ms(10), "{:?}", before.elapsed());
     assert_eq!(LockManager::in_memory().shutdown(secs(30)).await, 0, "also where the engine never ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_may_be_let_finish_or_go_on_unwatched_when_its_lease_is_lost() {
+    let manager = LockManager::in_memory();
+    for (policy, expected) in [
+        (OnLost::Cancel, (false, Err(ErrorKind::Lost(LossReason::Forced)))),
+        (OnLost::Finish, (true, Err(ErrorKind::Lost(LossReason::Forced)))),
+        (OnLost::Ignore, (true, Ok("done"))),
+    ] {
+        let mut finished = false;
+        let guard = manager.lock("k").await.unwrap();
+        let work = async {
+            manager.force_release("k").await.unwrap();
+            sleep(secs(1)).await;
+            finished = true;
+            "done"
+        };
+        let result = guard.protect(work).on_lost(policy).await.map_err(|error| error.kind());
+        assert_eq!((finished, result), expected, "{policy:?}");
+    }
+    let kept = manager.lock("k").await.unwrap().protect(async { "done" }).on_lost(OnLost::Finish).await;
+    assert_eq!(kept.unwrap(), "done");
 }

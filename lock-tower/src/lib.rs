@@ -83,7 +83,7 @@
 //!
 //! 1. The [`KeyExtractor`], mostly a closure, looks at the request and gives its key, refuses the request, or lets it
 //!    through without a lock. Only a `None` lets it through.
-//! 2. The layer acquires the key, waiting in line for at most [`wait`](LockLayer::wait). If it cannot, the service is
+//! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
 //! 3. The service is called, with the lease in the request where the protocol has a place for it ([`Http`]).
 //! 4. The lease is released, and then the response goes out. Should the lease have been lost, the work is dropped

@@ -138,7 +138,13 @@ impl State {
                 _ => Outcome::Gone,
             },
             Operation::Release(release) => match self.held(&release.key, now) {
-                Some(entry) if entry.token == release.token => self.remove(&release.key),
+                Some(entry) if entry.token == release.token => {
+                    if release.after.is_zero() {
+                        return self.remove(&release.key);
+                    }
+                    entry.expires = now + release.after;
+                    Outcome::Released
+                }
                 _ => Outcome::Gone,
             },
             Operation::Inspect { key } => match self.held(key, now) {

@@ -71,7 +71,8 @@ pub enum Operation {
     /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
     /// [`Outcome::Gone`].
     Renew(Renew),
-    /// Deletes the key, if it is held with the token. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    /// Deletes the key, or leaves it to expire, if it is held with the token. Answers [`Outcome::Released`] or
+    /// [`Outcome::Gone`].
     Release(Release),
     /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
     Inspect {
@@ -118,7 +119,7 @@ pub struct Renew {
     pub ttl: Duration,
 }
 
-/// Deletes `key` if it is held with `token`.
+/// Deletes `key` if it is held with `token`, or leaves it to expire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
@@ -126,6 +127,9 @@ pub struct Release {
     pub key: LockKey,
     /// The proof of holding.
     pub token: Token,
+    /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
+    /// have; whole milliseconds.
+    pub after: Duration,
 }
 
 impl Acquire {
@@ -155,7 +159,14 @@ impl Release {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token) -> Self {
-        Self { key, token }
+        Self { key, token, after: Duration::ZERO }
+    }
+
+    /// Leaves the key to expire after a time instead of deleting it.
+    #[must_use]
+    pub fn after(mut self, after: Duration) -> Self {
+        self.after = after;
+        self
     }
 }
 
@@ -208,7 +219,7 @@ pub enum Outcome {
         /// The time to the expiry by the backend's clock.
         remaining: Duration,
     },
-    /// The key was deleted.
+    /// The key was deleted, or left to expire.
     Released,
     /// The key is free, or held with another token.
     Gone,

@@ -5,8 +5,8 @@ use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 use slab::Slab;
 
 use crate::{
-    backend::{Outcome, Release, Renew},
-    cleanup::Doubt,
+    backend::{Outcome, Renew},
+    cleanup::{Doubt, Parting},
     clock::Moment,
     error::LossReason,
     key::LockKey,
@@ -34,6 +34,8 @@ pub(crate) struct Tenure {
     renewing: bool,
     /// Renewals that failed since the last success.
     failures: u32,
+    /// Until when the key stays busy even if the hold ends sooner.
+    keep_until: Moment,
     doubt: Doubt,
 }
 
@@ -63,7 +65,7 @@ pub(crate) struct Renewing {
 /// A tenure that ended by itself: its token must be released.
 #[derive(Debug)]
 pub(crate) struct Ended {
-    pub(crate) release: Release,
+    pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
 }
@@ -88,8 +90,17 @@ impl Tenures {
         self.slab.len()
     }
 
-    /// Enters a tenure that begins with `hold`, for a request that was sent at `sent`.
-    pub(crate) fn enter(&mut self, token: Token, ttl: Ttl, renewal: Renewal, hold: Arc<Hold>, sent: Moment) -> HoldId {
+    /// Enters a tenure that begins with `hold`, for a request that was sent at `sent`; its key stays busy until
+    /// `keep_until` even if it ends sooner.
+    pub(crate) fn enter(
+        &mut self,
+        token: Token,
+        ttl: Ttl,
+        renewal: Renewal,
+        hold: Arc<Hold>,
+        sent: Moment,
+        keep_until: Moment,
+    ) -> HoldId {
         let key = hold.key.clone();
         let doubt = Doubt { until: ttl.end(sent), unanswered_since: None };
         let mut tenure = Tenure {
@@ -102,6 +113,7 @@ impl Tenures {
             renew_at: Moment::NEVER,
             renewing: false,
             failures: 0,
+            keep_until,
             doubt,
         };
         tenure.plan_renewal(sent);
@@ -242,7 +254,7 @@ impl Tenures {
     fn end(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.remove(id)?;
         let reason = tenure.hold.lose(reason);
-        Some(Ended { release: Release::new(tenure.key, tenure.token), doubt: tenure.doubt, reason })
+        Some(Ended { parting: Parting::at_once(tenure.key, tenure.token), doubt: tenure.doubt, reason })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {
@@ -261,6 +273,11 @@ impl Tenures {
 }
 
 impl Tenure {
+    /// How its key is to be left by its holder.
+    pub(crate) fn parting(&self) -> Parting {
+        Parting { key: self.key.clone(), token: self.token, keep_until: self.keep_until }
+    }
+
     /// What must be true before the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
@@ -313,7 +330,7 @@ mod tests {
         let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
         let (key, fence) = (LockKey::new(key).unwrap(), FencingToken::new(1));
         let hold = Hold::new(key, fence, Location::caller(), Arc::new(Still), ttl.deadline(at(0)), Moment::NEVER);
-        tenures.enter(Token::from_random(1), ttl, Renewal::ThirdOfTtl, Arc::new(hold), at(0))
+        tenures.enter(Token::from_random(1), ttl, Renewal::ThirdOfTtl, Arc::new(hold), at(0), at(0))
     }
 
     #[test]

@@ -42,7 +42,9 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
             Operation::Renew(renew) => {
                 call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(0).arg("")
             }
-            Operation::Release(release) => call.arg("release").arg(release.token.reveal()).arg(0).arg(0).arg(""),
+            Operation::Release(release) => {
+                call.arg("release").arg(release.token.reveal()).arg(millis(release.after)).arg(0).arg("")
+            }
             Operation::Inspect { .. } => call.arg("inspect").arg("").arg(0).arg(0).arg(""),
             Operation::Force { foreign, .. } => call.arg("force").arg("").arg(0).arg(u8::from(*foreign)).arg(""),
         };

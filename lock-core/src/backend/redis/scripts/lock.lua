@@ -2,7 +2,8 @@
 --
 -- KEYS  1: the counter of fencing tokens; 1 + i: the key of item i.
 -- ARGV  1: the mark that our tokens begin with; then five for each item:
---       operation, token, ttl in ms, size of the block, token to take the key from ('' for none).
+--       operation, token, ttl in ms (of a release: how long to keep the key, 0 to delete it), size of the block, token to
+--       take the key from ('' for none).
 -- Reply one array per item: {'held', first fencing token, size}, {'busy', PTTL, 1 if foreign}, {'renewed', PTTL},
 --       {'released'}, {'gone'}, {'error', message}.
 --
@@ -80,9 +81,12 @@ local function delete(key)
   return {'released'}
 end
 
-function operations.release(key, held, token)
+function operations.release(key, held, token, after)
   if held ~= token then return {'gone'} end
-  return delete(key)
+  if after == 0 then return delete(key) end
+  local failed = write('PEXPIRE', key, after)
+  if failed then return {'error', failed} end
+  return {'released'}
 end
 
 function operations.inspect(key, held)
