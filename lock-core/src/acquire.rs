@@ -15,6 +15,7 @@ use crate::{
     error::{Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
+    metrics,
     queue::polling::Polling,
     request::{Asked, LockRequest, Wait},
     scope,
@@ -36,6 +37,15 @@ pub struct Acquire {
     /// When the wait is over; known from the first poll on.
     give_up: Moment,
     polling: Polling,
+    /// Made with the first poll.
+    watch: Option<Watch>,
+}
+
+/// What shows an acquire to those who look in.
+struct Watch {
+    began: Moment,
+    waiting: metrics::Waiting,
+    span: tracing::Span,
 }
 
 enum Step {
@@ -47,7 +57,16 @@ enum Step {
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, step: Step::Begin, give_up: Moment::NEVER, polling: Polling::default() }
+        Self { request, step: Step::Begin, give_up: Moment::NEVER, polling: Polling::default(), watch: None }
+    }
+
+    fn watch(&mut self) -> &mut Watch {
+        let LockRequest { engine, keys, label, .. } = &self.request;
+        self.watch.get_or_insert_with(|| Watch {
+            began: engine.now(),
+            waiting: metrics::Waiting::begin(label),
+            span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
+        })
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
@@ -128,8 +147,19 @@ impl Future for Acquire {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
         let engine = Arc::clone(&this.request.engine);
+        let span = this.watch().span.clone();
+        let entered = span.enter();
         let result = ready!(engine.enter(|| this.poll_inner(cx)));
         this.step = Step::Finished;
+        if let Some(Watch { began, mut waiting, .. }) = this.watch.take() {
+            let waited = engine.now().since(began);
+            waiting.end(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
+                Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
+            }
+        }
+        drop(entered);
         Poll::Ready(result)
     }
 }
@@ -253,6 +283,12 @@ impl Wait {
             Self::Atmost(wait) => wait,
             Self::Forever => Duration::MAX,
         }
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("began", &self.began).finish_non_exhaustive()
     }
 }
 

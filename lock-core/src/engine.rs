@@ -67,6 +67,7 @@ pub(crate) struct Terms {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Duration,
     pub(crate) since: &'static Location<'static>,
+    pub(crate) label: &'static str,
 }
 
 impl Engine {
@@ -173,6 +174,7 @@ impl Engine {
             key.clone(),
             FencingToken::new(fence),
             terms.since,
+            terms.label,
             Arc::clone(&self.core.clock),
             terms.ttl.deadline(sent),
             latest,
@@ -181,6 +183,7 @@ impl Engine {
         if state.shut_down {
             return Err(Error::new(ErrorKind::ShutDown, "acquire").on(key));
         }
+        hold.begin(now);
         let id = state.tenures.enter(token, terms.ttl, terms.renewal, Arc::clone(&hold), sent, keep_until);
         self.core.wake_for_timers(state);
         Ok((id, hold))

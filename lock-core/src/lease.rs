@@ -14,6 +14,7 @@ use crate::{
     clock::{Clock, Moment},
     error::LossReason,
     key::LockKey,
+    metrics,
     token::FencingToken,
 };
 
@@ -141,6 +142,8 @@ pub(crate) struct Hold {
     pub(crate) fence: FencingToken,
     /// Where it was asked for, to be named when the same task asks again.
     pub(crate) since: &'static Location<'static>,
+    /// What it is called in metrics.
+    label: &'static str,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -154,6 +157,8 @@ struct State {
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     version: u32,
+    /// When it began; none for one that is not counted.
+    begun: Option<Moment>,
     wakers: Slab<Waker>,
 }
 
@@ -162,23 +167,29 @@ impl Hold {
         key: LockKey,
         fence: FencingToken,
         since: &'static Location<'static>,
+        label: &'static str,
         clock: Arc<dyn Clock>,
         deadline: Moment,
         latest: Moment,
     ) -> Self {
-        let state = State { ended: None, deadline, latest, version: 0, wakers: Slab::new() };
-        Self { key, fence, since, clock, state: Mutex::new(state) }
+        let state = State { ended: None, deadline, latest, version: 0, begun: None, wakers: Slab::new() };
+        Self { key, fence, since, label, clock, state: Mutex::new(state) }
+    }
+
+    /// Counts it as held from now on.
+    pub(crate) fn begin(&self, now: Moment) {
+        self.state().begun = Some(now);
+        metrics::begun(self.label);
     }
 
     /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
     pub(crate) fn check(&self) -> Result<(), LossReason> {
         let now = self.clock.now();
-        let mut state = self.state();
-        let ended = state.settle(now);
-        let wakers = state.take_wakers_if(ended.is_some());
-        drop(state);
-        wake(wakers);
-        ended.map_or(Ok(()), Err)
+        let state = self.state();
+        match state.ended.or_else(|| state.over(now)) {
+            Some(reason) => Err(self.end_with(state, reason, now)),
+            None => Ok(()),
+        }
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -199,19 +210,40 @@ impl Hold {
 
     /// Ends the hold, unless it has ended before; returns the reason that stands.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
-        let mut state = self.state();
-        let reason = *state.ended.get_or_insert(reason);
-        let wakers = state.take_wakers_if(true);
+        let now = self.clock.now();
+        self.end_with(self.state(), reason, now)
+    }
+
+    fn end_with(&self, mut state: MutexGuard<'_, State>, reason: LossReason, now: Moment) -> LossReason {
+        if let Some(reason) = state.ended {
+            return reason;
+        }
+        state.ended = Some(reason);
+        let (wakers, begun) = (std::mem::take(&mut state.wakers), state.begun);
+        // A waker may run code of the user's executor: not under the lock.
         drop(state);
-        wake(wakers);
+        if let Some(begun) = begun {
+            let held = now.since(begun);
+            metrics::ended(self.label, reason, held);
+            if reason == LossReason::Released {
+                tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+            }
+        }
+        for (_, waker) in wakers {
+            waker.wake();
+        }
         reason
     }
 
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
     /// lapsed hold is not revived.
     pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Result<(), LossReason> {
-        self.check()?;
+        let now = self.clock.now();
         let mut state = self.state();
+        if let Some(reason) = state.ended.or_else(|| state.over(now)) {
+            return Err(self.end_with(state, reason, now));
+        }
+        metrics::renewed(self.label, state.deadline.since(now));
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
         }
@@ -249,26 +281,15 @@ impl Hold {
 }
 
 impl State {
-    fn settle(&mut self, now: Moment) -> Option<LossReason> {
-        if self.ended.is_none() {
-            if now >= self.latest {
-                self.ended = Some(LossReason::MaxHold);
-            } else if now >= self.deadline {
-                self.ended = Some(LossReason::Expired);
-            }
+    /// Why it is over at `now`, if it is.
+    fn over(&self, now: Moment) -> Option<LossReason> {
+        if now >= self.latest {
+            Some(LossReason::MaxHold)
+        } else if now >= self.deadline {
+            Some(LossReason::Expired)
+        } else {
+            None
         }
-        self.ended
-    }
-
-    fn take_wakers_if(&mut self, ended: bool) -> Slab<Waker> {
-        if ended { std::mem::take(&mut self.wakers) } else { Slab::new() }
-    }
-}
-
-/// Wakes outside of the lock: a waker may run code of the user's executor.
-fn wake(wakers: Slab<Waker>) {
-    for (_, waker) in wakers {
-        waker.wake();
     }
 }
 
@@ -308,7 +329,7 @@ mod tests {
         let clock = Arc::new(Hand::default());
         let key = LockKey::new("k").unwrap();
         let (fence, since) = (FencingToken::new(1), Location::caller());
-        (Hold::new(key, fence, since, Arc::clone(&clock) as _, at(1_000), at(5_000)), clock)
+        (Hold::new(key, fence, since, "", Arc::clone(&clock) as _, at(1_000), at(5_000)), clock)
     }
 
     #[test]

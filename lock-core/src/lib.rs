@@ -33,6 +33,29 @@
 //! even a wrong overlap would cost money, let the database refuse writes with an older
 //! [fencing token](FencingToken).
 //!
+//! # Looking in
+//!
+//! [`LockManager::inspect`] tells who has a key. `tracing` gets a span `lock.acquire` around every acquire and a span
+//! `lock.hold` around scoped work, both with the key, so that what the work logs can be found by it; an event at
+//! `DEBUG` for every lease that was acquired or released, and at `WARN` for every lease that was lost, every renewal
+//! that failed and every connection that broke. Tokens and passwords never appear.
+//!
+//! ## Metrics
+//!
+//! With the feature `metrics`, through the [`metrics`](https://docs.rs/metrics) facade. The label `lock` is the request's
+//! [`label`](LockRequest::label) (the macro gives its template, the layer its name), never a rendered key.
+//!
+//! | name | kind | meaning |
+//! | --- | --- | --- |
+//! | `lock_acquires_total` | counter, also label `outcome` | requests that ended: `acquired`, `busy`, `dropped`, or another kind of error |
+//! | `lock_wait_seconds` | histogram | from the first poll of an acquire to its answer |
+//! | `lock_waiting` | gauge | acquires under way |
+//! | `lock_held` | gauge | leases held |
+//! | `lock_hold_seconds` | histogram | from acquired to released or lost |
+//! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
+//! | `lock_renewal_slack_seconds` | histogram | what the old deadline had left when a renewal was answered: near zero, leases are about to be lost |
+//! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
+//!
 //! # When not to use it
 //!
 //! Inside one process a [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is simpler
@@ -47,6 +70,7 @@
 //! | `redis` (on by default) | `redis://` and `unix://` |
 //! | `tls` | `rediss://`, through rustls with the platform's certificates |
 //! | `macros` | the attribute `#[distributed_lock]` |
+//! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #[cfg(feature = "macros")]
@@ -69,6 +93,7 @@ mod key;
 mod lease;
 mod leases;
 mod manager;
+mod metrics;
 mod queue;
 mod release;
 mod renewal;

@@ -190,7 +190,7 @@ impl<K> LockRequest<K> {
         if at_least > MAX_TTL {
             return Err(Error::invalid(Argument::AtLeast, "acquire", "keeping a key busy for more than 100 years"));
         }
-        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since })
+        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
     }
 }
 

@@ -44,6 +44,7 @@ pin_project! {
             on_lost: OnLost,
             // Which lease was lost, if the work goes on all the same.
             lost: Option<(LockKey, LossReason)>,
+            span: tracing::Span,
             // What the task holds while it polls the work; known from the first poll on.
             held: Option<Held>,
         },
@@ -91,7 +92,8 @@ impl<F: Future> Protected<F> {
     }
 
     fn working(guard: Guard, work: F) -> Self {
-        Self { state: State::Working { work, guard, on_lost: OnLost::Cancel, lost: None, held: None } }
+        let span = guard.span();
+        Self { state: State::Working { work, guard, on_lost: OnLost::Cancel, lost: None, span, held: None } }
     }
 
     /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`].
@@ -131,13 +133,15 @@ impl<F: Future> Future for Protected<F> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProj::Working { work, guard, on_lost, lost, held } => {
+                StateProj::Working { work, guard, on_lost, lost, span, held } => {
+                    let entered = span.enter();
                     if *on_lost != OnLost::Ignore
                         && lost.is_none()
                         && let Poll::Ready(ended) = guard.poll_lost(cx)
                     {
                         if *on_lost == OnLost::Cancel {
                             // The work is dropped here, and the guard after it.
+                            drop(entered);
                             state.set(State::Finished);
                             return Poll::Ready(Err(Error::lost(KEEP, &ended.0, ended.1)));
                         }
@@ -145,6 +149,7 @@ impl<F: Future> Future for Protected<F> {
                     }
                     let held = held.get_or_insert_with(|| Held::enter(guard)).clone();
                     let output = ready!(HELD.sync_scope(held, || work.poll(cx)));
+                    drop(entered);
                     if let Some((key, reason)) = lost.take() {
                         state.set(State::Finished);
                         return Poll::Ready(Err(Error::lost(KEEP, &key, reason)));
@@ -190,6 +195,17 @@ impl Guard {
             let lost = holds().find(|hold| hold.check().is_err()).or_else(|| holds().next());
             (lost.expect("a guard has at least one key").key.clone(), reason)
         })
+    }
+
+    fn span(&self) -> tracing::Span {
+        match self {
+            Self::One(guard) => {
+                tracing::debug_span!("lock.hold", key = guard.key(), fencing_token = guard.fencing_token().get())
+            }
+            Self::All(guard) => {
+                tracing::debug_span!("lock.hold", keys = ?guard.guards().iter().map(|guard| guard.key()).collect::<Vec<_>>())
+            }
+        }
     }
 
     fn release(self) -> Releasing {

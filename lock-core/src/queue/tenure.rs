@@ -329,7 +329,7 @@ mod tests {
     fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
         let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
         let (key, fence) = (LockKey::new(key).unwrap(), FencingToken::new(1));
-        let hold = Hold::new(key, fence, Location::caller(), Arc::new(Still), ttl.deadline(at(0)), Moment::NEVER);
+        let hold = Hold::new(key, fence, Location::caller(), "", Arc::new(Still), ttl.deadline(at(0)), Moment::NEVER);
         tenures.enter(Token::from_random(1), ttl, Renewal::ThirdOfTtl, Arc::new(hold), at(0), at(0))
     }
 

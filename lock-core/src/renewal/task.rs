@@ -11,6 +11,7 @@ use crate::{
     clock::Moment,
     engine::{Core, State},
     error::ErrorKind,
+    metrics,
     queue::tenure::Renewing,
 };
 
@@ -129,6 +130,7 @@ impl State {
         match work {
             Work::Renew(renewals) => {
                 if let Err(error) = &result {
+                    metrics::renewal_failed();
                     tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
                 }
                 let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);

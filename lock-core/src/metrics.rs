@@ -1,0 +1,143 @@
+//! What the engine counts and measures, through the `metrics` facade (feature `metrics`; without it all of this is
+//! nothing). The crate's documentation has the table.
+
+use std::time::Duration;
+
+use crate::error::{Error, ErrorKind, LossReason};
+
+/// An acquire under way; ends as dropped unless it is told otherwise.
+pub(crate) struct Waiting {
+    label: &'static str,
+    ended: bool,
+}
+
+impl Waiting {
+    pub(crate) fn begin(label: &'static str) -> Self {
+        waiting(label, 1.0);
+        Self { label, ended: false }
+    }
+
+    pub(crate) fn end<T>(&mut self, result: &Result<T, Error>, waited: Duration) {
+        self.ended = true;
+        let outcome = match result {
+            Ok(_) => "acquired",
+            Err(error) => name(error.kind()),
+        };
+        acquired(self.label, outcome, Some(waited));
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if !self.ended {
+            acquired(self.label, "dropped", None);
+        }
+        waiting(self.label, -1.0);
+    }
+}
+
+fn name(kind: ErrorKind) -> &'static str {
+    match kind {
+        ErrorKind::Busy => "busy",
+        ErrorKind::Lost(_) => "lost",
+        ErrorKind::Backend => "backend",
+        ErrorKind::WrongType => "wrong_type",
+        ErrorKind::Unsupported => "unsupported",
+        ErrorKind::Denied => "denied",
+        ErrorKind::Invalid(_) => "invalid",
+        ErrorKind::Overloaded => "overloaded",
+        ErrorKind::WouldDeadlock => "would_deadlock",
+        ErrorKind::NotHeld => "not_held",
+        ErrorKind::NoManager => "no_manager",
+        ErrorKind::NoRuntime => "no_runtime",
+        ErrorKind::ShutDown => "shut_down",
+    }
+}
+
+/// A hold that ended; the reason is none where its holder ended it.
+pub(crate) fn ended(label: &'static str, reason: LossReason, held: Duration) {
+    holding(label, -1.0);
+    held_for(label, held);
+    let reason = match reason {
+        LossReason::Released => return,
+        LossReason::Expired => "expired",
+        LossReason::Taken => "taken",
+        LossReason::MaxHold => "max_hold",
+        LossReason::Forced => "forced",
+        LossReason::ShutDown => "shut_down",
+    };
+    lost(label, reason);
+}
+
+#[cfg(feature = "metrics")]
+use self::recorded::{acquired, held_for, holding, lost, waiting};
+#[cfg(feature = "metrics")]
+pub(crate) use self::recorded::{begun, renewal_failed, renewed};
+
+#[cfg(feature = "metrics")]
+mod recorded {
+    use std::time::Duration;
+
+    use metrics::{counter, gauge, histogram};
+
+    pub(super) fn waiting(label: &'static str, change: f64) {
+        gauge!("lock_waiting", "lock" => label).increment(change);
+    }
+
+    pub(super) fn acquired(label: &'static str, outcome: &'static str, waited: Option<Duration>) {
+        counter!("lock_acquires_total", "lock" => label, "outcome" => outcome).increment(1);
+        if let Some(waited) = waited {
+            histogram!("lock_wait_seconds", "lock" => label).record(waited);
+        }
+    }
+
+    pub(super) fn holding(label: &'static str, change: f64) {
+        gauge!("lock_held", "lock" => label).increment(change);
+    }
+
+    pub(crate) fn begun(label: &'static str) {
+        holding(label, 1.0);
+    }
+
+    pub(super) fn held_for(label: &'static str, held: Duration) {
+        histogram!("lock_hold_seconds", "lock" => label).record(held);
+    }
+
+    pub(super) fn lost(label: &'static str, reason: &'static str) {
+        counter!("lock_lost_total", "lock" => label, "reason" => reason).increment(1);
+    }
+
+    pub(crate) fn renewed(label: &'static str, slack: Duration) {
+        histogram!("lock_renewal_slack_seconds", "lock" => label).record(slack);
+    }
+
+    pub(crate) fn renewal_failed() {
+        counter!("lock_renewal_failures_total").increment(1);
+    }
+}
+
+#[cfg(not(feature = "metrics"))]
+use self::nothing::{acquired, held_for, holding, lost, waiting};
+#[cfg(not(feature = "metrics"))]
+pub(crate) use self::nothing::{begun, renewal_failed, renewed};
+
+#[cfg(not(feature = "metrics"))]
+mod nothing {
+    use std::time::Duration;
+
+    pub(super) fn waiting(_label: &'static str, _change: f64) {}
+
+    pub(super) fn acquired(_label: &'static str, _outcome: &'static str, _waited: Option<Duration>) {}
+
+    pub(super) fn holding(_label: &'static str, _change: f64) {}
+
+    pub(crate) fn begun(_label: &'static str) {}
+
+    pub(super) fn held_for(_label: &'static str, _held: Duration) {}
+
+    pub(super) fn lost(_label: &'static str, _reason: &'static str) {}
+
+    pub(crate) fn renewed(_label: &'static str, _slack: Duration) {}
+
+    pub(crate) fn renewal_failed() {}
+}

@@ -1,0 +1,134 @@
+//! What `tracing` and `metrics` get to see.
+
+#![cfg(feature = "metrics")]
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Arc, Mutex},
+};
+
+use lock_core::{LockManager, TOKEN_MARK};
+use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
+use tokio::time::{sleep, timeout};
+use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
+
+use support::{Fate, ms, secs};
+
+/// Runs a scenario in virtual time with a recorder of its own.
+fn recorded(scenario: impl Future<Output = ()>) -> Snapshotter {
+    let recorder = DebuggingRecorder::new();
+    let snapshotter = recorder.snapshotter();
+    metrics::with_local_recorder(&recorder, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(scenario);
+    });
+    snapshotter
+}
+
+/// The metrics as text: counters and gauges with their value, histograms with the number of their records.
+fn shown(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
+    let snapshot = snapshotter.snapshot().into_vec().into_iter();
+    snapshot
+        .map(|(key, _, _, value)| {
+            let key = key.key();
+            let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
+            let value = match value {
+                DebugValue::Counter(count) => f64::from(u32::try_from(count).unwrap()),
+                DebugValue::Gauge(gauge) => gauge.into_inner(),
+                DebugValue::Histogram(records) => f64::from(u32::try_from(records.len()).unwrap()),
+            };
+            (format!("{}{{{}}}", key.name(), labels.join(",")), value)
+        })
+        .collect()
+}
+
+#[test]
+fn metrics_count_outcomes_waits_holds_and_losses_under_the_label_and_never_the_key() {
+    let snapshotter = recorded(async {
+        let (manager, backend) = support::counted();
+        let request = |key: &str| manager.lock(key).label("goods:<id>").ttl(secs(3));
+        let held = request("goods:1").await.unwrap();
+        assert!(request("goods:1").wait(ms(50)).await.is_err());
+        assert!(timeout(ms(50), request("goods:1")).await.is_err());
+        sleep(secs(2)).await;
+        held.release().await.unwrap();
+        let forced = request("goods:2").await.unwrap();
+        manager.force_release("goods:2").await.unwrap();
+        drop(forced);
+        let _held = request("goods:3").await.unwrap();
+        sleep(ms(10)).await;
+        backend.next([Fate::Fail]);
+        sleep(ms(1_200)).await;
+        let _unnamed = manager.lock("unnamed").await.unwrap();
+    });
+    let shown = shown(&snapshotter);
+    let value = |name: &str| *shown.get(name).unwrap_or_else(|| panic!("{name} is not among {shown:#?}"));
+    assert_eq!(value("lock_acquires_total{lock=goods:<id>,outcome=acquired}"), 3.0);
+    assert_eq!(value("lock_acquires_total{lock=goods:<id>,outcome=busy}"), 1.0);
+    assert_eq!(value("lock_acquires_total{lock=goods:<id>,outcome=dropped}"), 1.0);
+    assert_eq!(value("lock_wait_seconds{lock=goods:<id>}"), 4.0);
+    assert_eq!(value("lock_waiting{lock=goods:<id>}"), 0.0);
+    assert_eq!(value("lock_hold_seconds{lock=goods:<id>}"), 3.0, "the third ended with its runtime");
+    assert_eq!(value("lock_held{lock=goods:<id>}"), 0.0);
+    assert_eq!(value("lock_lost_total{lock=goods:<id>,reason=forced}"), 1.0);
+    assert_eq!(value("lock_renewal_failures_total{}"), 1.0);
+    assert!(value("lock_renewal_slack_seconds{lock=goods:<id>}") >= 2.0);
+    assert_eq!(value("lock_acquires_total{lock=,outcome=acquired}"), 1.0);
+    assert!(!format!("{shown:?}").contains("goods:1"), "a key in a label: {shown:#?}");
+}
+
+/// Keeps what a subscriber writes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().map_err(|_| io::ErrorKind::Other)?.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+#[test]
+fn spans_name_the_key_around_acquires_and_work_and_no_token_is_logged() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        recorded(async {
+            let manager = LockManager::in_memory();
+            manager.lock("goods:1").label("goods:<id>").run(async |_| tracing::info!("selling")).await.unwrap();
+            let lost = manager.lock("goods:2").await.unwrap();
+            manager.force_release("goods:2").await.unwrap();
+            drop(lost);
+            let _all = manager.lock_all(["a", "b"]).await.unwrap().protect(async { tracing::info!("both") }).await;
+        });
+    });
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
+    assert!(line("selling").contains(r#"lock.hold{key="goods:1" fencing_token="#), "{}", line("selling"));
+    assert!(line("both").contains(r#"lock.hold{keys=["a", "b"]}"#), "{}", line("both"));
+    assert!(line("lease acquired").contains(r#"lock.acquire{key="goods:1" lock="goods:<id>"}"#));
+    assert!(line("lease released").contains("goods:1"));
+    assert!(line("WARN").contains("lease lost") && line("WARN").contains("goods:2"));
+    assert!(!log.contains(TOKEN_MARK), "a token in the log: {log}");
+}
