@@ -4,6 +4,7 @@
 
 mod count;
 mod hold;
+mod serve;
 
 use std::{env, error::Error, io, process::ExitCode};
 
@@ -18,6 +19,7 @@ async fn main() -> ExitCode {
         ["echo"] => echo().await,
         ["server"] => server().await,
         ["hold", url, key, ttl_ms, wait_ms] => hold::hold(url, key, ttl_ms, wait_ms).await,
+        ["serve", url, address] => serve::serve(url, address).await,
         ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
         _ => Err(format!("no such role: {arguments:?}").into()),
     };
