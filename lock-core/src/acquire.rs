@@ -39,6 +39,8 @@ pub struct Acquire {
     polling: Polling,
     /// Made with the first poll.
     watch: Option<Watch>,
+    /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
+    now: Moment,
 }
 
 /// What shows an acquire to those who look in.
@@ -57,13 +59,23 @@ enum Step {
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, step: Step::Begin, give_up: Moment::NEVER, polling: Polling::default(), watch: None }
+        Self {
+            request,
+            step: Step::Begin,
+            give_up: Moment::NEVER,
+            polling: Polling::default(),
+            watch: None,
+            now: Moment::NEVER,
+        }
     }
 
     fn watch(&mut self) -> &mut Watch {
         let LockRequest { engine, keys, label, .. } = &self.request;
         self.watch.get_or_insert_with(|| Watch {
-            began: engine.now(),
+            began: {
+                self.now = engine.now();
+                self.now
+            },
             waiting: metrics::Waiting::begin(label),
             span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
         })
@@ -77,27 +89,29 @@ impl Acquire {
                     let asked = self.request.check()?;
                     engine.admit(ATTEMPT).map_err(|error| error.on(&asked.key))?;
                     scope::refuse_reentry(&engine, &asked.key, self.request.since)?;
-                    let now = engine.now();
+                    let now = self.now;
                     self.give_up = match self.request.options.wait {
                         Wait::Atmost(wait) => now + wait,
                         Wait::Forever => Moment::NEVER,
                     };
-                    self.step = Step::calling(&engine, asked, &self.request);
+                    self.step = Step::calling(&engine, asked, &self.request, now);
                 }
                 Step::Calling { attempt, reply } => {
                     let result = ready!(reply.as_mut().poll(cx));
+                    let now = engine.now();
+                    self.now = now;
                     let Asked { key, terms } = attempt.asked.clone();
                     match result.and_then(Answer::single) {
                         Ok(Outcome::Held { fence, .. }) => {
-                            if engine.now() < terms.ttl.deadline(attempt.sent) {
+                            if now < terms.ttl.deadline(attempt.sent) {
                                 let Step::Calling { attempt, .. } = std::mem::replace(&mut self.step, Step::Finished)
                                 else {
                                     unreachable!("matched above")
                                 };
-                                return Poll::Ready(attempt.succeed(fence));
+                                return Poll::Ready(attempt.succeed(fence, now));
                             }
                             // No validity left: that is no acquire. Its token is released, and a new one tries.
-                            if engine.now() >= self.give_up {
+                            if now >= self.give_up {
                                 return Poll::Ready(Err(Error::new(ErrorKind::Backend, ATTEMPT).on(&key).detail(
                                     format!(
                                         "the answer took longer than the ttl of {:?}; use a longer ttl",
@@ -105,11 +119,10 @@ impl Acquire {
                                     ),
                                 )));
                             }
-                            self.step = Step::calling(&engine, Asked { key, terms }, &self.request);
+                            self.step = Step::calling(&engine, Asked { key, terms }, &self.request, now);
                         }
                         Ok(Outcome::Busy { remaining, foreign }) => {
                             attempt.answered = true;
-                            let now = engine.now();
                             if now >= self.give_up {
                                 return Poll::Ready(Err(Error::busy(ATTEMPT, &key, self.request.options.wait.get())));
                             }
@@ -133,7 +146,7 @@ impl Acquire {
                     ready!(sleep.as_mut().poll(cx));
                     let asked = self.request.check()?;
                     engine.admit(ATTEMPT).map_err(|error| error.on(&asked.key))?;
-                    self.step = Step::calling(&engine, asked, &self.request);
+                    self.step = Step::calling(&engine, asked, &self.request, engine.now());
                 }
                 Step::Finished => panic!("`Acquire` polled after completion"),
             }
@@ -152,7 +165,7 @@ impl Future for Acquire {
         let result = ready!(engine.enter(|| this.poll_inner(cx)));
         this.step = Step::Finished;
         if let Some(Watch { began, mut waiting, .. }) = this.watch.take() {
-            let waited = engine.now().since(began);
+            let waited = this.now.since(began);
             waiting.end(&result, waited);
             match &result {
                 Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
@@ -165,11 +178,11 @@ impl Future for Acquire {
 }
 
 impl Step {
-    fn calling(engine: &Arc<Engine>, asked: Asked, request: &LockRequest) -> Self {
+    fn calling(engine: &Arc<Engine>, asked: Asked, request: &LockRequest, now: Moment) -> Self {
         let attempt = Attempt {
             engine: Arc::clone(engine),
             token: engine.token(),
-            sent: engine.now(),
+            sent: now,
             epoch: engine.epoch(),
             answered: false,
             asked,
@@ -196,10 +209,10 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn succeed(mut self, fence: u64) -> Result<LockGuard, Error> {
+    fn succeed(mut self, fence: u64, now: Moment) -> Result<LockGuard, Error> {
         let Asked { key, terms } = &self.asked;
         // On an error the drop of `self` releases the key.
-        let (id, hold) = self.engine.begin(key, self.token, fence, *terms, self.sent)?;
+        let (id, hold) = self.engine.begin(key, self.token, fence, *terms, self.sent, now)?;
         self.answered = true;
         Ok(LockGuard::new(Arc::clone(&self.engine), id, hold))
     }

@@ -30,22 +30,30 @@ struct Entry {
 pub(crate) struct Parting {
     pub(crate) key: LockKey,
     pub(crate) token: Token,
-    /// Until when the key stays busy all the same; past for one that is free at once.
+    /// Until when the key stays busy all the same; [`AT_ONCE`] for one that is free at once.
     pub(crate) keep_until: Moment,
 }
+
+/// The end of a key that is free as soon as its holder is done.
+pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
 
 impl Parting {
     /// A key that is free at once.
     pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
-        Self { key, token, keep_until: Moment::from_origin(Duration::ZERO) }
+        Self { key, token, keep_until: AT_ONCE }
     }
 
-    /// The request to send now.
-    pub(crate) fn release(&self, now: Moment) -> Release {
+    /// The request to send at the moment that `now` gives.
+    pub(crate) fn release(&self, now: impl FnOnce() -> Moment) -> Release {
+        let release = Release::new(self.key.clone(), self.token);
+        if self.keep_until == AT_ONCE {
+            return release;
+        }
+        let now = now();
         // In whole milliseconds, rounded up: shorter than asked for is what nobody wants.
         let left = self.keep_until.since(now).as_micros().div_ceil(1_000);
         let after = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
-        Release::new(self.key.clone(), self.token).after(after)
+        release.after(after)
     }
 }
 
@@ -92,7 +100,7 @@ impl CleanUp {
             && at <= now
         {
             self.waiting.pop_first();
-            due.push(Try { entry, release: self.entries[entry].parting.release(now) });
+            due.push(Try { entry, release: self.entries[entry].parting.release(|| now) });
         }
         due
     }

@@ -16,7 +16,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
     backend::{Answer, Backend, Operation, Outcome, Renew, Reply},
-    cleanup::{CleanUp, Doubt, Parting},
+    cleanup::{AT_ONCE, CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -157,7 +157,7 @@ impl Engine {
         self.core.backend.list(prefix)
     }
 
-    /// Turns an answered acquire into a tenure with its first hold.
+    /// Turns an acquire that was sent at `sent` and is answered `now` into a tenure with its first hold.
     pub(crate) fn begin(
         &self,
         key: &LockKey,
@@ -165,11 +165,10 @@ impl Engine {
         fence: u64,
         terms: Terms,
         sent: Moment,
+        now: Moment,
     ) -> Result<(HoldId, Arc<Hold>), Error> {
-        let now = self.now();
         let latest = terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold);
-        let keep_until =
-            if terms.at_least.is_zero() { Moment::from_origin(Duration::ZERO) } else { now + terms.at_least };
+        let keep_until = if terms.at_least.is_zero() { AT_ONCE } else { now + terms.at_least };
         let hold = Arc::new(Hold::new(
             key.clone(),
             FencingToken::new(fence),

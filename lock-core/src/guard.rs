@@ -159,9 +159,9 @@ impl LockGuard {
     /// ```
     pub fn release(mut self) -> Release {
         let hold = Arc::clone(self.lease.hold());
-        let held = hold.check();
+        let released = hold.release();
         let left = self.id.take().and_then(|id| {
-            if held.is_err() {
+            if released.is_err() {
                 // The engine releases what an expired lease may have left.
                 self.engine.abandon(id);
                 return None;
@@ -169,11 +169,11 @@ impl LockGuard {
             self.engine.leave(id)
         });
         match left {
-            Some((parting, doubt, _)) => {
-                hold.lose(LossReason::Released);
-                Release::new(Arc::clone(&self.engine), parting, doubt)
+            Some((parting, doubt, _)) => Release::new(Arc::clone(&self.engine), parting, doubt),
+            None => {
+                let reason = released.err().unwrap_or(LossReason::Taken);
+                Release::lost(Arc::clone(&self.engine), &hold.key, reason)
             }
-            None => Release::lost(Arc::clone(&self.engine), &hold.key, hold.lose(LossReason::Expired)),
         }
     }
 

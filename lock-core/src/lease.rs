@@ -214,6 +214,17 @@ impl Hold {
         self.end_with(self.state(), reason, now)
     }
 
+    /// Ends the hold as its holder wishes, unless it is over already.
+    pub(crate) fn release(&self) -> Result<(), LossReason> {
+        let now = self.clock.now();
+        let state = self.state();
+        let reason = state.ended.or_else(|| state.over(now)).unwrap_or(LossReason::Released);
+        match self.end_with(state, reason, now) {
+            LossReason::Released => Ok(()),
+            reason => Err(reason),
+        }
+    }
+
     fn end_with(&self, mut state: MutexGuard<'_, State>, reason: LossReason, now: Moment) -> LossReason {
         if let Some(reason) = state.ended {
             return reason;

@@ -86,7 +86,7 @@ impl Future for Release {
                         this.engine.clean_up(pending.parting, pending.doubt);
                         return Poll::Ready(Err(error.on(&key)));
                     }
-                    let release = pending.parting.release(this.engine.now());
+                    let release = pending.parting.release(|| this.engine.now());
                     let reply = this.engine.call(vec![Operation::Release(release)]);
                     this.step = Step::Calling(pending, reply);
                 }
