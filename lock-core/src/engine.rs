@@ -20,7 +20,7 @@ use crate::{
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
-    lease::Hold,
+    lease::{Hold, Wakers},
     queue::tenure::{Ended, HoldId, Tenures},
     renewal::task,
     token::{FencingToken, Token},
@@ -231,14 +231,18 @@ impl Engine {
     pub(crate) fn taken(&self, hold: HoldId) {
         let mut state = self.core.state();
         let ended = state.tenures.lose(hold, LossReason::Taken);
-        self.core.bury(&mut state, ended);
+        let wakers = self.core.bury(&mut state, ended);
+        drop(state);
+        drop(wakers);
     }
 
     /// Ends the local holds of a key that was released by force.
     pub(crate) fn forced(&self, key: &LockKey) {
         let mut state = self.core.state();
         let ended = state.tenures.lose_all(Some(key), LossReason::Forced);
-        self.core.bury(&mut state, ended);
+        let wakers = self.core.bury(&mut state, ended);
+        drop(state);
+        drop(wakers);
     }
 
     /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
@@ -250,7 +254,9 @@ impl Engine {
             let mut state = self.core.state();
             let ended = state.tenures.lose_all(None, LossReason::ShutDown);
             let cut = ended.len();
-            self.core.bury(&mut state, ended);
+            let wakers = self.core.bury(&mut state, ended);
+            drop(state);
+            drop(wakers);
             cut
         };
         self.wait_until(last, |state| state.cleanup.is_empty() || !state.running).await;
@@ -306,19 +312,20 @@ impl Core {
         }
     }
 
-    /// Has the tokens of tenures that ended by themselves cleaned up.
-    pub(crate) fn bury(&self, state: &mut State, ended: impl IntoIterator<Item = Ended>) {
-        let now = self.clock.now();
-        let mut any = false;
-        for Ended { parting, doubt, reason } in ended {
+    /// Has the tokens of tenures that ended by themselves cleaned up. Who waits for their end is to be woken after the
+    /// state was unlocked.
+    pub(crate) fn bury(&self, state: &mut State, ended: impl IntoIterator<Item = Ended>) -> Vec<Wakers> {
+        let mut all_wakers = Vec::new();
+        for Ended { parting, doubt, reason, wakers } in ended {
             tracing::warn!(key = %parting.key, %reason, "lease lost");
-            state.cleanup.push(parting, doubt, now);
-            any = true;
+            state.cleanup.push(parting, doubt, self.clock.now());
+            all_wakers.push(wakers);
         }
-        if any {
+        if !all_wakers.is_empty() {
             self.wake.notify_one();
             self.settled.notify_waiters();
         }
+        all_wakers
     }
 
     /// Says that the task has ended: leases that it kept are lost.
@@ -327,8 +334,9 @@ impl Core {
         state.running = false;
         state.asleep_until = Moment::NEVER;
         let ended = state.tenures.lose_all(None, LossReason::ShutDown);
-        self.bury(&mut state, ended);
+        let wakers = self.bury(&mut state, ended);
         drop(state);
+        drop(wakers);
         self.settled.notify_waiters();
     }
 }

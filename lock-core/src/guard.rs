@@ -118,9 +118,9 @@ impl LockGuard {
         };
         match self.engine.call(vec![Operation::Renew(request)]).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { .. }) => {
-                hold.raise(ttl.deadline(sent), version).map_err(lost)?;
+                hold.raise(ttl.deadline(sent), version);
                 self.engine.extended(id, sent, ttl);
-                Ok(())
+                hold.check().map_err(lost)
             }
             Ok(Outcome::Gone) => {
                 self.engine.taken(id);

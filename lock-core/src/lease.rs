@@ -184,12 +184,29 @@ impl Hold {
 
     /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
     pub(crate) fn check(&self) -> Result<(), LossReason> {
+        self.settle(None).0.map_or(Ok(()), Err)
+    }
+
+    /// Ends the hold if its time is over or `reason` is given; one that ended before keeps its reason. Returns the
+    /// reason that stands, and who is to be woken.
+    pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Wakers) {
         let now = self.clock.now();
-        let state = self.state();
-        match state.ended.or_else(|| state.over(now)) {
-            Some(reason) => Err(self.end_with(state, reason, now)),
-            None => Ok(()),
+        let mut state = self.state();
+        if state.ended.is_some() {
+            return (state.ended, Wakers::default());
         }
+        let Some(reason) = state.over(now).or(reason) else { return (None, Wakers::default()) };
+        state.ended = Some(reason);
+        let (wakers, begun) = (std::mem::take(&mut state.wakers), state.begun);
+        drop(state);
+        if let Some(begun) = begun {
+            let held = now.since(begun);
+            metrics::ended(self.label, reason, held);
+            if reason == LossReason::Released {
+                tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+            }
+        }
+        (Some(reason), Wakers(wakers))
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -210,55 +227,29 @@ impl Hold {
 
     /// Ends the hold, unless it has ended before; returns the reason that stands.
     pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
-        let now = self.clock.now();
-        self.end_with(self.state(), reason, now)
+        self.settle(Some(reason)).0.unwrap_or(reason)
     }
 
     /// Ends the hold as its holder wishes, unless it is over already.
     pub(crate) fn release(&self) -> Result<(), LossReason> {
-        let now = self.clock.now();
-        let state = self.state();
-        let reason = state.ended.or_else(|| state.over(now)).unwrap_or(LossReason::Released);
-        match self.end_with(state, reason, now) {
+        match self.lose(LossReason::Released) {
             LossReason::Released => Ok(()),
             reason => Err(reason),
         }
     }
 
-    fn end_with(&self, mut state: MutexGuard<'_, State>, reason: LossReason, now: Moment) -> LossReason {
-        if let Some(reason) = state.ended {
-            return reason;
-        }
-        state.ended = Some(reason);
-        let (wakers, begun) = (std::mem::take(&mut state.wakers), state.begun);
-        // A waker may run code of the user's executor: not under the lock.
-        drop(state);
-        if let Some(begun) = begun {
-            let held = now.since(begun);
-            metrics::ended(self.label, reason, held);
-            if reason == LossReason::Released {
-                tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
-            }
-        }
-        for (_, waker) in wakers {
-            waker.wake();
-        }
-        reason
-    }
-
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
-    /// lapsed hold is not revived.
-    pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Result<(), LossReason> {
+    /// lapsed hold is not revived: it has to be settled.
+    pub(crate) fn raise(&self, deadline: Moment, version: u32) {
         let now = self.clock.now();
         let mut state = self.state();
-        if let Some(reason) = state.ended.or_else(|| state.over(now)) {
-            return Err(self.end_with(state, reason, now));
+        if state.ended.is_some() || state.over(now).is_some() {
+            return;
         }
         metrics::renewed(self.label, state.deadline.since(now));
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
         }
-        Ok(())
     }
 
     /// Lowers the deadline, if `deadline` is earlier; returns the version that the next request belongs to.
@@ -300,6 +291,22 @@ impl State {
             Some(LossReason::Expired)
         } else {
             None
+        }
+    }
+}
+
+/// Who is to be woken when a hold has ended: woken when this is dropped.
+///
+/// A waker may run code of the user's executor, which may ask the engine for something: it must not be woken under a
+/// lock of the engine's.
+#[must_use = "dropped at once, it wakes at once"]
+#[derive(Debug, Default)]
+pub(crate) struct Wakers(Slab<Waker>);
+
+impl Drop for Wakers {
+    fn drop(&mut self) {
+        for waker in self.0.drain() {
+            waker.wake();
         }
     }
 }
@@ -347,7 +354,7 @@ mod tests {
     fn a_lapsed_hold_is_not_revived_by_an_answer_that_comes_before_anybody_looked() {
         let (hold, clock) = hold();
         clock.0.store(1_000, Ordering::SeqCst);
-        assert_eq!(hold.raise(at(2_000), hold.version()), Err(LossReason::Expired));
+        hold.raise(at(2_000), hold.version());
         assert_eq!(hold.check(), Err(LossReason::Expired));
         assert_eq!(hold.remaining(), Duration::ZERO);
     }
@@ -355,8 +362,8 @@ mod tests {
     #[test]
     fn a_deadline_is_raised_up_to_the_longest_hold_and_never_lowered_by_an_answer() {
         let (hold, clock) = hold();
-        assert_eq!(hold.raise(at(9_000), hold.version()), Ok(()));
-        assert_eq!(hold.raise(at(500), hold.version()), Ok(()));
+        hold.raise(at(9_000), hold.version());
+        hold.raise(at(500), hold.version());
         assert_eq!(hold.remaining(), Duration::from_millis(5_000));
         clock.0.store(5_000, Ordering::SeqCst);
         assert_eq!(hold.check(), Err(LossReason::MaxHold));

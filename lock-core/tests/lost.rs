@@ -3,12 +3,13 @@
 mod support;
 
 use std::{
-    future::poll_fn,
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
     },
-    task::Poll,
+    task::{Context, Poll, Wake, Waker},
     time::Duration,
 };
 
@@ -273,4 +274,40 @@ async fn work_may_be_let_finish_or_go_on_unwatched_when_its_lease_is_lost() {
     }
     let kept = manager.lock("k").await.unwrap().protect(async { "done" }).on_lost(OnLost::Finish).await;
     assert_eq!(kept.unwrap(), "done");
+}
+
+/// Asks the manager for something while it is being woken, as an executor that polls in place does.
+struct AsksInPlace(LockManager);
+
+impl Wake for AsksInPlace {
+    fn wake(self: Arc<Self>) {
+        let mut acquire = pin!(self.0.lock("asked in place").acquire());
+        let _ = acquire.as_mut().poll(&mut Context::from_waker(Waker::noop()));
+    }
+}
+
+#[test]
+fn a_waker_may_use_the_manager_in_place() {
+    let (done, finished) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        runtime.block_on(async {
+            let manager = LockManager::in_memory();
+            let waker = Arc::new(AsksInPlace(manager.clone())).into();
+            let mut cx = Context::from_waker(&waker);
+            let mut expires = manager.lock("expires").ttl(ms(50)).fixed().await.unwrap();
+            assert!(expires.poll_lost(&mut cx).is_pending());
+            sleep(ms(100)).await;
+            assert!(expires.poll_lost(&mut cx).is_ready());
+            let mut forced = manager.lock("forced").await.unwrap();
+            assert!(forced.poll_lost(&mut cx).is_pending());
+            manager.force_release("forced").await.unwrap();
+            assert!(forced.poll_lost(&mut cx).is_ready());
+            let mut shut_down = manager.lock("shut down").await.unwrap();
+            assert!(shut_down.poll_lost(&mut cx).is_pending());
+            manager.shutdown(Duration::ZERO).await;
+        });
+        let _ = done.send(());
+    });
+    finished.recv_timeout(secs(20)).expect("the engine does not hold its lock while it wakes");
 }

@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     error::LossReason,
     key::LockKey,
-    lease::Hold,
+    lease::{Hold, Wakers},
     renewal::{schedule, wheel::Wheel},
     token::Token,
     validity::{Renewal, Ttl},
@@ -68,6 +68,8 @@ pub(crate) struct Ended {
     pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
+    /// To be dropped when the engine's lock is not held.
+    pub(crate) wakers: Wakers,
 }
 
 /// All tenures of a manager.
@@ -156,8 +158,9 @@ impl Tenures {
         for index in fired {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId { index, serial: *serial };
-            if let Err(reason) = tenure.hold.check() {
-                ended.extend(self.end(id, reason));
+            let (over, wakers) = tenure.hold.settle(None);
+            if let Some(reason) = over {
+                ended.extend(self.end(id, reason, wakers));
                 continue;
             }
             if !tenure.renewing && tenure.renew_at <= now {
@@ -204,35 +207,34 @@ impl Tenures {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
-        let alive = match outcome {
+        let taken = match outcome {
             Some(Outcome::Renewed { .. }) => {
                 tenure.failures = 0;
-                let alive = tenure.hold.raise(tenure.ttl.deadline(sent), renewal.version);
+                tenure.hold.raise(tenure.ttl.deadline(sent), renewal.version);
                 tenure.plan_renewal(sent);
-                alive
+                None
             }
-            Some(_) => Err(tenure.hold.lose(LossReason::Taken)),
+            Some(_) => Some(LossReason::Taken),
             None => {
                 tenure.failures += 1;
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
                 tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
-                tenure.hold.check()
-            }
-        };
-        match alive {
-            Ok(()) => {
-                let timer = tenure.timer();
-                self.wheel.set(id.index, timer);
                 None
             }
-            Err(reason) => self.end(id, reason),
+        };
+        let (over, wakers) = tenure.hold.settle(taken);
+        if let Some(reason) = over {
+            return self.end(id, reason, wakers);
         }
+        let timer = tenure.timer();
+        self.wheel.set(id.index, timer);
+        None
     }
 
     /// Ends a hold that is still going on, as when an answer to its own request said so.
     pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason) -> Option<Ended> {
-        self.of_hold(hold)?;
-        self.end(hold.tenure, reason)
+        let (over, wakers) = self.of_hold(hold)?.hold.settle(Some(reason));
+        self.end(hold.tenure, over?, wakers)
     }
 
     /// Ends every tenure of a key (or of all keys).
@@ -243,7 +245,11 @@ impl Tenures {
             .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key == *key))
             .map(|(index, (serial, _))| TenureId { index, serial: *serial })
             .collect();
-        ids.into_iter().filter_map(|id| self.end(id, reason)).collect()
+        let lose = |id| {
+            let (over, wakers) = self.get(id)?.hold.settle(Some(reason));
+            self.end(id, over?, wakers)
+        };
+        ids.into_iter().filter_map(lose).collect()
     }
 
     /// When [`advance`](Self::advance) has something to do next.
@@ -251,10 +257,9 @@ impl Tenures {
         self.wheel.next()
     }
 
-    fn end(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
+    fn end(&mut self, id: TenureId, reason: LossReason, wakers: Wakers) -> Option<Ended> {
         let tenure = self.remove(id)?;
-        let reason = tenure.hold.lose(reason);
-        Some(Ended { parting: Parting::at_once(tenure.key, tenure.token), doubt: tenure.doubt, reason })
+        Some(Ended { parting: Parting::at_once(tenure.key, tenure.token), doubt: tenure.doubt, reason, wakers })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

@@ -11,6 +11,7 @@ use crate::{
     clock::Moment,
     engine::{Core, State},
     error::ErrorKind,
+    lease::Wakers,
     metrics,
     queue::tenure::Renewing,
 };
@@ -47,6 +48,17 @@ impl Work {
     }
 }
 
+/// What the state decided to do next.
+struct Step {
+    work: Vec<Work>,
+    /// Until when to sleep.
+    until: Moment,
+    /// Whether there is nothing left to do, now or later.
+    finished: bool,
+    /// To be dropped when the state is unlocked.
+    wakers: Vec<Wakers>,
+}
+
 /// A call that ended: when it was sent, what for, and its answer.
 type Done = (Moment, Work, Result<Answer, BackendError>);
 
@@ -58,8 +70,9 @@ pub(crate) async fn run(running: Running) {
     let mut renewing = 0;
     loop {
         let now = core.clock.now();
-        let (new, until, finished) = core.state().step(core, now, &mut renewing);
-        for work in new {
+        let Step { work, until, finished, wakers } = core.state().step(core, now, &mut renewing);
+        drop(wakers);
+        for work in work {
             let reply = core.backend.call(work.batch());
             calls.push(Box::pin(async move { (now, work, reply.await) }));
         }
@@ -79,7 +92,8 @@ pub(crate) async fn run(running: Running) {
                 if matches!(work, Work::Renew(_)) {
                     renewing -= 1;
                 }
-                core.state().take_answer(core, sent, work, result, now);
+                let wakers = core.state().take_answer(core, sent, work, result, now);
+                drop(wakers);
             }
             () = core.wake.notified() => {}
             () = timer => {}
@@ -90,9 +104,9 @@ pub(crate) async fn run(running: Running) {
 
 impl State {
     /// Decides what to send now, until when to sleep, and whether there is nothing left to do.
-    fn step(&mut self, core: &Core, now: Moment, renewing: &mut usize) -> (Vec<Work>, Moment, bool) {
+    fn step(&mut self, core: &Core, now: Moment, renewing: &mut usize) -> Step {
         let ended = self.tenures.advance(now);
-        core.bury(self, ended);
+        let wakers = core.bury(self, ended);
         if self.closed {
             self.cleanup.forget_expired(now);
         }
@@ -116,7 +130,7 @@ impl State {
         let next = self.tenures.next().into_iter().chain(self.cleanup.next()).fold(nap, Moment::min);
         self.asleep_until = next;
         let finished = self.closed && self.tenures.len() == 0 && self.cleanup.is_empty();
-        (work, next, finished)
+        Step { work, until: next, finished, wakers }
     }
 
     fn take_answer(
@@ -126,7 +140,7 @@ impl State {
         work: Work,
         result: Result<Answer, BackendError>,
         now: Moment,
-    ) {
+    ) -> Vec<Wakers> {
         match work {
             Work::Renew(renewals) => {
                 if let Err(error) = &result {
@@ -134,6 +148,7 @@ impl State {
                     tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
                 }
                 let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);
+                let mut all_ended = Vec::new();
                 for renewal in renewals {
                     let outcome = match outcomes.next() {
                         Some(Ok(outcome)) => Some(outcome),
@@ -142,8 +157,9 @@ impl State {
                         Some(Err(_)) | None => None,
                     };
                     let ended = self.tenures.renewed(&renewal, outcome, sent, now, core.jitter());
-                    core.bury(self, ended);
+                    all_ended.extend(ended);
                 }
+                core.bury(self, all_ended)
             }
             Work::CleanUp(tries) => {
                 let epoch = core.backend.epoch();
@@ -157,6 +173,7 @@ impl State {
                     self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
                 }
                 core.settled.notify_waiters();
+                Vec::new()
             }
         }
     }
