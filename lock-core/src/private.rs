@@ -7,18 +7,13 @@ use std::{
 
 use futures_util::future::Either;
 
-use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest};
+use crate::{Acquire, Error, LockGuard, LockManager, LockRequest};
 
 pub use std::format;
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
     given.as_manager().clone()
-}
-
-/// Borrows one key of a list, so that all of them have one type.
-pub fn key<K: AsRef<str> + ?Sized>(key: &K) -> &str {
-    key.as_ref()
 }
 
 /// Asks for the lock, unless there is no manager.
@@ -34,50 +29,13 @@ pub fn acquire(
     }
 }
 
-/// Asks for all of several locks, unless there is no manager.
-#[track_caller]
-pub fn acquire_all<K: AsRef<str>>(
-    manager: Result<LockManager, Error>,
-    keys: impl IntoIterator<Item = K>,
-    options: impl FnOnce(LockRequest<Vec<LockKey>>) -> LockRequest<Vec<LockKey>>,
-) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
-    match manager {
-        Ok(manager) => Either::Left(options(manager.lock_all(keys)).acquire()),
-        Err(error) => Either::Right(future::ready(Err(error))),
-    }
-}
-
-/// `on_busy = error`, and a loss where `on_lost` is not named: returns the error.
-pub fn refused<R>(error: Error) -> R
+/// Gives the way in which a lock's error becomes the result of a function, if its return type has one.
+#[must_use]
+pub fn return_type<R>() -> fn(Error) -> R
 where
     R: Outcome<Error: FromLockError>,
 {
-    R::from_error(R::Error::from_lock_error(error))
-}
-
-/// `on_busy = skip`: returns nothing for a busy key, and the error for every other failure.
-pub fn skipped<R>(error: Error) -> R
-where
-    R: Skip + Failed<Error: FromLockError>,
-{
-    if error.kind() == ErrorKind::Busy {
-        tracing::debug!(%error, "skipped: the key is busy");
-        return R::skip();
-    }
-    R::failed(R::Error::from_lock_error(error))
-}
-
-/// `on_lost = cancel` and `finish`: returns the error.
-pub fn lost<R>(error: Error) -> R
-where
-    R: Failed<Error: FromLockError>,
-{
-    R::failed(R::Error::from_lock_error(error))
-}
-
-/// `on_lost = ignore`: there is no such error.
-pub fn not_lost<R>(error: Error) -> R {
-    unreachable!("`OnLost::Ignore` does not look at the lease: {error}")
+    |error| R::from_error(R::Error::from_lock_error(error))
 }
 
 /// Gives the type of a body a name; called in code that is never reached.
@@ -86,12 +44,11 @@ pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What a locked function returns that does not name its policies: a `Result`.
+/// What a locked function may return: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "a locked function returns a `Result` whose error is `From<lock_core::Error>`, not `{Self}`",
     label = "not a `Result`",
-    note = "the error is how the function says that the lock could not be acquired, or was lost",
-    note = "to return anything else name both policies: `on_busy = skip` or `on_busy = call(path)`, and `on_lost`"
+    note = "the error is how the function says that the lock could not be acquired, or was lost"
 )]
 pub trait Outcome {
     /// Its error.
@@ -107,93 +64,6 @@ impl<T, E> Outcome for Result<T, E> {
 
     fn from_error(error: E) -> Self {
         Err(error)
-    }
-}
-
-/// What a function with `on_busy = skip` may return.
-#[diagnostic::on_unimplemented(
-    message = "`on_busy = skip` cannot make a `{Self}` for a busy key",
-    label = "neither `()`, `Option`, `Result<(), _>`, nor `Result<Option<_>, _>`",
-    note = "it returns `()`, `None`, `Ok(())`, or `Ok(None)`; to return anything else write `on_busy = call(path)`"
-)]
-pub trait Skip {
-    /// Makes the result of a function whose body was skipped.
-    fn skip() -> Self;
-}
-
-#[diagnostic::do_not_recommend]
-impl Skip for () {
-    fn skip() -> Self {}
-}
-
-#[diagnostic::do_not_recommend]
-impl<T> Skip for Option<T> {
-    fn skip() -> Self {
-        None
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl<E> Skip for Result<(), E> {
-    fn skip() -> Self {
-        Ok(())
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl<T, E> Skip for Result<Option<T>, E> {
-    fn skip() -> Self {
-        Ok(None)
-    }
-}
-
-/// What a function that names its policies may return when it failed: the error in a `Result`, or nothing.
-#[diagnostic::on_unimplemented(
-    message = "a locked function that returns `{Self}` cannot say that its lease was lost",
-    label = "neither a `Result`, `Option`, nor `()`",
-    note = "return a `Result` whose error is `From<lock_core::Error>`, or write `on_lost = ignore`"
-)]
-pub trait Failed {
-    /// Its error.
-    type Error;
-
-    /// Makes the result of a function whose body did not run, or not to its end.
-    fn failed(error: Self::Error) -> Self;
-}
-
-#[diagnostic::do_not_recommend]
-impl<T, E> Failed for Result<T, E> {
-    type Error = E;
-
-    fn failed(error: E) -> Self {
-        Err(error)
-    }
-}
-
-#[diagnostic::do_not_recommend]
-impl Failed for () {
-    type Error = Logged;
-
-    fn failed(_: Logged) -> Self {}
-}
-
-#[diagnostic::do_not_recommend]
-impl<T> Failed for Option<T> {
-    type Error = Logged;
-
-    fn failed(_: Logged) -> Self {
-        None
-    }
-}
-
-/// An error that the return type has no place for: it goes to the log.
-#[derive(Debug)]
-pub struct Logged(());
-
-impl From<Error> for Logged {
-    fn from(error: Error) -> Self {
-        tracing::error!(%error, "a locked function failed, and its return type cannot say so");
-        Self(())
     }
 }
 
