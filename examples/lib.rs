@@ -1,1 +1,5 @@
-//! Examples of lock-core and its companions; each is a program of its own, see `README.md`.
+//! What the examples share. Each of them is a program of its own, see `README.md`.
+
+mod child;
+
+pub use child::{Child, redis_url};

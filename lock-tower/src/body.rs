@@ -1,19 +1,25 @@
 use std::{
+    error::Error,
+    fmt,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
-use bytes::Bytes;
+use bytes::{Buf, Bytes};
+use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
+
+use crate::{BoxError, mode::Hold};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or
     /// the text of a refusal.
     ///
-    /// The service's body goes through as it is, with its length, its trailers and its errors.
-    #[derive(Debug)]
-    pub struct ResponseBody<B> {
+    /// The service's body goes through as it is, with its length, its trailers and its errors (boxed). With
+    /// [`until_body_end`](crate::LockLayer::until_body_end) it keeps the lease, which is released before the last frame
+    /// goes out, or when the body is dropped.
+    pub struct ResponseBody<B: Body> {
         #[pin]
         inner: Inner<B>,
     }
@@ -21,11 +27,19 @@ pin_project! {
 
 pin_project! {
     #[project = InnerProj]
-    #[derive(Debug)]
-    enum Inner<B> {
+    enum Inner<B: Body> {
         Service {
             #[pin]
             body: B,
+        },
+        Held {
+            #[pin]
+            body: B,
+            // None when it was released or lost; then nothing more comes.
+            hold: Option<Hold>,
+            on_loss: OnLoss,
+            // The last frame, which waits for the release.
+            last: Last<B::Data>,
         },
         Refusal {
             // None once it has been read.
@@ -34,27 +48,82 @@ pin_project! {
     }
 }
 
-impl<B> ResponseBody<B> {
+/// How a body says that its lease was lost.
+pub(crate) type OnLoss = fn(lock_core::Error) -> Result<HeaderMap, BoxError>;
+
+enum Last<D> {
+    NotYet,
+    Frame(Frame<D>),
+    None,
+}
+
+impl<B: Body> ResponseBody<B> {
     pub(crate) fn service(body: B) -> Self {
         Self { inner: Inner::Service { body } }
     }
 
-    pub(crate) fn refusal(text: String) -> Self {
-        Self { inner: Inner::Refusal { text: Some(text.into()) } }
+    pub(crate) fn refusal(text: Bytes) -> Self {
+        Self { inner: Inner::Refusal { text: Some(text) } }
+    }
+
+    /// Keeps the lease in a body of the service, unless that has nothing to come.
+    pub(crate) fn hold(self, hold: Hold, on_loss: OnLoss) -> Self {
+        match self.inner {
+            Inner::Service { body } if !body.is_end_stream() => {
+                Self { inner: Inner::Held { body, hold: Some(hold), on_loss, last: Last::NotYet } }
+            }
+            inner => Self { inner },
+        }
     }
 }
 
 impl<B> Body for ResponseBody<B>
 where
-    B: Body,
+    B: Body<Error: Into<BoxError>>,
     B::Data: From<Bytes>,
 {
     type Data = B::Data;
-    type Error = B::Error;
+    type Error = BoxError;
 
-    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, Self::Error>>> {
+    fn poll_frame(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Self::Data>, BoxError>>> {
         match self.project().inner.project() {
-            InnerProj::Service { body } => body.poll_frame(cx),
+            InnerProj::Service { body } => body.poll_frame(cx).map_err(Into::into),
+            InnerProj::Held { mut body, hold, on_loss, last } => {
+                let Some(lease) = hold else { return Poll::Ready(None) };
+                let lost = if matches!(last, Last::NotYet) {
+                    if let Poll::Ready(lost) = lease.poll_lost(cx) {
+                        Err(lost)
+                    } else {
+                        let frame = match ready!(body.as_mut().poll_frame(cx)).transpose() {
+                            Ok(frame) => frame,
+                            Err(error) => {
+                                *hold = None;
+                                return Poll::Ready(Some(Err(error.into())));
+                            }
+                        };
+                        match frame {
+                            Some(frame) if !frame.is_trailers() && !body.is_end_stream() => {
+                                return Poll::Ready(Some(Ok(frame)));
+                            }
+                            Some(frame) => *last = Last::Frame(frame),
+                            None => *last = Last::None,
+                        }
+                        ready!(lease.poll_release(cx))
+                    }
+                } else {
+                    ready!(lease.poll_release(cx))
+                };
+                *hold = None;
+                Poll::Ready(match (lost, std::mem::replace(last, Last::None)) {
+                    (Ok(()), Last::Frame(frame)) => Some(Ok(frame)),
+                    (Ok(()), _) => None,
+                    (Err(error), _) => {
+                        let cause: &(dyn Error + 'static) = &error;
+                        tracing::warn!(error = cause, "a response was broken off, its lock was lost");
+                        Some(on_loss(error).map(Frame::trailers))
+                    }
+                })
+            }
             InnerProj::Refusal { text } => Poll::Ready(text.take().map(|text| Ok(Frame::data(text.into())))),
         }
     }
@@ -62,20 +131,37 @@ where
     fn is_end_stream(&self) -> bool {
         match &self.inner {
             Inner::Service { body } => body.is_end_stream(),
+            Inner::Held { hold, .. } => hold.is_none(),
             Inner::Refusal { text } => text.is_none(),
         }
     }
 
     fn size_hint(&self) -> SizeHint {
         match &self.inner {
-            Inner::Service { body } => body.size_hint(),
+            Inner::Service { body } | Inner::Held { body, last: Last::NotYet, .. } => body.size_hint(),
+            Inner::Held { last: Last::Frame(frame), .. } => {
+                SizeHint::with_exact(frame.data_ref().map_or(0, |data| data.remaining() as u64))
+            }
+            Inner::Held { last: Last::None, .. } => SizeHint::with_exact(0),
             Inner::Refusal { text } => SizeHint::with_exact(text.as_ref().map_or(0, |text| text.len() as u64)),
         }
     }
 }
 
-impl<B: Default> Default for ResponseBody<B> {
+impl<B: Body + Default> Default for ResponseBody<B> {
     fn default() -> Self {
         Self::service(B::default())
+    }
+}
+
+impl<B: Body + fmt::Debug> fmt::Debug for ResponseBody<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut shown = f.debug_struct("ResponseBody");
+        match &self.inner {
+            Inner::Service { body } => shown.field("service", body),
+            Inner::Held { body, hold, .. } => shown.field("service", body).field("hold", hold),
+            Inner::Refusal { text } => shown.field("refusal", text),
+        };
+        shown.finish_non_exhaustive()
     }
 }

@@ -1,95 +1,112 @@
-//! What a refusal becomes in HTTP.
+//! What a refusal becomes.
 
 use std::{error::Error, fmt::Write as _};
 
+use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
 use lock_core::{Argument, ErrorKind};
 
-use crate::{body::ResponseBody, protocol::Refusal};
+use crate::{key::Misplaced, protocol::Refusal};
+
+/// What a client is to do about a refusal; each protocol has its own codes for them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Verdict {
+    BadKey,
+    Busy,
+    StillBusy,
+    OutOfTime,
+    Overloaded,
+    Unavailable,
+    Lost,
+    WouldDeadlock,
+    Misconfigured,
+}
 
 impl Refusal {
-    /// Answers with a status and a text that tell a client what to do, and nothing about what is behind the service:
-    /// keys, addresses and places in the code go to the log.
-    pub(crate) fn into_response<B>(self) -> Response<ResponseBody<B>> {
-        let problem = self.problem();
-        self.log(problem.status);
-        let mut response = problem.into_response();
-        if let Self::NotAcquired { error, .. } | Self::Lost(error) = self {
-            response.extensions_mut().insert(error);
-        }
-        response
-    }
-
-    fn problem(&self) -> Problem {
+    pub(crate) fn verdict(&self) -> Verdict {
         let (error, tried_once) = match self {
-            Self::Key(error) => return Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
-            Self::Lost(_) => return Problem::new(StatusCode::SERVICE_UNAVAILABLE, LOST),
+            Self::Key(error) if error.is::<Misplaced>() => return Verdict::Misconfigured,
+            Self::Key(_) => return Verdict::BadKey,
+            Self::Overloaded(_) => return Verdict::Overloaded,
+            Self::OutOfTime(_) => return Verdict::OutOfTime,
+            Self::Lost(_) => return Verdict::Lost,
             Self::NotAcquired { error, tried_once } => (error, *tried_once),
         };
         match error.kind() {
-            ErrorKind::Busy if tried_once => Problem::new(StatusCode::CONFLICT, BUSY),
-            ErrorKind::Busy => Problem::new(StatusCode::SERVICE_UNAVAILABLE, STILL_BUSY).retry(),
-            ErrorKind::Backend | ErrorKind::Overloaded | ErrorKind::ShutDown => {
-                Problem::new(StatusCode::SERVICE_UNAVAILABLE, UNAVAILABLE).retry()
-            }
-            ErrorKind::Invalid(Argument::Key) => Problem::new(StatusCode::BAD_REQUEST, error.to_string()),
-            ErrorKind::WouldDeadlock => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, WOULD_DEADLOCK),
-            _ => Problem::new(StatusCode::INTERNAL_SERVER_ERROR, MISCONFIGURED),
+            ErrorKind::Busy if tried_once => Verdict::Busy,
+            ErrorKind::Busy => Verdict::StillBusy,
+            ErrorKind::Overloaded => Verdict::Overloaded,
+            ErrorKind::Backend | ErrorKind::ShutDown => Verdict::Unavailable,
+            ErrorKind::Invalid(Argument::Key) => Verdict::BadKey,
+            ErrorKind::WouldDeadlock => Verdict::WouldDeadlock,
+            _ => Verdict::Misconfigured,
         }
     }
 
-    fn log(&self, status: StatusCode) {
+    /// A text that tells a client what to do, and nothing about what is behind the service: keys, addresses and places
+    /// in the code go to the log.
+    pub(crate) fn detail(&self) -> String {
+        match (self.verdict(), self) {
+            (Verdict::BadKey, Self::Key(error)) => return error.to_string(),
+            (Verdict::BadKey, Self::NotAcquired { error, .. }) => return error.to_string(),
+            (Verdict::BadKey | Verdict::Misconfigured, _) => MISCONFIGURED,
+            (Verdict::Busy, _) => BUSY,
+            (Verdict::StillBusy | Verdict::OutOfTime, _) => STILL_BUSY,
+            (Verdict::Overloaded, _) => OVERLOADED,
+            (Verdict::Unavailable, _) => UNAVAILABLE,
+            (Verdict::Lost, _) => LOST,
+            (Verdict::WouldDeadlock, _) => WOULD_DEADLOCK,
+        }
+        .to_owned()
+    }
+
+    /// The error of the lock, for the extensions of the answer.
+    pub(crate) fn lock_error(&self) -> Option<lock_core::Error> {
+        match self {
+            Self::NotAcquired { error, .. } | Self::Lost(error) => Some(error.clone()),
+            _ => None,
+        }
+    }
+
+    pub(crate) fn log(&self, status_code: u16) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
             Self::NotAcquired { error, .. } => (error as _, "a request did not get its lock"),
+            Self::Overloaded(error) => (error as _, "a request did not get its lock"),
+            Self::OutOfTime(error) => (error as _, "a request did not get its lock"),
             Self::Lost(error) => (error as _, "a request was broken off, its lock was lost"),
         };
-        let status_code = status.as_u16();
-        match self {
-            Self::NotAcquired { .. } if status == StatusCode::INTERNAL_SERVER_ERROR => {
-                tracing::error!(status_code, error, "{what}");
-            }
-            Self::NotAcquired { error: cause, .. }
-                if status == StatusCode::SERVICE_UNAVAILABLE && cause.kind() != ErrorKind::Busy =>
-            {
-                tracing::warn!(status_code, error, "{what}");
-            }
-            Self::Lost(_) => tracing::warn!(status_code, error, "{what}"),
+        match self.verdict() {
+            Verdict::Misconfigured | Verdict::WouldDeadlock => tracing::error!(status_code, error, "{what}"),
+            Verdict::Unavailable | Verdict::Overloaded | Verdict::Lost => tracing::warn!(status_code, error, "{what}"),
             // The client's doing, and every busy request's fate: not worth a line each in production.
             _ => tracing::debug!(status_code, error, "{what}"),
         }
     }
-}
 
-/// A response as RFC 9457 describes it, *Problem Details for HTTP APIs*.
-struct Problem {
-    status: StatusCode,
-    detail: String,
-    /// Whether the client may send the same request again: nothing was done.
-    retry: bool,
-}
-
-impl Problem {
-    fn new(status: StatusCode, detail: impl Into<String>) -> Self {
-        Self { status, detail: detail.into(), retry: false }
-    }
-
-    fn retry(self) -> Self {
-        Self { retry: true, ..self }
-    }
-
-    fn into_response<B>(self) -> Response<ResponseBody<B>> {
+    /// Makes the answer in HTTP: a response as RFC 9457 describes it, *Problem Details for HTTP APIs*.
+    pub(crate) fn to_problem(&self) -> Response<Bytes> {
+        let (status, retry) = match self.verdict() {
+            Verdict::BadKey => (StatusCode::BAD_REQUEST, false),
+            Verdict::Busy => (StatusCode::CONFLICT, false),
+            Verdict::Lost => (StatusCode::SERVICE_UNAVAILABLE, false),
+            // Nothing was done: the client may send the same request again.
+            Verdict::StillBusy | Verdict::OutOfTime | Verdict::Overloaded | Verdict::Unavailable => {
+                (StatusCode::SERVICE_UNAVAILABLE, true)
+            }
+            Verdict::WouldDeadlock | Verdict::Misconfigured => (StatusCode::INTERNAL_SERVER_ERROR, false),
+        };
         let body = format!(
             r#"{{"type":"about:blank","title":"{}","status":{},"detail":"{}"}}"#,
-            self.status.canonical_reason().unwrap_or_default(),
-            self.status.as_u16(),
-            escape(&self.detail),
+            status.canonical_reason().unwrap_or_default(),
+            status.as_u16(),
+            escape(&self.detail()),
         );
-        let mut response = Response::new(ResponseBody::refusal(body));
-        *response.status_mut() = self.status;
+        let mut response = Response::new(body.into());
+        *response.status_mut() = status;
         let headers = response.headers_mut();
         headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("application/problem+json"));
-        if self.retry {
+        if retry {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
         }
         response
@@ -114,6 +131,7 @@ fn escape(text: &str) -> String {
 const BUSY: &str = "locked by another request; nothing was done, try again later";
 const STILL_BUSY: &str = "locked by other requests for as long as this one could wait; nothing was done, \
                           try again later";
+const OVERLOADED: &str = "too many requests wait for locks; nothing was done, try again later";
 const UNAVAILABLE: &str = "the lock cannot be acquired at present; nothing was done, try again later";
 const LOST: &str = "the lock was lost while the request was being served, which was broken off; \
                     part of it may have been done";

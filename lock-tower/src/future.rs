@@ -2,14 +2,21 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use lock_core::{Acquire, Protected};
+use lock_core::{Acquire, ErrorKind, OnLost};
 use pin_project_lite::pin_project;
+use tokio::{runtime, time::Sleep};
 use tower_service::Service;
 
-use crate::protocol::{Protocol, Refusal};
+use crate::{
+    admission::Place,
+    layer::Shared,
+    mode::{Mode, UntilResponse},
+    protocol::{OutOfTime, Protocol, Refusal},
+};
 
 pin_project! {
     /// The future of a response of [`LockService`](crate::LockService): acquires the lease, calls the service, and
@@ -18,33 +25,36 @@ pin_project! {
     /// # Cancel safety
     /// Dropping it drops the work of the service and releases the lease in the background. Nothing is left behind.
     #[must_use = "a future does nothing unless it is awaited"]
-    pub struct ResponseFuture<S, Req, P>
+    pub struct ResponseFuture<S, Req, P, M = UntilResponse>
     where
         S: Service<Req>,
+        M: Mode<S::Future>,
     {
         #[pin]
-        state: State<S, Req>,
+        state: State<S, Req, M>,
         protocol: P,
     }
 }
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, Req>
+    enum State<S, Req, M>
     where
         S: Service<Req>,
+        M: Mode<S::Future>,
     {
         Acquiring {
             #[pin]
             acquire: Acquire,
-            // Whether the request does not wait.
-            tries_once: bool,
+            asked: Asked,
+            // Ends the wait when the caller has given up; boxed as hardly any request has one.
+            deadline: Option<Pin<Box<Sleep>>>,
             // The instance that was made ready, and what to call it with.
             call: Option<(S, Req)>,
         },
         Working {
             #[pin]
-            work: Protected<S::Future>,
+            work: M::Work,
         },
         Unlocked {
             #[pin]
@@ -57,9 +67,31 @@ pin_project! {
     }
 }
 
-impl<S: Service<Req>, Req, P> ResponseFuture<S, Req, P> {
-    pub(crate) fn acquiring(acquire: Acquire, tries_once: bool, ready: S, request: Req, protocol: P) -> Self {
-        Self { state: State::Acquiring { acquire, tries_once, call: Some((ready, request)) }, protocol }
+/// What the layer asks for beside the lease.
+pub(crate) struct Asked {
+    /// Whether the request does not wait.
+    pub(crate) tries_once: bool,
+    pub(crate) on_lost: OnLost,
+    /// Where to count a request that goes through as the backend does not answer, if it may.
+    pub(crate) lets_through: Option<Arc<Shared>>,
+    /// Its place among those that wait, where they are counted.
+    pub(crate) place: Option<Place>,
+}
+
+impl<S, Req, P, M> ResponseFuture<S, Req, P, M>
+where
+    S: Service<Req>,
+    M: Mode<S::Future>,
+{
+    pub(crate) fn acquiring(acquire: Acquire, asked: Asked, ready: S, request: Req, protocol: P) -> Self
+    where
+        P: Protocol<Req, S::Response, S::Error>,
+    {
+        let time_left = if asked.tries_once { None } else { protocol.time_left(&request) };
+        // Outside a runtime there is no timer, and no lease either.
+        let time_left = time_left.filter(|_| runtime::Handle::try_current().is_ok());
+        let deadline = time_left.map(|left| Box::pin(tokio::time::sleep(left)));
+        Self { state: State::Acquiring { acquire, asked, deadline, call: Some((ready, request)) }, protocol }
     }
 
     pub(crate) fn unlocked(work: S::Future, protocol: P) -> Self {
@@ -71,36 +103,60 @@ impl<S: Service<Req>, Req, P> ResponseFuture<S, Req, P> {
     }
 }
 
-impl<S, Req, P> Future for ResponseFuture<S, Req, P>
+impl<S, Req, P, M> Future for ResponseFuture<S, Req, P, M>
 where
     S: Service<Req>,
     P: Protocol<Req, S::Response, S::Error>,
+    M: Mode<S::Future>,
 {
     type Output = Result<P::Response, P::Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         let protocol = this.protocol;
-        let outcome = loop {
+        let (outcome, hold) = loop {
             match this.state.as_mut().project() {
-                StateProj::Acquiring { acquire, tries_once, call } => match ready!(acquire.poll(cx)) {
-                    Ok(guard) => {
-                        let (mut service, mut request) = call.take().expect("a lease is acquired once");
-                        protocol.attach(&mut request, guard.lease());
-                        // The guard is a local until the work is there: a panic of `call` releases it.
-                        let work = guard.protect(service.call(request));
-                        this.state.set(State::Working { work });
+                StateProj::Acquiring { acquire, asked, deadline, call } => {
+                    let acquired = match acquire.poll(cx) {
+                        Poll::Ready(acquired) => acquired,
+                        Poll::Pending => {
+                            let Some(deadline) = deadline else { return Poll::Pending };
+                            ready!(deadline.as_mut().poll(cx));
+                            let refusal = Some(Refusal::OutOfTime(OutOfTime(())));
+                            this.state.set(State::Refusing { refusal });
+                            continue;
+                        }
+                    };
+                    asked.place = None;
+                    match acquired {
+                        Ok(guard) => {
+                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
+                            protocol.attach(&mut request, guard.lease());
+                            // The guard is a local until the work is there: a panic of `call` releases it.
+                            let work = service.call(request);
+                            let work = M::work(guard, asked.on_lost, work);
+                            this.state.set(State::Working { work });
+                        }
+                        Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
+                            tracing::warn!(%error, "a request goes through without its lock");
+                            if let Some(shared) = &asked.lets_through {
+                                shared.count_let_through();
+                            }
+                            let (mut service, request) = call.take().expect("a lease is acquired once");
+                            let work = service.call(request);
+                            this.state.set(State::Unlocked { work });
+                        }
+                        Err(error) => {
+                            let refusal = Refusal::NotAcquired { error, tried_once: asked.tries_once };
+                            this.state.set(State::Refusing { refusal: Some(refusal) });
+                        }
                     }
-                    Err(error) => {
-                        let refusal = Refusal::NotAcquired { error, tried_once: *tries_once };
-                        this.state.set(State::Refusing { refusal: Some(refusal) });
-                    }
-                },
+                }
                 StateProj::Working { work } => match ready!(work.poll(cx)) {
-                    Ok(outcome) => break outcome,
+                    Ok(done) => break done,
                     Err(error) => this.state.set(State::Refusing { refusal: Some(Refusal::Lost(error)) }),
                 },
-                StateProj::Unlocked { work } => break ready!(work.poll(cx)),
+                StateProj::Unlocked { work } => break (ready!(work.poll(cx)), None),
                 StateProj::Refusing { refusal } => {
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
@@ -110,14 +166,19 @@ where
             }
         };
         this.state.set(State::Finished);
-        Poll::Ready(match outcome {
-            Ok(response) => Ok(protocol.done(response)),
-            Err(error) => Err(protocol.fail(error)),
+        Poll::Ready(match (outcome, hold) {
+            (Ok(response), Some(hold)) => Ok(protocol.hold(protocol.done(response), hold)),
+            (Ok(response), None) => Ok(protocol.done(response)),
+            (Err(error), _) => Err(protocol.fail(error)),
         })
     }
 }
 
-impl<S: Service<Req>, Req, P> fmt::Debug for ResponseFuture<S, Req, P> {
+impl<S, Req, P, M> fmt::Debug for ResponseFuture<S, Req, P, M>
+where
+    S: Service<Req>,
+    M: Mode<S::Future>,
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

@@ -1,8 +1,13 @@
-use http::{Request, Response};
+use std::{fmt, sync::Arc};
+
+use bytes::Bytes;
+use http::{Method, Request, Response};
+use http_body::Body;
 use lock_core::Lease;
 
 use crate::{
     body::ResponseBody,
+    mode::Hold,
     protocol::{Protocol, Refusal},
 };
 
@@ -15,21 +20,83 @@ use crate::{
 /// | --- | --- |
 /// | 400 | the key is empty or too long, or its extractor refused the request |
 /// | 409 | the key is busy, and the layer does not wait (its `wait` is zero) |
-/// | 503, `Retry-After: 1` | the key stayed busy for the whole wait; the backend did not answer; the manager was shut down |
+/// | 503, `Retry-After: 1` | the key stayed busy for the whole wait; too many requests wait; the backend did not answer; the manager was shut down |
 /// | 503 | the lease was lost while the service worked: part of the work may have been done |
-/// | 500 | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is no lock |
+/// | 500 | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is no lock; a path parameter was asked for before routing |
 ///
 /// `Retry-After` is there only where nothing was done and the same request may be sent again. The body is JSON as
 /// in RFC 9457 (`application/problem+json`) and says what happened, without the key and without anything about the
 /// backend: those are in the log, which `tracing` gets. The text of a 400 is that of the error. The response's
 /// extensions hold the [`lock_core::Error`], for a layer further out that wants to answer in another form.
 ///
+/// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](Self::methods) says otherwise. [`answer`](Self::answer)
+/// replaces the answers.
+///
 /// The lease is released when the head of the response is there, before the client sees it. A body that the
-/// service streams after that is **not** under the lock.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Http;
+/// service streams after that is **not** under the lock, unless
+/// [`until_body_end`](crate::LockLayer::until_body_end) is set.
+#[derive(Clone, Default)]
+pub struct Http {
+    methods: Methods,
+    answer: Option<Answer>,
+}
 
-impl<ReqBody, ResBody, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Http {
+type Answer = Arc<dyn Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
+
+/// Which methods are locked.
+#[derive(Clone, Debug, Default)]
+enum Methods {
+    /// Those that may change something.
+    #[default]
+    Writing,
+    All,
+    These(Arc<[Method]>),
+}
+
+impl Http {
+    /// Locks requests of these methods only. Default: all but GET, HEAD and OPTIONS.
+    #[must_use]
+    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.methods = Methods::These(methods.into_iter().collect());
+        self
+    }
+
+    /// Locks requests of every method.
+    #[must_use]
+    pub fn all_methods(mut self) -> Self {
+        self.methods = Methods::All;
+        self
+    }
+
+    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the answer that would
+    /// go out, and returns the one that does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::{HeaderValue, StatusCode, header};
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::header};
+    ///
+    /// let layer = LockLayer::http(LockManager::in_memory(), header("x-account")).answer(|_refusal, mut answer| {
+    ///     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+    ///         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+    ///     }
+    ///     answer
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn answer<F>(mut self, answer: F) -> Self
+    where
+        F: Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
+    {
+        self.answer = Some(Arc::new(answer));
+        self
+    }
+}
+
+impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Http {
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Err;
 
@@ -46,6 +113,33 @@ impl<ReqBody, ResBody, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> f
     }
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        Ok(refusal.into_response())
+        let mut response = refusal.to_problem();
+        refusal.log(response.status().as_u16());
+        if let Some(answer) = &self.answer {
+            response = answer(&refusal, response);
+        }
+        if let Some(error) = refusal.lock_error() {
+            response.extensions_mut().insert(error);
+        }
+        Ok(response.map(ResponseBody::refusal))
+    }
+
+    fn applies(&self, request: &Request<ReqBody>) -> bool {
+        let method = request.method();
+        match &self.methods {
+            Methods::Writing => ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method),
+            Methods::All => true,
+            Methods::These(methods) => methods.contains(method),
+        }
+    }
+
+    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+        response.map(|body| body.hold(hold, |error| Err(error.into())))
+    }
+}
+
+impl fmt::Debug for Http {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Http").field("methods", &self.methods).finish_non_exhaustive()
     }
 }

@@ -1,6 +1,35 @@
+//! What locks exclude: the [`KeyExtractor`] of a layer, and ready-made ones.
+//!
+//! | ready-made | key | feature |
+//! | --- | --- | --- |
+//! | [`fixed`] | the same for every request | |
+//! | [`joined`] | several parts that cannot run into each other | |
+//! | `header` | the value of a header | `http` |
+//! | `method_and_path` | method and path | `http` |
+//! | `extension` | what a layer further out has put into the extensions | `http` |
+//! | `path_param` | a parameter of the route, decoded | `axum` |
+//!
+//! A ready-made extractor that finds nothing **refuses** the request; `.optional()` lets it through without a lock.
+
+#[cfg(feature = "axum")]
+mod axum;
+#[cfg(feature = "http")]
+mod http;
+mod ready;
+
 use std::borrow::Cow;
 
 use crate::BoxError;
+
+#[cfg(feature = "axum")]
+pub use self::axum::{PathParam, path_param};
+#[cfg(feature = "http")]
+pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
+#[cfg(feature = "http")]
+pub(crate) use self::ready::Misplaced;
+#[cfg(feature = "http")]
+pub use self::ready::Optional;
+pub use self::ready::{Fixed, Joined, fixed, joined};
 
 /// Finds the key of a request.
 ///

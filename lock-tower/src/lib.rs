@@ -79,6 +79,58 @@
 //! # Ok(()) }
 //! ```
 //!
+//! # Keys of requests
+//!
+//! The module [`key`] has ready-made ones for HTTP: a header, a path parameter, method and path, an extension, and parts
+//! joined so that they cannot run into each other. They **refuse** a request in which they find nothing, unless
+//! `.optional()` is set (features `http` and `axum`):
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, routing::post};
+//! use lock_core::LockManager;
+//! use lock_tower::{Held, LockLayer, key::{fixed, header, joined, path_param}};
+//! use std::time::Duration;
+//!
+//! async fn sell(Held(lease): Held) -> String {
+//!     format!("sold under {}", lease.key())
+//! }
+//!
+//! let per_goods = LockLayer::http(LockManager::in_memory(), joined((fixed("goods"), header("x-shop"), path_param("id"))))
+//!     .name("sell")
+//!     .wait(Duration::from_secs(2))
+//!     .max_waiters_per_key(100)
+//!     .max_waiters(10_000);
+//! let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
+//! # use tower::ServiceExt;
+//! # let request = axum::extract::Request::post("/goods/a%2Fb").header("x-shop", "north").body(axum::body::Body::empty())?;
+//! # let answer = axum::body::to_bytes(service.oneshot(request).await?.into_body(), 99).await?;
+//! # assert_eq!(answer, "sold under goods:north:a/b");
+//! # Ok(()) }
+//! # #[cfg(not(feature = "axum"))] fn main() {}
+//! ```
+//!
+//! # How long a lease is held
+//!
+//! Until the service has answered. [`until_body_end`](LockLayer::until_body_end) holds it until the body of the
+//! response has ended, too; [`detached`](LockLayer::detached) lets the work go on when the client hangs up:
+//!
+//! ```
+//! # #[cfg(feature = "http")]
+//! # fn main() {
+//! use lock_core::LockManager;
+//! use lock_tower::{LockLayer, key::fixed};
+//! use std::time::Duration;
+//!
+//! let manager = LockManager::in_memory();
+//! let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
+//! let import = LockLayer::http(manager, fixed("import")).try_only().detached();
+//! # let _ = (export, import);
+//! # }
+//! # #[cfg(not(feature = "http"))] fn main() {}
+//! ```
+//!
 //! # What happens to a request
 //!
 //! 1. The [`KeyExtractor`], mostly a closure, looks at the request and gives its key, refuses the request, or lets it
@@ -87,10 +139,13 @@
 //!    not called.
 //! 3. The service is called, with the lease in the request where the protocol has a place for it ([`Http`]).
 //! 4. The lease is released, and then the response goes out. Should the lease have been lost, the work is dropped
-//!    where it stands, and the answer says so.
+//!    where it stands, and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
+//!
+//! When the backend does not answer the request is refused, unless
+//! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
 //! [`LockLayer::new`] answers with errors ([`Plain`]), [`LockLayer::http`] with responses ([`Http`] has the table of
-//! status codes), and a [`Protocol`] of your own with whatever it likes.
+//! status codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has theirs), and a [`Protocol`] of your own with whatever it likes.
 //!
 //! # Where in the stack
 //!
@@ -108,38 +163,52 @@
 //!
 //! Where the key is in the body of the request, lock in the handler, with [`lock_core`] or the attribute
 //! `#[distributed_lock]`: a layer sees the head. Where the response is streamed after the handler has returned, the
-//! stream is outside the lock. And where two requests must never *both* take effect, one after the other included,
+//! stream is outside the lock, unless [`until_body_end`](LockLayer::until_body_end) is set. And where two requests must never *both* take effect, one after the other included,
 //! they need to be idempotent; a lock only keeps them apart.
 //!
 //! # Features
 //!
 //! | feature | what it brings |
 //! | --- | --- |
-//! | `http` | [`LockLayer::http`]: the lease in the request's extensions, answers in status codes |
+//! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the keys `header`, `method_and_path` and `extension` |
+//! | `axum` | the key `path_param`, and the extractor `Held` for handlers; brings `http` |
+//! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http` |
 //!
 //! [tower]: https://docs.rs/tower
 
+mod admission;
 #[cfg(feature = "http")]
 mod body;
 #[cfg(feature = "http")]
 mod failure;
 mod future;
+#[cfg(feature = "grpc")]
+mod grpc;
+#[cfg(feature = "axum")]
+mod held;
 #[cfg(feature = "http")]
 mod http;
-mod key;
+pub mod key;
 mod layer;
+mod mode;
 mod protocol;
 mod service;
 
-#[cfg(feature = "http")]
-pub use crate::{body::ResponseBody, http::Http};
+#[cfg(feature = "grpc")]
+pub use crate::grpc::Grpc;
+#[cfg(feature = "axum")]
+pub use crate::held::{Held, NotLocked};
 pub use crate::{
+    admission::Overloaded,
     future::ResponseFuture,
     key::{Choice, IntoChoice, KeyExtractor},
-    layer::LockLayer,
-    protocol::{Plain, Protocol, Refusal},
+    layer::{LockLayer, OnBackendError},
+    mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
+    protocol::{OutOfTime, Plain, Protocol, Refusal},
     service::LockService,
 };
+#[cfg(feature = "http")]
+pub use crate::{body::ResponseBody, http::Http};
 
 /// Any error, as tower boxes it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,6 +1,8 @@
+use std::{error, fmt, time::Duration};
+
 use lock_core::{Error, Lease};
 
-use crate::BoxError;
+use crate::{BoxError, admission::Overloaded, mode::Hold};
 
 /// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
 ///
@@ -82,6 +84,26 @@ pub trait Protocol<Req, Res, Err> {
     /// # Errors
     /// Where the protocol has no response that says so, the refusal is an error.
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Self::Error>;
+
+    /// Returns whether a request wants a lock at all; the others go to the service as they are. Default: all do.
+    fn applies(&self, request: &Req) -> bool {
+        let _ = request;
+        true
+    }
+
+    /// Returns how long the caller itself waits, where the request says so: the layer's wait ends then at the latest.
+    /// Default: unknown.
+    fn time_left(&self, request: &Req) -> Option<Duration> {
+        let _ = request;
+        None
+    }
+
+    /// Puts the lease into the response, to be held until its body ends; called only with
+    /// [`until_body_end`](crate::LockLayer::until_body_end). Default: releases it.
+    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+        drop(hold);
+        response
+    }
 }
 
 /// Why the lock did not let a request through, or broke it off; what a [`Protocol`] makes an answer
@@ -99,6 +121,10 @@ pub enum Refusal {
         /// Whether the layer does not wait for a busy key (its `wait` is zero).
         tried_once: bool,
     },
+    /// More requests wait than the layer allows. The service was not called.
+    Overloaded(Overloaded),
+    /// The time that the caller itself allows was over before the lease was acquired. The service was not called.
+    OutOfTime(OutOfTime),
     /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done.
     Lost(Error),
 }
@@ -110,9 +136,23 @@ impl Refusal {
         match self {
             Self::Key(error) => error,
             Self::NotAcquired { error, .. } | Self::Lost(error) => error.into(),
+            Self::Overloaded(error) => error.into(),
+            Self::OutOfTime(error) => error.into(),
         }
     }
 }
+
+/// The time that the caller itself allows was over before the lease was acquired; nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfTime(pub(crate) ());
+
+impl fmt::Display for OutOfTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the lock was busy for as long as the caller waits; allow more time, or try again later")
+    }
+}
+
+impl error::Error for OutOfTime {}
 
 /// Requests of any type: a refusal is an error of the service.
 ///

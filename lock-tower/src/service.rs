@@ -6,9 +6,10 @@ use std::{
 use tower_service::Service;
 
 use crate::{
-    future::ResponseFuture,
+    future::{Asked, ResponseFuture},
     key::{Choice, KeyExtractor},
     layer::LockLayer,
+    mode::{Mode, UntilResponse},
     protocol::{Protocol, Refusal},
 };
 
@@ -18,14 +19,14 @@ use crate::{
 /// stays with the request until the key is acquired, and is then the one that is called.
 ///
 /// See the [crate's documentation](crate) for examples.
-#[derive(Clone, Debug)]
-pub struct LockService<S, K, P = crate::Plain> {
+#[derive(Debug)]
+pub struct LockService<S, K, P = crate::Plain, M = UntilResponse> {
     inner: S,
-    lock: LockLayer<K, P>,
+    lock: LockLayer<K, P, M>,
 }
 
-impl<S, K, P> LockService<S, K, P> {
-    pub(crate) fn new(inner: S, lock: LockLayer<K, P>) -> Self {
+impl<S, K, P, M> LockService<S, K, P, M> {
+    pub(crate) fn new(inner: S, lock: LockLayer<K, P, M>) -> Self {
         Self { inner, lock }
     }
 
@@ -48,7 +49,13 @@ impl<S, K, P> LockService<S, K, P> {
     }
 }
 
-impl<S: Clone, K, P> LockService<S, K, P> {
+impl<S: Clone, K: Clone, P: Clone, M> Clone for LockService<S, K, P, M> {
+    fn clone(&self) -> Self {
+        Self { inner: self.inner.clone(), lock: self.lock.clone() }
+    }
+}
+
+impl<S: Clone, K, P, M> LockService<S, K, P, M> {
     /// Takes the instance that was made ready, with what it reserved, and leaves one that was not.
     fn take_ready(&mut self) -> S {
         let unready = self.inner.clone();
@@ -56,15 +63,16 @@ impl<S: Clone, K, P> LockService<S, K, P> {
     }
 }
 
-impl<S, K, P, Req> Service<Req> for LockService<S, K, P>
+impl<S, K, P, M, Req> Service<Req> for LockService<S, K, P, M>
 where
     S: Service<Req> + Clone,
     K: KeyExtractor<Req>,
     P: Protocol<Req, S::Response, S::Error> + Clone,
+    M: Mode<S::Future>,
 {
     type Response = P::Response;
     type Error = P::Error;
-    type Future = ResponseFuture<S, Req, P>;
+    type Future = ResponseFuture<S, Req, P, M>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         self.inner.poll_ready(cx).map_err(|error| self.lock.protocol.fail(error))
@@ -72,18 +80,29 @@ where
 
     fn call(&mut self, request: Req) -> Self::Future {
         let protocol = self.lock.protocol.clone();
-        match self.lock.key.extract(&request) {
-            Choice::Lock(key) => {
-                let acquire = self.lock.request(&key).acquire();
-                let tries_once = self.lock.tries_once();
-                ResponseFuture::acquiring(acquire, tries_once, self.take_ready(), request, protocol)
-            }
-            Choice::Pass => ResponseFuture::unlocked(self.inner.call(request), protocol),
-            Choice::Refuse(error) => {
-                // What readiness reserved must not wait for a next request that may never come.
-                drop(self.take_ready());
-                ResponseFuture::refusing(Refusal::Key(error), protocol)
-            }
+        if !protocol.applies(&request) {
+            return ResponseFuture::unlocked(self.inner.call(request), protocol);
         }
+        let refusal = match self.lock.key.extract(&request) {
+            Choice::Lock(key) => match self.lock.admit(&key) {
+                Ok(place) => {
+                    let lock = self.lock.request(&key);
+                    let asked = Asked {
+                        tries_once: lock.tries_once(),
+                        on_lost: self.lock.lost_policy(),
+                        lets_through: self.lock.lets_through(),
+                        place,
+                    };
+                    let ready = self.take_ready();
+                    return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol);
+                }
+                Err(error) => Refusal::Overloaded(error),
+            },
+            Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol),
+            Choice::Refuse(error) => Refusal::Key(error),
+        };
+        // What readiness reserved must not wait for a next request that may never come.
+        drop(self.take_ready());
+        ResponseFuture::refusing(refusal, protocol)
     }
 }

@@ -34,7 +34,7 @@ fn layer(manager: &LockManager) -> LockLayer<Key, Http> {
         let goods = request.headers().get("x-goods").and_then(|goods| goods.to_str().ok());
         goods.map(|goods| format!("goods:{goods}")).ok_or("the header x-goods is missing")
     };
-    LockLayer::http(manager.clone(), key)
+    LockLayer::http(manager.clone(), key).all_methods()
 }
 
 async fn serve(service: Router) -> SocketAddr {
@@ -141,7 +141,8 @@ async fn a_client_is_a_service_too() {
         async move { requests.lock().await.send_request(request).await }
     });
 
-    let client = LockLayer::http(manager.clone(), |_: &Request<Empty<Bytes>>| "goods:1").layer(client);
+    let client_lock = LockLayer::http(manager.clone(), |_: &Request<Empty<Bytes>>| "goods:1");
+    let client = client_lock.all_methods().layer(client);
     let request = || Request::get("/").header(header::HOST, "shop").body(Empty::new()).unwrap();
     let answer = client.clone().oneshot(request()).await.unwrap();
     assert_eq!(answer.into_body().collect().await.unwrap().to_bytes(), "answer");

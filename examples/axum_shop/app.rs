@@ -1,0 +1,118 @@
+//! The service: what can be asked of the shop, and how each kind of request is locked.
+
+use std::time::Duration;
+
+use axum::extract::{Path, Request, State};
+use axum::http::{StatusCode, header::RETRY_AFTER};
+use axum::response::{IntoResponse, Response};
+use axum::routing::{get, post};
+use axum::{Json, Router};
+use lock_core::{LockManager, distributed_lock};
+use lock_tower::LockLayer;
+use metrics::counter;
+use metrics_exporter_prometheus::PrometheusHandle;
+use tracing::{info, instrument, warn};
+
+use crate::shop::{Good, Order, Problem, Shop};
+
+/// What every handler can reach; clones share it.
+#[derive(Clone, Debug)]
+pub(crate) struct App {
+    pub(crate) manager: LockManager,
+    pub(crate) shop: Shop,
+    pub(crate) metrics: PrometheusHandle,
+}
+
+impl App {
+    /// The routes. Only the payment has the layer: a `route_layer` is for the routes that stand above it.
+    pub(crate) fn service(self) -> Router {
+        let clicks = LockLayer::http(self.manager.clone(), order_of).ttl(TTL).wait(Duration::ZERO);
+        Router::new()
+            .route("/orders/{order}/pay", post(pay))
+            .route_layer(clicks)
+            .route("/goods", get(goods))
+            .route("/goods/{good}/sell", post(sell))
+            .route("/orders", post(order))
+            .route("/metrics", get(metrics))
+            .with_state(self)
+    }
+
+    /// The attribute: sells one unit, to one buyer of the good at a time, at whichever instance.
+    #[instrument(skip(self), err(Display))]
+    #[distributed_lock(key = "goods:<good>", ttl = "3s", wait = "5s", manager = self.manager)]
+    async fn sell(&self, good: Good) -> Result<(), Problem> {
+        self.shop.sell(&Order::from([(good, 1)])).await
+    }
+
+    /// By hand: sells all goods of an order or none, when all of them are locked. The attribute's keys, so that a
+    /// sale of one unit and an order exclude each other.
+    #[instrument(skip(self), err(Display))]
+    async fn order(&self, order: &Order) -> Result<(), Problem> {
+        let goods = order.keys().map(|good| format!("goods:{good}"));
+        let lock = self.manager.lock_all(goods).label("goods of an order").ttl(TTL).wait(Duration::from_secs(5));
+        lock.run(async |_| self.shop.sell(order).await).await?
+    }
+}
+
+async fn sell(State(app): State<App>, Path(good): Path<Good>) -> Result<String, Problem> {
+    app.sell(good).await?;
+    counter!("shop_units_sold_total", "by" => "sell").increment(1);
+    Ok(format!("sold one of good {good}\n"))
+}
+
+async fn order(State(app): State<App>, Json(order): Json<Order>) -> Result<String, Problem> {
+    app.order(&order).await?;
+    let units = order.values().map(|units| u64::from(*units)).sum();
+    counter!("shop_units_sold_total", "by" => "order").increment(units);
+    Ok(format!("sold {units} units\n"))
+}
+
+/// The layer: takes the payment of an order; no second click gets here while the first is being served.
+#[instrument(skip(app), err(Display))]
+async fn pay(State(app): State<App>, Path(order): Path<i64>) -> Result<String, Problem> {
+    if app.shop.pay(order).await? {
+        info!("paid");
+        Ok(format!("order {order} is paid\n"))
+    } else {
+        Ok(format!("order {order} was paid before\n"))
+    }
+}
+
+async fn goods(State(app): State<App>) -> Result<String, Problem> {
+    let stock = app.shop.stock().await?;
+    Ok(stock.iter().map(|row| format!("good {}: {} left, version {}\n", row.good, row.left, row.version)).collect())
+}
+
+async fn metrics(State(app): State<App>) -> String {
+    app.metrics.render()
+}
+
+/// Finds the key of a payment: the number in `/orders/7/pay`, so that `/orders/07/pay` is the same order.
+fn order_of(request: &Request) -> Result<String, &'static str> {
+    let order = request.uri().path().split('/').nth(2).and_then(|order| order.parse::<i64>().ok());
+    order.map(|order| format!("orders:{order}")).ok_or("an order is a number, as in /orders/7/pay")
+}
+
+impl IntoResponse for Problem {
+    fn into_response(self) -> Response {
+        counter!("shop_refusals_total", "why" => self.name()).increment(1);
+        let status = match &self {
+            Self::NoSuchGood => StatusCode::NOT_FOUND,
+            Self::SoldOut => StatusCode::CONFLICT,
+            Self::Overtaken => {
+                warn!("a row was written by somebody without the lock");
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Lock(error) if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Lock(_) | Self::Database(_) => StatusCode::INTERNAL_SERVER_ERROR,
+        };
+        let body = format!("{self}\n");
+        if status == StatusCode::SERVICE_UNAVAILABLE {
+            return (status, [(RETRY_AFTER, "1")], body).into_response();
+        }
+        (status, body).into_response()
+    }
+}
+
+/// For how long an instance that died keeps others out.
+const TTL: Duration = Duration::from_secs(3);

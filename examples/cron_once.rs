@@ -1,0 +1,148 @@
+//! A job on a schedule that several machines have, and that runs once each time all the same.
+//!
+//! ```text
+//! cargo run --example cron_once
+//! cargo run --example cron_once -- redis://127.0.0.1:6379
+//! ```
+//!
+//! Three processes, as on three machines, want to write a report every two seconds. Whoever is first does; the others
+//! find the key busy, and skip this time. `wait(ZERO)` makes them skip rather than stand in line: a job that
+//! waited would run three times, one after another.
+//!
+//! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
+//! When they look, the first is long done and has given the key back. So it asks that the key be kept
+//! [`at_least`](lock_core::LockRequest::at_least) 1.5 s. That has to be more than the clocks may differ, and less than
+//! the time between two runs; with `at_least` taken out, this example says that every report was written three times.
+//!
+//! "Once" is not "exactly once": a machine that dies in the middle of its report has had its turn, and one that cannot
+//! reach Redis does not run. What must not be lost is written down when it is done, and looked for at the next time.
+//!
+//! Exits with 1 when a report was written twice, or not at all.
+
+use std::collections::BTreeMap;
+use std::process::ExitCode;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use anyhow::{Context, Result};
+use lock_core::LockManager;
+use lock_examples::{Child, redis_url};
+use tokio::time::sleep;
+
+const MACHINES: u32 = 3;
+const TIMES: u32 = 3;
+const EVERY: Duration = Duration::from_secs(2);
+
+#[tokio::main]
+async fn main() -> Result<ExitCode> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    if let [flag, url, number] = &arguments[..]
+        && flag == "--machine"
+    {
+        machine(url, number.parse()?).await?;
+        return Ok(ExitCode::SUCCESS);
+    }
+
+    let runs = schedule(&redis_url()?).await?;
+    let mistakes = mistakes(&runs);
+    for mistake in &mistakes {
+        eprintln!("{mistake}");
+    }
+    println!("{} reports, each once: {}", TIMES, mistakes.is_empty());
+    Ok(if mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+}
+
+/// One machine: at every time of the schedule, by its own clock, it runs the job unless somebody else has.
+async fn machine(url: &str, number: u32) -> Result<()> {
+    let manager = LockManager::connect(url).await?;
+    Child::tell_parent("ready")?;
+    let first = Child::hear_parent().await?.context("no schedule came")?;
+    let first = Duration::from_millis(first.parse()?);
+
+    for time in 0..TIMES {
+        sleep_until(first + EVERY * time + late(number)).await?;
+        match report(&manager, number).await {
+            Ok(Some(report)) => Child::tell_parent(&format!("ran {time} {report}"))?,
+            Ok(None) => {} // another machine has it
+            Err(error) => eprintln!("machine {number} cannot run its job: {error}"),
+        }
+    }
+    Ok(())
+}
+
+/// The job; `None` when it is another machine's this time.
+async fn report(manager: &LockManager, machine: u32) -> Result<Option<String>, lock_core::Error> {
+    let job = manager.lock("cron:report").wait(Duration::ZERO).at_least(Duration::from_millis(1500));
+    let Some(guard) = job.try_acquire().await? else { return Ok(None) };
+    // Under `protect` the work ends should the lease be lost, and the key is given back when it is done.
+    guard.protect(write(machine)).await.map(Some)
+}
+
+async fn write(machine: u32) -> String {
+    sleep(Duration::from_millis(50)).await;
+    format!("written by machine {machine}")
+}
+
+/// Starts the machines, gives them the schedule, and notes who ran the job at which time.
+async fn schedule(url: &str) -> Result<BTreeMap<u32, Vec<String>>> {
+    let mut machines = Vec::new();
+    for number in 1..=MACHINES {
+        machines.push(Child::start(["--machine", url, &number.to_string()])?);
+    }
+    for machine in &mut machines {
+        machine.expect("ready").await?;
+    }
+    let first = now()? + Duration::from_millis(500);
+    for machine in &mut machines {
+        machine.say(&first.as_millis().to_string()).await?;
+    }
+
+    let mut runs: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    for machine in &mut machines {
+        while let Some(line) = machine.line().await? {
+            let run = line.strip_prefix("ran ").and_then(|run| run.split_once(' '));
+            let (time, report) = run.with_context(|| format!("a machine said '{line}'"))?;
+            runs.entry(time.parse()?).or_default().push(report.to_owned());
+        }
+    }
+    for (time, reports) in &runs {
+        println!("report {}: {}", time + 1, reports.join(", "));
+    }
+    Ok(runs)
+}
+
+/// What is wrong with the reports, in sentences; empty when each was written once.
+fn mistakes(runs: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
+    let written = (0..TIMES).map(|time| (time, runs.get(&time).map_or(0, Vec::len)));
+    written
+        .filter(|(_, count)| *count != 1)
+        .map(|(time, count)| format!("report {} was written {count} times", time + 1))
+        .collect()
+}
+
+/// How far the clock of a machine is behind.
+fn late(machine: u32) -> Duration {
+    Duration::from_millis(100) * (machine - 1)
+}
+
+/// Sleeps until `time` after the beginning of 1970; not at all when that has passed.
+async fn sleep_until(time: Duration) -> Result<()> {
+    sleep(time.saturating_sub(now()?)).await;
+    Ok(())
+}
+
+fn now() -> Result<Duration> {
+    SystemTime::now().duration_since(UNIX_EPOCH).context("the clock of this machine is before 1970")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reports_that_were_written_twice_or_not_at_all_are_mistakes() {
+        let by = |machines: &[&str]| machines.iter().map(|by| (*by).to_owned()).collect::<Vec<_>>();
+        assert!(mistakes(&BTreeMap::from([(0, by(&["1"])), (1, by(&["3"])), (2, by(&["1"]))])).is_empty());
+        let mistakes = mistakes(&BTreeMap::from([(0, by(&["1", "2"])), (2, by(&["1"]))]));
+        assert_eq!(mistakes, ["report 1 was written 2 times", "report 2 was written 0 times"]);
+    }
+}

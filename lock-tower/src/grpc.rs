@@ -1,0 +1,187 @@
+use std::{fmt, sync::Arc, time::Duration};
+
+use http::{HeaderMap, Request, Response};
+use http_body::Body;
+use lock_core::Lease;
+use tonic::{Code, Status};
+
+use crate::{
+    BoxError,
+    body::ResponseBody,
+    failure::Verdict,
+    mode::Hold,
+    protocol::{Protocol, Refusal},
+};
+
+/// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
+///
+/// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
+/// client's side. The [`Lease`] is in the extensions of the request: `request.extensions().get::<Lease>()` in a
+/// method of the service.
+///
+/// | code | when |
+/// | --- | --- |
+/// | `INVALID_ARGUMENT` | the key is empty or too long, or its extractor refused the request |
+/// | `ABORTED` | the key is busy, and the layer does not wait; or the lease was lost while the service worked: part of the work may have been done |
+/// | `UNAVAILABLE` | the key stayed busy for the whole wait; the backend did not answer; the manager was shut down |
+/// | `DEADLINE_EXCEEDED` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
+/// | `RESOURCE_EXHAUSTED` | too many requests wait |
+/// | `INTERNAL` | what [`Http`](crate::Http) answers with 500 |
+///
+/// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
+/// answer is there in time. The message says what happened without the key, which is in the log. The lease is
+/// released when the method has returned; messages that it streams after that are under the lock with
+/// [`until_body_end`](crate::LockLayer::until_body_end) alone.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::LockManager;
+/// use lock_tower::{LockLayer, key::header};
+/// use std::time::Duration;
+///
+/// // The metadata of a call are headers.
+/// let per_account = LockLayer::grpc(LockManager::in_memory(), header("x-account")).wait(Duration::from_secs(2));
+/// // tonic::transport::Server::builder().layer(per_account).add_service(..)
+/// # let _ = per_account;
+/// ```
+#[derive(Clone, Default)]
+pub struct Grpc {
+    answer: Option<Answer>,
+}
+
+type Answer = Arc<dyn Fn(&Refusal, Status) -> Status + Send + Sync>;
+
+impl Grpc {
+    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
+    /// go out, and returns the one that does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::header};
+    /// use tonic::{Code, Status};
+    ///
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), header("x-account")).answer(|_refusal, status| {
+    ///     match status.code() {
+    ///         Code::Aborted => Status::already_exists("this account is being charged"),
+    ///         _ => status,
+    ///     }
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn answer<F>(mut self, answer: F) -> Self
+    where
+        F: Fn(&Refusal, Status) -> Status + Send + Sync + 'static,
+    {
+        self.answer = Some(Arc::new(answer));
+        self
+    }
+}
+
+impl<ReqBody, ResBody: Body + Default, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Grpc {
+    type Response = Response<ResponseBody<ResBody>>;
+    type Error = Err;
+
+    fn attach(&self, request: &mut Request<ReqBody>, lease: &Lease) {
+        request.extensions_mut().insert(lease.clone());
+    }
+
+    fn done(&self, response: Response<ResBody>) -> Self::Response {
+        response.map(ResponseBody::service)
+    }
+
+    fn fail(&self, error: Err) -> Err {
+        error
+    }
+
+    fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
+        let mut status = Status::new(code(refusal.verdict()), refusal.detail());
+        refusal.log(200);
+        if let Some(answer) = &self.answer {
+            status = answer(&refusal, status);
+        }
+        let mut response = status.into_http();
+        if let Some(error) = refusal.lock_error() {
+            response.extensions_mut().insert(error);
+        }
+        Ok(response)
+    }
+
+    fn time_left(&self, request: &Request<ReqBody>) -> Option<Duration> {
+        let left = timeout(request.headers())?;
+        Some(left - (left / 20).min(Duration::from_millis(50)))
+    }
+
+    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+        response.map(|body| body.hold(hold, lost))
+    }
+}
+
+impl fmt::Debug for Grpc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Grpc").finish_non_exhaustive()
+    }
+}
+
+fn code(verdict: Verdict) -> Code {
+    match verdict {
+        Verdict::BadKey => Code::InvalidArgument,
+        Verdict::Busy | Verdict::Lost => Code::Aborted,
+        Verdict::StillBusy | Verdict::Unavailable => Code::Unavailable,
+        Verdict::OutOfTime => Code::DeadlineExceeded,
+        Verdict::Overloaded => Code::ResourceExhausted,
+        Verdict::WouldDeadlock | Verdict::Misconfigured => Code::Internal,
+    }
+}
+
+/// Ends a stream of messages whose lease was lost.
+fn lost(error: lock_core::Error) -> Result<HeaderMap, BoxError> {
+    let refusal = Refusal::Lost(error);
+    let mut trailers = HeaderMap::new();
+    Status::new(code(refusal.verdict()), refusal.detail()).add_header(&mut trailers)?;
+    Ok(trailers)
+}
+
+/// Reads `grpc-timeout`: up to eight digits and a unit.
+fn timeout(headers: &HeaderMap) -> Option<Duration> {
+    let value = headers.get("grpc-timeout")?.to_str().ok()?;
+    let (digits, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
+    if digits.len() > 8 || !digits.bytes().all(|digit| digit.is_ascii_digit()) {
+        return None;
+    }
+    let number = digits.parse().ok()?;
+    Some(match unit {
+        "H" => Duration::from_secs(number * 3600),
+        "M" => Duration::from_secs(number * 60),
+        "S" => Duration::from_secs(number),
+        "m" => Duration::from_millis(number),
+        "u" => Duration::from_micros(number),
+        "n" => Duration::from_nanos(number),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use http::HeaderValue;
+
+    use super::*;
+
+    #[test]
+    fn a_time_out_is_read_in_each_unit_and_ignored_where_it_is_none() {
+        let read =
+            |text| timeout(&HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), HeaderValue::from_static(text))]));
+        assert_eq!(read("2H"), Some(Duration::from_secs(7200)));
+        assert_eq!(read("3M"), Some(Duration::from_secs(180)));
+        assert_eq!(read("4S"), Some(Duration::from_secs(4)));
+        assert_eq!(read("5m"), Some(Duration::from_millis(5)));
+        assert_eq!(read("6u"), Some(Duration::from_micros(6)));
+        assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for wrong in ["", "S", "-1S", "+1S", "1", "123456789S", "1x", "1.5S"] {
+            assert_eq!(read(wrong), None, "{wrong:?}");
+        }
+    }
+}

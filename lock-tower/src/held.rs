@@ -1,0 +1,78 @@
+use std::{convert::Infallible, error::Error, fmt, ops::Deref};
+
+use axum::{
+    extract::{FromRequestParts, OptionalFromRequestParts},
+    response::{IntoResponse, Response},
+};
+use http::{StatusCode, request::Parts};
+use lock_core::Lease;
+
+/// The lease that a request is served under, as an argument of an axum handler.
+///
+/// A request that has none (there is no layer, or it went through without a lock) is answered with 500 ([`NotLocked`]);
+/// `Option<Held>` takes it as `None`. Of several layers, it is the lease of the innermost.
+///
+/// # Examples
+///
+/// ```
+/// use axum::{Router, routing::post};
+/// use lock_core::LockManager;
+/// use lock_tower::{Held, LockLayer, key::path_param};
+///
+/// async fn sell(Held(lease): Held) -> String {
+///     format!("sold under fencing token {}", lease.fencing_token())
+/// }
+///
+/// let service: Router = Router::new()
+///     .route("/goods/{id}", post(sell))
+///     .route_layer(LockLayer::http(LockManager::in_memory(), path_param("id")));
+/// # let _ = service;
+/// ```
+#[derive(Clone, Debug)]
+pub struct Held(pub Lease);
+
+impl Deref for Held {
+    type Target = Lease;
+
+    fn deref(&self) -> &Lease {
+        &self.0
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for Held {
+    type Rejection = NotLocked;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, NotLocked> {
+        parts.extensions.get::<Lease>().cloned().map(Self).ok_or(NotLocked(()))
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for Held {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+        Ok(parts.extensions.get::<Lease>().cloned().map(Self))
+    }
+}
+
+/// A handler asked for the lease of a request that has none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotLocked(());
+
+impl fmt::Display for NotLocked {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(
+            "the request has no lease; put a `LockLayer` around the handler that locks this method, or ask for \
+             `Option<Held>` where requests may pass without a lock",
+        )
+    }
+}
+
+impl Error for NotLocked {}
+
+impl IntoResponse for NotLocked {
+    fn into_response(self) -> Response {
+        tracing::error!(error = %self, "a handler wants a lease and there is none");
+        (StatusCode::INTERNAL_SERVER_ERROR, "the service's lock is not set up as it should be").into_response()
+    }
+}

@@ -1,0 +1,243 @@
+//! For how long a lease is held, and who drives the work.
+#![expect(unnameable_types, reason = "the futures of a sealed trait")]
+
+use std::{
+    fmt,
+    future::Future,
+    panic,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, ready},
+};
+
+use lock_core::{Error, Lease, LockGuard, OnLost, Protected};
+use pin_project_lite::pin_project;
+use tokio::task::JoinHandle;
+
+/// How long a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
+/// [`UntilBodyEnd`] or [`Detached`].
+pub trait Mode<F: Future>: sealed::Mode<F> {}
+
+impl<F: Future, M: sealed::Mode<F>> Mode<F> for M {}
+
+/// The lease is released when the service has answered, before the response goes out.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UntilResponse;
+
+/// The lease is held until the body of the response has ended or was dropped; see
+/// [`LockLayer::until_body_end`](crate::LockLayer::until_body_end).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct UntilBodyEnd;
+
+/// The service works in a task of its own; see [`LockLayer::detached`](crate::LockLayer::detached).
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Detached;
+
+pub(crate) mod sealed {
+    use super::{Error, Future, Hold, LockGuard, OnLost};
+
+    /// What is done with an acquired lease and the work of a service.
+    pub trait Mode<F: Future> {
+        /// The work under its lease.
+        type Work: Future<Output = Result<(F::Output, Option<Hold>), Error>>;
+
+        /// Begins the work.
+        fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Self::Work;
+    }
+}
+
+impl<F: Future> sealed::Mode<F> for UntilResponse {
+    type Work = Scoped<F>;
+
+    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Scoped<F> {
+        Scoped { work: guard.protect(work).on_lost(on_lost) }
+    }
+}
+
+pin_project! {
+    /// Work whose lease is released before its output is there.
+    pub struct Scoped<F: Future> {
+        #[pin]
+        work: Protected<F>,
+    }
+}
+
+impl<F: Future> Future for Scoped<F> {
+    type Output = Result<(F::Output, Option<Hold>), Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.project().work.poll(cx).map_ok(|output| (output, None))
+    }
+}
+
+impl<F> sealed::Mode<F> for Detached
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    type Work = Task<F::Output>;
+
+    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Task<F::Output> {
+        Task { task: tokio::spawn(guard.protect(work).on_lost(on_lost)) }
+    }
+}
+
+/// Work in a task of its own, which goes on when nobody waits for it any more.
+#[derive(Debug)]
+pub struct Task<T> {
+    task: JoinHandle<Result<T, Error>>,
+}
+
+impl<T> Future for Task<T> {
+    type Output = Result<(T, Option<Hold>), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        match ready!(Pin::new(&mut self.task).poll(cx)) {
+            Ok(outcome) => Poll::Ready(outcome.map(|output| (output, None))),
+            Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
+            // Nobody else can abort it, so the runtime ends, and with it whoever polls this.
+            Err(_) => Poll::Pending,
+        }
+    }
+}
+
+impl<F> sealed::Mode<F> for UntilBodyEnd
+where
+    F: Future + Send + 'static,
+    F::Output: Send,
+{
+    type Work = Held<F::Output>;
+
+    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Held<F::Output> {
+        let shared = Arc::new(Mutex::new(Shared { output: None, ended: false }));
+        let lease = guard.lease().clone();
+        let aside = Aside { work: Some(work), shared: Arc::clone(&shared) };
+        let scope = Box::pin(guard.protect(aside).on_lost(on_lost));
+        Held {
+            shared: Arc::clone(&shared),
+            hold: Some(Hold { scope: Mutex::new(scope), ended: shared, on_lost, lease }),
+        }
+    }
+}
+
+/// Work whose lease stays in a [`Hold`] after its output is there.
+#[derive(Debug)]
+pub struct Held<T> {
+    shared: Arc<Mutex<Shared<T>>>,
+    hold: Option<Hold>,
+}
+
+impl<T> Future for Held<T> {
+    type Output = Result<(T, Option<Hold>), Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let hold = self.hold.as_mut().expect("not polled after completion");
+        if let Poll::Ready(outcome) = hold.poll_scope(cx) {
+            // It cannot end of itself, as nobody has told it to.
+            return Poll::Ready(Err(outcome.expect_err("the scope ends before its work only when the lease is lost")));
+        }
+        let output = lock(&self.shared).output.take();
+        match output {
+            Some(output) => Poll::Ready(Ok((output, self.hold.take()))),
+            None => Poll::Pending,
+        }
+    }
+}
+
+/// A lease that is held until a body ends; given to [`Protocol::hold`](crate::Protocol::hold).
+///
+/// Dropping it releases the lease in the background. [`poll_lost`](Self::poll_lost) says when the lease is lost, and
+/// [`poll_release`](Self::poll_release) gives it back and waits for the answer.
+pub struct Hold {
+    /// The guard and what is left of the work. The mutex is never locked: it makes the whole `Sync`.
+    scope: Mutex<Scope>,
+    ended: Arc<dyn End>,
+    on_lost: OnLost,
+    lease: Lease,
+}
+
+impl Hold {
+    /// Returns the lease.
+    #[must_use]
+    pub fn lease(&self) -> &Lease {
+        &self.lease
+    }
+
+    /// Asks whether the lease is lost and the body to be broken off, and registers the task to be woken when it is.
+    /// With [`OnLost::Finish`] and [`OnLost::Ignore`] it never is.
+    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
+        match self.poll_scope(cx) {
+            Poll::Ready(Err(error)) => Poll::Ready(error),
+            _ => Poll::Pending,
+        }
+    }
+
+    /// Releases the lease and waits for the answer; to be polled until it is ready, and not after.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Lost`](lock_core::ErrorKind::Lost) when the lease was lost before, unless it is ignored.
+    pub fn poll_release(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.ended.end();
+        self.poll_scope(cx)
+    }
+
+    fn poll_scope(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        self.scope.get_mut().unwrap_or_else(PoisonError::into_inner).as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lease, on_lost, .. } = self;
+        f.debug_struct("Hold").field("lease", lease).field("on_lost", on_lost).finish_non_exhaustive()
+    }
+}
+
+type Scope = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
+
+/// What the work of a [`Hold`] and its owner tell each other.
+#[derive(Debug)]
+struct Shared<T> {
+    /// The output of the work, on its way out.
+    output: Option<T>,
+    /// Whether the lease is not needed any more.
+    ended: bool,
+}
+
+trait End: Send + Sync {
+    fn end(&self);
+}
+
+impl<T: Send> End for Mutex<Shared<T>> {
+    fn end(&self) {
+        lock(self).ended = true;
+    }
+}
+
+pin_project! {
+    /// Puts the output of the work aside and goes on until it is told to end, so that the scope around it stays.
+    struct Aside<F: Future> {
+        #[pin]
+        work: Option<F>,
+        shared: Arc<Mutex<Shared<F::Output>>>,
+    }
+}
+
+impl<F: Future> Future for Aside<F> {
+    type Output = ();
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let mut this = self.project();
+        if let Some(work) = this.work.as_mut().as_pin_mut() {
+            let output = ready!(work.poll(cx));
+            this.work.set(None);
+            lock(this.shared).output = Some(output);
+        }
+        // No waker is kept: only the owner of the scope says that it is over, and polls it then.
+        if lock(this.shared).ended { Poll::Ready(()) } else { Poll::Pending }
+    }
+}
+
+fn lock<T>(shared: &Mutex<Shared<T>>) -> MutexGuard<'_, Shared<T>> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner)
+}

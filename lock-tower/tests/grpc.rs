@@ -1,0 +1,178 @@
+//! The layer in a tonic server and around a tonic channel.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod support;
+
+use std::{
+    net::SocketAddr,
+    pin::Pin,
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use bytes::Bytes;
+use http::{Request, Response};
+use http_body::Frame;
+use http_body_util::BodyExt;
+use lock_core::{Lease, LockManager};
+use lock_tower::{
+    Grpc, LockLayer,
+    key::{Header, header},
+};
+use support::{Floor, soon, until, until_free};
+use tokio::net::TcpListener;
+use tonic::{
+    Code, Status,
+    body::Body,
+    transport::{Channel, Server, server::TcpIncoming},
+};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
+    LockLayer::grpc(manager.clone(), header("x-goods"))
+}
+
+/// A method that works forever, one that streams forever, and one that says which key it holds.
+async fn method(floor: Floor, request: Request<Body>) -> Result<Response<Body>, std::convert::Infallible> {
+    let key = request.extensions().get::<Lease>().map_or_else(String::new, |lease| lease.key().to_owned());
+    match request.uri().path() {
+        "/shop/forever" => floor.work_forever().await,
+        "/shop/stream" => {
+            let message = Frame::data(Bytes::from_static(&[0; 5]));
+            let response = Response::builder().header("content-type", "application/grpc");
+            return Ok(response.body(Body::new(Endless(Some(message)))).unwrap());
+        }
+        _ => {}
+    }
+    let mut response: Response<Body> = Status::new(Code::Ok, "").into_http();
+    response.headers_mut().insert("x-key", key.parse().unwrap());
+    Ok(response)
+}
+
+/// One message, and no end.
+struct Endless(Option<Frame<Bytes>>);
+
+impl http_body::Body for Endless {
+    type Data = Bytes;
+    type Error = Status;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        self.0.take().map_or(Poll::Pending, |frame| Poll::Ready(Some(Ok(frame))))
+    }
+}
+
+async fn channel(address: SocketAddr) -> Channel {
+    Channel::from_shared(format!("http://{address}")).unwrap().connect().await.unwrap()
+}
+
+macro_rules! serve {
+    ($layer:expr, $floor:expr) => {{
+        let floor = $floor.clone();
+        let service = service_fn(move |request| method(floor.clone(), request));
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let server = Server::builder().serve_with_incoming($layer.layer(service), TcpIncoming::from(listener));
+        tokio::spawn(server);
+        channel(address).await
+    }};
+}
+
+fn call(path: &str, goods: &str) -> Request<Body> {
+    let request = Request::post(path).header("content-type", "application/grpc").header("te", "trailers");
+    request.header("x-goods", goods).body(Body::empty()).unwrap()
+}
+
+async fn status<S, B>(service: S, request: Request<Body>) -> (Code, Response<B>)
+where
+    S: Service<Request<Body>, Response = Response<B>, Error: std::fmt::Debug>,
+{
+    let response = soon(service.oneshot(request)).await.unwrap();
+    let status = Status::from_header_map(response.headers()).expect("a refusal has its status in the head");
+    (status.code(), response)
+}
+
+#[tokio::test]
+async fn bad_input_79_a_method_finds_its_lease_in_the_extensions() {
+    let channel = serve!(layer(&LockManager::in_memory()), Floor::default());
+    let (code, response) = status(channel, call("/shop/key", "1")).await;
+    assert_eq!((code, response.headers()["x-key"].to_str().unwrap()), (Code::Ok, "1"));
+}
+
+#[tokio::test]
+async fn bad_input_67_to_70_each_refusal_has_its_code() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let _guard = manager.lock("busy").await.unwrap();
+    let waits = layer(&manager).wait(Duration::from_millis(50));
+    let cases = [
+        (layer(&manager), call("/shop/key", ""), Code::InvalidArgument),
+        (layer(&manager).try_only(), call("/shop/key", "busy"), Code::Aborted),
+        (waits.clone(), call("/shop/key", "busy"), Code::Unavailable),
+        (waits.max_waiters(0), call("/shop/key", "free"), Code::ResourceExhausted),
+        (layer(&manager).ttl(Duration::ZERO), call("/shop/key", "free"), Code::Internal),
+    ];
+    for (layer, request, expected) in cases {
+        let (code, response) = status(serve!(layer, floor), request).await;
+        assert_eq!(code, expected);
+        assert_eq!(response.headers()["content-type"], "application/grpc");
+    }
+    manager.shutdown(Duration::ZERO).await;
+    assert_eq!(status(serve!(layer(&manager), floor), call("/shop/key", "1")).await.0, Code::Unavailable);
+}
+
+#[tokio::test]
+async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("busy").await.unwrap();
+    let channel = serve!(layer(&manager).wait(Duration::from_secs(600)), Floor::default());
+    let mut request = call("/shop/key", "busy");
+    request.headers_mut().insert("grpc-timeout", "400m".parse().unwrap());
+    assert_eq!(status(channel, request).await.0, Code::DeadlineExceeded);
+    let channel = serve!(layer(&manager).wait(Duration::from_millis(20)), Floor::default());
+    let mut request = call("/shop/key", "busy");
+    request.headers_mut().insert("grpc-timeout", "60S".parse().unwrap());
+    assert_eq!(status(channel, request).await.0, Code::Unavailable, "the layer's wait was the shorter one");
+}
+
+#[tokio::test]
+async fn bad_input_73_a_caller_that_gives_up_stops_the_method_and_frees_the_key() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let channel = serve!(layer(&manager), floor);
+    let work = tokio::spawn(channel.oneshot(call("/shop/forever", "1")));
+    until("the method works", || floor.inside() == 1).await;
+    work.abort();
+    until("the method was dropped", || floor.inside() == 0).await;
+    until_free(&manager, "1").await;
+}
+
+#[tokio::test]
+async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_aborted() {
+    let manager = LockManager::in_memory();
+    let channel = serve!(layer(&manager).until_body_end(), Floor::default());
+    let response = soon(channel.oneshot(call("/shop/stream", "1"))).await.unwrap();
+    let mut body = response.into_body();
+    soon(body.frame()).await.unwrap().unwrap().into_data().unwrap();
+    assert!(manager.force_release("1").await.unwrap());
+    let trailers = soon(body.frame()).await.unwrap().unwrap().into_trailers().unwrap();
+    assert_eq!(Status::from_header_map(&trailers).unwrap().code(), Code::Aborted);
+}
+
+#[tokio::test]
+async fn it_stands_around_a_channel_too_and_in_the_builder_of_a_server() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let service = service_fn(move |request| method(floor.clone(), request));
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    let server = Server::builder().layer(layer(&LockManager::in_memory()));
+    tokio::spawn(server.serve_with_incoming(service, TcpIncoming::from(listener)));
+
+    let client = layer(&manager).try_only().layer(channel(address).await);
+    let (code, response) = status(client.clone(), call("/shop/key", "1")).await;
+    assert_eq!((code, response.headers()["x-key"].to_str().unwrap()), (Code::Ok, "1"));
+    let _guard = manager.lock("1").await.unwrap();
+    assert_eq!(status(client.clone(), call("/shop/key", "1")).await.0, Code::Aborted);
+    let closure = layer(&manager).try_only().answer(|_, status| Status::already_exists(status.message()));
+    assert_eq!(status(closure.layer(channel(address).await), call("/shop/key", "1")).await.0, Code::AlreadyExists);
+}

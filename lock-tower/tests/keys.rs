@@ -1,0 +1,165 @@
+//! Ready-made keys, in an axum router.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod support;
+
+use std::fmt;
+
+use axum::{Router, body::Body, routing::post};
+use http::{HeaderValue, Request, StatusCode};
+use http_body_util::BodyExt;
+use lock_core::LockManager;
+use lock_tower::{
+    Held, KeyExtractor, LockLayer,
+    key::{extension, fixed, header, joined, method_and_path, path_param},
+};
+use support::Log;
+use tower::{Layer, ServiceExt};
+
+/// Shows the key that is held, or that none is.
+async fn key_of(lease: Option<Held>) -> String {
+    lease.map_or_else(|| "no lock".to_owned(), |lease| lease.key().to_owned())
+}
+
+async fn ask(service: Router, request: Request<Body>) -> (StatusCode, String) {
+    let response = service.oneshot(request).await.unwrap();
+    let status = response.status();
+    (status, String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap())
+}
+
+fn locked<K>(key: K) -> Router
+where
+    K: KeyExtractor<Request<Body>> + Clone + Send + Sync + 'static,
+{
+    let layer = LockLayer::http(LockManager::in_memory(), key);
+    Router::new().route("/goods/{id}", post(key_of)).route_layer(layer)
+}
+
+fn to(path: &str) -> Request<Body> {
+    Request::post(path).body(Body::empty()).unwrap()
+}
+
+fn with(value: impl TryInto<HeaderValue, Error: fmt::Debug>) -> Request<Body> {
+    let mut request = to("/goods/1");
+    request.headers_mut().append("x-account", value.try_into().unwrap());
+    request
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_67_a_missing_or_empty_header_is_refused_or_passes_where_it_is_optional() {
+    for request in [|| to("/goods/1"), || with("")] {
+        let (status, text) = ask(locked(header("x-account")), request()).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST);
+        assert!(text.contains("the header x-account is"), "{text}");
+        let (status, text) = ask(locked(header("x-account").optional()), request()).await;
+        assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_68_a_header_that_is_no_key_is_refused_also_where_it_is_optional() {
+    let twice = || {
+        let mut request = with("7");
+        request.headers_mut().append("x-account", HeaderValue::from_static("7"));
+        request
+    };
+    let cases: [(&str, &dyn Fn() -> Request<Body>); 4] = [
+        ("not visible ASCII", &|| with("ä".as_bytes())),
+        ("not visible ASCII", &|| with(&b"\xff\xfe"[..])),
+        ("too long", &|| with("k".repeat(1025))),
+        ("more than once", &twice),
+    ];
+    for (what, request) in cases {
+        for service in [locked(header("x-account")), locked(header("x-account").optional())] {
+            let (status, text) = ask(service, request()).await;
+            assert_eq!(status, StatusCode::BAD_REQUEST, "{what}");
+            assert!(text.contains(what), "{what}: {text}");
+        }
+    }
+    let (status, text) = ask(locked(header("x-account")), with("k".repeat(1024))).await;
+    assert_eq!((status, text.len()), (StatusCode::OK, 1024));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_parameter_is_decoded_once() {
+    for (path, key) in [("/goods/1", "1"), ("/goods/%31", "1"), ("/goods/a%2Fb", "a/b"), ("/goods/a%252Fb", "a%2Fb")] {
+        let (status, text) = ask(locked(path_param("id")), to(path)).await;
+        assert_eq!((status, text.as_str()), (StatusCode::OK, key), "{path}");
+    }
+    let (status, text) = ask(locked(path_param("id")), to("/goods/%ff")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("UTF-8"), "{text}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_in_the_log() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let router: Router = Router::new().route("/goods/{id}", post(key_of));
+    let around = LockLayer::http(LockManager::in_memory(), path_param("id").optional()).layer(router);
+    assert_eq!(around.oneshot(to("/goods/1")).await.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
+    let (status, _) = ask(locked(path_param("name")), to("/goods/1")).await;
+    assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
+    let lines = log.lines().join("\n");
+    assert!(lines.contains("Router::route_layer") && lines.contains("/goods/{name}"), "{lines}");
+    let (status, text) = ask(locked(path_param("name").optional()), to("/goods/1")).await;
+    assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
+}
+
+#[tokio::test(start_paused = true)]
+async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
+    for path in ["/goods/1?a=b", "/goods/%31"] {
+        let (_, text) = ask(locked(method_and_path()), to(path)).await;
+        assert_eq!(text, "POST /goods/1");
+    }
+    let nested = Router::new().nest("/north", locked(method_and_path()));
+    assert_eq!(ask(nested, to("/north/goods/1")).await.1, "POST /north/goods/1");
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_is_a_key() {
+    #[derive(Clone)]
+    struct Account(u64);
+
+    impl fmt::Display for Account {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "account:{}", self.0)
+        }
+    }
+
+    let authenticated = || locked(extension::<Account>()).layer(axum::Extension(Account(7)));
+    assert_eq!(ask(authenticated(), to("/goods/1")).await.1, "account:7");
+    let (status, text) = ask(locked(extension::<Account>()), to("/goods/1")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("the request has no Account"), "{text}");
+    assert_eq!(ask(locked(extension::<Account>().optional()), to("/goods/1")).await.1, "no lock");
+}
+
+#[tokio::test(start_paused = true)]
+async fn parts_of_a_key_do_not_run_into_each_other() {
+    let key = |account: &'static str, goods: &'static str| async move {
+        let parts = joined((fixed("sale"), header("x-account"), path_param("id")));
+        let mut request = to(&format!("/goods/{goods}"));
+        request.headers_mut().insert("x-account", HeaderValue::from_static(account));
+        ask(locked(parts), request).await.1
+    };
+    assert_eq!(key("7", "1").await, "sale:7:1");
+    assert_ne!(key("a:b", "c").await, key("a", "b:c").await);
+    assert_ne!(key("a%3A", "b").await, key("a:", "b").await);
+    let (status, _) = ask(locked(joined((header("x-account"), path_param("id")))), to("/goods/1")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "one part refuses all");
+    let (_, text) = ask(locked(joined((header("x-account").optional(), path_param("id")))), to("/goods/1")).await;
+    assert_eq!(text, "no lock", "one part lets all through");
+}
+
+#[tokio::test(start_paused = true)]
+async fn held_without_a_lease_is_an_error_of_the_server() {
+    let service = Router::new().route("/", post(async |Held(lease): Held| lease.key().to_owned()));
+    assert_eq!(ask(service, to("/")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[test]
+#[should_panic(expected = "cannot be the name of a header")]
+fn a_header_that_cannot_be_is_refused_when_the_layer_is_made() {
+    let _ = header("x account");
+}

@@ -1,0 +1,223 @@
+//! What the layer was told beside its key.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod support;
+
+use std::time::Duration;
+
+use bytes::Bytes;
+use http::{Method, Request, Response, StatusCode};
+use http_body_util::BodyExt;
+use lock_core::{
+    ErrorKind, Lease, LockManager, LossReason, OnLost,
+    backend::{Answer, Backend, BackendError, Operation, Reply},
+};
+use lock_tower::{
+    BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal,
+    key::{Fixed, fixed},
+};
+use support::{Floor, Log, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
+use tower::{Layer, Service, ServiceExt, service_fn};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+fn request(method: Method) -> Request<String> {
+    Request::builder().method(method).uri("/").body(String::new()).unwrap()
+}
+
+/// Answers whether there is a lease.
+fn shows() -> impl Service<Request<String>, Response = Response<String>, Error = BoxError, Future: Send> + Clone {
+    service_fn(async |request: Request<String>| {
+        Ok(Response::new(request.extensions().get::<Lease>().is_some().to_string()))
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_otherwise() {
+    let locked = |layer: LockLayer<Fixed, Http>| async move {
+        let mut locked = Vec::new();
+        for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::DELETE] {
+            let answer = layer.layer(shows()).oneshot(request(method.clone())).await.unwrap();
+            if answer.into_body().collect().await.unwrap().to_bytes() == "true" {
+                locked.push(method);
+            }
+        }
+        locked
+    };
+    let layer = || LockLayer::http(LockManager::in_memory(), fixed("key"));
+    assert_eq!(locked(layer()).await, [Method::POST, Method::PUT, Method::DELETE]);
+    assert_eq!(locked(layer().methods([Method::GET])).await, [Method::GET]);
+    assert_eq!(locked(layer().all_methods()).await.len(), 6);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_through() {
+    let log = Log::default();
+    let _logging = tracing::subscriber::set_default(log.clone());
+    let down = |kind| LockManager::builder().backend(Failing(kind)).build().unwrap();
+    let layer = |kind| LockLayer::new(down(kind), fixed("key")).on_backend_error(OnBackendError::LetThrough);
+    let floor = Floor::default();
+
+    let open = layer(ErrorKind::Backend);
+    assert_eq!(open.layer(works(&floor)).oneshot(1).await.unwrap(), 1);
+    assert_eq!((open.let_through(), floor.finished()), (1, 1));
+    let lines = log.lines();
+    assert!(lines.iter().any(|line| line.starts_with("WARN") && line.contains("without its lock")), "{lines:?}");
+
+    let denied = layer(ErrorKind::Denied);
+    denied.layer(works(&floor)).oneshot(1).await.unwrap_err();
+    assert_eq!((denied.let_through(), floor.begun()), (0, 1), "a wrong password is no failure of the backend");
+}
+
+#[tokio::test(start_paused = true)]
+async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let layer = LockLayer::new(manager.clone(), fixed("key"));
+    for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
+        let finished = floor.finished();
+        let work = tokio::spawn(layer.clone().on_lost(policy).layer(works(&floor)).oneshot(1));
+        until("the work has begun", || floor.inside() == 1).await;
+        assert!(manager.force_release("key").await.unwrap());
+        let outcome = soon(work).await.unwrap();
+        assert_eq!(floor.finished(), finished + 1);
+        assert_eq!(outcome.is_ok(), succeeds);
+        if let Err(error) = outcome {
+            assert_eq!(lock_error(&error).kind(), ErrorKind::Lost(LossReason::Forced));
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiters_are_refused_per_key_and_in_all_and_places_come_back() {
+    let manager = LockManager::in_memory();
+    let _busy = (manager.lock("1").await.unwrap(), manager.lock("2").await.unwrap());
+    let layer = LockLayer::new(manager, |request: &u64| request.to_string()).max_waiters(2).max_waiters_per_key(1);
+    let service = layer.layer(works(&Floor::default()));
+    let ask = |request| Box::pin(service.clone().oneshot(request));
+
+    let mut first = ask(1);
+    assert!(poll_once(&mut first).is_pending());
+    assert!(ask(1).await.unwrap_err().is::<Overloaded>(), "one of a key");
+    let mut second = ask(2);
+    assert!(poll_once(&mut second).is_pending());
+    assert!(ask(3).await.unwrap_err().is::<Overloaded>(), "two in all, though the key is free");
+    drop(first);
+    assert_eq!(ask(3).await.unwrap(), 3);
+    drop(second);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_hold_their_lease_do_not_count_as_waiters() {
+    let floor = Floor::default();
+    let layer = LockLayer::new(LockManager::in_memory(), |request: &u64| request.to_string()).max_waiters(1);
+    let service = layer.layer(works(&floor));
+    let works: Vec<_> = (0..8).map(|request| tokio::spawn(service.clone().oneshot(request))).collect();
+    for work in works {
+        work.await.unwrap().unwrap();
+    }
+    assert_eq!(floor.most(), 8);
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
+    let layer = LockLayer::http(LockManager::in_memory(), fixed("key")).max_waiters(0);
+    let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.headers()["retry-after"], "1");
+
+    let layer = layer.answer(|refusal, mut answer| {
+        assert!(matches!(refusal, Refusal::Overloaded(_)));
+        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
+        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        answer.map(|_| Bytes::from_static(b"later"))
+    });
+    let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "later");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_does_not_wait_makes_a_layer_that_only_tries() {
+    let manager = LockManager::builder().url("memory://").wait(Duration::ZERO).build().unwrap();
+    let _guard = manager.lock("key").await.unwrap();
+    let response = LockLayer::http(manager, fixed("key")).layer(shows()).oneshot(request(Method::POST)).await.unwrap();
+    assert_eq!(response.status(), StatusCode::CONFLICT);
+}
+
+#[tokio::test(start_paused = true)]
+async fn try_only_does_not_wait() {
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("key").await.unwrap();
+    let begin = tokio::time::Instant::now();
+    let refused = LockLayer::new(manager, fixed("key")).try_only().layer(works(&Floor::default())).oneshot(1).await;
+    assert_eq!(lock_error(&refused.unwrap_err()).kind(), ErrorKind::Busy);
+    assert_eq!(begin.elapsed(), Duration::ZERO);
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
+    let manager = LockManager::in_memory();
+    let outer = LockLayer::new(manager.clone(), fixed("key"));
+    let inner = LockLayer::new(manager, fixed("key"));
+    let line = line!();
+    let error = outer.layer(inner.layer(works(&Floor::default()))).oneshot(1).await.unwrap_err().to_string();
+    for line in [line - 2, line - 1] {
+        assert!(error.contains(&format!("policies.rs:{line}:")), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn detached_work_goes_on_when_its_caller_has_gone() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let service = LockLayer::new(manager.clone(), fixed("key")).detached().layer(works_for(&floor, SECOND));
+    let work = tokio::spawn(service.clone().oneshot(1));
+    until("the work has begun", || floor.inside() == 1).await;
+    let waits = tokio::spawn(service.oneshot(2));
+    tokio::task::yield_now().await;
+    work.abort();
+    waits.abort();
+    tokio::task::yield_now().await;
+    assert!(manager.is_locked("key").await.unwrap());
+    until_free(&manager, "key").await;
+    assert_eq!((floor.begun(), floor.finished()), (1, 1), "who waited is given up");
+}
+
+#[tokio::test(start_paused = true)]
+async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let layer = LockLayer::new(manager.clone(), fixed("key")).detached();
+    assert_eq!(layer.layer(works(&floor)).oneshot(1).await.unwrap(), 1);
+    assert!(!manager.is_locked("key").await.unwrap());
+
+    let panics = service_fn(async |request: u64| {
+        assert_ne!(request, 1, "one is refused");
+        Ok::<_, BoxError>(request)
+    });
+    assert!(tokio::spawn(layer.layer(panics).oneshot(1)).await.unwrap_err().is_panic());
+    until_free(&manager, "key").await;
+
+    let work = tokio::spawn(layer.layer(works_forever(&floor)).oneshot(1));
+    until("the work has begun", || floor.inside() == 1).await;
+    assert!(manager.force_release("key").await.unwrap());
+    let error = soon(work).await.unwrap().unwrap_err();
+    assert_eq!(lock_error(&error).kind(), ErrorKind::Lost(LossReason::Forced));
+    until("the work was dropped", || floor.inside() == 0).await;
+}
+
+/// A backend that fails.
+#[derive(Debug)]
+struct Failing(ErrorKind);
+
+impl Backend for Failing {
+    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+        let error = BackendError::new(self.0, "down");
+        Box::pin(async { Err(error) })
+    }
+
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
