@@ -7,7 +7,7 @@ use std::{
 
 use futures_util::future::Either;
 
-use crate::{Acquire, Error, LockGuard, LockManager, LockRequest};
+use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest};
 
 pub use std::format;
 
@@ -16,26 +16,71 @@ pub fn manager(given: &impl AsManager) -> LockManager {
     given.as_manager().clone()
 }
 
+/// Borrows one key of a list, so that all of them have one type.
+pub fn key<K: AsKey + ?Sized>(key: &K) -> &str {
+    key.as_key()
+}
+
 /// Asks for the lock, unless there is no manager.
 #[track_caller]
 pub fn acquire(
     manager: Result<LockManager, Error>,
-    key: impl AsRef<str>,
+    key: impl AsKey,
     options: impl FnOnce(LockRequest) -> LockRequest,
 ) -> Either<Acquire, Ready<Result<LockGuard, Error>>> {
     match manager {
-        Ok(manager) => Either::Left(options(manager.lock(key)).acquire()),
+        Ok(manager) => Either::Left(options(manager.lock(key.as_key())).acquire()),
         Err(error) => Either::Right(future::ready(Err(error))),
     }
 }
 
-/// Gives the way in which a lock's error becomes the result of a function, if its return type has one.
+/// Asks for all of several locks, unless there is no manager.
+#[track_caller]
+pub fn acquire_all(
+    manager: Result<LockManager, Error>,
+    keys: impl IntoIterator<Item: AsKey>,
+    options: impl FnOnce(LockRequest<Vec<LockKey>>) -> LockRequest<Vec<LockKey>>,
+) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
+    match manager {
+        Ok(manager) => Either::Left(options(manager.lock_all(keys.into_iter().map(Rendered))).acquire()),
+        Err(error) => Either::Right(future::ready(Err(error))),
+    }
+}
+
+/// `on_busy = error`, and a loss where `on_lost` is not named: returns the error.
 #[must_use]
-pub fn return_type<R>() -> fn(Error) -> R
+pub fn refused<R>(error: Error) -> R
 where
     R: Outcome<Error: FromLockError>,
 {
-    |error| R::from_error(R::Error::from_lock_error(error))
+    R::from_error(R::Error::from_lock_error(error))
+}
+
+/// `on_busy = skip`: returns nothing for a busy key, and the error for every other failure.
+pub fn skipped<R>(error: Error) -> R
+where
+    R: Skip<Error: FromLockError>,
+{
+    if error.kind() == ErrorKind::Busy {
+        tracing::debug!(%error, "skipped: the key is busy");
+        return R::skip();
+    }
+    R::from_error(R::Error::from_lock_error(error))
+}
+
+/// `on_lost = cancel` and `finish`: returns the error.
+#[must_use]
+pub fn lost<R>(error: Error) -> R
+where
+    R: Loses<Error: FromLockError>,
+{
+    R::from_error(R::Error::from_lock_error(error))
+}
+
+/// `on_lost = ignore`: there is no such error.
+#[must_use]
+pub fn not_lost<R>(error: Error) -> R {
+    unreachable!("`OnLost::Ignore` does not look at the lease: {error}")
 }
 
 /// Gives the type of a body a name; called in code that is never reached.
@@ -44,11 +89,12 @@ pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What a locked function may return: a `Result`.
+/// What a locked function returns that does not name its policies: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "a locked function returns a `Result` whose error is `From<lock_core::Error>`, not `{Self}`",
     label = "not a `Result`",
-    note = "the error is how the function says that the lock could not be acquired, or was lost"
+    note = "the error is how the function says that the lock could not be acquired, or was lost",
+    note = "to return anything else name both policies: `on_busy = skip` or `on_busy = call(path)`, and `on_lost`"
 )]
 pub trait Outcome {
     /// Its error.
@@ -67,6 +113,121 @@ impl<T, E> Outcome for Result<T, E> {
     }
 }
 
+/// What a function with `on_busy = skip` may return.
+#[diagnostic::on_unimplemented(
+    message = "`on_busy = skip` cannot make a `{Self}` for a busy key",
+    label = "neither `()`, `Option`, `Result<(), _>`, nor `Result<Option<_>, _>`",
+    note = "it returns `()`, `None`, `Ok(())`, or `Ok(None)`; to return anything else write `on_busy = call(path)`"
+)]
+pub trait Skip {
+    /// Its error.
+    type Error;
+
+    /// Makes the result of a function whose body was skipped.
+    fn skip() -> Self;
+
+    /// Makes the result of a function whose body did not run for another reason.
+    fn from_error(error: Self::Error) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl Skip for () {
+    type Error = Logged;
+
+    fn skip() -> Self {}
+
+    fn from_error(_: Logged) -> Self {}
+}
+
+#[diagnostic::do_not_recommend]
+impl<T> Skip for Option<T> {
+    type Error = Logged;
+
+    fn skip() -> Self {
+        None
+    }
+
+    fn from_error(_: Logged) -> Self {
+        None
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<E> Skip for Result<(), E> {
+    type Error = E;
+
+    fn skip() -> Self {
+        Ok(())
+    }
+
+    fn from_error(error: E) -> Self {
+        Err(error)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T, E> Skip for Result<Option<T>, E> {
+    type Error = E;
+
+    fn skip() -> Self {
+        Ok(None)
+    }
+
+    fn from_error(error: E) -> Self {
+        Err(error)
+    }
+}
+
+/// What a function that names `on_lost` may return when its lease was lost: the error in a `Result`, or nothing.
+#[diagnostic::on_unimplemented(
+    message = "a locked function that returns `{Self}` cannot say that its lease was lost",
+    label = "neither a `Result`, `Option`, nor `()`",
+    note = "return a `Result` whose error is `From<lock_core::Error>`, or write `on_lost = ignore`"
+)]
+pub trait Loses {
+    /// Its error.
+    type Error;
+
+    /// Makes the result of a function that lost its lease.
+    fn from_error(error: Self::Error) -> Self;
+}
+
+#[diagnostic::do_not_recommend]
+impl<T, E> Loses for Result<T, E> {
+    type Error = E;
+
+    fn from_error(error: E) -> Self {
+        Err(error)
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl Loses for () {
+    type Error = Logged;
+
+    fn from_error(_: Logged) -> Self {}
+}
+
+#[diagnostic::do_not_recommend]
+impl<T> Loses for Option<T> {
+    type Error = Logged;
+
+    fn from_error(_: Logged) -> Self {
+        None
+    }
+}
+
+/// An error that the return type has no place for: it goes to the log.
+#[derive(Debug)]
+pub struct Logged(());
+
+impl From<Error> for Logged {
+    fn from(error: Error) -> Self {
+        tracing::error!(%error, "a locked function failed, and its return type cannot say so");
+        Self(())
+    }
+}
+
 /// The error type of a locked function.
 #[diagnostic::on_unimplemented(
     message = "the error of a locked function, `{Self}`, cannot carry a `lock_core::Error`",
@@ -82,6 +243,33 @@ pub trait FromLockError {
 impl<E: From<Error>> FromLockError for E {
     fn from_lock_error(error: Error) -> Self {
         Self::from(error)
+    }
+}
+
+/// What a key may be.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no key",
+    label = "not a string",
+    note = "a key is a string: write a template such as `\"goods:<id>\"`, or an expression whose type is `AsRef<str>`"
+)]
+pub trait AsKey {
+    /// Borrows the key.
+    fn as_key(&self) -> &str;
+}
+
+#[diagnostic::do_not_recommend]
+impl<K: AsRef<str> + ?Sized> AsKey for K {
+    fn as_key(&self) -> &str {
+        self.as_ref()
+    }
+}
+
+/// A key on its way into the request.
+struct Rendered<K>(K);
+
+impl<K: AsKey> AsRef<str> for Rendered<K> {
+    fn as_ref(&self) -> &str {
+        self.0.as_key()
     }
 }
 

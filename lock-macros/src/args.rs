@@ -4,30 +4,32 @@ use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Path, Result, Token,
+    Error, Expr, ExprLit, Ident, Lit, LitBool, Path, Result, Token,
     ext::IdentExt,
     parse::{ParseStream, Parser},
     parse_quote,
 };
 
-use crate::duration;
+use crate::{
+    duration,
+    keys::{Keys, ungrouped},
+    policy::{OnBusy, OnLost},
+    suggest,
+};
 
 /// What was written between the brackets.
 pub(crate) struct Args {
-    pub(crate) key: Option<Key>,
+    pub(crate) keys: Option<Keys>,
     pub(crate) ttl: Option<Duration>,
     pub(crate) wait: Option<Duration>,
-    pub(crate) max_hold: Option<Duration>,
     pub(crate) renew: bool,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Option<Duration>,
+    pub(crate) on_busy: Option<OnBusy>,
+    pub(crate) on_lost: Option<OnLost>,
     pub(crate) manager: Option<Expr>,
     pub(crate) lease: Option<Ident>,
     pub(crate) krate: Path,
-}
-
-/// What is locked.
-pub(crate) enum Key {
-    Template(LitStr),
-    Expression(Expr),
 }
 
 /// Errors of one attribute, told all at once.
@@ -38,18 +40,21 @@ impl Args {
     /// Reads the arguments; what is wrong goes to `errors` and is left out.
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut args = Self {
-            key: None,
+            keys: None,
             ttl: None,
             wait: None,
-            max_hold: None,
             renew: true,
+            max_hold: None,
+            at_least: None,
+            on_busy: None,
+            on_lost: None,
             manager: None,
             lease: None,
             krate: parse_quote!(::lock_core),
         };
         let parsed = (|input: ParseStream<'_>| args.parse_all(input)).parse2(tokens);
         match parsed {
-            Ok(wrong) if wrong.is_empty() && args.key.is_none() => errors.push(Error::new(
+            Ok(wrong) if wrong.is_empty() && args.keys.is_none() => errors.push(Error::new(
                 Span::call_site(),
                 "missing `key`: what to lock, as in `#[distributed_lock(key = \"goods:<id>\")]`",
             )),
@@ -88,16 +93,24 @@ impl Args {
         if seen.contains(&name) {
             return Err(Error::new(name.span(), format!("`{name}` is given twice")));
         }
+        let is_key = |name: &Ident| name == "key" || name == "keys";
+        if is_key(&name) && seen.iter().any(is_key) {
+            return Err(Error::new(name.span(), "`key` is for one key and `keys` for several: give one of the two"));
+        }
         seen.push(name.clone());
         if !input.peek(Token![=]) {
             return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {}`", example(&text))));
         }
         input.parse::<Token![=]>()?;
         match text.as_str() {
-            "key" => self.key = Some(key(input)?),
+            "key" => self.keys = Some(Keys::parse_one(input)?),
+            "keys" => self.keys = Some(Keys::parse_several(input)?),
             "ttl" => self.ttl = Some(duration(input, &name, MIN_TTL..=MAX_TTL)?),
             "wait" => self.wait = Some(duration(input, &name, Duration::ZERO..=Duration::MAX)?),
             "max_hold" => self.max_hold = Some(duration(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
+            "at_least" => self.at_least = Some(duration(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
+            "on_busy" => self.on_busy = Some(OnBusy::parse(input)?),
+            "on_lost" => self.on_lost = Some(OnLost::parse(input)?),
             "renew" => {
                 let what = "`renew` is `true` or `false`; how often is for `LockRequest::renew_every`";
                 self.renew = input.parse::<LitBool>().map_err(|error| Error::new(error.span(), what))?.value;
@@ -145,25 +158,8 @@ fn comma(input: ParseStream<'_>) -> Result<()> {
     input.parse::<Token![,]>().map(drop)
 }
 
-fn key(input: ParseStream<'_>) -> Result<Key> {
-    let mut value: Expr = input.parse()?;
-    while let Expr::Group(group) = value {
-        value = *group.expr;
-    }
-    match value {
-        Expr::Lit(ExprLit { lit: Lit::Str(template), .. }) => Ok(Key::Template(template)),
-        Expr::Lit(other) => {
-            Err(Error::new_spanned(other, "a key is a string such as \"goods:<id>\", or an expression that gives one"))
-        }
-        other => Ok(Key::Expression(other)),
-    }
-}
-
 fn duration(input: ParseStream<'_>, name: &Ident, range: std::ops::RangeInclusive<Duration>) -> Result<Duration> {
-    let mut value: Expr = input.parse()?;
-    while let Expr::Group(group) = value {
-        value = *group.expr;
-    }
+    let value = ungrouped(input.parse()?);
     let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &value else {
         let what = format!("`{name}` is a duration in a string; {}", duration::UNITS);
         return Err(Error::new_spanned(&value, what));
@@ -172,48 +168,31 @@ fn duration(input: ParseStream<'_>, name: &Ident, range: std::ops::RangeInclusiv
     let duration = duration::parse(&text.value()).map_err(wrong)?;
     let text = text.value();
     if range.contains(&duration) {
-        Ok(duration)
-    } else if name == "ttl" && duration < MIN_TTL {
-        Err(wrong(format!("a ttl of {text} is too short, the least ttl is 10 ms; {}", duration::UNITS)))
-    } else if name == "ttl" {
-        Err(wrong(format!("a ttl of {text} is too long, the longest ttl is 100 years; {}", duration::UNITS)))
-    } else {
-        Err(wrong(format!("a {name} of {text} would end at once; {}", duration::UNITS)))
+        return Ok(duration);
     }
+    let fault = match name.to_string().as_str() {
+        "ttl" if duration < MIN_TTL => format!("a ttl of {text} is too short, the least ttl is 10 ms"),
+        "ttl" => format!("a ttl of {text} is too long, the longest ttl is 100 years"),
+        "at_least" if duration.is_zero() => format!("an `at_least` of {text} keeps no key busy"),
+        "at_least" => format!("an `at_least` of {text} is too long, the most is 100 years"),
+        _ => format!("a {name} of {text} would end at once"),
+    };
+    Err(wrong(format!("{fault}; {}", duration::UNITS)))
 }
 
 fn unknown(name: &Ident) -> Error {
-    let text = name.to_string();
-    let nearest = NAMES.iter().map(|known| (distance(known, &text), known)).min();
-    let nearest = nearest.filter(|&(distance, known)| distance <= 2 && distance < known.len());
-    let hint = nearest.map(|(_, known)| format!(", did you mean `{known}`?")).unwrap_or_default();
+    let hint = suggest::nearest(&name.to_string(), &NAMES);
     let known = NAMES.map(|known| format!("`{known}`")).join(", ");
     Error::new(name.span(), format!("there is no argument `{name}`{hint} (the arguments are {known})"))
-}
-
-/// Counts the letters to insert, drop, replace or swap with their neighbour to make `a` of `b`.
-fn distance(a: &str, b: &str) -> usize {
-    let (a, b) = (a.as_bytes(), b.as_bytes());
-    let mut rows = vec![(0..=b.len()).collect::<Vec<_>>()];
-    for i in 1..=a.len() {
-        let mut row = vec![i];
-        for j in 1..=b.len() {
-            let replaced = rows[i - 1][j - 1] + usize::from(a[i - 1] != b[j - 1]);
-            let mut least = replaced.min(rows[i - 1][j] + 1).min(row[j - 1] + 1);
-            if i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1] {
-                least = least.min(rows[i - 2][j - 2] + 1);
-            }
-            row.push(least);
-        }
-        rows.push(row);
-    }
-    rows[a.len()][b.len()]
 }
 
 fn example(name: &str) -> &'static str {
     match name {
         "key" => "\"goods:<id>\"",
+        "keys" => "[\"goods:<from>\", \"goods:<to>\"]",
         "renew" => "false",
+        "on_busy" => "skip",
+        "on_lost" => "finish",
         "manager" => "self.locks",
         "lease" => "lease",
         "crate" => "::lock_core",
@@ -221,24 +200,9 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-const NAMES: [&str; 8] = ["key", "ttl", "wait", "renew", "max_hold", "manager", "lease", "crate"];
+const NAMES: [&str; 12] =
+    ["key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "manager", "lease", "crate"];
 
 // The range that lock-core accepts; here it is an error when compiling, there when running.
 const MIN_TTL: Duration = Duration::from_millis(10);
 const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_slip_of_the_pen_is_near_and_another_word_is_not() {
-        assert_eq!(distance("ttl", "ttl"), 0);
-        assert_eq!(distance("ttl", "tll"), 1);
-        assert_eq!(distance("wait", "wiat"), 1);
-        assert_eq!(distance("max_hold", "maxhold"), 1);
-        assert_eq!(distance("key", ""), 3);
-        assert_eq!(distance("lease", "release"), 2);
-        assert!(distance("renew", "timeout") > 2);
-    }
-}

@@ -5,61 +5,128 @@ use std::time::Duration;
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Path, ReturnType, Type,
+    Path, Type,
     ext::IdentExt,
-    parse_quote,
+    parse_quote, parse_quote_spanned,
     spanned::Spanned,
     visit_mut::{self, VisitMut},
 };
 
 use crate::{
     args::Args,
+    boxed::Boxed,
     function::{Body, Function, Names, mentions},
+    keys::Keys,
+    policy::{OnBusy, OnLost},
 };
 
 /// Writes the function with its body under the lock.
 ///
-/// `key` is an expression. It and the manager are evaluated before the body exists, which takes the arguments over.
-pub(crate) fn expand(args: &Args, key: &TokenStream, names: &Names, function: &Function) -> TokenStream {
+/// `keys` is an expression. It and the manager are evaluated before the body exists, which takes the arguments over.
+pub(crate) fn expand(
+    args: &Args,
+    keys: &TokenStream,
+    names: &Names,
+    function: &Function,
+    boxed: Option<&Boxed>,
+) -> TokenStream {
     let Function { attributes, visibility, signature, body } = function;
-    let (Some(body), ReturnType::Type(_, output)) = (body, &signature.output) else {
-        return function.to_token_stream();
+    let Some(body) = body else { return function.to_token_stream() };
+    let output = match function.output(boxed) {
+        Some(output) => erase_impl_trait(output),
+        None => parse_quote_spanned!(signature.ident.span()=> ()),
     };
-    let krate = &args.krate;
-    let output = erase_impl_trait(output);
-    // Mixed hygiene: no name of the user's can meet these.
-    let [refuse, acquire, acquired, guard, value, error] = ["refuse", "acquire", "acquired", "guard", "value", "error"]
-        .map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
-    let acquire_call = acquire_call(args, key);
-    // The one place that asks for a type which can carry a lock's error, so every token of it points at the type.
-    let here = located_at(krate, output.span());
-    let return_type = quote_spanned!(output.span()=> #here::__private::return_type::<#output>());
-    let lease = args.lease.iter();
-    let locked = locked_body(args, names, &output, body);
     let inner_attributes = &body.attributes;
+    let content = match boxed {
+        None => locked(args, acquire_call(args, keys, &signature.ident), names, &output, body),
+        Some(Boxed { pin, prologue, body, .. }) => {
+            let acquire = prologue.rename_self(acquire_call(args, keys, &signature.ident));
+            let (statements, inner_attributes) = (&prologue.statements, &body.attributes);
+            let locked = locked(args, acquire, names, &output, body);
+            quote!(#pin(async move { #(#inner_attributes)* #statements #locked }))
+        }
+    };
     quote! {
         #(#attributes)*
         #visibility #signature {
             #(#inner_attributes)*
-            let #refuse = #return_type;
-            // A block of its own: nothing that the key and the manager borrowed lives on while the future waits.
-            let #acquired = { let #acquire = #acquire_call; #acquire }.await;
-            match #acquired {
-                ::core::result::Result::Ok(#guard) => {
-                    #(let #lease = #krate::Lease::clone(#krate::LockGuard::lease(&#guard));)*
-                    match #krate::LockGuard::protect(#guard, async move #locked).await {
-                        ::core::result::Result::Ok(#value) => #value,
-                        ::core::result::Result::Err(#error) => #refuse(#error),
-                    }
-                }
-                ::core::result::Result::Err(#error) => #refuse(#error),
-            }
+            #content
         }
     }
 }
 
+/// Returns the type of what `lease = name` binds.
+pub(crate) fn lease_type(args: &Args) -> Ident {
+    let several = args.keys.as_ref().is_some_and(Keys::are_several);
+    Ident::new(if several { "Leases" } else { "Lease" }, Span::call_site())
+}
+
+/// Writes the statements that acquire the lease, run the body and give its value.
+fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, body: &Body) -> TokenStream {
+    let krate = &args.krate;
+    // Mixed hygiene: no name of the user's can meet these.
+    let [refuse, lose, acquire, acquired, guard, value, error] =
+        ["refuse", "lose", "acquire", "acquired", "guard", "value", "error"]
+            .map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
+    let several = args.keys.as_ref().is_some_and(Keys::are_several);
+    let (guard_type, borrow) = if several { ("LockAllGuard", "leases") } else { ("LockGuard", "lease") };
+    let [guard_type, borrow] = [guard_type, borrow].map(|name| Ident::new(name, Span::call_site()));
+    let lease = args.lease.iter();
+
+    let (refuse, mut ways_out) = match &args.on_busy {
+        None | Some(OnBusy::Error) => (refuse.to_token_stream(), way_out(krate, &refuse, "refused", output)),
+        Some(OnBusy::Skip) => (refuse.to_token_stream(), way_out(krate, &refuse, "skipped", output)),
+        Some(OnBusy::Call(path)) => (path.to_token_stream(), TokenStream::new()),
+    };
+    let refused = quote_spanned!(refuse.span()=> #refuse(#error));
+    let lose = match (&args.on_lost, &args.on_busy) {
+        // Both errors leave by the same way.
+        (None, None | Some(OnBusy::Error)) => refuse.clone(),
+        (on_lost, _) => {
+            let form = match on_lost {
+                None => "refused",
+                Some(OnLost::Cancel | OnLost::Finish) => "lost",
+                Some(OnLost::Ignore) => "not_lost",
+            };
+            ways_out.extend(way_out(krate, &lose, form, output));
+            lose.to_token_stream()
+        }
+    };
+    let on_lost = match args.on_lost {
+        None | Some(OnLost::Cancel) => TokenStream::new(),
+        Some(OnLost::Finish) => quote!(.on_lost(#krate::OnLost::Finish)),
+        Some(OnLost::Ignore) => quote!(.on_lost(#krate::OnLost::Ignore)),
+    };
+    let body = locked_body(args, names, output, body);
+    quote! {
+        #ways_out
+        // A block of its own: nothing that the key and the manager borrowed lives on while the future waits.
+        let #acquired = { let #acquire = #acquire_call; #acquire }.await;
+        match #acquired {
+            ::core::result::Result::Ok(#guard) => {
+                #(let #lease = ::core::clone::Clone::clone(#krate::#guard_type::#borrow(&#guard));)*
+                match #krate::#guard_type::protect(#guard, async move #body)#on_lost.await {
+                    ::core::result::Result::Ok(#value) => #value,
+                    ::core::result::Result::Err(#error) => #lose(#error),
+                }
+            }
+            ::core::result::Result::Err(#error) => #refused,
+        }
+    }
+}
+
+/// Writes a name for the function that makes a result out of an error.
+///
+/// These are the places that ask for a type which can carry a lock's error, so every token points at the type.
+fn way_out(krate: &Path, name: &Ident, form: &str, output: &Type) -> TokenStream {
+    let span = output.span();
+    let (here, form) = (located_at(krate, span), Ident::new(form, span));
+    let way_out = quote_spanned!(span=> #here::__private::#form::<#output>);
+    quote!(let #name = #way_out;)
+}
+
 /// Writes the call that makes the future of the guard, with all options.
-fn acquire_call(args: &Args, key: &TokenStream) -> TokenStream {
+fn acquire_call(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let krate = &args.krate;
     let manager = match &args.manager {
         Some(manager) => {
@@ -71,11 +138,18 @@ fn acquire_call(args: &Args, key: &TokenStream) -> TokenStream {
         let (name, ms) = (Ident::new(name, Span::call_site()), u64::try_from(duration?.as_millis()).ok()?);
         Some(quote!(.#name(::core::time::Duration::from_millis(#ms))))
     };
+    let several = args.keys.as_ref().is_some_and(Keys::are_several);
+    let acquire = Ident::new(if several { "acquire_all" } else { "acquire" }, Span::call_site());
+    let label = args.keys.as_ref().map(|keys| keys.label(function));
+    // Who skips does not wait, unless told to.
+    let skips = matches!(args.on_busy, Some(OnBusy::Skip));
     let ttl = option("ttl", args.ttl);
-    let wait = option("wait", args.wait);
-    let max_hold = option("max_hold", args.max_hold);
+    let wait = option("wait", args.wait.or_else(|| skips.then_some(Duration::ZERO)));
     let fixed = (!args.renew).then(|| quote!(.fixed()));
-    quote!(#krate::__private::acquire(#manager, #key, |request| request #ttl #wait #max_hold #fixed))
+    let max_hold = option("max_hold", args.max_hold);
+    let at_least = option("at_least", args.at_least);
+    let options = quote!(request.label(#label) #ttl #wait #fixed #max_hold #at_least);
+    quote!(#krate::__private::#acquire(#manager, #keys, |request| #options))
 }
 
 /// Writes the body as a block that runs under the lock.
@@ -104,7 +178,7 @@ fn locked_body(args: &Args, names: &Names, output: &Type, body: &Body) -> TokenS
 /// released. An unused argument without an underscore is left alone, so that the compiler warns of it.
 fn keep_arguments(names: &Names, body: &Body) -> TokenStream {
     let kept = names
-        .arguments()
+        .owned()
         .iter()
         .filter(|name| name.unraw().to_string().starts_with('_') || mentions(&body.statements, name));
     quote!(#(let _ = &#kept;)*)

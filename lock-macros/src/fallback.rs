@@ -9,6 +9,7 @@ use syn::Token;
 
 use crate::{
     args::{Args, Errors},
+    expand,
     function::{Function, Names, is_closure, mentions},
 };
 
@@ -29,9 +30,10 @@ pub(crate) fn function(mut function: Function, args: &Args, names: &Names, error
         }
         if let Some(lease) = args.lease.as_ref().filter(|lease| !names.has(lease)) {
             let (statements, krate) = (&body.statements, &args.krate);
+            let lease_type = expand::lease_type(args);
             body.statements = quote! {
                 #[allow(unused_variables)]
-                let #lease = ::core::option::Option::<#krate::Lease>::unwrap(::core::option::Option::None);
+                let #lease = ::core::option::Option::<#krate::#lease_type>::unwrap(::core::option::Option::None);
                 #statements
             };
         }

@@ -10,6 +10,12 @@ use syn::{
     visit::{self, Visit},
 };
 
+use crate::{
+    args::Args,
+    boxed::{self, Boxed, Prologue},
+    policy::OnBusy,
+};
+
 /// A function or method, with or without a body.
 pub(crate) struct Function {
     pub(crate) attributes: Vec<Attribute>,
@@ -28,7 +34,7 @@ pub(crate) struct Body {
 
 impl Function {
     /// Checks everything but the types, which are for the compiler to check.
-    pub(crate) fn check(&self) -> Result<()> {
+    pub(crate) fn check(&self, args: &Args, boxed: Option<&Boxed>) -> Result<()> {
         let signature = &self.signature;
         if let Some(constness) = &signature.constness {
             return Err(Error::new(constness.span, "a locked function cannot be `const`: it has to wait for its turn"));
@@ -41,24 +47,48 @@ impl Function {
             let message = "this method has no body to lock; put the attribute on the methods that implement it";
             return Err(Error::new(signature.ident.span(), message));
         }
-        if signature.asyncness.is_none() {
-            let message = "`#[distributed_lock]` needs an `async fn`; if an attribute above it took the `async` away, \
-                           as `#[tokio::test]` does, put `#[distributed_lock]` above that attribute";
+        if signature.asyncness.is_none() && boxed.is_none() {
+            let message = if boxed::is_boxed_future(&signature.output) {
+                "`#[distributed_lock]` needs an `async fn`, or a function that is nothing but `Box::pin(async move { … })`; \
+                 move what comes before into the block"
+            } else {
+                "`#[distributed_lock]` needs an `async fn`; if an attribute above it took the `async` away, as \
+                 `#[tokio::test]` does, put `#[distributed_lock]` above that attribute"
+            };
             return Err(Error::new(signature.fn_token.span, message));
         }
-        self.check_return_type()
+        self.check_return_type(args, self.output(boxed))
     }
 
-    /// Refuses return types that cannot be a `Result`; a path can be the alias of one.
-    fn check_return_type(&self) -> Result<()> {
-        const MESSAGE: &str = "a locked function returns a `Result` whose error is `From<lock_core::Error>`: \
-                               that is how it says that the lock could not be acquired, or was lost";
-        match &self.signature.output {
-            ReturnType::Default => Err(Error::new(self.signature.ident.span(), MESSAGE)),
-            ReturnType::Type(_, output) => match &**output {
-                Type::Path(_) | Type::Group(_) | Type::Paren(_) | Type::Macro(_) | Type::Verbatim(_) => Ok(()),
-                other => Err(Error::new_spanned(other, MESSAGE)),
-            },
+    /// Returns the type that the body gives; none where none is written.
+    pub(crate) fn output<'f>(&'f self, boxed: Option<&'f Boxed>) -> Option<&'f Type> {
+        match (boxed, &self.signature.output) {
+            (Some(boxed), _) => Some(&boxed.output),
+            (None, ReturnType::Type(_, output)) => Some(output),
+            (None, ReturnType::Default) => None,
+        }
+    }
+
+    /// Refuses return types that cannot be a `Result`, unless both policies are named; a path can be the alias of one.
+    fn check_return_type(&self, args: &Args, output: Option<&Type>) -> Result<()> {
+        let missing = match (&args.on_busy, &args.on_lost) {
+            (None, None) => "name both `on_busy` and `on_lost`",
+            (None | Some(OnBusy::Error), _) => "write `on_busy = skip` or `on_busy = call(path)`, and name `on_lost`",
+            (Some(_), None) => "name `on_lost` too",
+            (Some(_), Some(_)) => return Ok(()),
+        };
+        let message = format!(
+            "a locked function returns a `Result` whose error is `From<lock_core::Error>`: that is how it says that the \
+             lock could not be acquired, or was lost; to return anything else {missing}"
+        );
+        match output {
+            None => Err(Error::new(self.signature.ident.span(), message)),
+            // `#[async_trait]` writes the type that the user left out.
+            Some(Type::Tuple(unit)) if unit.elems.is_empty() && self.signature.asyncness.is_none() => {
+                Err(Error::new(self.signature.ident.span(), message))
+            }
+            Some(Type::Path(_) | Type::Group(_) | Type::Paren(_) | Type::Macro(_) | Type::Verbatim(_)) => Ok(()),
+            Some(other) => Err(Error::new_spanned(other, message)),
         }
     }
 }
@@ -78,8 +108,15 @@ impl Parse for Body {
     fn parse(input: ParseStream<'_>) -> Result<Self> {
         let content;
         let brace = braced!(content in input);
-        let attributes = content.call(Attribute::parse_inner)?;
-        Ok(Self { brace, attributes, statements: content.parse()? })
+        Ok(Self { brace, ..content.call(Self::parse_inside)? })
+    }
+}
+
+impl Body {
+    /// Reads what stands between the braces.
+    pub(crate) fn parse_inside(input: ParseStream<'_>) -> Result<Self> {
+        let attributes = input.call(Attribute::parse_inner)?;
+        Ok(Self { brace: Brace::default(), attributes, statements: input.parse()? })
     }
 }
 
@@ -136,6 +173,8 @@ pub(crate) struct Names {
     arguments: Vec<Ident>,
     /// The const parameters.
     constants: Vec<Ident>,
+    /// Those of the arguments that the body is to own, all of them as a rule.
+    owned: Vec<Ident>,
     /// Whether a macro in the pattern of an argument may bind more.
     open: bool,
 }
@@ -152,12 +191,32 @@ impl Names {
             }
         }
         names.constants = signature.generics.const_params().map(|parameter| parameter.ident.clone()).collect();
+        names.owned.clone_from(&names.arguments);
         names
     }
 
-    /// Returns `self` and the arguments, by the names that their patterns bind.
-    pub(crate) fn arguments(&self) -> &[Ident] {
-        &self.arguments
+    /// The names that there are where the body of `boxed` begins.
+    pub(crate) fn inside(signature: &Signature, boxed: &Boxed) -> Self {
+        let mut names = Self::of(signature);
+        let Prologue { patterns, .. } = &boxed.prologue;
+        if !patterns.is_empty() {
+            let outside = std::mem::take(&mut names.arguments);
+            patterns.iter().for_each(|pattern| names.visit_pat(pattern));
+            names.owned.clone_from(&names.arguments);
+            // `#[async_trait]` made up names for the arguments that are patterns.
+            names.arguments.retain(|name| name != "__self");
+            for name in outside.into_iter().rev() {
+                if !name.to_string().starts_with("__") && !names.arguments.contains(&name) {
+                    names.arguments.insert(0, name);
+                }
+            }
+        }
+        names
+    }
+
+    /// Returns the arguments that the body is to own, by the names that their patterns bind.
+    pub(crate) fn owned(&self) -> &[Ident] {
+        &self.owned
     }
 
     pub(crate) fn has(&self, word: &Ident) -> bool {

@@ -4,20 +4,22 @@
 //! What the attribute writes calls `lock_core`, so a crate that uses it depends on `lock-core`.
 
 mod args;
+mod boxed;
 mod duration;
 mod expand;
 mod fallback;
 mod function;
+mod keys;
+mod policy;
+mod suggest;
 mod template;
 
 use proc_macro::TokenStream;
-use quote::quote_spanned;
-use syn::spanned::Spanned;
 
 use crate::{
-    args::{Args, Errors, Key},
+    args::{Args, Errors},
+    boxed::Boxed,
     function::{Function, Names},
-    template::Template,
 };
 
 /// Runs the body of an async function or method while it holds a lease.
@@ -55,9 +57,43 @@ use crate::{
 /// async fn sell(id: u64) -> Result<String, Error> {
 ///     LockManager::current()?
 ///         .lock(format!("goods:{id}"))
+///         .label("goods:<id>")
 ///         .ttl(Duration::from_secs(3))
 ///         .run(async move |_lease| Ok(format!("sold {id}")))
 ///         .await?
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # LockManager::in_memory().scope(sell(7)).await.map(drop) }
+/// ```
+///
+/// To the letter it writes this, with paths that mean the same whatever names are in scope, and a statement that tells the
+/// compiler the type of the body beforehand, so that a type error points at your line:
+///
+/// ```
+/// # use lock_core::{Error, LockManager};
+/// async fn sell(id: u64) -> Result<String, Error> {
+///     let __lock_refuse = ::lock_core::__private::refused::<Result<String, Error>>;
+///     let __lock_acquired = {
+///         let __lock_acquire = ::lock_core::__private::acquire(
+///             ::lock_core::LockManager::current(),
+///             ::lock_core::__private::format!("goods:{}", id),
+///             |request| request.label("goods:<id>").ttl(::core::time::Duration::from_millis(3000u64))
+///         );
+///         __lock_acquire
+///     }.await;
+///     match __lock_acquired {
+///         ::core::result::Result::Ok(__lock_guard) => {
+///             match ::lock_core::LockGuard::protect(__lock_guard, async move {
+///                 if false { return ::lock_core::__private::never::<Result<String, Error>>(); }
+///                 // Nobody else sells these goods now, in no process of any machine.
+///                 Ok(format!("sold {id}"))
+///             }).await {
+///                 ::core::result::Result::Ok(__lock_value) => __lock_value,
+///                 ::core::result::Result::Err(__lock_error) => __lock_refuse(__lock_error),
+///             }
+///         }
+///         ::core::result::Result::Err(__lock_error) => __lock_refuse(__lock_error),
+///     }
 /// }
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
 /// # LockManager::in_memory().scope(sell(7)).await.map(drop) }
@@ -67,11 +103,15 @@ use crate::{
 ///
 /// | argument | value | without it |
 /// | --- | --- | --- |
-/// | [`key`](#key) | a template, or an expression | a compile error |
+/// | [`key`](#key) | a template, or an expression | one of `key` and `keys` is needed |
+/// | [`keys`](#keys) | a list of such, or a collection of keys | |
 /// | [`ttl`](#ttl) | a duration from `"10ms"` to 100 years | that of the manager (10 s) |
-/// | [`wait`](#wait) | a duration, also `"0s"` | that of the manager (10 s) |
+/// | [`wait`](#wait) | a duration, also `"0s"` | that of the manager (10 s); `"0s"` with `on_busy = skip` |
 /// | [`renew`](#renew) | `true` or `false` | `true` |
 /// | [`max_hold`](#max_hold) | a duration above `"0s"` | no bound |
+/// | [`at_least`](#at_least) | a duration above `"0s"`, at most 100 years | the key is free when the body is done |
+/// | [`on_busy`](#on_busy) | `error`, `skip`, or `call(path)` | `error` |
+/// | [`on_lost`](#on_lost) | `cancel`, `finish`, or `ignore` | `cancel` |
 /// | [`manager`](#manager) | an expression | the scoped manager, else the installed one |
 /// | [`lease`](#lease) | a name | the body does not see its lease |
 /// | [`crate`](#crate) | a path | `::lock_core` |
@@ -124,6 +164,44 @@ use crate::{
 /// # LockManager::in_memory().scope(async { nightly().await?; by_name("n".into()).await }).await.map(drop) }
 /// ```
 ///
+/// ## `keys`
+///
+/// Several keys in place of one: all or none of them. They are acquired in one order everywhere, that of their bytes, so
+/// that two functions which name the same keys in different orders never wait for each other. `wait` bounds the whole. A
+/// key that is named twice counts once.
+///
+/// In a list every element is what a `key` may be, a template or an expression:
+///
+/// ```
+/// # use lock_core::{Error, LockManager, distributed_lock};
+/// #[distributed_lock(keys = ["account:<from>", "account:<to>"])]
+/// async fn transfer(from: u64, to: u64, amount: u64) -> Result<(), Error> {
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # LockManager::in_memory().scope(transfer(1, 2, 3)).await }
+/// ```
+///
+/// Anything else is an expression that can be iterated over and gives strings, such as the lines of an order. Unlike a
+/// `key` it is taken as it stands, like the expression of a `for` loop: to use an argument in the body as well, borrow it,
+/// `keys = &ids`. A collection that turns out to be empty is the error `ErrorKind::Invalid(Argument::Keys)`.
+///
+/// ```
+/// # use lock_core::{Error, LockManager, distributed_lock};
+/// # use std::collections::BTreeMap;
+/// #[distributed_lock(keys = order.iter().map(|(id, _)| format!("goods:{id}")), lease = leases)]
+/// async fn buy(order: BTreeMap<u64, u32>) -> Result<(), Error> {
+///     for (id, count) in order {
+///         let fence = leases.fencing_token(&format!("goods:{id}"));
+///         // take `count` from the stock of `id`
+///         # let _ = (fence, count);
+///     }
+///     Ok(())
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # LockManager::in_memory().scope(buy([(1, 1), (2, 1)].into())).await }
+/// ```
+///
 /// ## `ttl`
 ///
 /// How long a holder that fell silent (its process died, its network is cut) still blocks the others: 10 ms to 100
@@ -142,7 +220,7 @@ use crate::{
 /// ## `wait`
 ///
 /// How long to wait in line while another holder has the key. When it is over the function returns the error
-/// `ErrorKind::Busy` without having run. `"0s"` tries once.
+/// `ErrorKind::Busy` without having run, or does what [`on_busy`](#on_busy) says. `"0s"` tries once.
 ///
 /// ```
 /// # use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
@@ -191,6 +269,91 @@ use crate::{
 /// # }
 /// ```
 ///
+/// ## `at_least`
+///
+/// A run that is shorter keeps the key busy for this long, from the moment it was acquired: for a job that several
+/// machines start at about the same time, and that is to run once. It needs to cover how far their clocks, and their
+/// starts, lie apart. A lease that was lost keeps nothing.
+///
+/// ```
+/// # use lock_core::{Error, LockManager, distributed_lock};
+/// #[distributed_lock(key = "jobs:nightly", at_least = "60s", on_busy = skip)]
+/// async fn nightly() -> Result<Option<u64>, Error> {
+///     Ok(Some(1))
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let manager = LockManager::in_memory();
+/// assert_eq!(manager.scope(nightly()).await?, Some(1));
+/// assert_eq!(manager.scope(nightly()).await?, None); // another machine, a second later
+/// # Ok(()) }
+/// ```
+///
+/// ## `on_busy`
+///
+/// What the function returns when it could not acquire the lease, and has not run.
+///
+/// * `error`: the error, whatever it is.
+/// * `skip`: nothing, if the key is busy: `()`, `None`, `Ok(())` or `Ok(None)`, and no other type compiles. It does not
+///   wait either, unless `wait` is given: another holder does the work, and when that is done there is none left.
+///
+///   A busy key alone is skipped. When the backend is down, or there is no manager, nobody does the work: a `Result`
+///   returns that error. `()` and `Option` have no place for it, so it is logged with `tracing` at the level `ERROR`, and
+///   the function returns as if it had skipped. Prefer a `Result` where somebody can act on the difference.
+/// * `call(path)`: what the function at `path` makes of the `lock_core::Error`. It is called with *every* failure to
+///   acquire, of which a busy key is one (`Error::kind` tells), and returns the type of the locked function.
+///
+/// ```
+/// # use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
+/// #[derive(Debug, PartialEq)]
+/// enum Answer { Sold, TryLater, Broken }
+///
+/// fn refused(error: Error) -> Answer {
+///     if error.is_retryable() { Answer::TryLater } else { Answer::Broken }
+/// }
+///
+/// #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
+/// async fn sell(id: u64) -> Answer {
+///     Answer::Sold
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock("goods:7").await?;
+/// assert_eq!(manager.scope(sell(7)).await, Answer::TryLater);
+/// guard.release().await?;
+/// assert_eq!(manager.scope(sell(7)).await, Answer::Sold);
+/// # Ok(()) }
+/// ```
+///
+/// ## `on_lost`
+///
+/// What becomes of the body when its lease is lost while it runs: the backend could not be reached for a whole ttl,
+/// somebody forced the release, `max_hold` is over.
+///
+/// * `cancel`: the body is dropped at its `.await`, and the function returns the error `ErrorKind::Lost`.
+/// * `finish`: the body runs to its end, and then the function returns the error in place of the body's result: for work
+///   that must not be broken off. Another holder may do the same work meanwhile.
+/// * `ignore`: nobody looks; the function returns the body's result.
+///
+/// ```
+/// # use lock_core::{Error, ErrorKind, LockManager, LossReason, distributed_lock};
+/// # use std::time::Duration;
+/// #[distributed_lock(key = "report", max_hold = "20ms", on_lost = finish)]
+/// async fn report(written: &mut bool) -> Result<(), Error> {
+///     tokio::time::sleep(Duration::from_millis(40)).await;
+///     *written = true;
+///     Ok(())
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// let mut written = false;
+/// let error = LockManager::in_memory().scope(report(&mut written)).await.expect_err("held for too long");
+/// assert_eq!(error.kind(), ErrorKind::Lost(LossReason::MaxHold));
+/// assert!(written);
+/// # }
+/// ```
+///
 /// ## `manager`
 ///
 /// An expression for the `LockManager`, or for anything that points to one, such as `Arc<LockManager>`; it is borrowed,
@@ -213,7 +376,8 @@ use crate::{
 ///
 /// ## `lease`
 ///
-/// A name for the `Lease` in the body, for its fencing token, or to see how much of it remains.
+/// A name for the `Lease` in the body, for its fencing token, or to see how much of it remains; with [`keys`](#keys) for
+/// the `Leases`.
 ///
 /// ```
 /// # use lock_core::{Error, LockManager, distributed_lock};
@@ -252,6 +416,50 @@ use crate::{
 /// patterns as arguments, and `unsafe`. Visibility, documentation and other attributes stay. The future is `Send` when
 /// the body is.
 ///
+/// A function that returns anything else names both policies, so that no error is left without a way out:
+///
+/// | returns | `on_busy` | `on_lost` |
+/// | --- | --- | --- |
+/// | `Result<T, E>` with `E: From<Error>` | any (`skip` when `T` is `()` or `Option`) | any |
+/// | `()`, `Option<T>` | `skip`, `call(path)` | any: a loss is logged, and returns `()` or `None` |
+/// | any other type, `impl Trait` | `call(path)` | `ignore` |
+///
+/// Handlers of axum are such functions, with extractors for arguments and a `Result` whose error is a response:
+///
+/// ```
+/// use axum::{extract::{Path, State}, http::StatusCode, response::{IntoResponse, Response}};
+/// use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
+///
+/// #[derive(Clone)]
+/// struct App { locks: LockManager }
+///
+/// #[distributed_lock(key = "goods:<id>", wait = "2s", manager = app.locks)]
+/// async fn sell(Path(id): Path<u64>, State(app): State<App>) -> Result<String, Refusal> {
+///     Ok(format!("sold {id}"))
+/// }
+///
+/// struct Refusal(Error);
+///
+/// impl From<Error> for Refusal {
+///     fn from(error: Error) -> Self {
+///         Self(error)
+///     }
+/// }
+///
+/// impl IntoResponse for Refusal {
+///     fn into_response(self) -> Response {
+///         match self.0.kind() {
+///             ErrorKind::Busy => StatusCode::CONFLICT.into_response(),
+///             _ => StatusCode::SERVICE_UNAVAILABLE.into_response(),
+///         }
+///     }
+/// }
+/// # fn main() {
+/// # let _: axum::Router = axum::Router::new()
+/// #     .route("/sell/{id}", axum::routing::post(sell)).with_state(App { locks: LockManager::in_memory() });
+/// # }
+/// ```
+///
 /// The arguments are dropped with the body, before the lease is released: a transaction that is passed in ends under
 /// the lock.
 ///
@@ -261,7 +469,7 @@ use crate::{
 /// # Errors
 /// Everything that `LockRequest::acquire` can return, before the body has run; and `ErrorKind::Lost` when the lease was
 /// lost and the body dropped. A body that ends as the lease is lost has its result returned. A release that fails does
-/// not hide the result either.
+/// not hide the result either. [`on_busy`](#on_busy) and [`on_lost`](#on_lost) change what becomes of these.
 ///
 /// # Cancel safety
 /// Dropping the future while it waits gives up the place in line. Dropping it later drops the body at its `.await`
@@ -271,7 +479,40 @@ use crate::{
 ///
 /// `#[tracing::instrument]` may stand above or below. An attribute that takes the `async` away, such as `#[tokio::test]`,
 /// has to stand below. Two `#[distributed_lock]` take two locks, that of the lower one first; take care that all
-/// functions agree on the order, or use `LockManager::lock_all`.
+/// functions agree on the order, or name the [`keys`](#keys) in one.
+///
+/// With `#[async_trait]` it goes on the methods, in the trait or in the implementation:
+///
+/// ```
+/// use async_trait::async_trait;
+/// use lock_core::{Error, LockManager, distributed_lock};
+///
+/// #[async_trait]
+/// trait Shop {
+///     async fn sell(&self, id: u64) -> Result<u64, Error>;
+/// }
+///
+/// struct Warehouse { locks: LockManager }
+///
+/// #[async_trait]
+/// impl Shop for Warehouse {
+///     #[distributed_lock(key = "goods:<id>", manager = self.locks)]
+///     async fn sell(&self, id: u64) -> Result<u64, Error> {
+///         Ok(id)
+///     }
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
+/// # Warehouse { locks: LockManager::in_memory() }.sell(1).await.map(drop) }
+/// ```
+///
+/// A function that returns `Pin<Box<dyn Future<Output = T>>>` and is nothing but `Box::pin(async move { … })` is locked in
+/// the same way.
+///
+/// # In metrics and logs
+///
+/// The lock goes by its template as it is written, never by the key that comes of it, for those would be too many:
+/// `goods:<id>`, or `account:<from>, account:<to>` for a list. Where a key is another expression, it goes by the path of
+/// the function: `shop::orders::buy`.
 ///
 /// # What does not compile
 ///
@@ -311,6 +552,42 @@ use crate::{
 /// async fn sell(id: u64) -> Result<(), Error> { Ok(()) }
 /// ```
 ///
+/// Both `key` and `keys`, a list that is empty, and a list in other clothes, whose strings would be no templates:
+///
+/// ```compile_fail
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(key = "goods:<id>", keys = ["stock", "till"])] // one of the two
+/// async fn sell(id: u64) -> Result<(), Error> { Ok(()) }
+/// ```
+///
+/// ```compile_fail
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(keys = vec!["goods:<id>", "stock"])] // `["goods:<id>", "stock"]`
+/// async fn sell(id: u64) -> Result<(), Error> { Ok(()) }
+/// ```
+///
+/// A collection that does not give strings:
+///
+/// ```compile_fail,E0277
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(keys = &ids)] // `ids.iter().map(u64::to_string)`
+/// async fn sell(ids: Vec<u64>) -> Result<(), Error> { Ok(()) }
+/// ```
+///
+/// A policy that does not exist, or is written otherwise:
+///
+/// ```compile_fail
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(key = "goods:<id>", on_busy = skp)] // did you mean `skip`?
+/// async fn sell(id: u64) -> Result<(), Error> { Ok(()) }
+/// ```
+///
+/// ```compile_fail
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(key = "goods:<id>", on_busy = call)] // `call(refused)`
+/// async fn sell(id: u64) -> Result<(), Error> { Ok(()) }
+/// ```
+///
 /// A value without `Display`:
 ///
 /// ```compile_fail,E0277
@@ -331,6 +608,27 @@ use crate::{
 /// # use lock_core::distributed_lock;
 /// #[distributed_lock(key = "goods:<id>")]
 /// async fn sell(id: u64) -> Result<(), String> { Ok(()) } // `String` is not `From<lock_core::Error>`
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use lock_core::distributed_lock;
+/// #[distributed_lock(key = "goods:<id>", on_busy = skip)] // and when the lease is lost? name `on_lost`
+/// async fn sell(id: u64) -> Option<u64> { Some(id) }
+/// ```
+///
+/// A policy that the return type has no value for:
+///
+/// ```compile_fail,E0277
+/// # use lock_core::{Error, distributed_lock};
+/// #[distributed_lock(key = "goods:<id>", on_busy = skip)] // `Result<Option<u64>, Error>`
+/// async fn sell(id: u64) -> Result<u64, Error> { Ok(id) }
+/// ```
+///
+/// ```compile_fail,E0277
+/// # use lock_core::{Error, distributed_lock};
+/// # fn none_left(_: Error) -> u64 { 0 }
+/// #[distributed_lock(key = "goods:<id>", on_busy = call(none_left), on_lost = cancel)] // `on_lost = ignore`
+/// async fn sell(id: u64) -> u64 { id }
 /// ```
 ///
 /// A function that is not `async`, or is `const` or `extern`; a method without a body; anything that is no function:
@@ -365,18 +663,19 @@ fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> 
     let Some(function) = errors.keep(syn::parse2::<Function>(item.clone())) else {
         return fallback::item(item, errors);
     };
-    let names = Names::of(&function.signature);
-    errors.keep(function.check());
-    errors.keep(names.check_lease(args.lease.as_ref()));
-    let key = match &args.key {
-        None => None,
-        Some(Key::Template(literal)) => {
-            errors.keep(Template::parse(literal, &names)).map(|template| template.expand(&args.krate))
-        }
-        Some(Key::Expression(key)) => Some(quote_spanned!(key.span()=> &(#key))),
+    let boxed = match (&function.signature.asyncness, &function.body) {
+        (None, Some(body)) => Boxed::of(&function.signature.output, body),
+        _ => None,
     };
-    match key {
-        Some(key) if errors.is_empty() => expand::expand(&args, &key, &names, &function),
+    let names = match &boxed {
+        Some(boxed) => Names::inside(&function.signature, boxed),
+        None => Names::of(&function.signature),
+    };
+    errors.keep(function.check(&args, boxed.as_ref()));
+    errors.keep(names.check_lease(args.lease.as_ref()));
+    let keys = args.keys.as_ref().and_then(|keys| keys.expand(&names, &args.krate, &mut errors));
+    match keys {
+        Some(keys) if errors.is_empty() => expand::expand(&args, &keys, &names, &function, boxed.as_ref()),
         _ => fallback::function(function, &args, &names, errors),
     }
 }
@@ -404,6 +703,35 @@ mod tests {
         let code = locked(all, "async fn sell(id: u64, m: M) -> Result<(), E> {}");
         assert!(!code.contains("compile_error"), "{code}");
         assert!(code.contains("a::b::__private") && !code.contains("lock_core"), "{code}");
+    }
+
+    #[test]
+    fn documentation_shows_the_expansion_of_the_quick_start_to_the_letter() {
+        let source = include_str!("lib.rs");
+        let examples = source.split("/// ```\n").map(|example| example.replace("/// ", ""));
+        let [quick_start, expansion] = ["#[distributed_lock(key", "    let __lock_refuse"].map(|start| {
+            let example = examples.clone().find(|example| example.contains(start)).expect(start);
+            let from = example.find("#[distributed").or_else(|| example.find("async fn sell")).expect("the function");
+            let to = example[from..].find("\n}\n").expect("its end");
+            example[from..][..to + 2].to_owned()
+        });
+        let (arguments, function) = quick_start.split_once('\n').expect("two lines");
+        let arguments = arguments.trim_start_matches("#[distributed_lock(").trim_end_matches(")]");
+        assert_eq!(locked(arguments, function), packed(&tokens(&expansion).to_string()));
+    }
+
+    #[test]
+    fn label_is_the_template_and_never_the_key() {
+        let label = |arguments: &str| {
+            let code = locked(arguments, "async fn sell(id: u64, m: M) -> Result<(), E> {}");
+            let (_, label) = code.split_once("request.label(").expect("a label");
+            label.split_once(")").expect("its end").0.to_owned()
+        };
+        assert_eq!(label("key = \"goods:<id>:<<7>>\""), "\"goods:<id>:<<7>>\"");
+        assert_eq!(label("keys = [\"a:<id>\", \"b\"]"), "\"a:<id>,b\"");
+        for expression in ["key = id.name()", "keys = [\"a:<id>\", id.name()]", "keys = id.names()"] {
+            assert_eq!(label(expression), "::core::concat!(::core::module_path!(", "{expression}");
+        }
     }
 
     #[test]

@@ -393,6 +393,58 @@ mod names {
         Ok(())
     }
 
+    mod without_a_prelude {
+        #![no_implicit_prelude]
+
+        #[::lock_core::distributed_lock(
+            keys = ["<id>", "b:<id>"], at_least = "1ms", on_busy = skip, on_lost = finish, manager = manager, lease = leases
+        )]
+        pub(super) async fn several(id: u8, manager: &::lock_core::LockManager) -> ::core::option::Option<usize> {
+            ::core::option::Option::Some(::core::iter::Iterator::count(leases.iter()))
+        }
+
+        #[::lock_core::distributed_lock(key = "<id>", on_busy = call(refused), on_lost = ignore)]
+        pub(super) async fn one(id: u8) -> bool {
+            id == 3
+        }
+
+        fn refused(_: ::lock_core::Error) -> bool {
+            false
+        }
+    }
+
+    #[tokio::test]
+    async fn prelude_may_be_left_out() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(without_a_prelude::several(4, &manager).await, Some(2));
+        assert!(manager.scope(without_a_prelude::one(3)).await);
+        Ok(())
+    }
+
+    #[distributed_lock(
+        keys = ["<keys>", "<error>"], on_busy = call(refused), on_lost = finish, at_least = "1ms", lease = leases
+    )]
+    async fn names_of_the_policies(
+        refuse: u8,
+        lose: u8,
+        keys: u8,
+        error: u8,
+        skip: u8,
+        call: u8,
+    ) -> Result<(usize, u8), Error> {
+        Ok((leases.iter().count(), refuse + lose + keys + error + skip + call))
+    }
+
+    fn refused(error: Error) -> Result<(usize, u8), Error> {
+        Err(error)
+    }
+
+    #[tokio::test]
+    async fn arguments_may_have_the_names_of_the_policies() -> Result<(), Error> {
+        assert_eq!(LockManager::in_memory().scope(names_of_the_policies(1, 2, 3, 4, 5, 6)).await?, (2, 21));
+        Ok(())
+    }
+
     macro_rules! locked {
         ($name:ident, $key:literal, $ttl:literal) => {
             #[distributed_lock(key = $key, ttl = $ttl, lease = l)]

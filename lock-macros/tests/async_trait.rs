@@ -1,0 +1,162 @@
+//! Methods of `#[async_trait]` impls, which arrive as a `fn` that returns a boxed future. bad-input 46, 60
+
+use async_trait::async_trait;
+use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
+use tracing::instrument;
+
+struct Shop {
+    tenant: String,
+    sold: u64,
+    locks: LockManager,
+}
+
+struct Order<T>(T, u8);
+
+#[async_trait]
+trait Trade {
+    async fn by_reference(&self, id: u64) -> Result<String, Error>;
+    async fn by_mutable_reference(&mut self, mut by: u64, _unused: String) -> Result<String, Error>;
+    async fn by_value(self: Box<Self>, text: &str) -> Result<(String, String), Error>;
+    async fn patterns(&self, order: Order<u64>, pair: &(u8, u8), _: u8) -> Result<String, Error>;
+    async fn without_self(locks: &LockManager, id: u8) -> Result<String, Error>;
+    async fn generic<T: Send + Sync + std::fmt::Display>(&self, ids: Vec<T>) -> Result<(String, Vec<T>), Error>;
+    async fn unit(&self, id: u8) -> ();
+    async fn instrumented_above(&self, id: u8) -> Result<String, Error>;
+    async fn instrumented_below(&self, id: u8) -> Result<String, Error>;
+
+    #[distributed_lock(key = "default:<id>", manager = self.locks(), lease = l)]
+    async fn of_the_trait(&self, id: u8) -> Result<String, Error>
+    where
+        Self: Sync,
+    {
+        Ok(l.key().to_owned())
+    }
+
+    fn locks(&self) -> &LockManager;
+}
+
+#[async_trait]
+impl Trade for Shop {
+    /// Documented.
+    #[distributed_lock(key = "<self.tenant>:<id>", manager = self.locks, lease = l)]
+    async fn by_reference(&self, id: u64) -> Result<String, Error> {
+        tokio::task::yield_now().await;
+        if id == 0 {
+            return Ok("early".into());
+        }
+        assert!(self.locks.is_locked(l.key()).await?);
+        Ok(format!("{} {}", l.key(), self.sold))
+    }
+
+    #[distributed_lock(key = "<self.tenant>:<by>", manager = self.locks, lease = l)]
+    async fn by_mutable_reference(&mut self, mut by: u64, _unused: String) -> Result<String, Error> {
+        by += 1;
+        self.sold += by;
+        Ok(format!("{} {}", l.key(), self.sold))
+    }
+
+    #[distributed_lock(key = "<self.tenant>:<text>", manager = self.locks, lease = l)]
+    async fn by_value(self: Box<Self>, text: &str) -> Result<(String, String), Error> {
+        Ok((l.key().to_owned(), self.tenant))
+    }
+
+    #[distributed_lock(keys = ["<id>:<line>", "<pair.0>"], manager = self.locks, lease = leases)]
+    async fn patterns(&self, Order(id, line): Order<u64>, pair: &(u8, u8), _: u8) -> Result<String, Error> {
+        let keys: Vec<_> = leases.iter().map(|lease| lease.key()).collect();
+        Ok(format!("{} {id} {line}", keys.join(" ")))
+    }
+
+    #[distributed_lock(key = "<id>", manager = locks, lease = l)]
+    async fn without_self(locks: &LockManager, id: u8) -> Result<String, Error> {
+        Ok(l.key().to_owned())
+    }
+
+    #[distributed_lock(keys = ids.iter().map(|id| format!("{}:{id}", self.tenant)), manager = self.locks, lease = leases)]
+    async fn generic<T: Send + Sync + std::fmt::Display>(&self, ids: Vec<T>) -> Result<(String, Vec<T>), Error> {
+        Ok((leases.iter().map(|lease| lease.key()).collect::<Vec<_>>().join(" "), ids))
+    }
+
+    #[distributed_lock(key = "<id>", manager = self.locks, on_busy = skip, on_lost = ignore)]
+    async fn unit(&self, id: u8) {
+        assert!(self.locks.is_locked(id.to_string()).await.expect("memory never fails"));
+    }
+
+    #[instrument(skip_all)]
+    #[distributed_lock(key = "<self.tenant>:<id>", manager = self.locks, lease = l)]
+    async fn instrumented_above(&self, id: u8) -> Result<String, Error> {
+        Ok(format!("{} {id}", l.key()))
+    }
+
+    #[distributed_lock(key = "<self.tenant>:<id>", manager = self.locks, lease = l)]
+    #[instrument(skip_all)]
+    async fn instrumented_below(&self, id: u8) -> Result<String, Error> {
+        Ok(l.key().to_owned())
+    }
+
+    fn locks(&self) -> &LockManager {
+        &self.locks
+    }
+}
+
+fn shop() -> Shop {
+    Shop { tenant: "t".into(), sold: 1, locks: LockManager::in_memory() }
+}
+
+#[tokio::test]
+async fn methods_of_async_trait_impls_are_locked() -> Result<(), Error> {
+    let mut shop = shop();
+    let locks = shop.locks.clone();
+    assert_eq!(shop.by_reference(4).await?, "t:4 1");
+    assert_eq!(shop.by_reference(0).await?, "early");
+    assert_eq!(shop.by_mutable_reference(2, String::new()).await?, "t:2 4");
+    assert_eq!(shop.patterns(Order(5, 6), &(7, 8), 9).await?, "5:6 7 5 6");
+    assert_eq!(Shop::without_self(&locks, 3).await?, "3");
+    assert_eq!(shop.generic(vec![1, 2]).await?, ("t:1 t:2".into(), vec![1, 2]));
+    shop.unit(1).await;
+    assert_eq!(shop.of_the_trait(1).await?, "default:1");
+    assert_eq!(shop.instrumented_above(1).await?, "t:1 1");
+    assert_eq!(shop.instrumented_below(2).await?, "t:2");
+    assert_eq!(Box::new(shop).by_value("x").await?, ("t:x".into(), "t".into()));
+    for key in ["t:4", "t:2", "5:6", "3", "t:1", "1", "t:x"] {
+        assert!(!locks.is_locked(key).await?, "{key} was given back");
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn boxed_future_can_be_spawned_and_waits_for_its_turn() -> Result<(), Error> {
+    let shop = shop();
+    let locks = shop.locks.clone();
+    let guard = locks.lock("t:4").await?;
+    let task = tokio::spawn(async move { shop.by_reference(4).await });
+    tokio::task::yield_now().await;
+    assert!(!task.is_finished());
+    guard.release().await?;
+    assert_eq!(task.await.expect("no panic")?, "t:4 1");
+    Ok(())
+}
+
+mod written_by_hand {
+    use std::{future::Future, pin::Pin};
+
+    use super::*;
+
+    #[distributed_lock(key = "tree:<id>:<depth>", wait = "0s")]
+    fn descend(id: u8, depth: u8) -> Pin<Box<dyn Future<Output = Result<u8, Error>> + Send>> {
+        Box::pin(async move {
+            if depth == 0 {
+                return Ok(id);
+            }
+            Ok(descend(id, depth - 1).await? + 1)
+        })
+    }
+
+    #[tokio::test]
+    async fn boxed_block_is_locked_as_an_async_fn_is() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(manager.scope(descend(1, 3)).await?, 4);
+        let _guard = manager.lock("tree:1:0").await?;
+        assert_eq!(manager.scope(descend(1, 3)).await.unwrap_err().kind(), ErrorKind::Busy);
+        Ok(())
+    }
+}

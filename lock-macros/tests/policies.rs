@@ -1,0 +1,340 @@
+//! `on_busy`, `on_lost` and `at_least`, with every return type that they make possible. bad-input 53, 55
+
+use std::{
+    future::{Future, poll_fn},
+    sync::atomic::{AtomicUsize, Ordering},
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::{Error, ErrorKind, LockManager, LossReason, distributed_lock};
+
+/// Counts the events of one level, nothing else.
+mod log {
+    use std::sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    };
+
+    use tracing::{Level, Metadata, span};
+
+    #[derive(Clone)]
+    pub(super) struct Events(pub(super) Level, pub(super) Arc<AtomicUsize>);
+
+    impl Events {
+        /// Counts what is logged at `level` by this thread until the guard is dropped.
+        pub(super) fn watch(level: Level) -> (Self, tracing::subscriber::DefaultGuard) {
+            let events = Self(level, Arc::default());
+            (events.clone(), tracing::subscriber::set_default(events))
+        }
+
+        pub(super) fn count(&self) -> usize {
+            self.1.load(Ordering::SeqCst)
+        }
+    }
+
+    impl tracing::Subscriber for Events {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.is_event() && *metadata.level() == self.0 && metadata.target() == "lock_core::__private"
+        }
+
+        fn event(&self, _: &tracing::Event<'_>) {
+            self.1.fetch_add(1, Ordering::SeqCst);
+        }
+
+        fn new_span(&self, _: &span::Attributes<'_>) -> span::Id {
+            span::Id::from_u64(1)
+        }
+
+        fn record(&self, _: &span::Id, _: &span::Record<'_>) {}
+        fn record_follows_from(&self, _: &span::Id, _: &span::Id) {}
+        fn enter(&self, _: &span::Id) {}
+        fn exit(&self, _: &span::Id) {}
+    }
+}
+
+mod skip {
+    use tracing::Level;
+
+    use super::*;
+
+    #[distributed_lock(key = "k", on_busy = skip)]
+    async fn unit_result(ran: &AtomicUsize) -> Result<(), Error> {
+        ran.fetch_add(1, Ordering::SeqCst);
+        Ok(())
+    }
+
+    #[distributed_lock(key = "k", on_busy = skip)]
+    async fn option_result() -> Result<Option<u8>, Error> {
+        Ok(Some(1))
+    }
+
+    #[distributed_lock(key = "k", on_busy = skip, on_lost = cancel)]
+    async fn unit(ran: &AtomicUsize) {
+        ran.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[distributed_lock(key = "k", on_busy = skip, on_lost = ignore)]
+    async fn option() -> Option<u8> {
+        Some(1)
+    }
+
+    #[tokio::test]
+    async fn busy_key_skips_the_body_at_once_and_is_no_error() -> Result<(), Error> {
+        let (manager, ran) = (LockManager::in_memory(), AtomicUsize::new(0));
+        let (errors, _default) = log::Events::watch(Level::ERROR);
+        let guard = manager.lock("k").await?;
+        let began = std::time::Instant::now();
+        manager.scope(unit_result(&ran)).await?;
+        assert_eq!(manager.scope(option_result()).await?, None);
+        manager.scope(unit(&ran)).await;
+        assert_eq!(manager.scope(option()).await, None);
+        assert!(began.elapsed() < Duration::from_secs(5), "waited, {:?}", began.elapsed());
+        assert_eq!((ran.load(Ordering::SeqCst), errors.count()), (0, 0));
+
+        guard.release().await?;
+        manager.scope(unit_result(&ran)).await?;
+        assert_eq!(manager.scope(option_result()).await?, Some(1));
+        manager.scope(unit(&ran)).await;
+        assert_eq!(manager.scope(option()).await, Some(1));
+        assert_eq!(ran.load(Ordering::SeqCst), 2);
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn other_failure_is_an_error_where_there_is_a_result_and_is_logged_where_there_is_none() {
+        let (errors, _default) = log::Events::watch(Level::ERROR);
+        let ran = AtomicUsize::new(0);
+        assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::NoManager);
+        assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::NoManager);
+        assert_eq!(errors.count(), 0, "who gets the error may log it");
+        unit(&ran).await;
+        assert_eq!(errors.count(), 1);
+        assert_eq!(option().await, None);
+        assert_eq!((errors.count(), ran.load(Ordering::SeqCst)), (2, 0));
+    }
+
+    #[distributed_lock(key = "k", on_busy = skip, wait = "5s")]
+    async fn waits_and_skips() -> Result<Option<u8>, Error> {
+        Ok(Some(1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn wait_that_is_given_comes_before_the_skip() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        let guard = manager.lock("k").await?;
+        let began = tokio::time::Instant::now();
+        assert_eq!(manager.scope(waits_and_skips()).await?, None);
+        assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
+        drop(guard);
+        assert_eq!(manager.scope(waits_and_skips()).await?, Some(1));
+        Ok(())
+    }
+}
+
+mod call {
+    use super::*;
+
+    #[derive(Debug, PartialEq)]
+    enum Answer {
+        Sold(u64),
+        Refused(ErrorKind),
+    }
+
+    fn refused(error: Error) -> Answer {
+        Answer::Refused(error.kind())
+    }
+
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
+    async fn sell(id: u64) -> Answer {
+        Answer::Sold(id)
+    }
+
+    struct Shop;
+
+    impl Shop {
+        fn refused<T: Default>(_: Error) -> (T, bool) {
+            (T::default(), false)
+        }
+
+        #[distributed_lock(key = "goods:1", wait = "0s", on_busy = call(Self::refused::<u8>), on_lost = ignore)]
+        async fn sell(&self) -> (u8, bool) {
+            (1, true)
+        }
+    }
+
+    /// A `Result` whose error knows nothing of locks can only lose its lease if that is ignored.
+    #[distributed_lock(key = "goods:1", wait = "0s", on_busy = call(text), on_lost = ignore)]
+    async fn with_a_text() -> Result<u8, String> {
+        Ok(1)
+    }
+
+    fn text(error: Error) -> Result<u8, String> {
+        Err(error.kind().to_string())
+    }
+
+    // bad-input 55
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(shown), on_lost = ignore)]
+    async fn opaque(id: u64) -> impl std::fmt::Display {
+        id.to_string()
+    }
+
+    fn shown(error: Error) -> String {
+        error.kind().to_string()
+    }
+
+    #[tokio::test]
+    async fn function_makes_the_result_out_of_every_failure_to_acquire() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(manager.scope(sell(1)).await, Answer::Sold(1));
+        assert_eq!(manager.scope(Shop.sell()).await, (1, true));
+        assert_eq!(manager.scope(with_a_text()).await, Ok(1));
+        assert_eq!(manager.scope(opaque(1)).await.to_string(), "1");
+
+        let _guard = manager.lock("goods:1").await?;
+        assert_eq!(manager.scope(sell(1)).await, Answer::Refused(ErrorKind::Busy));
+        assert_eq!(manager.scope(Shop.sell()).await, (0, false));
+        assert_eq!(manager.scope(with_a_text()).await, Err(ErrorKind::Busy.to_string()));
+        assert_eq!(manager.scope(opaque(1)).await.to_string(), ErrorKind::Busy.to_string());
+        assert_eq!(sell(1).await, Answer::Refused(ErrorKind::NoManager));
+        Ok(())
+    }
+}
+
+mod on_lost {
+    use super::*;
+
+    /// Loses the lease by force and then goes on until after the engine has told.
+    async fn lose(manager: &LockManager) {
+        manager.force_release("k").await.expect("memory never fails");
+        tokio::task::yield_now().await;
+        tokio::task::yield_now().await;
+    }
+
+    #[distributed_lock(key = "k", manager = locks, on_lost = cancel)]
+    async fn cancelled(locks: &LockManager, ended: &AtomicUsize) -> Result<u8, Error> {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+        Ok(1)
+    }
+
+    #[distributed_lock(key = "k", manager = locks, on_lost = finish)]
+    async fn finished(locks: &LockManager, ended: &AtomicUsize) -> Result<u8, Error> {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+        Ok(1)
+    }
+
+    #[distributed_lock(key = "k", manager = locks, on_lost = ignore)]
+    async fn ignored(locks: &LockManager, ended: &AtomicUsize) -> Result<u8, Error> {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+        Ok(1)
+    }
+
+    #[tokio::test]
+    async fn lost_lease_cancels_the_body_or_lets_it_finish_or_is_ignored() -> Result<(), Error> {
+        let (locks, ended) = (LockManager::in_memory(), AtomicUsize::new(0));
+        let forced = ErrorKind::Lost(LossReason::Forced);
+        assert_eq!(cancelled(&locks, &ended).await.unwrap_err().kind(), forced);
+        assert_eq!(ended.load(Ordering::SeqCst), 0);
+        assert_eq!(finished(&locks, &ended).await.unwrap_err().kind(), forced);
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+        assert_eq!(ignored(&locks, &ended).await?, 1);
+        assert_eq!(ended.load(Ordering::SeqCst), 2);
+        Ok(())
+    }
+
+    #[distributed_lock(keys = ["k", "l"], manager = locks, on_lost = finish)]
+    async fn several(locks: &LockManager, ended: &AtomicUsize) -> Result<u8, Error> {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+        Ok(1)
+    }
+
+    #[distributed_lock(key = "k", manager = locks, on_busy = skip, on_lost = cancel)]
+    async fn unit(locks: &LockManager, ended: &AtomicUsize) {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+    }
+
+    #[distributed_lock(key = "k", manager = locks, on_busy = skip, on_lost = finish)]
+    async fn option(locks: &LockManager, ended: &AtomicUsize) -> Option<u8> {
+        lose(locks).await;
+        ended.fetch_add(1, Ordering::SeqCst);
+        Some(1)
+    }
+
+    #[tokio::test]
+    async fn policy_is_the_same_for_several_keys() {
+        let (locks, ended) = (LockManager::in_memory(), AtomicUsize::new(0));
+        let error = several(&locks, &ended).await.unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Forced), Some("k")));
+        assert_eq!(ended.load(Ordering::SeqCst), 1);
+    }
+
+    #[tokio::test]
+    async fn loss_is_logged_where_the_return_type_cannot_say_so() {
+        let (locks, ended) = (LockManager::in_memory(), AtomicUsize::new(0));
+        let (errors, _default) = log::Events::watch(tracing::Level::ERROR);
+        unit(&locks, &ended).await;
+        assert_eq!((errors.count(), ended.load(Ordering::SeqCst)), (1, 0));
+        assert_eq!(option(&locks, &ended).await, None);
+        assert_eq!((errors.count(), ended.load(Ordering::SeqCst)), (2, 1));
+    }
+
+    #[distributed_lock(key = "k", manager = locks, wait = "0s", on_busy = call(busy), on_lost = cancel)]
+    async fn called(locks: &LockManager) -> Result<&'static str, Error> {
+        lose(locks).await;
+        Ok("done")
+    }
+
+    fn busy(_: Error) -> Result<&'static str, Error> {
+        Ok("busy")
+    }
+
+    #[tokio::test]
+    async fn loss_does_not_go_to_the_function_for_what_could_not_be_acquired() -> Result<(), Error> {
+        let locks = LockManager::in_memory();
+        assert_eq!(called(&locks).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+        let _guard = locks.lock("k").await?;
+        assert_eq!(called(&locks).await?, "busy");
+        Ok(())
+    }
+}
+
+mod at_least {
+    use super::*;
+
+    #[distributed_lock(key = "nightly", at_least = "60s", on_busy = skip)]
+    async fn nightly() -> Result<Option<u8>, Error> {
+        Ok(Some(1))
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn shorter_run_keeps_the_key_for_that_long() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(manager.scope(nightly()).await?, Some(1));
+        assert_eq!(manager.scope(nightly()).await?, None);
+        tokio::time::advance(Duration::from_secs(59)).await;
+        assert_eq!(manager.scope(nightly()).await?, None);
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert_eq!(manager.scope(nightly()).await?, Some(1));
+        Ok(())
+    }
+}
+
+/// The policies add nothing that keeps a future from being sent.
+#[tokio::test]
+async fn future_is_send_with_every_policy() {
+    #[distributed_lock(keys = ["a", "b"], at_least = "1ms", on_busy = skip, on_lost = finish)]
+    async fn locked() -> Result<(), Error> {
+        poll_fn(|_| Poll::Ready(())).await;
+        Ok(())
+    }
+
+    fn assert_send<F: Future + Send>(future: F) -> F {
+        future
+    }
+    assert!(LockManager::in_memory().scope(assert_send(locked())).await.is_ok());
+}

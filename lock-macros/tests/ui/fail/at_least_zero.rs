@@ -1,0 +1,9 @@
+// bad-input 48
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:<id>", at_least = "0s")]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}

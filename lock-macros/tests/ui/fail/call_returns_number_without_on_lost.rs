@@ -1,0 +1,13 @@
+// bad-input 53
+use lock_core::{Error, distributed_lock};
+
+fn refused(_: Error) -> u64 {
+    0
+}
+
+#[distributed_lock(key = "goods:<id>", on_busy = call(refused))]
+async fn sell(id: u64) -> u64 {
+    id
+}
+
+fn main() {}

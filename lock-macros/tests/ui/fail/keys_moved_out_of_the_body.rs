@@ -1,0 +1,9 @@
+// bad-input 59
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(keys = ids)]
+async fn sell(ids: Vec<String>) -> Result<usize, Error> {
+    Ok(ids.len())
+}
+
+fn main() {}

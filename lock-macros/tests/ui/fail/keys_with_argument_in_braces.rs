@@ -1,0 +1,9 @@
+// bad-input 50
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(keys = ["goods:<id>", "goods:{id}"])]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}

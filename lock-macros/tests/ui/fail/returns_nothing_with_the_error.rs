@@ -1,0 +1,9 @@
+// bad-input 53
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "goods:<id>", on_busy = error, on_lost = cancel)]
+async fn sell(id: u64) {
+    drop(id);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+// bad-input 53
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "goods:<id>", on_busy = skip, on_lost = ignore)]
+async fn sell(id: u64) -> u64 {
+    id
+}
+
+fn main() {}
