@@ -1,20 +1,14 @@
-//! What `tracing` and `metrics` get to see.
+//! What the `metrics` facade gets to see.
 
 #![cfg(feature = "metrics")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod support;
 
-use std::{
-    collections::BTreeMap,
-    io,
-    sync::{Arc, Mutex},
-};
+use std::collections::BTreeMap;
 
-use lock_core::{LockManager, TOKEN_MARK};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
-use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
 use support::{Fate, ms, secs};
 
@@ -79,56 +73,4 @@ fn metrics_count_outcomes_waits_holds_and_losses_under_the_label_and_never_the_k
     assert!(value("lock_renewal_slack_seconds{lock=goods:<id>}") >= 2.0);
     assert_eq!(value("lock_acquires_total{lock=,outcome=acquired}"), 1.0);
     assert!(!format!("{shown:?}").contains("goods:1"), "a key in a label: {shown:#?}");
-}
-
-/// Keeps what a subscriber writes.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().map_err(|_| io::ErrorKind::Other)?.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
-#[test]
-fn spans_name_the_key_around_acquires_and_work_and_no_token_is_logged() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || {
-        recorded(async {
-            let manager = LockManager::in_memory();
-            manager.lock("goods:1").label("goods:<id>").run(async |_| tracing::info!("selling")).await.unwrap();
-            let lost = manager.lock("goods:2").await.unwrap();
-            manager.force_release("goods:2").await.unwrap();
-            drop(lost);
-            let _all = manager.lock_all(["a", "b"]).await.unwrap().protect(async { tracing::info!("both") }).await;
-        });
-    });
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
-    assert!(line("selling").contains(r#"lock.hold{key="goods:1" fencing_token="#), "{}", line("selling"));
-    assert!(line("both").contains(r#"lock.hold{keys=["a", "b"]}"#), "{}", line("both"));
-    assert!(line("lease acquired").contains(r#"lock.acquire{key="goods:1" lock="goods:<id>"}"#));
-    assert!(line("lease released").contains("goods:1"));
-    assert!(line("WARN").contains("lease lost") && line("WARN").contains("goods:2"));
-    assert!(!log.contains(TOKEN_MARK), "a token in the log: {log}");
 }
