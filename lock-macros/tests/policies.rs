@@ -12,7 +12,7 @@ use lock_core::{Error, ErrorKind, LockManager, LossReason, distributed_lock};
 /// Counts the events of one level, nothing else.
 mod log {
     use std::sync::{
-        Arc,
+        Arc, OnceLock,
         atomic::{AtomicUsize, Ordering},
     };
 
@@ -24,6 +24,10 @@ mod log {
     impl Events {
         /// Counts what is logged at `level` by this thread until the guard is dropped.
         pub(super) fn watch(level: Level) -> (Self, tracing::subscriber::DefaultGuard) {
+            // With one subscriber alone in the process, the first thread to log an event decides for all of them
+            // whether it is of interest, also a thread that has no subscriber.
+            static OTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
+            OTHER.get_or_init(|| tracing::Dispatch::new(Self(level, Arc::default())));
             let events = Self(level, Arc::default());
             (events.clone(), tracing::subscriber::set_default(events))
         }

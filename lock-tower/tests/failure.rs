@@ -117,8 +117,7 @@ async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_the_log_alone() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let (log, _logging) = Log::watch();
     let floor = Floor::default();
     let down = Failing { kind: ErrorKind::Backend, message: "could not reach 10.9.8.7:6379: refused" };
     let manager = LockManager::builder().backend(down).build().unwrap();
@@ -133,8 +132,7 @@ async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_th
 
 #[tokio::test(start_paused = true)]
 async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let (log, _logging) = Log::watch();
     let floor = Floor::default();
     let denied = Failing { kind: ErrorKind::Denied, message: "10.9.8.7:6379 refused the user or the password" };
     let denied = LockLayer::http(LockManager::builder().backend(denied).build().unwrap(), goods);

@@ -93,8 +93,7 @@ async fn a_path_parameter_is_decoded_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_in_the_log() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let (log, _logging) = Log::watch();
     let router: Router = Router::new().route("/goods/{id}", post(key_of));
     let around = LockLayer::http(LockManager::in_memory(), path_param("id").optional()).layer(router);
     assert_eq!(around.oneshot(to("/goods/1")).await.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);

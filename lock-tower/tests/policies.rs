@@ -52,8 +52,7 @@ async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_ot
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_through() {
-    let log = Log::default();
-    let _logging = tracing::subscriber::set_default(log.clone());
+    let (log, _logging) = Log::watch();
     let down = |kind| LockManager::builder().backend(Failing(kind)).build().unwrap();
     let layer = |kind| LockLayer::new(down(kind), fixed("key")).on_backend_error(OnBackendError::LetThrough);
     let floor = Floor::default();

@@ -6,7 +6,7 @@ use std::{
     future::{Future, Ready, ready},
     panic::Location,
     sync::{
-        Arc, Mutex,
+        Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
     task::{Context, Poll, Waker},
@@ -156,6 +156,16 @@ pub(crate) fn works_forever(floor: &Floor) -> impl Works + use<> {
 pub(crate) struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Log {
+    /// Keeps what this thread logs until the guard is dropped.
+    pub(crate) fn watch() -> (Self, tracing::subscriber::DefaultGuard) {
+        // With one subscriber alone in the process, the first thread to log an event decides for all of them whether it
+        // is of interest, also a thread that has no subscriber.
+        static OTHER: OnceLock<tracing::Dispatch> = OnceLock::new();
+        OTHER.get_or_init(|| tracing::Dispatch::new(Self::default()));
+        let log = Self::default();
+        (log.clone(), tracing::subscriber::set_default(log))
+    }
+
     pub(crate) fn lines(&self) -> Vec<String> {
         self.0.lock().unwrap().clone()
     }
