@@ -8,15 +8,20 @@ use std::{
 };
 
 use crate::{
-    backend::{self, Answer, Operation, Outcome, Reply},
+    backend::{self, Answer, BackendError, Operation, Outcome},
     cleanup::{Doubt, Parting},
     clock::{Moment, Sleep},
-    engine::{self, Engine},
+    engine::{Call, Engine},
     error::{Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     metrics,
-    queue::polling::Polling,
+    queue::{
+        ATTEMPT, Arrival, Trip,
+        line::WaiterId,
+        tenure::{Acquired, Offer, Terms},
+        unexpected,
+    },
     request::{Asked, LockRequest, Wait},
     scope,
     token::Token,
@@ -24,8 +29,12 @@ use crate::{
 
 /// The future of [`LockRequest::acquire`] and of awaiting a [`LockRequest`].
 ///
-/// An uncontended acquire is one round trip, sent by this future itself. While the key is busy it tries again after
-/// growing pauses with jitter, until the wait is over.
+/// An uncontended acquire that finds nothing under way is one round trip, sent by this future itself. Otherwise the
+/// engine asks for it, together with others; while the key is busy it stands in line, behind those of its process that
+/// came before it, and its process behind those that queued before.
+///
+/// Who waits has to be polled: a future whose turn has come and that is not polled within 100 ms (one that is kept
+/// while the task does something else) loses its turn, and stands at the end of the line when it is polled again.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: what a request under way may have set is released in the background.
@@ -36,7 +45,6 @@ pub struct Acquire {
     step: Step,
     /// When the wait is over; known from the first poll on.
     give_up: Moment,
-    polling: Polling,
     /// Made with the first poll.
     watch: Option<Watch>,
     /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
@@ -52,21 +60,52 @@ struct Watch {
 
 enum Step {
     Begin,
-    Calling { attempt: Attempt, reply: Reply<Answer> },
-    Waiting(Sleep),
+    /// Sends the request itself: nothing was under way.
+    Calling {
+        waiter: Waiter,
+        call: Call,
+        asked: Asking,
+    },
+    /// In line; the engine sends what is to be sent.
+    Waiting {
+        waiter: Waiter,
+        timer: Option<Sleep>,
+    },
+    /// Takes up a lease that was handed over: there is nothing to wait for.
+    TakingUp {
+        attempt: Attempt,
+        call: Call,
+    },
     Finished,
+}
+
+/// A request that was sent by this future.
+struct Asking {
+    token: Token,
+    /// The lease clock and the backend's epoch before sending.
+    sent: Moment,
+    epoch: u64,
+}
+
+/// What must be left when the future is dropped.
+struct Waiter {
+    engine: Arc<Engine>,
+    key: LockKey,
+    /// None once it is over.
+    id: Option<WaiterId>,
+}
+
+impl Drop for Waiter {
+    fn drop(&mut self) {
+        if let Some(id) = self.id.take() {
+            self.engine.leave(id);
+        }
+    }
 }
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self {
-            request,
-            step: Step::Begin,
-            give_up: Moment::NEVER,
-            polling: Polling::default(),
-            watch: None,
-            now: Moment::NEVER,
-        }
+        Self { request, step: Step::Begin, give_up: Moment::NEVER, watch: None, now: Moment::NEVER }
     }
 
     fn watch(&mut self) -> &mut Watch {
@@ -86,71 +125,78 @@ impl Acquire {
         loop {
             match &mut self.step {
                 Step::Begin => {
-                    let asked = self.request.check()?;
-                    engine.admit(ATTEMPT).map_err(|error| error.on(&asked.key))?;
-                    scope::refuse_reentry(&engine, &asked.key, self.request.since)?;
+                    let Asked { key, terms } = self.request.check()?;
+                    engine.admit(ATTEMPT).map_err(|error| error.on(&key))?;
+                    scope::refuse_reentry(&engine, &key, self.request.since)?;
                     let now = self.now;
                     self.give_up = match self.request.options.wait {
                         Wait::Atmost(wait) => now + wait,
                         Wait::Forever => Moment::NEVER,
                     };
-                    self.step = Step::calling(&engine, asked, &self.request, now);
+                    self.step = match self.request.from {
+                        Some(from) => Step::take_up(&engine, Asked { key, terms }, from, now),
+                        None => Step::arrive(&engine, key, terms, self.request.tries_once(), now)?,
+                    };
                 }
-                Step::Calling { attempt, reply } => {
-                    let result = ready!(reply.as_mut().poll(cx));
-                    let now = engine.now();
-                    self.now = now;
-                    let Asked { key, terms } = attempt.asked.clone();
-                    match result.and_then(Answer::single) {
-                        Ok(Outcome::Held { fence, .. }) => {
-                            if now < terms.ttl.deadline(attempt.sent) {
-                                let Step::Calling { attempt, .. } = std::mem::replace(&mut self.step, Step::Finished)
-                                else {
-                                    unreachable!("matched above")
-                                };
-                                return Poll::Ready(attempt.succeed(fence, now));
-                            }
-                            // No validity left: that is no acquire. Its token is released, and a new one tries.
-                            if now >= self.give_up {
-                                return Poll::Ready(Err(Error::new(ErrorKind::Backend, ATTEMPT).on(&key).detail(
-                                    format!(
-                                        "the answer took longer than the ttl of {:?}; use a longer ttl",
-                                        terms.ttl.get()
-                                    ),
-                                )));
-                            }
-                            self.step = Step::calling(&engine, Asked { key, terms }, &self.request, now);
-                        }
-                        Ok(Outcome::Busy { remaining, foreign }) => {
-                            attempt.answered = true;
-                            if now >= self.give_up {
-                                return Poll::Ready(Err(Error::busy(ATTEMPT, &key, self.request.options.wait.get())));
-                            }
-                            let pause = self.polling.pause(remaining, foreign, engine.jitter());
-                            self.step = Step::Waiting(engine.clock().sleep(pause.min(self.give_up.since(now))));
-                        }
-                        Ok(Outcome::Gone) if self.request.from.is_some() => {
-                            attempt.answered = true;
-                            return Poll::Ready(Err(Error::new(ErrorKind::NotHeld, "take up").on(&key)));
-                        }
-                        Ok(outcome) => {
-                            return Poll::Ready(Err(Error::backend(ATTEMPT, Some(&key), engine::unexpected(outcome))));
-                        }
-                        Err(error) => {
-                            attempt.answered = !error.may_have_happened();
-                            return Poll::Ready(Err(Error::backend(ATTEMPT, Some(&key), error)));
-                        }
+                Step::Calling { waiter, call, asked } => {
+                    // The engine asks too where this future was not polled for long.
+                    if let Poll::Ready(result) = Pin::new(call).poll(cx) {
+                        self.now = engine.now();
+                        let Asking { token, sent, epoch } = *asked;
+                        let trip = Trip { sent, now: self.now, epoch, repeated: false };
+                        engine.acquired(&waiter.key, token, result, trip);
+                        let Step::Calling { waiter, .. } = std::mem::replace(&mut self.step, Step::Finished) else {
+                            unreachable!("matched above")
+                        };
+                        self.step = Step::Waiting { waiter, timer: None };
+                    } else {
+                        let polled = waiter.poll(cx, self.now);
+                        return polled.map(|result| self.finish(result));
                     }
                 }
-                Step::Waiting(sleep) => {
-                    ready!(sleep.as_mut().poll(cx));
-                    let asked = self.request.check()?;
-                    engine.admit(ATTEMPT).map_err(|error| error.on(&asked.key))?;
-                    self.step = Step::calling(&engine, asked, &self.request, engine.now());
+                Step::Waiting { waiter, timer } => {
+                    if let Poll::Ready(result) = waiter.poll(cx, self.now) {
+                        return Poll::Ready(self.finish(result));
+                    }
+                    engine.admit(ATTEMPT).map_err(|error| error.on(&waiter.key))?;
+                    if self.give_up == Moment::NEVER {
+                        return Poll::Pending;
+                    }
+                    let left = self.give_up.since(self.now);
+                    ready!(timer.get_or_insert_with(|| engine.clock().sleep(left)).as_mut().poll(cx));
+                    self.now = engine.now();
+                    if self.now < self.give_up {
+                        *timer = None;
+                        continue;
+                    }
+                    if !waiter.give_up(self.now) {
+                        // The answer to the first request is still to come, or the backend's time limit.
+                        self.give_up = Moment::NEVER;
+                        continue;
+                    }
+                    let wait = self.request.options.wait.get();
+                    return Poll::Ready(Err(Error::busy(ATTEMPT, &waiter.key, wait)));
+                }
+                Step::TakingUp { attempt, call } => {
+                    let result = ready!(Pin::new(call).poll(cx));
+                    self.now = engine.now();
+                    return Poll::Ready(attempt.answered(result, self.now));
                 }
                 Step::Finished => panic!("`Acquire` polled after completion"),
             }
         }
+    }
+
+    fn finish(&mut self, result: Result<Offer, Error>) -> Result<LockGuard, Error> {
+        let (id, hold) = result.map_err(|error| match error.kind() {
+            // Who sends it away does not know for how long it has waited.
+            ErrorKind::Busy => {
+                let wait = self.request.options.wait.get();
+                self.request.keys.as_ref().map_or(error, |key| Error::busy(ATTEMPT, key, wait))
+            }
+            _ => error,
+        })?;
+        Ok(LockGuard::new(Arc::clone(&self.request.engine), id, hold))
     }
 }
 
@@ -177,53 +223,95 @@ impl Future for Acquire {
     }
 }
 
-impl Step {
-    fn calling(engine: &Arc<Engine>, asked: Asked, request: &LockRequest, now: Moment) -> Self {
-        let attempt = Attempt {
-            engine: Arc::clone(engine),
-            token: engine.token(),
-            sent: now,
-            epoch: engine.epoch(),
-            answered: false,
-            asked,
-        };
-        let Asked { key, terms } = &attempt.asked;
-        let mut acquire = backend::Acquire::new(key.clone(), attempt.token, terms.ttl.get());
-        acquire.from = request.from;
-        let reply = engine.call(vec![Operation::Acquire(acquire)]);
-        Self::Calling { attempt, reply }
+impl Waiter {
+    fn poll(&mut self, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
+        let Some(id) = self.id else { return Poll::Pending };
+        let result = ready!(self.engine.poll_waiter(id, cx.waker(), now));
+        self.id = None;
+        Poll::Ready(result)
+    }
+
+    fn give_up(&mut self, now: Moment) -> bool {
+        let gave_up = self.id.is_none_or(|id| self.engine.give_up(id, now));
+        if gave_up {
+            self.id = None;
+        }
+        gave_up
     }
 }
 
-/// A token whose acquire was sent: as long as nobody knows what became of it, its drop has it cleaned up.
+impl Step {
+    fn arrive(engine: &Arc<Engine>, key: LockKey, terms: Terms, tries: bool, now: Moment) -> Result<Self, Error> {
+        let arrival = engine.arrive(&key, terms, tries, now)?;
+        let waiter = |id| Waiter { engine: Arc::clone(engine), key, id: Some(id) };
+        Ok(match arrival {
+            Arrival::Ask(id, request) => {
+                let asked = Asking { token: request.token, sent: now, epoch: engine.epoch() };
+                let call = engine.call(vec![Operation::Acquire(request)]);
+                Self::Calling { waiter: waiter(id), call, asked }
+            }
+            Arrival::Wait(id) => Self::Waiting { waiter: waiter(id), timer: None },
+        })
+    }
+
+    fn take_up(engine: &Arc<Engine>, asked: Asked, from: Token, now: Moment) -> Self {
+        let Asked { key, terms } = asked;
+        let token = engine.token();
+        let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
+        let doubt = Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) };
+        let attempt = Attempt { engine: Arc::clone(engine), key, terms, token, sent: now, doubt: Some(doubt) };
+        Self::TakingUp { attempt, call: engine.call(vec![Operation::Acquire(request)]) }
+    }
+}
+
+/// A request to take a lease up: as long as nobody knows what became of it, its drop has its token cleaned up.
 struct Attempt {
     engine: Arc<Engine>,
-    asked: Asked,
+    key: LockKey,
+    terms: Terms,
     token: Token,
-    /// The lease clock before sending.
     sent: Moment,
-    /// The backend's epoch before sending.
-    epoch: u64,
-    /// Whether it is known that the token is not set.
-    answered: bool,
+    /// None once it is known that the token is not set, or is in use.
+    doubt: Option<Doubt>,
 }
 
 impl Attempt {
-    fn succeed(mut self, fence: u64, now: Moment) -> Result<LockGuard, Error> {
-        let Asked { key, terms } = &self.asked;
-        // On an error the drop of `self` releases the key.
-        let (id, hold) = self.engine.begin(key, self.token, fence, *terms, self.sent, now)?;
-        self.answered = true;
-        Ok(LockGuard::new(Arc::clone(&self.engine), id, hold))
+    fn answered(&mut self, result: Result<Answer, BackendError>, now: Moment) -> Result<LockGuard, Error> {
+        let Self { engine, key, terms, token, sent, doubt } = self;
+        let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
+        match result.and_then(Answer::single) {
+            Ok(Outcome::Held { fence, block }) if now < terms.ttl.deadline(*sent) => {
+                let unanswered_since = repeated.then(|| engine.epoch());
+                let doubt_left = Doubt { until: terms.ttl.end(now), unanswered_since };
+                let acquired = Acquired { token: *token, fence, block, sent: *sent, doubt: doubt_left, passes: false };
+                let (id, hold) = engine.take_up(key, terms, acquired, now)?;
+                *doubt = None;
+                Ok(LockGuard::new(Arc::clone(engine), id, hold))
+            }
+            Ok(Outcome::Held { .. }) => {
+                let detail = "the answer took longer than the lease had left";
+                Err(Error::new(ErrorKind::Backend, TAKE_UP).on(key).detail(detail))
+            }
+            Ok(Outcome::Gone) => {
+                *doubt = None;
+                Err(Error::new(ErrorKind::NotHeld, TAKE_UP).on(key))
+            }
+            Ok(outcome) => Err(Error::backend(TAKE_UP, Some(key), unexpected(outcome))),
+            Err(error) => {
+                if !error.may_have_happened() {
+                    *doubt = None;
+                }
+                Err(Error::backend(TAKE_UP, Some(key), error))
+            }
+        }
     }
 }
 
 impl Drop for Attempt {
     fn drop(&mut self) {
-        if !self.answered {
-            let parting = Parting::at_once(self.asked.key.clone(), self.token);
-            let until = self.asked.terms.ttl.end(self.engine.now());
-            self.engine.clean_up(parting, Doubt { until, unanswered_since: Some(self.epoch) });
+        if let Some(doubt) = self.doubt {
+            let until = self.terms.ttl.end(self.engine.now());
+            self.engine.clean_up(Parting::at_once(self.key.clone(), self.token), Doubt { until, ..doubt });
         }
     }
 }
@@ -288,7 +376,7 @@ impl Future for AcquireAll {
     }
 }
 
-const ATTEMPT: &str = "acquire";
+const TAKE_UP: &str = "take up";
 
 impl Wait {
     fn get(self) -> Duration {
@@ -310,7 +398,8 @@ impl std::fmt::Debug for Step {
         f.write_str(match self {
             Self::Begin => "Begin",
             Self::Calling { .. } => "Calling",
-            Self::Waiting(_) => "Waiting",
+            Self::Waiting { .. } => "Waiting",
+            Self::TakingUp { .. } => "TakingUp",
             Self::Finished => "Finished",
         })
     }

@@ -8,6 +8,7 @@ use crate::{
     engine::Engine,
     error::BuildError,
     manager::{LockManager, Settings},
+    queue::Limits,
     request::{Options, Wait},
     validity::Ttl,
 };
@@ -40,6 +41,7 @@ pub struct LockManagerBuilder {
     runtime: Option<Handle>,
     clock: Option<Arc<dyn Clock>>,
     seed: Option<u64>,
+    limits: Limits,
 }
 
 #[derive(Debug)]
@@ -69,6 +71,7 @@ impl LockManagerBuilder {
             runtime: None,
             clock: None,
             seed: None,
+            limits: Limits { per_key: usize::MAX, in_all: usize::MAX },
         }
     }
 
@@ -113,6 +116,22 @@ impl LockManagerBuilder {
     /// Default: `lock-core`.
     pub fn client_name(mut self, client_name: &str) -> Self {
         client_name.clone_into(&mut self.client_name);
+        self
+    }
+
+    /// Sets how many requests of this manager may wait at once; more are refused with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
+    ///
+    /// The one that asks the backend on behalf of a key counts too, tries do not.
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.limits.in_all = most;
+        self
+    }
+
+    /// Sets how many requests of this manager may wait for one key at once; more are refused with
+    /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
+    pub fn max_waiters_per_key(mut self, most: usize) -> Self {
+        self.limits.per_key = most;
         self
     }
 
@@ -171,7 +190,7 @@ impl LockManagerBuilder {
             Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
         };
         let clock = self.clock.unwrap_or_else(|| backend.clock());
-        let engine = Engine::new(backend, clock, self.runtime, self.seed);
+        let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
         Ok(LockManager::new(engine, settings))
     }

@@ -32,6 +32,8 @@ pub(crate) struct Parting {
     pub(crate) token: Token,
     /// Until when the key stays busy all the same; [`AT_ONCE`] for one that is free at once.
     pub(crate) keep_until: Moment,
+    /// Whether the token may have a place in the queue of the key.
+    pub(crate) place: bool,
 }
 
 /// The end of a key that is free as soon as its holder is done.
@@ -40,12 +42,19 @@ pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
 impl Parting {
     /// A key that is free at once.
     pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
-        Self { key, token, keep_until: AT_ONCE }
+        Self { key, token, keep_until: AT_ONCE, place: false }
+    }
+
+    /// The end of a token that may have a place in the queue.
+    pub(crate) fn with_place(mut self) -> Self {
+        self.place = true;
+        self
     }
 
     /// The request to send at the moment that `now` gives.
     pub(crate) fn release(&self, now: impl FnOnce() -> Moment) -> Release {
-        let release = Release::new(self.key.clone(), self.token);
+        let mut release = Release::new(self.key.clone(), self.token);
+        release.place = self.place;
         if self.keep_until == AT_ONCE {
             return release;
         }
@@ -122,6 +131,16 @@ impl CleanUp {
         let pause = PAUSES[(*tries as usize).min(PAUSES.len() - 1)];
         *tries = tries.saturating_add(1);
         self.waiting.insert((now + pause, entry));
+    }
+
+    /// Tries everything again: for the next task, when the last one has ended and its tries with it.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        self.waiting = self.entries.iter().map(|(entry, _)| (now, entry)).collect();
+    }
+
+    /// Whether a release that was answered in `epoch` is the end of a token.
+    pub(crate) fn settles(doubt: Doubt, epoch: u64) -> bool {
+        doubt.unanswered_since.is_none_or(|since| since == epoch)
     }
 
     /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.

@@ -1,7 +1,8 @@
 //! The suite that every [`Backend`] passes.
 //!
 //! [`run`] checks what the engine relies on: exclusion, ownership by token, rising fencing tokens, renewal that never
-//! shortens, idempotence, batches in order, taking over, expiry, listing. It uses keys of its own under a random
+//! shortens, idempotence, batches in order, taking over, expiry, listing; and, where the backend keeps queues, that
+//! waiters are called in order and nobody passes them. It uses keys of its own under a random
 //! prefix, takes about a second of real or virtual time, and panics with a sentence at the first breach.
 //!
 //! ```
@@ -10,12 +11,13 @@
 //! # }
 //! ```
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use rand::{RngExt, rngs::StdRng};
+use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Operation, Outcome, Release, Renew},
+    backend::{Acquire, Backend, Calls, Notice, Operation, Outcome, Place, Release, Renew},
     key::LockKey,
     token::Token,
 };
@@ -25,11 +27,12 @@ use crate::{
 /// # Panics
 /// When the backend breaks its contract, with a sentence that says which part of it.
 pub async fn run(backend: impl Backend) {
-    let random: StdRng = rand::make_rng();
-    let mut suite = Suite { backend: &backend, random, prefix: String::new(), keys: 0 };
-    suite.prefix = format!("conformance:{:016x}:", suite.random.random::<u64>());
+    let mut random: StdRng = rand::make_rng();
+    let prefix = format!("conformance:{:016x}:", random.random::<u64>());
+    let (calls, told) = Calls::new(format!("lock-core:calls:{prefix}").into());
+    let mut suite = Suite { backend: &backend, random, prefix, keys: 0, channel: Arc::clone(calls.channel()), told };
     tokio::select! {
-        () = backend.upkeep() => panic!("the upkeep of a backend goes on for as long as it is polled"),
+        () = backend.upkeep(calls) => panic!("the upkeep of a backend goes on for as long as it is polled"),
         () = suite.all() => {}
     }
 }
@@ -39,6 +42,8 @@ struct Suite<'a> {
     random: StdRng,
     prefix: String,
     keys: u32,
+    channel: Arc<str>,
+    told: mpsc::UnboundedReceiver<Notice>,
 }
 
 /// Long enough not to end within a check.
@@ -62,6 +67,11 @@ impl Suite<'_> {
         self.releases_by_force().await;
         self.lists_what_is_held().await;
         self.keeps_keys_of_any_bytes_apart().await;
+        if self.waiters_can_be_called().await {
+            self.calls_waiters_in_order().await;
+            self.passes_over_who_does_not_come().await;
+            self.keeps_a_place_for_who_comes_by_itself().await;
+        }
     }
 
     async fn answers_an_empty_batch(&self) {
@@ -73,7 +83,7 @@ impl Suite<'_> {
         let (key, one, two) = (self.key(), self.token(), self.token());
         assert!(self.acquire(&key, one, LONG).await.is_some(), "a free key is held");
         match self.call(acquire(&key, two, LONG)).await {
-            Outcome::Busy { remaining: Some(remaining), foreign: false } => {
+            Outcome::Busy { remaining: Some(remaining), foreign: false, .. } => {
                 assert!(remaining <= LONG && remaining > LONG / 2, "busy tells what the holder's ttl has left");
             }
             outcome => panic!("a held key is busy for another token, not {outcome:?}"),
@@ -119,7 +129,7 @@ impl Suite<'_> {
         assert_eq!(self.call(renew(&key, two, LONG)).await, Outcome::Gone, "another token renews nothing");
         for ttl in [LONG, SHORT] {
             match self.call(renew(&key, one, ttl)).await {
-                Outcome::Renewed { remaining } => {
+                Outcome::Renewed { remaining, .. } => {
                     assert!(remaining > LONG / 2 && remaining <= LONG, "a renewal with {ttl:?} leaves {remaining:?}");
                 }
                 outcome => panic!("the holder's token renews, not {outcome:?}"),
@@ -202,7 +212,7 @@ impl Suite<'_> {
         assert_eq!(self.call(inspect.clone()).await, Outcome::Gone, "nobody holds a free key");
         self.acquire(&key, one, LONG).await;
         match self.call(inspect).await {
-            Outcome::Busy { remaining: Some(remaining), foreign: false } => assert!(remaining <= LONG),
+            Outcome::Busy { remaining: Some(remaining), foreign: false, .. } => assert!(remaining <= LONG),
             outcome => panic!("a held key is busy, not {outcome:?}"),
         }
     }
@@ -240,6 +250,109 @@ impl Suite<'_> {
         }
     }
 
+    /// Whether the backend keeps queues; one that does not is polled.
+    async fn waiters_can_be_called(&mut self) -> bool {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        self.acquire(&key, one, SHORT).await;
+        let keeps_places = matches!(self.call(self.wait(&key, two)).await, Outcome::Busy { position: Some(1), .. });
+        self.call(leave(&key, two)).await;
+        while let Ok(notice) = self.told.try_recv() {
+            if matches!(notice, Notice::Listening(true)) {
+                return keeps_places;
+            }
+        }
+        false
+    }
+
+    async fn calls_waiters_in_order(&mut self) {
+        let (key, one, two, three, four) = (self.key(), self.token(), self.token(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        for (token, place) in [(two, 1), (three, 2), (two, 1)] {
+            match self.call(self.wait(&key, token)).await {
+                Outcome::Busy { position, foreign: false, .. } => assert_eq!(position, Some(place), "places are kept"),
+                outcome => panic!("a held key is busy, not {outcome:?}"),
+            }
+        }
+        let tried = self.call(acquire(&key, four, LONG)).await;
+        assert!(matches!(tried, Outcome::Busy { position: None, .. }), "a try takes no place: {tried:?}");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
+        assert_eq!(self.called().await, Some((key.clone(), two)), "a release calls the first who waits");
+        let tried = self.call(acquire(&key, four, LONG)).await;
+        assert_eq!(tried, Outcome::Queued { position: None }, "a try passes nobody");
+        assert_eq!(
+            self.call(self.wait(&key, three)).await,
+            Outcome::Queued { position: Some(2) },
+            "nor does the second"
+        );
+        let second = self.acquire(&key, two, LONG).await.expect("who comes first takes the free key");
+        assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
+        assert_eq!(self.called().await, Some((key.clone(), three)), "then the next is called, and only once");
+        let third = match self.call(self.wait(&key, three)).await {
+            Outcome::Held { fence, .. } => fence,
+            outcome => panic!("who was called takes the key, not {outcome:?}"),
+        };
+        assert!(third > second, "fencing tokens rise from waiter to waiter");
+        self.call(release(&key, three)).await;
+        assert!(self.acquire(&key, four, LONG).await.is_some(), "nobody is left in the queue");
+        assert_eq!(self.called().await, None, "and nobody is called");
+    }
+
+    async fn passes_over_who_does_not_come(&mut self) {
+        let (one, two, three) = (self.token(), self.token(), self.token());
+        // Gave up; is not there; did not come in time; did not ask again in time.
+        let place = |channel: &Arc<str>, life, window| Place::new(Arc::clone(channel), life, window);
+        let nobody: Arc<str> = "lock-core:calls:nobody".into();
+        for (places, pause) in [
+            (None, Duration::ZERO),
+            (Some(place(&nobody, LONG, LONG)), Duration::ZERO),
+            (Some(place(&self.channel, LONG, SHORT)), SHORT + SHORT / 2),
+            (Some(place(&self.channel, SHORT, LONG)), SHORT + SHORT / 2),
+        ] {
+            let key = self.key();
+            self.acquire(&key, one, LONG).await;
+            let gave_up = places.is_none();
+            let theirs = places.unwrap_or_else(|| place(&self.channel, LONG, LONG));
+            self.call(Operation::Acquire(Acquire::new(key.clone(), two, LONG).or_wait(theirs))).await;
+            self.call(self.wait(&key, three)).await;
+            if gave_up {
+                self.call(leave(&key, two)).await;
+            }
+            self.call(release(&key, one)).await;
+            tokio::time::sleep(pause).await;
+            let next = self.call(self.wait(&key, three)).await;
+            assert!(matches!(next, Outcome::Held { .. }), "who does not come is passed over, not {next:?}");
+            while self.called().await.is_some() {}
+        }
+    }
+
+    async fn keeps_a_place_for_who_comes_by_itself(&mut self) {
+        let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        let by_itself = Place::new("".into(), LONG, LONG);
+        let wait = || Operation::Acquire(Acquire::new(key.clone(), two, LONG).or_wait(by_itself.clone()));
+        self.call(wait()).await;
+        self.call(release(&key, one)).await;
+        assert_eq!(self.call(self.wait(&key, three)).await, Outcome::Queued { position: Some(2) });
+        assert!(matches!(self.call(wait()).await, Outcome::Held { .. }), "who cannot be called is waited for");
+    }
+
+    /// Asks for a key, or a place in its queue.
+    fn wait(&self, key: &LockKey, token: Token) -> Operation {
+        let place = Place::new(Arc::clone(&self.channel), LONG, LONG);
+        Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
+    }
+
+    /// The next call that has come or is on its way.
+    async fn called(&mut self) -> Option<(LockKey, Token)> {
+        loop {
+            match tokio::time::timeout(SHORT, self.told.recv()).await {
+                Ok(Some(Notice::Called { key, token })) => return Some((key, token)),
+                Ok(Some(Notice::Listening(_))) => {}
+                Ok(None) | Err(_) => return None,
+            }
+        }
+    }
+
     async fn acquire(&self, key: &LockKey, token: Token, ttl: Duration) -> Option<u64> {
         match self.call(acquire(key, token, ttl)).await {
             Outcome::Held { fence, .. } => Some(fence),
@@ -273,6 +386,10 @@ fn acquire(key: &LockKey, token: Token, ttl: Duration) -> Operation {
 
 fn renew(key: &LockKey, token: Token, ttl: Duration) -> Operation {
     Operation::Renew(Renew::new(key.clone(), token, ttl))
+}
+
+fn leave(key: &LockKey, token: Token) -> Operation {
+    Operation::Release(Release::new(key.clone(), token).with_place())
 }
 
 fn release(key: &LockKey, token: Token) -> Operation {

@@ -6,25 +6,33 @@
 
 use std::{
     fmt,
-    panic::Location,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
-use rand::{RngExt, SeedableRng, rngs::StdRng};
+use rand::{SeedableRng, rngs::StdRng};
 use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
-    backend::{Answer, Backend, Operation, Outcome, Renew, Reply},
-    cleanup::{AT_ONCE, CleanUp, Doubt, Parting},
+    backend::{Answer, Backend, BackendError, Operation, Renew, Reply},
+    cleanup::{Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
-    lease::{Hold, Wakers},
-    queue::tenure::{Ended, HoldId, Tenures},
+    queue::{
+        Arrival, Departure, Limits, Queues, Trip,
+        line::WaiterId,
+        tenure::{Acquired, HoldId, Offer, Terms},
+    },
     renewal::task,
-    token::{FencingToken, Token},
-    validity::{Renewal, Ttl},
+    token::Token,
+    validity::Ttl,
 };
 
 /// A handle that keeps the engine alive.
@@ -38,8 +46,9 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
-    random: Mutex<StdRng>,
     state: Mutex<State>,
+    /// How many calls to the backend are under way.
+    under_way: AtomicUsize,
     /// Wakes the task before the moment it sleeps until.
     pub(crate) wake: Notify,
     /// Tells `shutdown` that a tenure ended or a clean-up was answered.
@@ -47,27 +56,17 @@ pub(crate) struct Core {
 }
 
 pub(crate) struct State {
-    pub(crate) tenures: Tenures,
-    pub(crate) cleanup: CleanUp,
+    pub(crate) queues: Queues,
     /// Whether the task runs.
     running: bool,
     /// Until when the task sleeps unless it is woken.
     pub(crate) asleep_until: Moment,
+    /// Whether the task has as many calls under way as it may, so that what is to be sent waits.
+    pub(crate) full: bool,
     /// Requests are refused.
     shut_down: bool,
     /// Nobody is left who could ask for anything: the task ends when it has cleaned up.
     pub(crate) closed: bool,
-}
-
-/// What an acquire that was answered is turned into a tenure with.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Terms {
-    pub(crate) ttl: Ttl,
-    pub(crate) renewal: Renewal,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) at_least: Duration,
-    pub(crate) since: &'static Location<'static>,
-    pub(crate) label: &'static str,
 }
 
 impl Engine {
@@ -76,13 +75,14 @@ impl Engine {
         clock: Arc<dyn Clock>,
         runtime: Option<Handle>,
         seed: Option<u64>,
+        limits: Limits,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let state = State {
-            tenures: Tenures::new(),
-            cleanup: CleanUp::default(),
+            queues: Queues::new(Arc::clone(&clock), random, limits),
             running: false,
             asleep_until: Moment::NEVER,
+            full: false,
             shut_down: false,
             closed: false,
         };
@@ -90,8 +90,8 @@ impl Engine {
             backend,
             clock,
             runtime,
-            random: Mutex::new(random),
             state: Mutex::new(state),
+            under_way: AtomicUsize::new(0),
             wake: Notify::new(),
             settled: Notify::new(),
         };
@@ -116,11 +116,7 @@ impl Engine {
     }
 
     pub(crate) fn token(&self) -> Token {
-        Token::from_random(self.core.random().random())
-    }
-
-    pub(crate) fn jitter(&self) -> f64 {
-        self.core.jitter()
+        self.core.state().queues.token()
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
@@ -149,117 +145,135 @@ impl Engine {
         poll()
     }
 
-    pub(crate) fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
-        self.core.backend.call(batch)
+    /// Sends a batch by the caller's own future.
+    pub(crate) fn call(&self, batch: Vec<Operation>) -> Call {
+        Call { reply: self.core.backend.call(batch), _under_way: UnderWay::new(&self.core) }
     }
 
     pub(crate) fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         self.core.backend.list(prefix)
     }
 
-    /// Turns an acquire that was sent at `sent` and is answered `now` into a tenure with its first hold.
-    pub(crate) fn begin(
+    /// Begins an acquire of one key.
+    pub(crate) fn arrive(&self, key: &LockKey, terms: Terms, tries: bool, now: Moment) -> Result<Arrival, Error> {
+        let (idle, epoch) = (self.core.is_idle(), self.epoch());
+        self.core.with(|state| state.queues.arrive(key, terms, tries, idle, now, epoch))
+    }
+
+    /// Asks how a waiter stands; see [`Queues::poll`].
+    pub(crate) fn poll_waiter(&self, waiter: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        self.core.with(|state| state.queues.poll(waiter, waker, now))
+    }
+
+    /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
+    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> bool {
+        self.core.with(|state| state.queues.give_up(waiter, now))
+    }
+
+    /// Forgets a waiter whose future is dropped.
+    pub(crate) fn leave(&self, waiter: WaiterId) {
+        let now = self.now();
+        self.core.with(|state| state.queues.leave(waiter, now));
+    }
+
+    /// Takes the answer to an acquire that its own future sent.
+    pub(crate) fn acquired(&self, key: &LockKey, token: Token, result: Result<Answer, BackendError>, trip: Trip) {
+        let trip = Trip { repeated: result.as_ref().is_ok_and(|answer| answer.repeated), ..trip };
+        let result = result.and_then(Answer::single);
+        self.core.with(|state| state.queues.acquired(key, token, result, trip));
+    }
+
+    /// Enters the tenure of a lease that was taken up, and begins its hold.
+    pub(crate) fn take_up(
         &self,
         key: &LockKey,
-        token: Token,
-        fence: u64,
-        terms: Terms,
-        sent: Moment,
+        terms: &Terms,
+        acquired: Acquired,
         now: Moment,
-    ) -> Result<(HoldId, Arc<Hold>), Error> {
-        let latest = terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold);
-        let keep_until = if terms.at_least.is_zero() { AT_ONCE } else { now + terms.at_least };
-        let hold = Arc::new(Hold::new(
-            key.clone(),
-            FencingToken::new(fence),
-            terms.since,
-            terms.label,
-            Arc::clone(&self.core.clock),
-            terms.ttl.deadline(sent),
-            latest,
-        ));
-        let mut state = self.core.state();
-        if state.shut_down {
-            return Err(Error::new(ErrorKind::ShutDown, "acquire").on(key));
-        }
-        hold.begin(now);
-        let id = state.tenures.enter(token, terms.ttl, terms.renewal, Arc::clone(&hold), sent, keep_until);
-        self.core.wake_for_timers(state);
-        Ok((id, hold))
+    ) -> Result<Offer, Error> {
+        self.core.with(|state| {
+            if state.shut_down {
+                return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
+            }
+            Ok(state.queues.enter(key, terms, acquired, now))
+        })
     }
 
-    /// Ends a hold and hands its token to the clean-up: what a dropped guard does.
+    /// Ends a hold and hands its key on: what a dropped guard does.
     pub(crate) fn abandon(&self, hold: HoldId) {
-        let mut state = self.core.state();
-        if let Some(tenure) = state.tenures.leave(hold) {
-            let doubt = tenure.doubt();
-            state.cleanup.push(tenure.parting(), doubt, self.now());
-            self.core.wake.notify_one();
-            self.core.settled.notify_waiters();
-        }
+        let now = self.now();
+        self.core.with(|state| state.queues.depart(hold, now));
+        self.core.settled.notify_waiters();
     }
 
-    /// Ends a hold and gives its token to the caller, who must release it or hand it on.
-    pub(crate) fn leave(&self, hold: HoldId) -> Option<(Parting, Doubt, Ttl)> {
-        let tenure = self.core.state().tenures.leave(hold)?;
+    /// Ends a hold as its holder wishes, and says what is left to do.
+    pub(crate) fn release(&self, hold: HoldId) -> Departure {
+        let (idle, now) = (self.core.is_idle(), self.now());
+        let departure = self.core.with(|state| state.queues.release(hold, idle, now));
         self.core.settled.notify_waiters();
-        let (doubt, ttl) = (tenure.doubt(), tenure.ttl);
-        Some((tenure.parting(), doubt, ttl))
+        departure
+    }
+
+    /// Ends a hold and gives its token to the caller, who hands it on.
+    pub(crate) fn hand_over(&self, hold: HoldId) -> Option<(Parting, Ttl)> {
+        let handed = self.core.with(|state| state.queues.hand_over(hold));
+        self.core.settled.notify_waiters();
+        handed
     }
 
     /// Releases a token until that is known to have worked.
     pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
-        self.core.state().cleanup.push(parting, doubt, self.now());
-        self.core.wake.notify_one();
+        let now = self.now();
+        self.core.with(|state| state.queues.cleanup.push(parting, doubt, now));
     }
 
     /// The request that renews a hold by the user's own wish; none if the hold is over.
     pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl) -> Option<Renew> {
         let state = self.core.state();
-        let tenure = state.tenures.of_hold(hold)?;
+        let tenure = state.queues.tenures.of_hold(hold)?;
         Some(Renew::new(tenure.key.clone(), tenure.token, ttl.get()))
     }
 
     /// Takes note that the deadline of a hold was moved by a request sent at `sent`.
     pub(crate) fn extended(&self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        let mut state = self.core.state();
-        state.tenures.extended(hold, sent, ttl);
-        self.core.wake_for_timers(state);
+        self.core.with(|state| state.queues.tenures.extended(hold, sent, ttl));
     }
 
     /// Ends a hold because an answer said that the key is not its own any more.
     pub(crate) fn taken(&self, hold: HoldId) {
-        let mut state = self.core.state();
-        let ended = state.tenures.lose(hold, LossReason::Taken);
-        let wakers = self.core.bury(&mut state, ended);
-        drop(state);
-        drop(wakers);
+        let now = self.now();
+        self.core.with(|state| {
+            let ended = state.queues.tenures.lose(hold, LossReason::Taken);
+            state.queues.bury(ended, now);
+        });
     }
 
     /// Ends the local holds of a key that was released by force.
     pub(crate) fn forced(&self, key: &LockKey) {
-        let mut state = self.core.state();
-        let ended = state.tenures.lose_all(Some(key), LossReason::Forced);
-        let wakers = self.core.bury(&mut state, ended);
-        drop(state);
-        drop(wakers);
+        let now = self.now();
+        self.core.with(|state| {
+            let ended = state.queues.tenures.lose_all(Some(key), LossReason::Forced);
+            state.queues.bury(ended, now);
+        });
     }
 
     /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
     /// most `last` longer. Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
-        self.core.state().shut_down = true;
-        self.wait_until(grace, |state| state.tenures.len() == 0).await;
-        let cut = {
-            let mut state = self.core.state();
-            let ended = state.tenures.lose_all(None, LossReason::ShutDown);
+        let now = self.now();
+        self.core.with(|state| {
+            state.shut_down = true;
+            state.queues.shut_down(now);
+        });
+        self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
+        let now = self.now();
+        let cut = self.core.with(|state| {
+            let ended = state.queues.tenures.lose_all(None, LossReason::ShutDown);
             let cut = ended.len();
-            let wakers = self.core.bury(&mut state, ended);
-            drop(state);
-            drop(wakers);
+            state.queues.bury(ended, now);
             cut
-        };
-        self.wait_until(last, |state| state.cleanup.is_empty() || !state.running).await;
+        });
+        self.wait_until(last, |state| state.queues.is_released() || !state.running).await;
         self.core.state().closed = true;
         self.core.wake.notify_one();
         self.wait_until(last, |state| !state.running).await;
@@ -283,6 +297,43 @@ impl Engine {
     }
 }
 
+impl State {
+    /// When there is something to do for the task. What is to be sent waits for as long as it has its fill of calls.
+    pub(crate) fn next(&self) -> Moment {
+        if self.full { self.queues.next_timer() } else { self.queues.next_timer().min(self.queues.next_to_send()) }
+    }
+}
+
+/// A request that its caller's own future sends.
+pub(crate) struct Call {
+    reply: Reply<Answer>,
+    _under_way: UnderWay,
+}
+
+impl Future for Call {
+    type Output = Result<Answer, BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.reply.as_mut().poll(cx)
+    }
+}
+
+/// Counts a call for as long as it is under way.
+pub(crate) struct UnderWay(Arc<Core>);
+
+impl UnderWay {
+    pub(crate) fn new(core: &Arc<Core>) -> Self {
+        core.under_way.fetch_add(1, Ordering::Relaxed);
+        Self(Arc::clone(core))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         self.core.state().closed = true;
@@ -295,58 +346,42 @@ impl Core {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn random(&self) -> MutexGuard<'_, StdRng> {
-        self.random.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn jitter(&self) -> f64 {
-        self.random().random()
-    }
-
-    /// Wakes the task if a timer was set that is earlier than the moment it sleeps until.
-    fn wake_for_timers(&self, mut state: MutexGuard<'_, State>) {
-        if state.tenures.next().is_some_and(|next| next < state.asleep_until) {
+    /// Changes the state; then wakes who is to be woken, the task too if there is something for it to do sooner than it
+    /// thought.
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state();
+        let result = change(&mut state);
+        let due = state.next() < state.asleep_until;
+        if due {
+            // Once is enough until it has looked.
             state.asleep_until = Moment::from_origin(Duration::ZERO);
-            drop(state);
+        }
+        let wakes = state.queues.take_wakes();
+        drop(state);
+        if due {
             self.wake.notify_one();
         }
+        drop(wakes);
+        result
     }
 
-    /// Has the tokens of tenures that ended by themselves cleaned up. Who waits for their end is to be woken after the
-    /// state was unlocked.
-    pub(crate) fn bury(&self, state: &mut State, ended: impl IntoIterator<Item = Ended>) -> Vec<Wakers> {
-        let mut all_wakers = Vec::new();
-        for Ended { parting, doubt, reason, wakers } in ended {
-            tracing::warn!(key = %parting.key, %reason, "lease lost");
-            state.cleanup.push(parting, doubt, self.clock.now());
-            all_wakers.push(wakers);
-        }
-        if !all_wakers.is_empty() {
-            self.wake.notify_one();
-            self.settled.notify_waiters();
-        }
-        all_wakers
+    /// Whether no call is under way: then the next one can leave at once, by its own future.
+    fn is_idle(&self) -> bool {
+        self.under_way.load(Ordering::Relaxed) == 0
     }
 
     /// Says that the task has ended: leases that it kept are lost.
     pub(crate) fn stopped(&self) {
+        let now = self.clock.now();
         let mut state = self.state();
         state.running = false;
         state.asleep_until = Moment::NEVER;
-        let ended = state.tenures.lose_all(None, LossReason::ShutDown);
-        let wakers = self.bury(&mut state, ended);
+        state.queues.restart(now);
+        let wakes = state.queues.take_wakes();
         drop(state);
-        drop(wakers);
+        drop(wakes);
         self.settled.notify_waiters();
     }
-}
-
-/// Reads the answer to an acquire, a renewal or a release of one.
-pub(crate) fn unexpected(outcome: Outcome) -> crate::backend::BackendError {
-    crate::backend::BackendError::new(
-        ErrorKind::Backend,
-        format!("the backend gave an answer that does not fit the request: {outcome:?}"),
-    )
 }
 
 impl fmt::Debug for Engine {

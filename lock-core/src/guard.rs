@@ -9,12 +9,12 @@ use std::{
 
 use crate::{
     backend::{Answer, Operation, Outcome},
-    engine::{self, Engine},
+    engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
     handover::Handover,
     lease::{Hold, Lease},
     leases::Leases,
-    queue::tenure::HoldId,
+    queue::{tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
     scope::Protected,
     validity::Ttl,
@@ -126,7 +126,7 @@ impl LockGuard {
                 self.engine.taken(id);
                 Err(lost(hold.lose(LossReason::Taken)))
             }
-            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), engine::unexpected(outcome))),
+            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
             Err(error) => {
                 if error.kind() == ErrorKind::WrongType {
                     self.engine.taken(id);
@@ -160,17 +160,13 @@ impl LockGuard {
     pub fn release(mut self) -> Release {
         let hold = Arc::clone(self.lease.hold());
         let released = hold.release();
-        let left = self.id.take().and_then(|id| {
-            if released.is_err() {
-                // The engine releases what an expired lease may have left.
-                self.engine.abandon(id);
-                return None;
-            }
-            self.engine.leave(id)
-        });
-        match left {
-            Some((parting, doubt, _)) => Release::new(Arc::clone(&self.engine), parting, doubt),
-            None => {
+        match (released, self.id.take()) {
+            (Ok(()), Some(id)) => Release::new(Arc::clone(&self.engine), &hold.key, id),
+            (released, id) => {
+                if let Some(id) = id {
+                    // The engine releases what an expired lease may have left.
+                    self.engine.abandon(id);
+                }
                 let reason = released.err().unwrap_or(LossReason::Taken);
                 Release::lost(Arc::clone(&self.engine), &hold.key, reason)
             }
@@ -204,8 +200,8 @@ impl LockGuard {
         let hold = Arc::clone(self.lease.hold());
         let lost = |reason| Error::lost("hand over", &hold.key, reason);
         hold.check().map_err(lost)?;
-        let left = self.id.take().and_then(|id| self.engine.leave(id));
-        let (parting, _, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
+        let left = self.id.take().and_then(|id| self.engine.hand_over(id));
+        let (parting, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
         hold.lose(LossReason::Released);
         Ok(Handover::new(parting.key, parting.token, ttl))
     }

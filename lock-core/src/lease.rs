@@ -148,6 +148,14 @@ pub(crate) struct Hold {
     state: Mutex<State>,
 }
 
+/// How far a lease may be relied on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validity {
+    pub(crate) deadline: Moment,
+    /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
+    pub(crate) version: u32,
+}
+
 struct State {
     /// Why it ended; none while it is held. Never changes back.
     ended: Option<LossReason>,
@@ -169,17 +177,25 @@ impl Hold {
         since: &'static Location<'static>,
         label: &'static str,
         clock: Arc<dyn Clock>,
-        deadline: Moment,
-        latest: Moment,
+        validity: Validity,
     ) -> Self {
-        let state = State { ended: None, deadline, latest, version: 0, begun: None, wakers: Slab::new() };
+        let Validity { deadline, version } = validity;
+        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: None, wakers: Slab::new() };
         Self { key, fence, since, label, clock, state: Mutex::new(state) }
     }
 
-    /// Counts it as held from now on.
-    pub(crate) fn begin(&self, now: Moment) {
-        self.state().begun = Some(now);
+    /// Counts it as held from now on, until `latest` at most.
+    pub(crate) fn begin(&self, now: Moment, latest: Moment) {
+        let mut state = self.state();
+        state.begun = Some(now);
+        state.latest = latest;
         metrics::begun(self.label);
+    }
+
+    /// What a hold that follows in the same tenure may rely on.
+    pub(crate) fn validity(&self) -> Validity {
+        let state = self.state();
+        Validity { deadline: state.deadline, version: state.version }
     }
 
     /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
@@ -347,7 +363,10 @@ mod tests {
         let clock = Arc::new(Hand::default());
         let key = LockKey::new("k").unwrap();
         let (fence, since) = (FencingToken::new(1), Location::caller());
-        (Hold::new(key, fence, since, "", Arc::clone(&clock) as _, at(1_000), at(5_000)), clock)
+        let validity = Validity { deadline: at(1_000), version: 0 };
+        let hold = Hold::new(key, fence, since, "", Arc::clone(&clock) as _, validity);
+        hold.begin(at(0), at(5_000));
+        (hold, clock)
     }
 
     #[test]

@@ -3,11 +3,12 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time:
 use crate::{
     backend::{Answer, MemoryBackend, Operation, Outcome},
     builder::LockManagerBuilder,
-    engine::{self, Engine},
+    engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
     handover::Handover,
     info::KeyInfo,
     key::LockKey,
+    queue::unexpected,
     request::{LockRequest, Options},
 };
 
@@ -179,9 +180,9 @@ impl LockManager {
     pub async fn inspect(&self, key: impl AsRef<str>) -> Result<KeyInfo, Error> {
         let key = self.key(key.as_ref())?;
         match self.ask("inspect", &key, Operation::Inspect { key: key.clone() }).await? {
-            Outcome::Busy { remaining, foreign } => Ok(KeyInfo::held(remaining, foreign)),
+            Outcome::Busy { remaining, foreign, .. } => Ok(KeyInfo::held(remaining, foreign)),
             Outcome::Gone => Ok(KeyInfo::free()),
-            outcome => Err(Error::backend("inspect", Some(&key), engine::unexpected(outcome))),
+            outcome => Err(Error::backend("inspect", Some(&key), unexpected(outcome))),
         }
     }
 
@@ -237,7 +238,7 @@ impl LockManager {
         let freed = match self.ask(attempt, &key, Operation::Force { key: key.clone(), foreign }).await? {
             Outcome::Released => true,
             Outcome::Gone => false,
-            outcome => return Err(Error::backend(attempt, Some(&key), engine::unexpected(outcome))),
+            outcome => return Err(Error::backend(attempt, Some(&key), unexpected(outcome))),
         };
         if freed {
             self.engine.forced(&key);

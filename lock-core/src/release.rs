@@ -6,12 +6,15 @@ use std::{
     task::{Context, Poll},
 };
 
+use tokio::sync::oneshot;
+
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome, Reply},
-    cleanup::{Doubt, Parting},
-    engine::{self, Engine},
+    backend::{Answer, BackendError, Operation, Outcome},
+    cleanup::{CleanUp, Doubt, Parting},
+    engine::{Call, Engine},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
+    queue::{Departure, Released, tenure::HoldId, unexpected},
 };
 
 /// The future of [`LockGuard::release`](crate::LockGuard::release).
@@ -27,8 +30,12 @@ pub struct Release {
 enum Step {
     /// It was lost before.
     Lost(Error),
+    /// The next hold of the tenure has followed in the process.
+    Passed,
     Begin(Pending),
-    Calling(Pending, Reply<Answer>),
+    Calling(Pending, Call),
+    /// The engine sends it, and cleans up what is not answered.
+    Sent(LockKey, oneshot::Receiver<Released>),
     Finished,
 }
 
@@ -39,8 +46,14 @@ struct Pending {
 }
 
 impl Release {
-    pub(crate) fn new(engine: Arc<Engine>, parting: Parting, doubt: Doubt) -> Self {
-        Self { engine, step: Step::Begin(Pending { parting, doubt }) }
+    pub(crate) fn new(engine: Arc<Engine>, key: &LockKey, hold: HoldId) -> Self {
+        let step = match engine.release(hold) {
+            Departure::Passed => Step::Passed,
+            Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
+            Departure::Send(parting, doubt) => Step::Begin(Pending { parting, doubt }),
+            Departure::Sent(answer) => Step::Sent(key.clone(), answer),
+        };
+        Self { engine, step }
     }
 
     pub(crate) fn lost(engine: Arc<Engine>, key: &LockKey, reason: LossReason) -> Self {
@@ -50,22 +63,30 @@ impl Release {
     fn finish(&mut self, pending: Pending, result: Result<Answer, BackendError>) -> Result<(), Error> {
         let key = pending.parting.key.clone();
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
-        match result.and_then(Answer::single) {
-            Ok(Outcome::Released) => Ok(()),
-            // The first answer was lost: it may have been this release that removed the key.
-            Ok(Outcome::Gone) if repeated => Err(Error::new(ErrorKind::Backend, RELEASE).on(&key).detail(
-                "the connection broke before the answer came; the key is no longer held, but whether it was \
-                 released or lost before is not known",
-            )),
-            Ok(Outcome::Gone) => Err(Error::lost(RELEASE, &key, LossReason::Taken)),
-            Ok(outcome) => Err(Error::backend(RELEASE, Some(&key), engine::unexpected(outcome))),
-            Err(error) => {
-                if error.kind() != ErrorKind::WrongType {
-                    self.engine.clean_up(pending.parting, pending.doubt);
-                }
-                Err(Error::backend(RELEASE, Some(&key), error))
-            }
+        let result = result.and_then(Answer::single);
+        let settled = match &result {
+            // A request of before a reconnect may still be executed.
+            Ok(_) => !repeated && CleanUp::settles(pending.doubt, self.engine.epoch()),
+            Err(error) => error.kind() == ErrorKind::WrongType,
+        };
+        if !settled {
+            self.engine.clean_up(pending.parting, pending.doubt);
         }
+        read(&key, result, repeated)
+    }
+}
+
+fn read(key: &LockKey, result: Result<Outcome, BackendError>, repeated: bool) -> Result<(), Error> {
+    match result {
+        Ok(Outcome::Released) => Ok(()),
+        // The first answer was lost: it may have been this release that removed the key.
+        Ok(Outcome::Gone) if repeated => Err(Error::new(ErrorKind::Backend, RELEASE).on(key).detail(
+            "the connection broke before the answer came; the key is no longer held, but whether it was released or \
+             lost before is not known",
+        )),
+        Ok(Outcome::Gone) => Err(Error::lost(RELEASE, key, LossReason::Taken)),
+        Ok(outcome) => Err(Error::backend(RELEASE, Some(key), unexpected(outcome))),
+        Err(error) => Err(Error::backend(RELEASE, Some(key), error)),
     }
 }
 
@@ -77,6 +98,7 @@ impl Future for Release {
         loop {
             match std::mem::replace(&mut this.step, Step::Finished) {
                 Step::Lost(error) => return Poll::Ready(Err(error)),
+                Step::Passed => return Poll::Ready(Ok(())),
                 Step::Begin(pending) => {
                     // The runtime of the engine may have ended since; after a shutdown the release still goes out.
                     if let Err(error) = this.engine.admit(RELEASE)
@@ -87,16 +109,29 @@ impl Future for Release {
                         return Poll::Ready(Err(error.on(&key)));
                     }
                     let release = pending.parting.release(|| this.engine.now());
-                    let reply = this.engine.call(vec![Operation::Release(release)]);
-                    this.step = Step::Calling(pending, reply);
+                    let call = this.engine.call(vec![Operation::Release(release)]);
+                    this.step = Step::Calling(pending, call);
                 }
-                Step::Calling(pending, mut reply) => {
+                Step::Calling(pending, mut call) => {
                     let engine = Arc::clone(&this.engine);
-                    let Poll::Ready(result) = engine.enter(|| reply.as_mut().poll(cx)) else {
-                        this.step = Step::Calling(pending, reply);
+                    let Poll::Ready(result) = engine.enter(|| Pin::new(&mut call).poll(cx)) else {
+                        this.step = Step::Calling(pending, call);
                         return Poll::Pending;
                     };
                     return Poll::Ready(this.finish(pending, result));
+                }
+                Step::Sent(key, mut answer) => {
+                    let Poll::Ready(released) = Pin::new(&mut answer).poll(cx) else {
+                        this.step = Step::Sent(key, answer);
+                        return Poll::Pending;
+                    };
+                    return Poll::Ready(match released {
+                        Ok((result, repeated)) => read(&key, result, repeated),
+                        Err(_) => Err(Error::new(ErrorKind::Backend, RELEASE).on(&key).detail(
+                            "the runtime of the engine ended before the answer came; the key is free when its ttl is \
+                             over, if not before",
+                        )),
+                    });
                 }
                 Step::Finished => panic!("`Release` polled after completion"),
             }

@@ -7,12 +7,13 @@ use std::{
 
 use crate::{
     acquire::{Acquire, AcquireAll},
-    engine::{Engine, Terms},
+    engine::Engine,
     error::{Argument, Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     lease::Lease,
     leases::Leases,
+    queue::tenure::Terms,
     token::Token,
     validity::{MAX_TTL, Renewal, Ttl},
 };

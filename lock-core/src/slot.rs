@@ -13,3 +13,9 @@ pub(crate) fn is_side_key(key: &str) -> bool {
         .and_then(|rest| rest.split_once('}'))
         .is_some_and(|(_tag, name)| name.starts_with("lock-core:"))
 }
+
+/// The queue of a key.
+#[cfg(feature = "redis")]
+pub(crate) fn queue(key: &str) -> String {
+    format!("{{0}}lock-core:queue:{key}")
+}

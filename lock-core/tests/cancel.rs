@@ -98,19 +98,19 @@ async fn a_request_that_is_executed_late_over_an_old_connection_is_cleaned_up() 
 #[tokio::test(start_paused = true)]
 async fn an_answer_without_validity_left_is_no_acquire_and_is_released() {
     let (manager, backend) = support::counted();
-    backend.next([Fate::HoldReply]);
+    // The request, and the engine's repetition of it when the answer stayed away.
+    backend.next([Fate::HoldReply, Fate::HoldReply]);
     let acquire = tokio::spawn({
         let manager = manager.clone();
-        async move { manager.lock("k").ttl(ms(500)).await.unwrap() }
+        async move { manager.lock("k").ttl(ms(300)).await.unwrap() }
     });
-    sleep(ms(600)).await;
+    sleep(ms(450)).await;
     backend.let_go();
     let guard = acquire.await.unwrap();
-    assert!(guard.remaining() > ms(400), "held by a second request with a token of its own");
+    assert!(guard.remaining() > ms(250), "held by another request with a token of its own");
     sleep(secs(2)).await;
     assert!(guard.is_held());
-    assert_eq!(backend.log()[0..2], [["acquire"], ["acquire"]]);
-    assert_eq!(backend.log().iter().filter(|call| **call == ["release"]).count(), 1);
+    assert_eq!(backend.log()[0..3], [vec!["acquire"], vec!["acquire"], vec!["release", "acquire"]]);
 }
 
 #[tokio::test(start_paused = true)]
@@ -127,7 +127,7 @@ async fn a_dropped_guard_is_released_and_tried_again_until_that_works() {
 async fn guards_that_are_dropped_together_are_released_together() {
     let (manager, backend) = support::counted();
     let mut guards = Vec::new();
-    for key in 0..300 {
+    for key in 0..200 {
         guards.push(manager.lock(format!("k:{key}")).await.unwrap());
     }
     let calls = backend.calls();

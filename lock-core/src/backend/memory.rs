@@ -1,11 +1,12 @@
 use std::{
-    collections::HashMap,
-    future::ready,
+    collections::{HashMap, VecDeque},
+    future::{Future, pending, ready},
+    pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Acquire, Answer, Backend, BackendError, Operation, Outcome, Reply};
+use super::{Acquire, Answer, Backend, BackendError, Calls, Operation, Outcome, Place, Reply};
 use crate::{
     clock::{Clock, Moment, TokioClock},
     key::LockKey,
@@ -46,6 +47,12 @@ struct Store {
 #[derive(Debug, Default)]
 struct State {
     entries: HashMap<LockKeyText, Entry>,
+    /// Who waits for a key, in order; no queue is empty.
+    queues: HashMap<LockKeyText, VecDeque<Waiting>>,
+    /// Who listens, by channel.
+    listeners: HashMap<Arc<str>, Calls>,
+    /// The calls of the batch under way, to be told when the store is unlocked.
+    calls: Vec<(Calls, LockKey, Token)>,
     /// The last fencing token given out, for all keys.
     last_fence: u64,
     /// Entries are swept for expired ones when they have become more than this.
@@ -58,6 +65,28 @@ type LockKeyText = Box<str>;
 struct Entry {
     token: Token,
     expires: Moment,
+}
+
+/// A place in a queue.
+#[derive(Debug)]
+struct Waiting {
+    token: Token,
+    place: Place,
+    ends: Moment,
+    /// When it was called.
+    called: Option<Moment>,
+}
+
+/// Ends a subscription.
+struct Listening {
+    store: Arc<Store>,
+    channel: Arc<str>,
+}
+
+impl Drop for Listening {
+    fn drop(&mut self) {
+        self.store.state().listeners.remove(&self.channel);
+    }
 }
 
 impl MemoryBackend {
@@ -87,9 +116,11 @@ impl MemoryBackend {
         stores.insert(name.to_owned(), Arc::downgrade(&this.store));
         this
     }
+}
 
+impl Store {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.store.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -103,15 +134,20 @@ impl Backend for MemoryBackend {
     fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
         let now = self.store.clock.now();
         let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));
-        let mut state = self.state();
+        let mut state = self.store.state();
         let outcomes = batch.iter().map(|operation| Ok(state.execute(operation, now, time))).collect();
+        let calls = std::mem::take(&mut state.calls);
         drop(state);
+        for (listener, key, token) in calls {
+            listener.called(key, token);
+        }
         Box::pin(ready(Ok(Answer::new(outcomes))))
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         let now = self.store.clock.now();
         let keys = self
+            .store
             .state()
             .entries
             .iter()
@@ -124,6 +160,17 @@ impl Backend for MemoryBackend {
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.store.clock)
     }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let store = Arc::clone(&self.store);
+        Box::pin(async move {
+            let channel = Arc::clone(calls.channel());
+            store.state().listeners.insert(Arc::clone(&channel), calls.clone());
+            let _listening = Listening { store, channel };
+            calls.listening(true);
+            pending().await
+        })
+    }
 }
 
 impl State {
@@ -133,62 +180,142 @@ impl State {
             Operation::Renew(renew) => match self.held(&renew.key, now) {
                 Some(entry) if entry.token == renew.token => {
                     entry.expires = entry.expires.max(now + renew.ttl);
-                    Outcome::Renewed { remaining: entry.expires.since(now) }
+                    let remaining = entry.expires.since(now);
+                    let fence = (renew.block > 0).then(|| self.fences(renew.block, time));
+                    Outcome::Renewed { remaining, fence, block: renew.block }
                 }
                 _ => Outcome::Gone,
             },
-            Operation::Release(release) => match self.held(&release.key, now) {
-                Some(entry) if entry.token == release.token => {
-                    if release.after.is_zero() {
-                        return self.remove(&release.key);
+            Operation::Release(release) => {
+                if release.place {
+                    self.remove_place(&release.key, release.token);
+                }
+                let outcome = match self.held(&release.key, now) {
+                    Some(entry) if entry.token == release.token => {
+                        if release.after.is_zero() {
+                            self.entries.remove(release.key.wire());
+                        } else {
+                            entry.expires = now + release.after;
+                        }
+                        Outcome::Released
                     }
-                    entry.expires = now + release.after;
-                    Outcome::Released
-                }
-                _ => Outcome::Gone,
-            },
+                    _ => Outcome::Gone,
+                };
+                self.call_if_free(&release.key, now);
+                outcome
+            }
             Operation::Inspect { key } => match self.held(key, now) {
-                Some(entry) => Outcome::Busy { remaining: Some(entry.expires.since(now)), foreign: false },
+                Some(entry) => {
+                    Outcome::Busy { remaining: Some(entry.expires.since(now)), foreign: false, position: None }
+                }
                 None => Outcome::Gone,
             },
-            Operation::Force { key, .. } => match self.held(key, now) {
-                Some(_) => self.remove(key),
-                None => Outcome::Gone,
-            },
+            Operation::Force { key, .. } => {
+                let held = self.held(key, now).is_some();
+                self.entries.remove(key.wire());
+                self.call_if_free(key, now);
+                if held { Outcome::Released } else { Outcome::Gone }
+            }
         }
     }
 
     fn acquire(&mut self, acquire: &Acquire, now: Moment, time: u64) -> Outcome {
-        let held = self.held(&acquire.key, now).map(|entry| (entry.token, entry.expires));
-        let takes = match (held, acquire.from) {
-            (None, None) => true,
-            (None, Some(_)) => false,
-            (Some((token, _)), from) => token == acquire.token || Some(token) == from,
-        };
-        if !takes {
-            return match held {
-                Some((_, expires)) if acquire.from.is_none() => {
-                    Outcome::Busy { remaining: Some(expires.since(now)), foreign: false }
+        let Acquire { key, token, .. } = acquire;
+        let held = self.held(key, now).map(|entry| (entry.token, entry.expires));
+        match (held, acquire.from) {
+            (None, Some(_)) => return Outcome::Gone,
+            (None, None) => {
+                if self.call_first(key, Some(*token), now) {
+                    return Outcome::Queued { position: self.keep_place(acquire, now) };
                 }
-                _ => Outcome::Gone,
-            };
+            }
+            (Some((holder, _)), from) if holder == *token || Some(holder) == from => {}
+            (Some((_, expires)), None) => {
+                let position = self.keep_place(acquire, now);
+                return Outcome::Busy { remaining: Some(expires.since(now)), foreign: false, position };
+            }
+            (Some(_), Some(_)) => return Outcome::Gone,
         }
         self.sweep(now);
-        let fence = time.max(self.last_fence + 1);
-        self.last_fence = fence + u64::from(acquire.block) - 1;
-        let entry = Entry { token: acquire.token, expires: now + acquire.ttl };
-        self.entries.insert(acquire.key.wire().into(), entry);
+        self.remove_place(key, *token);
+        let fence = self.fences(acquire.block, time);
+        self.entries.insert(key.wire().into(), Entry { token: *token, expires: now + acquire.ttl });
         Outcome::Held { fence, block: acquire.block }
+    }
+
+    /// Takes a block of fencing tokens.
+    fn fences(&mut self, block: u32, time: u64) -> u64 {
+        let first = time.max(self.last_fence + 1);
+        self.last_fence = first + u64::from(block) - 1;
+        first
+    }
+
+    /// Gives a token a place at the end of the queue, or keeps the one that it has, uncalled.
+    fn keep_place(&mut self, acquire: &Acquire, now: Moment) -> Option<u32> {
+        let place = acquire.place.as_ref()?;
+        let waiting = Waiting { token: acquire.token, place: place.clone(), ends: now + place.life, called: None };
+        let queue = self.queues.entry(acquire.key.wire().into()).or_default();
+        let index = match queue.iter().position(|waiting| waiting.token == acquire.token) {
+            Some(index) => {
+                queue[index] = waiting;
+                index
+            }
+            None => {
+                queue.push_back(waiting);
+                queue.len() - 1
+            }
+        };
+        u32::try_from(index + 1).ok()
+    }
+
+    fn remove_place(&mut self, key: &LockKey, token: Token) {
+        if self.queues.is_empty() {
+            return;
+        }
+        if let Some(queue) = self.queues.get_mut(key.wire()) {
+            queue.retain(|waiting| waiting.token != token);
+            if queue.is_empty() {
+                self.queues.remove(key.wire());
+            }
+        }
+    }
+
+    fn call_if_free(&mut self, key: &LockKey, now: Moment) {
+        if !self.queues.is_empty() && self.held(key, now).is_none() {
+            self.call_first(key, None, now);
+        }
+    }
+
+    /// Calls the first live place of a free key, unless that is `mine` or it has been called. Places before it are
+    /// dropped. Returns whether somebody comes before `mine`.
+    fn call_first(&mut self, key: &LockKey, mine: Option<Token>, now: Moment) -> bool {
+        if self.queues.is_empty() {
+            return false;
+        }
+        let Some(queue) = self.queues.get_mut(key.wire()) else { return false };
+        while let Some(first) = queue.front_mut() {
+            if Some(first.token) == mine {
+                return false;
+            }
+            let listener = self.listeners.get(&first.place.channel);
+            let heard = first.place.channel.is_empty() || listener.is_some();
+            let in_window = first.called.is_none_or(|called| now <= called + first.place.window);
+            if now < first.ends && heard && in_window {
+                if first.called.is_none() {
+                    first.called = Some(now);
+                    self.calls.extend(listener.map(|listener| (listener.clone(), key.clone(), first.token)));
+                }
+                return true;
+            }
+            queue.pop_front();
+        }
+        self.queues.remove(key.wire());
+        false
     }
 
     /// The entry of a key, if it has not expired.
     fn held(&mut self, key: &LockKey, now: Moment) -> Option<&mut Entry> {
         self.entries.get_mut(key.wire()).filter(|entry| entry.expires > now)
-    }
-
-    fn remove(&mut self, key: &LockKey) -> Outcome {
-        self.entries.remove(key.wire());
-        Outcome::Released
     }
 
     /// Removes expired entries, at a cost that spreads over the acquires: each time the number of entries has doubled.
@@ -197,6 +324,10 @@ impl State {
             self.entries.retain(|_, entry| entry.expires > now);
             self.sweep_above = (self.entries.len() * 2).max(64);
             self.entries.shrink_to(self.sweep_above * 2);
+            self.queues.retain(|_, queue| {
+                queue.retain(|waiting| waiting.ends > now);
+                !queue.is_empty()
+            });
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Where leases are kept: the trait that every store implements, and its requests and replies.
 //!
 //! A [`Backend`] answers batches of three operations, each idempotent by its token: acquire, renew and release. It
-//! knows nothing of holders, waiting or renewal; those live in the engine. [`MemoryBackend`] is the store in the
+//! keeps a queue per key, one [`Place`] for each process that waits, and calls the first of them when the key is free;
+//! it never gives a lease to anybody who does not ask for it. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the
 //! process, `RedisBackend` (feature `redis`) a server. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
@@ -11,6 +12,8 @@ mod memory;
 mod redis;
 
 use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use tokio::sync::mpsc;
 
 pub use self::memory::MemoryBackend;
 #[cfg(feature = "redis")]
@@ -55,9 +58,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Arc::new(SystemClock)
     }
 
-    /// Returns the upkeep of the backend (connecting, heartbeats), which the engine polls inside its own task for as
-    /// long as it runs. When it is dropped, the runtime is ending and what it set up must be given up.
-    fn upkeep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    /// Returns the upkeep of the backend (connecting, heartbeats, listening for calls), which the engine polls inside
+    /// its own task for as long as it runs. When it is dropped, the runtime is ending and what it set up must be given
+    /// up.
+    ///
+    /// A backend that can call waiters says so by [`Calls::listening`], and passes on by [`Calls::called`] what comes
+    /// for [`Calls::channel`]. One that cannot leaves `calls` alone: then waiters poll.
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        drop(calls);
         Box::pin(std::future::pending())
     }
 }
@@ -66,13 +74,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Takes the key if it is free. Answers [`Outcome::Held`] or [`Outcome::Busy`].
+    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`] or
+    /// [`Outcome::Queued`].
     Acquire(Acquire),
     /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
     /// [`Outcome::Gone`].
     Renew(Renew),
-    /// Deletes the key, or leaves it to expire, if it is held with the token. Answers [`Outcome::Released`] or
-    /// [`Outcome::Gone`].
+    /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
+    /// [`Outcome::Released`] or [`Outcome::Gone`].
     Release(Release),
     /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
     Inspect {
@@ -88,9 +97,11 @@ pub enum Operation {
     },
 }
 
-/// Takes `key` for `token` if it is free.
+/// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
 ///
 /// A key that holds `token` already (a repeated request) is held again, for the full ttl and with new fencing tokens.
+/// A token that takes the key gives up its place. When the key is free and others come first, the first of them is
+/// called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acquire {
@@ -105,6 +116,24 @@ pub struct Acquire {
     /// Where set, the key is not taken when it is free but only from this token; else the answer is
     /// [`Outcome::Gone`].
     pub from: Option<Token>,
+    /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
+    /// keeps it, and counts as not called.
+    pub place: Option<Place>,
+}
+
+/// How a process that waits for a key is called when its turn has come.
+///
+/// A place is *live* until `life` has passed since the last acquire that asked for it, or `window` since it was called,
+/// and for as long as somebody listens on its channel. Places that are not live are passed over and dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The channel of the process; empty for one that cannot be called and comes by itself.
+    pub channel: Arc<str>,
+    /// How long the place lasts without another acquire; whole milliseconds.
+    pub life: Duration,
+    /// How long the others wait for one that was called; whole milliseconds.
+    pub window: Duration,
 }
 
 /// Pushes the expiry of `key` out to `ttl` from now, never below what is left.
@@ -117,6 +146,8 @@ pub struct Renew {
     pub token: Token,
     /// The time from the execution of the request to the new expiry; whole milliseconds.
     pub ttl: Duration,
+    /// How many new fencing tokens to take along; zero for none.
+    pub block: u32,
 }
 
 /// Deletes `key` if it is held with `token`, or leaves it to expire.
@@ -130,13 +161,22 @@ pub struct Release {
     /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
     /// have; whole milliseconds.
     pub after: Duration,
+    /// Whether the token may have a place, which is then given up.
+    pub place: bool,
 }
 
 impl Acquire {
     /// Takes one fencing token along with the key.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 1, from: None }
+        Self { key, token, ttl, block: 1, from: None, place: None }
+    }
+
+    /// Keeps a place in the queue if the key cannot be taken.
+    #[must_use]
+    pub fn or_wait(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
     }
 
     /// Takes the key from a holder that gave its token away.
@@ -147,11 +187,26 @@ impl Acquire {
     }
 }
 
+impl Place {
+    /// Makes a place; `channel` is empty for a process that cannot be called.
+    #[must_use]
+    pub fn new(channel: Arc<str>, life: Duration, window: Duration) -> Self {
+        Self { channel, life, window }
+    }
+}
+
 impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl }
+        Self { key, token, ttl, block: 0 }
+    }
+
+    /// Takes new fencing tokens along.
+    #[must_use]
+    pub fn with_block(mut self, block: u32) -> Self {
+        self.block = block;
+        self
     }
 }
 
@@ -159,7 +214,14 @@ impl Release {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token) -> Self {
-        Self { key, token, after: Duration::ZERO }
+        Self { key, token, after: Duration::ZERO, place: false }
+    }
+
+    /// Gives up the place that the token may have.
+    #[must_use]
+    pub fn with_place(mut self) -> Self {
+        self.place = true;
+        self
     }
 
     /// Leaves the key to expire after a time instead of deleting it.
@@ -179,13 +241,15 @@ pub struct Answer {
     /// Whether the batch was sent more than once, because an answer was lost: then a release that found nothing may
     /// have been executed before.
     pub repeated: bool,
+    /// Whether the store would not let this caller call a waiter, who then comes by itself.
+    pub calls_refused: bool,
 }
 
 impl Answer {
     /// Makes the answer to a batch that was sent once.
     #[must_use]
     pub fn new(outcomes: Vec<Result<Outcome, BackendError>>) -> Self {
-        Self { outcomes, repeated: false }
+        Self { outcomes, repeated: false, calls_refused: false }
     }
 
     /// Returns the outcome of a batch of one.
@@ -211,18 +275,77 @@ pub enum Outcome {
     Busy {
         /// The time to its expiry; none if it has no ttl.
         remaining: Option<Duration>,
-        /// Whether the holder is another library.
+        /// Whether the holder is another library, which calls nobody.
         foreign: bool,
+        /// The place in the queue, from 1 on; none without a place.
+        position: Option<u32>,
+    },
+    /// The key is free, but others who wait for it come first.
+    Queued {
+        /// The place in the queue, from 1 on; none without a place.
+        position: Option<u32>,
     },
     /// The expiry was pushed out.
     Renewed {
         /// The time to the expiry by the backend's clock.
         remaining: Duration,
+        /// The first of the new fencing tokens, if any were taken.
+        fence: Option<u64>,
+        /// How many new fencing tokens there are.
+        block: u32,
     },
     /// The key was deleted, or left to expire.
     Released,
     /// The key is free, or held with another token.
     Gone,
+}
+
+/// What a backend tells the engine of its own accord: that a waiter is called, and whether waiters can be called.
+///
+/// Clones tell the same engine. Telling never blocks, and does nothing when the engine has ended.
+#[derive(Clone, Debug)]
+pub struct Calls {
+    channel: Arc<str>,
+    sender: mpsc::UnboundedSender<Notice>,
+}
+
+/// What was told.
+#[derive(Debug)]
+pub(crate) enum Notice {
+    Called { key: LockKey, token: Token },
+    Listening(bool),
+}
+
+impl Calls {
+    pub(crate) fn new(channel: Arc<str>) -> (Self, mpsc::UnboundedReceiver<Notice>) {
+        let (sender, receiver) = mpsc::unbounded_channel();
+        (Self { channel, sender }, receiver)
+    }
+
+    /// Makes one that tells nobody, for tests that poll the upkeep of a backend themselves.
+    #[cfg(feature = "test-util")]
+    #[must_use]
+    pub fn to_nobody() -> Self {
+        Self::new("lock-core:calls:nobody".into()).0
+    }
+
+    /// Returns the name of the channel that the engine's places name: random, and the same for as long as the engine
+    /// lives.
+    #[must_use]
+    pub fn channel(&self) -> &Arc<str> {
+        &self.channel
+    }
+
+    /// Says that the place of `token` in the queue of `key` was called.
+    pub fn called(&self, key: LockKey, token: Token) {
+        let _ = self.sender.send(Notice::Called { key, token });
+    }
+
+    /// Says whether calls can reach the engine from now on. To be said again after every gap, since calls may have been
+    /// lost in it.
+    pub fn listening(&self, listening: bool) {
+        let _ = self.sender.send(Notice::Listening(listening));
+    }
 }
 
 /// Why a backend could not execute a request.

@@ -1,8 +1,747 @@
-//! Who has a key in this process, and who waits for it.
+//! Who has a key in this process, and who waits for it; pure: the moment is an argument, what is to be sent and who is
+//! to be woken are results.
 //!
-//! [`tenure`] keeps what this process possesses: a *tenure* is its stay in possession of a key, with one token; a
-//! *hold* is one local holder's part of it. A guard knows (tenure, hold) and speaks to the tenure, never to the backend
-//! by token. [`polling`] is the one seam of waiting: it says when a waiter whose key was busy tries again.
+//! A *tenure* is this process's stay in possession of a key, with one token; a *hold* is one local holder's part of it.
+//! A guard knows (tenure, hold) and speaks to the tenure, never to the backend by token. Waiters of a key stand in one
+//! line; the first is the *contender*, the only one who asks the backend. When it gets the key, its turn has come; when
+//! it is done, the hold of the next one follows inside the process ([`tenure`] says for how long), and then the release
+//! and the next contender's request travel together.
+//!
+//! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
+//! so that a future that is kept in a `select!` does not keep a key.
 
-pub(crate) mod polling;
+pub(crate) mod contender;
+pub(crate) mod line;
 pub(crate) mod tenure;
+
+use std::{
+    collections::VecDeque,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use rand::{RngExt, rngs::StdRng};
+use tokio::sync::oneshot;
+
+use self::{
+    contender::{CHECK, Contender, Found},
+    line::{Lines, Standing, WaiterId},
+    tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms, block_for},
+};
+use crate::{
+    backend::{self, BackendError, Operation, Outcome, Place},
+    cleanup::{CleanUp, Doubt, Parting},
+    clock::{Clock, Moment},
+    error::{Error, ErrorKind, LossReason},
+    key::LockKey,
+    lease::Wakers,
+    renewal::wheel::Wheel,
+    token::Token,
+    validity::Ttl,
+};
+
+/// Everything that this process has, wants, and has left behind.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) tenures: Tenures,
+    pub(crate) cleanup: CleanUp,
+    clock: Arc<dyn Clock>,
+    /// Of tokens and jitter.
+    random: StdRng,
+    lines: Lines,
+    /// A timer for each waiter: the end of its turn, or the contender's next request.
+    wheel: Wheel,
+    outbox: VecDeque<Item>,
+    wakes: Wakes,
+    /// Where calls reach this process, and whether they do at present.
+    channel: Arc<str>,
+    listening: bool,
+    /// The smoothed round trip of a call to the backend.
+    round_trip: Duration,
+    limits: Limits,
+}
+
+/// How many waiters there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) per_key: usize,
+    pub(crate) in_all: usize,
+}
+
+/// What waits to be sent.
+#[derive(Debug)]
+enum Item {
+    Ask(LockKey, Token),
+    Release(Parting, Doubt, oneshot::Sender<Released>),
+    Refill(Renewing),
+}
+
+/// What an operation that was sent is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    Ask(LockKey, Token),
+    Release(Parting, Doubt, oneshot::Sender<Released>),
+    Refill(Renewing),
+}
+
+/// The answer to a release, and whether it was sent more than once.
+pub(crate) type Released = (Result<Outcome, BackendError>, bool);
+
+/// How a call to the backend went, for the operations in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Trip {
+    pub(crate) sent: Moment,
+    pub(crate) now: Moment,
+    /// The backend's epoch when it was sent.
+    pub(crate) epoch: u64,
+    /// Whether it was sent more than once.
+    pub(crate) repeated: bool,
+}
+
+/// How an acquire begins.
+#[derive(Debug)]
+pub(crate) enum Arrival {
+    /// Its own future sends the request.
+    Ask(WaiterId, backend::Acquire),
+    /// It waits in line.
+    Wait(WaiterId),
+}
+
+/// What a holder that is done has to do.
+#[derive(Debug)]
+pub(crate) enum Departure {
+    /// Nothing: the next hold of the tenure has followed, or the hold was over.
+    Passed,
+    Over,
+    /// Release the token.
+    Send(Parting, Doubt),
+    /// Wait for the answer to the release that the engine sends.
+    Sent(oneshot::Receiver<Released>),
+}
+
+/// Who is to be woken, when no lock is held: when this is dropped.
+#[must_use = "dropped at once, it wakes at once"]
+#[derive(Debug, Default)]
+pub(crate) struct Wakes {
+    waiters: Vec<Waker>,
+    holders: Vec<Wakers>,
+}
+
+impl Drop for Wakes {
+    fn drop(&mut self) {
+        self.waiters.drain(..).for_each(Waker::wake);
+        self.holders.clear();
+    }
+}
+
+impl Queues {
+    pub(crate) fn new(clock: Arc<dyn Clock>, mut random: StdRng, limits: Limits) -> Self {
+        let channel = format!("lock-core:calls:{:032x}", random.random::<u128>()).into();
+        Self {
+            tenures: Tenures::new(),
+            cleanup: CleanUp::default(),
+            clock,
+            random,
+            lines: Lines::default(),
+            wheel: Wheel::new(),
+            outbox: VecDeque::new(),
+            wakes: Wakes::default(),
+            channel,
+            listening: false,
+            round_trip: Duration::ZERO,
+            limits,
+        }
+    }
+
+    pub(crate) fn channel(&self) -> &Arc<str> {
+        &self.channel
+    }
+
+    pub(crate) fn token(&mut self) -> Token {
+        Token::from_random(self.random.random())
+    }
+
+    pub(crate) fn jitter(&mut self) -> f64 {
+        self.random.random()
+    }
+
+    /// Who is to be woken now.
+    pub(crate) fn take_wakes(&mut self) -> Wakes {
+        std::mem::take(&mut self.wakes)
+    }
+
+    /// Whether nobody has, wants or has left anything.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.tenures.len() == 0 && self.cleanup.is_empty() && self.outbox.is_empty() && self.lines.is_empty()
+    }
+
+    /// When a renewal is due, a lease or a turn ends, or a contender asks, next.
+    pub(crate) fn next_timer(&self) -> Moment {
+        self.tenures.next().into_iter().chain(self.wheel.next()).fold(Moment::NEVER, Moment::min)
+    }
+
+    /// When there is something to send next, but for renewals.
+    pub(crate) fn next_to_send(&self) -> Moment {
+        if !self.outbox.is_empty() {
+            return Moment::from_origin(Duration::ZERO);
+        }
+        self.cleanup.next().unwrap_or(Moment::NEVER)
+    }
+
+    /// Whether nothing is left to be released.
+    pub(crate) fn is_released(&self) -> bool {
+        self.cleanup.is_empty() && self.outbox.is_empty()
+    }
+
+    // ---- waiters
+
+    /// Begins an acquire. `idle` says that nothing is under way, so that it can be sent at once by its own future.
+    pub(crate) fn arrive(
+        &mut self,
+        key: &LockKey,
+        terms: Terms,
+        tries: bool,
+        idle: bool,
+        now: Moment,
+        epoch: u64,
+    ) -> Result<Arrival, Error> {
+        if let Some(tenure) = self.lines.tenure(key) {
+            // Of a process that was stopped, say: nobody may have noticed yet.
+            let ended = self.tenures.settle(tenure);
+            self.bury(ended, now);
+        }
+        let alone = !self.lines.contains(key);
+        if !alone && tries {
+            return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
+        }
+        if !alone {
+            self.limits.check(self.lines.length(key), self.lines.waiting()).map_err(|error| error.on(key))?;
+        }
+        let waiter = self.lines.enter(key.clone(), terms, tries);
+        if !alone {
+            return Ok(Arrival::Wait(waiter));
+        }
+        if !idle {
+            self.contend(waiter);
+            return Ok(Arrival::Wait(waiter));
+        }
+        let mut contender = Contender::new(self.token());
+        contender.by_caller = true;
+        let request = self.request(key, &terms, contender.token, tries);
+        contender.callable = self.listening;
+        contender.sending(terms.ttl, now, epoch);
+        self.lines.waiter(waiter).state = Standing::InLine(Some(contender));
+        self.wheel.set(waiter, now + self.window());
+        Ok(Arrival::Ask(waiter, request))
+    }
+
+    /// Asks how a waiter stands, whose task is to be woken when that changes.
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        let waiter = self.lines.waiter(id);
+        match &waiter.state {
+            Standing::InLine(_) => {}
+            Standing::Turn(hold, offered) => {
+                let (hold, terms, lapsed) = (*hold, waiter.terms, offered.check().is_err());
+                if lapsed {
+                    // Its lease has ended before it came.
+                    let ended = self.tenures.settle(hold.tenure);
+                    self.bury(ended, now);
+                    self.wheel.unset(id);
+                    self.rejoin(id);
+                    return self.poll(id, waker, now);
+                }
+                self.tenures.begin(hold, &terms, now);
+                let Standing::Turn(hold, arc) = self.forget(id).state else { unreachable!("matched above") };
+                return Poll::Ready(Ok((hold, arc)));
+            }
+            Standing::Missed => {
+                self.rejoin(id);
+            }
+            Standing::Failed(_) => {
+                let Standing::Failed(error) = self.forget(id).state else { unreachable!("matched above") };
+                return Poll::Ready(Err(error));
+            }
+        }
+        match &mut self.lines.waiter(id).waker {
+            Some(registered) => registered.clone_from(waker),
+            empty => *empty = Some(waker.clone()),
+        }
+        Poll::Pending
+    }
+
+    /// Ends the wait of a waiter whose time is over; false if the answer to its first request must come before that is
+    /// known.
+    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> bool {
+        let waiter = self.lines.waiter(id);
+        if let Standing::InLine(Some(contender)) = &waiter.state
+            && !contender.answered
+        {
+            waiter.overdue = true;
+            return false;
+        }
+        self.leave(id, now);
+        true
+    }
+
+    /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
+    pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
+        let key = self.lines.waiter(id).key.clone();
+        let contender = self.lines.take_out(id, Standing::Missed);
+        let waiter = self.forget(id);
+        match waiter.state {
+            Standing::Turn(hold, offered) => {
+                offered.lose(LossReason::Released);
+                self.depart(hold, now);
+            }
+            // What `take_out` makes of one that was in line.
+            Standing::Missed => match contender {
+                Some(contender) => self.succeed(&key, contender, &waiter.terms, waiter.tries, now),
+                None => self.lines.tidy(&key),
+            },
+            Standing::InLine(_) | Standing::Failed(_) => {}
+        }
+    }
+
+    // ---- holders
+
+    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released: by the caller where
+    /// that is `direct` and nobody waits, by the engine otherwise.
+    pub(crate) fn release(&mut self, hold: HoldId, direct: bool, now: Moment) -> Departure {
+        if self.pass(hold, now) {
+            return Departure::Passed;
+        }
+        let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
+        let (parting, doubt) = (tenure.parting(), tenure.doubt());
+        if direct && self.lines.length(&parting.key) == 0 {
+            self.free(&parting.key, hold.tenure);
+            return Departure::Send(parting, doubt);
+        }
+        let (answer, answered) = oneshot::channel();
+        let key = parting.key.clone();
+        self.outbox.push_back(Item::Release(parting, doubt, answer));
+        self.free(&key, hold.tenure);
+        Departure::Sent(answered)
+    }
+
+    /// Ends a hold whose guard was dropped.
+    pub(crate) fn depart(&mut self, hold: HoldId, now: Moment) {
+        if self.pass(hold, now) {
+            return;
+        }
+        if let Some(tenure) = self.tenures.leave(hold) {
+            let parting = tenure.parting();
+            let key = parting.key.clone();
+            self.cleanup.push(parting, tenure.doubt(), now);
+            self.free(&key, hold.tenure);
+        }
+    }
+
+    /// Ends a hold whose token goes elsewhere.
+    pub(crate) fn hand_over(&mut self, hold: HoldId) -> Option<(Parting, Ttl)> {
+        let tenure = self.tenures.leave(hold)?;
+        self.free(&tenure.key, hold.tenure);
+        Some((tenure.parting(), tenure.ttl))
+    }
+
+    /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
+    pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
+        let clock = Arc::clone(&self.clock);
+        let (id, hold) = self.tenures.enter(key, terms, acquired, &clock, now);
+        self.tenures.begin(id, terms, now);
+        (id, hold)
+    }
+
+    /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
+    pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
+        for Ended { tenure, parting, doubt, reason, wakers } in ended {
+            tracing::warn!(key = %parting.key, %reason, "lease lost");
+            let key = parting.key.clone();
+            self.cleanup.push(parting, doubt, now);
+            self.wakes.holders.push(wakers);
+            self.free(&key, tenure);
+        }
+    }
+
+    // ---- the backend
+
+    /// Takes what waits to be sent `now`, at most `most`.
+    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Vec<Operation>, Vec<Purpose>) {
+        let (mut operations, mut purposes) = (Vec::new(), Vec::new());
+        while operations.len() < most
+            && let Some(item) = self.outbox.pop_front()
+        {
+            match item {
+                Item::Ask(key, token) => {
+                    // One that gave up meanwhile sends nothing.
+                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
+                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
+                    let request = self.request(&key, &terms, token, tries);
+                    if let Some((_, contender)) = self.lines.contender(&key, token) {
+                        contender.callable = self.listening;
+                        contender.sending(terms.ttl, now, epoch);
+                    }
+                    let jitter = self.jitter();
+                    self.wheel.set(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    operations.push(Operation::Acquire(request));
+                    purposes.push(Purpose::Ask(key, token));
+                }
+                Item::Release(parting, doubt, answer) => {
+                    operations.push(Operation::Release(parting.release(|| now)));
+                    purposes.push(Purpose::Release(parting, doubt, answer));
+                }
+                Item::Refill(refill) => {
+                    operations.push(Operation::Renew(refill.request.clone()));
+                    purposes.push(Purpose::Refill(refill));
+                }
+            }
+        }
+        (operations, purposes)
+    }
+
+    /// Takes the answer to an operation that [`send`](Self::send) gave out.
+    pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
+        match purpose {
+            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
+            Purpose::Release(parting, doubt, answer) => {
+                let settled = match &result {
+                    Ok(_) => !trip.repeated && CleanUp::settles(doubt, trip.epoch),
+                    Err(error) => error.kind() == ErrorKind::WrongType,
+                };
+                if !settled {
+                    self.cleanup.push(parting, doubt, trip.now);
+                }
+                // Nobody may be left to hear it.
+                let _ = answer.send((result, trip.repeated));
+            }
+            Purpose::Refill(refill) => {
+                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent);
+                self.bury(ended, trip.now);
+            }
+        }
+    }
+
+    /// Takes the answer to a contender's request. An answer for one that is over is ignored: its token is on the
+    /// clean-up list, or its tenure goes on.
+    pub(crate) fn acquired(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, trip: Trip) {
+        let Trip { sent, now, epoch, repeated } = trip;
+        if result.is_ok() {
+            self.took(now.since(sent));
+        }
+        let Some((id, contender)) = self.lines.contender(key, token) else { return };
+        let found = match result {
+            Ok(Outcome::Held { fence, block }) => {
+                contender.answered(epoch, repeated);
+                let doubt = contender.doubt();
+                return self.got(key, id, Acquired { token, fence, block, sent, doubt, passes: true }, now);
+            }
+            Ok(Outcome::Busy { remaining, foreign, position }) => Found { remaining, foreign, position },
+            Ok(Outcome::Queued { position }) => Found { remaining: None, foreign: false, position },
+            Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
+            Err(error) => {
+                if !error.may_have_happened() {
+                    contender.answered(epoch, false);
+                }
+                return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
+            }
+        };
+        contender.answered(epoch, repeated);
+        let jitter = self.random.random();
+        let pause = contender.pause(found, self.listening, jitter);
+        let waiter = self.lines.waiter(id);
+        if waiter.tries || waiter.overdue {
+            let error = Error::busy(ATTEMPT, key, Duration::ZERO);
+            self.dismiss(id, error, now);
+        } else {
+            self.wheel.set(id, now + pause);
+        }
+    }
+
+    /// A place of this process was called: it takes the key, or says that it does not want it any more.
+    pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
+        if self.lines.contender(&key, token).is_some() {
+            self.ask(key, token, true);
+        } else if self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token) {
+            let doubt = Doubt { until: now, unanswered_since: None };
+            self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
+        }
+    }
+
+    /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
+    pub(crate) fn listen(&mut self, listening: bool) {
+        self.listening = listening;
+        if listening {
+            self.ask_again(|contender| contender.answered);
+        }
+    }
+
+    /// Begins anew after the engine's task has ended and its requests with it.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        self.listening = false;
+        self.cleanup.restart(now);
+        let ended = self.tenures.lose_all(None, LossReason::ShutDown);
+        self.bury(ended, now);
+        self.ask_again(|contender| !contender.by_caller);
+        // Somebody has to start the next task.
+        for id in self.lines.ids() {
+            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        }
+    }
+
+    /// Fails every waiter.
+    pub(crate) fn shut_down(&mut self, now: Moment) {
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            let key = waiter.key.clone();
+            let error = Error::new(ErrorKind::ShutDown, ATTEMPT).on(&key);
+            match &waiter.state {
+                Standing::InLine(_) => self.fail(&key, &error, now),
+                Standing::Turn(..) | Standing::Missed => {
+                    waiter.state = Standing::Failed(error);
+                    self.wakes.waiters.extend(waiter.waker.take());
+                }
+                Standing::Failed(_) => {}
+            }
+        }
+    }
+
+    /// Does what is due `now`: turns that were missed, and contenders that ask on their own account.
+    pub(crate) fn advance(&mut self, now: Moment) {
+        let mut due = Vec::new();
+        self.wheel.advance(now, |waiter| due.push(waiter));
+        // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
+        due.sort_unstable();
+        for id in due {
+            let Some(waiter) = self.lines.get(id) else { continue };
+            match &mut waiter.state {
+                Standing::Turn(hold, offered) => {
+                    let hold = *hold;
+                    offered.lose(LossReason::Released);
+                    waiter.state = Standing::Missed;
+                    self.depart(hold, now);
+                }
+                Standing::InLine(Some(contender)) => {
+                    let (key, token) = (waiter.key.clone(), contender.token);
+                    self.ask(key, token, false);
+                }
+                Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}
+            }
+        }
+    }
+
+    /// Takes note of how long a call to the backend took.
+    fn took(&mut self, round_trip: Duration) {
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+
+    // ---- within
+
+    /// Has the next waiter's hold follow in the same tenure.
+    fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
+        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key.clone()) else { return false };
+        if self.lines.tenure(&key) != Some(hold.tenure) {
+            return false;
+        }
+        let Some(next) = self.lines.first(&key) else { return false };
+        let terms = self.lines.waiter(next).terms;
+        let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
+        self.offer(next, offer, now);
+        let waiters = self.lines.length(&key);
+        if waiters > 0
+            && let Some(refill) = self.tenures.refill(hold.tenure, waiters, now)
+        {
+            self.outbox.push_back(Item::Refill(refill));
+        }
+        true
+    }
+
+    /// Offers a hold to a waiter, whose turn has come.
+    fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
+        self.lines.take_out(id, Standing::Turn(hold, arc));
+        self.wheel.set(id, now + TURN);
+        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+    }
+
+    /// The contender's request was granted.
+    fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
+        if now >= terms.ttl.deadline(acquired.sent) {
+            // No validity left: that is no acquire. Its token is over, and a new one asks.
+            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
+            self.cleanup.push(parting, acquired.doubt, now);
+            if overdue {
+                self.lines.waiter(id).state = Standing::InLine(None);
+                let ttl = terms.ttl.get();
+                let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
+                self.dismiss(id, Error::new(ErrorKind::Backend, ATTEMPT).on(key).detail(detail), now);
+            } else {
+                self.contend(id);
+            }
+            return;
+        }
+        let clock = Arc::clone(&self.clock);
+        let offer = self.tenures.enter(key, &terms, acquired, &clock, now);
+        self.lines.possess(key, offer.0.tenure);
+        self.offer(id, offer, now);
+    }
+
+    /// Sends the first waiter away with an error; the next one contends.
+    fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
+        let contender = self.lines.take_out(id, Standing::Failed(error));
+        self.wheel.unset(id);
+        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        match contender {
+            Some(contender) => self.succeed(&key, contender, &terms, tries, now),
+            None => self.begin_again(&key),
+        }
+    }
+
+    /// Fails everybody who waits for a key: what the backend said of it holds for all.
+    fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
+        while let Some(id) = self.lines.first(key) {
+            let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
+            self.wheel.unset(id);
+            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+            if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
+                self.cleanup.push(parting, doubt, now);
+            }
+        }
+        self.lines.tidy(key);
+    }
+
+    /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
+    fn succeed(&mut self, key: &LockKey, mut contender: Contender, terms: &Terms, tries: bool, now: Moment) {
+        if let Some(next) = self.lines.first(key) {
+            let waiter = self.lines.waiter(next);
+            if !tries && !waiter.tries && waiter.terms.fit(terms) {
+                let token = contender.token;
+                let by_caller = std::mem::take(&mut contender.by_caller);
+                waiter.state = Standing::InLine(Some(contender));
+                self.wheel.set(next, now + CHECK);
+                if by_caller {
+                    // Nobody is left to hear the answer.
+                    self.ask(key.clone(), token, false);
+                }
+                return;
+            }
+        }
+        if let Some((parting, doubt)) = contender.parting(key) {
+            self.cleanup.push(parting, doubt, now);
+        }
+        self.begin_again(key);
+    }
+
+    /// A tenure is over: the first waiter contends, if there is one.
+    fn free(&mut self, key: &LockKey, tenure: TenureId) {
+        if self.lines.dispossess(key, tenure) {
+            self.begin_again(key);
+        }
+    }
+
+    /// Has the first waiter contend, unless the process possesses the key.
+    fn begin_again(&mut self, key: &LockKey) {
+        match self.lines.first(key) {
+            Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
+            _ => self.lines.tidy(key),
+        }
+    }
+
+    /// Makes the first waiter the contender, with a token of its own.
+    fn contend(&mut self, id: WaiterId) {
+        let contender = Contender::new(self.token());
+        let token = contender.token;
+        let waiter = self.lines.waiter(id);
+        waiter.state = Standing::InLine(Some(contender));
+        let key = waiter.key.clone();
+        self.ask(key, token, false);
+    }
+
+    /// Puts a waiter at the end of its line again.
+    fn rejoin(&mut self, id: WaiterId) {
+        self.lines.reenter(id);
+        let key = self.lines.waiter(id).key.clone();
+        if self.lines.first(&key) == Some(id) {
+            self.begin_again(&key);
+        }
+    }
+
+    /// Has the contender's request sent: before all others where it was called.
+    fn ask(&mut self, key: LockKey, token: Token, called: bool) {
+        let Some((_, contender)) = self.lines.contender(&key, token) else { return };
+        if std::mem::replace(&mut contender.queued, true) {
+            return;
+        }
+        let item = Item::Ask(key, token);
+        if called {
+            self.outbox.push_front(item);
+        } else {
+            self.outbox.push_back(item);
+        }
+    }
+
+    fn ask_again(&mut self, whether: impl Fn(&Contender) -> bool) {
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::InLine(Some(contender)) = &mut waiter.state
+                && whether(contender)
+            {
+                let (key, token) = (waiter.key.clone(), contender.token);
+                self.ask(key, token, false);
+            }
+        }
+    }
+
+    fn request(&self, key: &LockKey, terms: &Terms, token: Token, tries: bool) -> backend::Acquire {
+        let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
+        if terms.fit(terms) {
+            request.block = block_for(self.lines.length(key));
+        }
+        if !tries {
+            let channel = if self.listening { Arc::clone(&self.channel) } else { "".into() };
+            let life = LEAST_LIFE.max(self.round_trip * 2 + Duration::from_secs(1));
+            request.place = Some(Place::new(channel, life, self.window()));
+        }
+        request
+    }
+
+    /// How long the others wait for a waiter that was called.
+    fn window(&self) -> Duration {
+        LEAST_WINDOW.max(self.round_trip * 4)
+    }
+
+    fn forget(&mut self, id: WaiterId) -> line::Waiter {
+        self.wheel.unset(id);
+        self.lines.forget(id)
+    }
+}
+
+impl Limits {
+    fn check(self, in_line: usize, waiting: usize) -> Result<(), Error> {
+        let refuse = |what: String| Err(Error::new(ErrorKind::Overloaded, ATTEMPT).detail(what));
+        if in_line >= self.per_key {
+            return refuse(format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more"));
+        }
+        if waiting >= self.in_all {
+            return refuse(format!("{waiting} wait already, and `max_waiters` allows no more"));
+        }
+        Ok(())
+    }
+}
+
+/// An answer that no such request has.
+pub(crate) fn unexpected(outcome: Outcome) -> BackendError {
+    let text = format!("the backend gave an answer that does not fit the request: {outcome:?}");
+    BackendError::new(ErrorKind::Backend, text)
+}
+
+pub(crate) const ATTEMPT: &str = "acquire";
+
+/// How long a waiter whose turn has come may take to be polled.
+const TURN: Duration = Duration::from_millis(100);
+/// The least time that others wait for a process that was called.
+const LEAST_WINDOW: Duration = Duration::from_millis(100);
+/// The least time that a place lasts without another request: three checks.
+const LEAST_LIFE: Duration = Duration::from_millis(1_500);

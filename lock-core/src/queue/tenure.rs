@@ -1,20 +1,55 @@
 //! What this process possesses: its tenures, each with a hold and a time for the engine to look at it; pure.
+//!
+//! Holds of one tenure follow one another without a word to the backend, each with a fencing token of the block that
+//! the tenure took. (The cohort lock of Dice, Marathe and Shavit, *Lock Cohorting*, 2012, on a network.)
 
-use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
+use std::{cmp::Reverse, collections::BinaryHeap, ops::Range, panic::Location, sync::Arc, time::Duration};
 
 use slab::Slab;
 
 use crate::{
     backend::{Outcome, Renew},
-    cleanup::{Doubt, Parting},
-    clock::Moment,
+    cleanup::{AT_ONCE, Doubt, Parting},
+    clock::{Clock, Moment},
     error::LossReason,
     key::LockKey,
-    lease::{Hold, Wakers},
+    lease::{Hold, Validity, Wakers},
     renewal::{schedule, wheel::Wheel},
-    token::Token,
+    token::{FencingToken, Token},
     validity::{Renewal, Ttl},
 };
+
+/// What a request asks of its lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Ttl,
+    pub(crate) renewal: Renewal,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Duration,
+    pub(crate) since: &'static Location<'static>,
+    pub(crate) label: &'static str,
+}
+
+impl Terms {
+    /// Whether a lease that was acquired on these terms may be passed on to a waiter with those.
+    pub(crate) fn fit(&self, other: &Self) -> bool {
+        self.ttl == other.ttl && self.renewal == other.renewal && self.renewal != Renewal::Never
+    }
+}
+
+/// An acquire that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    pub(crate) token: Token,
+    /// The first fencing token of the block.
+    pub(crate) fence: u64,
+    pub(crate) block: u32,
+    /// When the request was sent.
+    pub(crate) sent: Moment,
+    pub(crate) doubt: Doubt,
+    /// Whether holds may follow one another in the process.
+    pub(crate) passes: bool,
+}
 
 /// A process's stay in possession of a key, from its acquire to its release.
 #[derive(Debug)]
@@ -24,6 +59,17 @@ pub(crate) struct Tenure {
     pub(crate) token: Token,
     pub(crate) ttl: Ttl,
     renewal: Renewal,
+    /// When it was entered: it ends some time after that even if waiters of this process are left, so that those of
+    /// others are not kept waiting.
+    since: Moment,
+    /// Whether holds may follow one another in the process.
+    passes: bool,
+    /// The fencing tokens that are left of the block.
+    fences: Range<u64>,
+    /// The block that follows.
+    more_fences: Range<u64>,
+    /// Whether another block was asked for.
+    refilling: bool,
     /// The present holder.
     hold: Arc<Hold>,
     /// The number of the present hold, counted within the tenure.
@@ -42,12 +88,12 @@ pub(crate) struct Tenure {
 /// Names a hold: a guard speaks to the engine with it, and one that is over names nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct HoldId {
-    tenure: TenureId,
+    pub(crate) tenure: TenureId,
     number: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct TenureId {
+pub(crate) struct TenureId {
     index: usize,
     /// Tells a tenure from a later one at the same index.
     serial: u64,
@@ -62,9 +108,13 @@ pub(crate) struct Renewing {
     pub(crate) request: Renew,
 }
 
+/// A hold that may begin.
+pub(crate) type Offer = (HoldId, Arc<Hold>);
+
 /// A tenure that ended by itself: its token must be released.
 #[derive(Debug)]
 pub(crate) struct Ended {
+    pub(crate) tenure: TenureId,
     pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
@@ -92,31 +142,35 @@ impl Tenures {
         self.slab.len()
     }
 
-    /// Enters a tenure that begins with `hold`, for a request that was sent at `sent`; its key stays busy until
-    /// `keep_until` even if it ends sooner.
+    /// Enters a tenure with its first hold, which may begin.
     pub(crate) fn enter(
         &mut self,
-        token: Token,
-        ttl: Ttl,
-        renewal: Renewal,
-        hold: Arc<Hold>,
-        sent: Moment,
-        keep_until: Moment,
-    ) -> HoldId {
-        let key = hold.key.clone();
-        let doubt = Doubt { until: ttl.end(sent), unanswered_since: None };
+        key: &LockKey,
+        terms: &Terms,
+        acquired: Acquired,
+        clock: &Arc<dyn Clock>,
+        now: Moment,
+    ) -> Offer {
+        let Acquired { token, fence, block, sent, doubt, passes } = acquired;
+        let validity = Validity { deadline: terms.ttl.deadline(sent), version: 0 };
+        let hold = terms.hold(key, fence, clock, validity);
         let mut tenure = Tenure {
-            key,
+            key: key.clone(),
             token,
-            ttl,
-            renewal,
-            hold,
+            ttl: terms.ttl,
+            renewal: terms.renewal,
+            since: now,
+            passes,
+            fences: fence + 1..fence + u64::from(block),
+            more_fences: 0..0,
+            refilling: false,
+            hold: Arc::clone(&hold),
             number: 1,
             renew_at: Moment::NEVER,
             renewing: false,
             failures: 0,
-            keep_until,
-            doubt,
+            keep_until: AT_ONCE,
+            doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };
         tenure.plan_renewal(sent);
         let serial = self.next_serial;
@@ -124,7 +178,86 @@ impl Tenures {
         let timer = tenure.timer();
         let index = self.slab.insert((serial, tenure));
         self.wheel.set(index, timer);
-        HoldId { tenure: TenureId { index, serial }, number: 1 }
+        (HoldId { tenure: TenureId { index, serial }, number: 1 }, hold)
+    }
+
+    /// Begins a hold that was offered: from now on it counts for its own longest and shortest time.
+    pub(crate) fn begin(&mut self, hold: HoldId, terms: &Terms, now: Moment) {
+        let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
+        if !terms.at_least.is_zero() {
+            tenure.keep_until = now + terms.at_least;
+        }
+        tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold));
+        if terms.max_hold.is_some() {
+            let timer = tenure.timer();
+            self.wheel.set(hold.tenure.index, timer);
+        }
+    }
+
+    /// Has the hold of the next waiter follow one that is over, if the tenure can go on: the terms fit, the key need
+    /// not be kept for the old hold, half the ttl and a fencing token are left, and others have not waited for too long.
+    pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, clock: &Arc<dyn Clock>, now: Moment) -> Option<Offer> {
+        let tenure = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number)?;
+        let validity = tenure.hold.validity();
+        let goes_on = tenure.passes
+            && tenure.ttl == terms.ttl
+            && tenure.renewal == terms.renewal
+            && tenure.renewal != Renewal::Never
+            && tenure.keep_until <= now
+            && now < tenure.since + BUDGET
+            && validity.deadline.since(now) >= tenure.ttl.get() / 2;
+        if !goes_on {
+            return None;
+        }
+        let fence = tenure.next_fence()?;
+        tenure.number += 1;
+        tenure.hold = terms.hold(&tenure.key, fence, clock, validity);
+        Some((HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold)))
+    }
+
+    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left.
+    pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, now: Moment) -> Option<Renewing> {
+        let block = block_for(waiters);
+        let found = self.get_mut(tenure)?;
+        let left = found.fences.end - found.fences.start + found.more_fences.end - found.more_fences.start;
+        if found.refilling || left >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
+            return None;
+        }
+        found.refilling = true;
+        found.doubt.until = found.doubt.until.max(found.ttl.end(now));
+        let request = Renew::new(found.key.clone(), found.token, found.ttl.get()).with_block(block);
+        Some(Renewing { tenure, version: found.hold.version(), request })
+    }
+
+    /// Takes the answer to a request for another block, which was sent at `sent`.
+    pub(crate) fn refilled(&mut self, refill: &Renewing, outcome: Option<Outcome>, sent: Moment) -> Option<Ended> {
+        let id = refill.tenure;
+        let tenure = self.get_mut(id)?;
+        tenure.refilling = false;
+        match outcome {
+            Some(Outcome::Renewed { fence, block, .. }) => {
+                if let Some(fence) = fence {
+                    tenure.more_fences = fence..fence + u64::from(block);
+                }
+                tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
+                None
+            }
+            Some(_) => {
+                let (over, wakers) = tenure.hold.settle(Some(LossReason::Taken));
+                self.end(id, over?, wakers)
+            }
+            None => None,
+        }
+    }
+
+    /// Ends a tenure whose time is over, if nobody noticed before.
+    pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
+        let (over, wakers) = self.get(tenure)?.hold.settle(None);
+        self.end(tenure, over?, wakers)
+    }
+
+    pub(crate) fn token(&self, tenure: TenureId) -> Option<Token> {
+        self.get(tenure).map(|tenure| tenure.token)
     }
 
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
@@ -259,7 +392,8 @@ impl Tenures {
 
     fn end(&mut self, id: TenureId, reason: LossReason, wakers: Wakers) -> Option<Ended> {
         let tenure = self.remove(id)?;
-        Some(Ended { parting: Parting::at_once(tenure.key, tenure.token), doubt: tenure.doubt, reason, wakers })
+        let parting = Parting::at_once(tenure.key, tenure.token);
+        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, wakers })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {
@@ -280,7 +414,15 @@ impl Tenures {
 impl Tenure {
     /// How its key is to be left by its holder.
     pub(crate) fn parting(&self) -> Parting {
-        Parting { key: self.key.clone(), token: self.token, keep_until: self.keep_until }
+        Parting { key: self.key.clone(), token: self.token, keep_until: self.keep_until, place: false }
+    }
+
+    /// Takes the next fencing token of the blocks.
+    fn next_fence(&mut self) -> Option<u64> {
+        if self.fences.is_empty() {
+            self.fences = std::mem::replace(&mut self.more_fences, 0..0);
+        }
+        self.fences.next()
     }
 
     /// What must be true before the token can be forgotten once the tenure is over.
@@ -303,15 +445,29 @@ impl Tenure {
     }
 }
 
+impl Terms {
+    fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
+        let fence = FencingToken::new(fence);
+        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, Arc::clone(clock), validity))
+    }
+}
+
+/// How many fencing tokens to ask for when so many waiters could use one.
+pub(crate) fn block_for(waiters: usize) -> u32 {
+    u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK)
+}
+
+/// For how long holds follow one another in a process before the next one has to ask the backend, where waiters of other
+/// processes may come first.
+pub(crate) const BUDGET: Duration = Duration::from_millis(100);
+
+/// Larger blocks would let the counter run ahead of the clock, which keeps fencing tokens rising over a loss of data.
+const LARGEST_BLOCK: u32 = 32;
+
 #[cfg(test)]
 mod tests {
-    use std::{panic::Location, time::Duration};
-
     use super::*;
-    use crate::{
-        clock::{Clock, Sleep},
-        token::FencingToken,
-    };
+    use crate::clock::Sleep;
 
     /// A clock that stands still: these tests say what the time is.
     #[derive(Debug)]
@@ -331,11 +487,66 @@ mod tests {
         Moment::from_origin(Duration::from_millis(ms))
     }
 
-    fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
+    fn terms(ttl_ms: u64) -> Terms {
         let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
-        let (key, fence) = (LockKey::new(key).unwrap(), FencingToken::new(1));
-        let hold = Hold::new(key, fence, Location::caller(), "", Arc::new(Still), ttl.deadline(at(0)), Moment::NEVER);
-        tenures.enter(Token::from_random(1), ttl, Renewal::ThirdOfTtl, Arc::new(hold), at(0), at(0))
+        let (max_hold, at_least, label) = (None, Duration::ZERO, "");
+        Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
+    }
+
+    fn clock() -> Arc<dyn Clock> {
+        Arc::new(Still)
+    }
+
+    fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let acquired = Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true };
+        let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &clock(), at(0));
+        tenures.begin(id, terms, at(0));
+        id
+    }
+
+    fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
+        enter_with(tenures, key, &terms(ttl_ms), 1)
+    }
+
+    #[test]
+    fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the_next() {
+        let mut tenures = Tenures::new();
+        let terms = terms(900);
+        let first = enter_with(&mut tenures, "k", &terms, 2);
+        let (second, hold) = tenures.pass(first, &terms, &clock(), at(1)).unwrap();
+        assert_eq!(hold.fence.get(), 11);
+        assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+        assert!(tenures.pass(second, &terms, &clock(), at(1)).is_none(), "the block is used up");
+        let refill = tenures.refill(second.tenure, 5, at(1)).unwrap();
+        assert_eq!(refill.request.block, 5);
+        assert!(tenures.refill(second.tenure, 5, at(1)).is_none(), "asked for already");
+        let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
+        assert!(tenures.refilled(&refill, Some(answer), at(1)).is_none());
+        let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
+        assert_eq!(hold.fence.get(), 20);
+        assert!(tenures.refill(second.tenure, 5, at(2)).is_none(), "enough is left");
+    }
+
+    #[test]
+    fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
+        let pass = |terms: &Terms, next: &Terms, now| {
+            let mut tenures = Tenures::new();
+            let first = enter_with(&mut tenures, "k", terms, 9);
+            tenures.pass(first, next, &clock(), now).is_some()
+        };
+        let long = terms(900);
+        assert!(pass(&long, &long, at(99)));
+        assert!(!pass(&long, &long, at(100)), "others have waited for long enough");
+        assert!(!pass(&long, &terms(901), at(1)));
+        assert!(!pass(&long, &Terms { renewal: Renewal::Never, ..long }, at(1)));
+        let fixed = Terms { renewal: Renewal::Never, ..long };
+        assert!(!pass(&fixed, &fixed, at(1)), "nothing would renew it");
+        let short = terms(100);
+        assert!(pass(&short, &short, at(40)));
+        assert!(!pass(&short, &short, at(60)), "less than half the ttl is left");
+        let kept = Terms { at_least: Duration::from_millis(50), ..long };
+        assert!(!pass(&kept, &long, at(49)) && pass(&kept, &long, at(50)));
     }
 
     #[test]

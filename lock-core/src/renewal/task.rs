@@ -1,4 +1,7 @@
-//! The one task of a manager: renews what is due, releases what is over, and polls the backend's upkeep.
+//! The one task of a manager: renews what is due, releases what is over, asks for contenders, and polls the backend's
+//! upkeep.
+//!
+//! Requests that come while others are under way share a call (group commit, as of a database's log).
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -6,14 +9,13 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::schedule;
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome},
+    backend::{self, Answer, BackendError, Notice, Operation, Outcome},
     cleanup::Try,
-    clock::Moment,
-    engine::{Core, State},
+    clock::{Moment, Sleep},
+    engine::{Core, State, UnderWay},
     error::ErrorKind,
-    lease::Wakers,
     metrics,
-    queue::tenure::Renewing,
+    queue::{Purpose, Trip, tenure::Renewing},
 };
 
 /// The task's hold on the core: says that the task has ended, however it ends.
@@ -36,119 +38,150 @@ impl Drop for Running {
 /// What one call to the backend is for.
 enum Work {
     Renew(Vec<Renewing>),
-    CleanUp(Vec<Try>),
-}
-
-impl Work {
-    fn batch(&self) -> Vec<Operation> {
-        match self {
-            Self::Renew(renewals) => renewals.iter().map(|renewal| Operation::Renew(renewal.request.clone())).collect(),
-            Self::CleanUp(tries) => tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect(),
-        }
-    }
+    /// Clean-ups, then what waited to be sent; together they count as under way.
+    Send(Vec<Try>, Vec<Purpose>, UnderWay),
 }
 
 /// What the state decided to do next.
 struct Step {
-    work: Vec<Work>,
+    work: Vec<(Vec<Operation>, Work)>,
     /// Until when to sleep.
     until: Moment,
     /// Whether there is nothing left to do, now or later.
     finished: bool,
-    /// To be dropped when the state is unlocked.
-    wakers: Vec<Wakers>,
 }
 
-/// A call that ended: when it was sent, what for, and its answer.
-type Done = (Moment, Work, Result<Answer, BackendError>);
+/// A call that ended: when it was sent and in which epoch, what for, and its answer.
+type Done = (Moment, u64, Work, Result<Answer, BackendError>);
+
+/// The calls under way, by kind.
+#[derive(Default)]
+struct Calls {
+    renewing: usize,
+    sending: usize,
+}
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
 pub(crate) async fn run(running: Running) {
     let core = &running.core;
-    let mut upkeep = core.backend.upkeep();
+    let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
+    let mut upkeep = core.backend.upkeep(told);
     let mut calls = FuturesUnordered::<Pin<Box<dyn Future<Output = Done> + Send>>>::new();
-    let mut renewing = 0;
+    let mut counted = Calls::default();
+    let mut timer = Timer::default();
     loop {
         let now = core.clock.now();
-        let Step { work, until, finished, wakers } = core.state().step(core, now, &mut renewing);
-        drop(wakers);
-        for work in work {
-            let reply = core.backend.call(work.batch());
-            calls.push(Box::pin(async move { (now, work, reply.await) }));
+        let epoch = core.backend.epoch();
+        let Step { work, until, finished } = core.with(|state| state.step(core, now, epoch, &mut counted));
+        for (batch, work) in work {
+            let reply = core.backend.call(batch);
+            calls.push(Box::pin(async move { (now, epoch, work, reply.await) }));
         }
         if finished && calls.is_empty() {
             break;
         }
-        let timer = async {
-            match until {
-                Moment::NEVER => std::future::pending().await,
-                until => core.clock.sleep(until.since(now)).await,
-            }
-        };
         tokio::select! {
             biased;
-            Some((sent, work, result)) = calls.next() => {
+            Some((sent, epoch, work, result)) = calls.next() => {
                 let now = core.clock.now();
-                if matches!(work, Work::Renew(_)) {
-                    renewing -= 1;
-                }
-                let wakers = core.state().take_answer(core, sent, work, result, now);
-                drop(wakers);
+                core.with(|state| state.take_answer(core, (sent, epoch), work, result, now, &mut counted));
+                core.settled.notify_waiters();
+            }
+            // Before the notices that it gives.
+            () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
+            Some(notice) = notices.recv() => {
+                let now = core.clock.now();
+                core.with(|state| match notice {
+                    Notice::Called { key, token } => state.queues.called(key, token, now),
+                    Notice::Listening(listening) => state.queues.listen(listening),
+                });
             }
             () = core.wake.notified() => {}
-            () = timer => {}
-            () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
+            () = timer.until(core, until, now) => {}
         }
+    }
+}
+
+/// One timer, which is kept for as long as its time stays the same.
+#[derive(Default)]
+struct Timer {
+    set: Option<(Moment, Sleep)>,
+}
+
+impl Timer {
+    async fn until(&mut self, core: &Core, until: Moment, now: Moment) {
+        if until == Moment::NEVER {
+            return std::future::pending().await;
+        }
+        if self.set.as_ref().is_none_or(|(at, _)| *at != until) {
+            self.set = Some((until, core.clock.sleep(until.since(now))));
+        }
+        if let Some((_, sleep)) = &mut self.set {
+            sleep.await;
+        }
+        self.set = None;
     }
 }
 
 impl State {
     /// Decides what to send now, until when to sleep, and whether there is nothing left to do.
-    fn step(&mut self, core: &Core, now: Moment, renewing: &mut usize) -> Step {
-        let ended = self.tenures.advance(now);
-        let wakers = core.bury(self, ended);
+    fn step(&mut self, core: &Arc<Core>, now: Moment, epoch: u64, calls: &mut Calls) -> Step {
+        let queues = &mut self.queues;
+        let ended = queues.tenures.advance(now);
+        queues.bury(ended, now);
+        queues.advance(now);
         if self.closed {
-            self.cleanup.forget_expired(now);
+            queues.cleanup.forget_expired(now);
         }
         let mut work = Vec::new();
-        while *renewing < schedule::CALLS && self.tenures.has_renewals() {
-            let renewals = self.tenures.renewals(schedule::BATCH, now);
+        while calls.renewing < schedule::CALLS && queues.tenures.has_renewals() {
+            let renewals = queues.tenures.renewals(schedule::BATCH, now);
             if renewals.is_empty() {
                 break;
             }
-            work.push(Work::Renew(renewals));
-            *renewing += 1;
+            let batch = renewals.iter().map(|renewal| Operation::Renew(renewal.request.clone())).collect();
+            work.push((batch, Work::Renew(renewals)));
+            calls.renewing += 1;
         }
-        loop {
-            let tries = self.cleanup.due(now, schedule::BATCH);
-            if tries.is_empty() {
+        while calls.sending < SENDING {
+            // Releases first: who waits is called the sooner, and the next contender of the same key comes after it.
+            let tries = queues.cleanup.due(now, BATCH);
+            let mut batch: Vec<_> = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
+            let (operations, purposes) = queues.send(BATCH - batch.len(), now, epoch);
+            batch.extend(operations);
+            if batch.is_empty() {
                 break;
             }
-            work.push(Work::CleanUp(tries));
+            work.push((batch, Work::Send(tries, purposes, UnderWay::new(core))));
+            calls.sending += 1;
         }
-        let nap = if self.tenures.len() > 0 { now + NAP } else { Moment::NEVER };
-        let next = self.tenures.next().into_iter().chain(self.cleanup.next()).fold(nap, Moment::min);
-        self.asleep_until = next;
-        let finished = self.closed && self.tenures.len() == 0 && self.cleanup.is_empty();
-        Step { work, until: next, finished, wakers }
+        self.full = calls.sending == SENDING;
+        let mut until = self.next();
+        if self.queues.tenures.len() > 0 {
+            until = until.min(now + NAP);
+        }
+        self.asleep_until = until;
+        Step { work, until, finished: self.closed && self.queues.is_empty() }
     }
 
     fn take_answer(
         &mut self,
         core: &Core,
-        sent: Moment,
+        (sent, epoch): (Moment, u64),
         work: Work,
         result: Result<Answer, BackendError>,
         now: Moment,
-    ) -> Vec<Wakers> {
+        calls: &mut Calls,
+    ) {
+        let queues = &mut self.queues;
         match work {
             Work::Renew(renewals) => {
+                calls.renewing -= 1;
                 if let Err(error) = &result {
                     metrics::renewal_failed();
                     tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
                 }
                 let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);
-                let mut all_ended = Vec::new();
                 for renewal in renewals {
                     let outcome = match outcomes.next() {
                         Some(Ok(outcome)) => Some(outcome),
@@ -156,29 +189,50 @@ impl State {
                         Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                         Some(Err(_)) | None => None,
                     };
-                    let ended = self.tenures.renewed(&renewal, outcome, sent, now, core.jitter());
-                    all_ended.extend(ended);
+                    let jitter = queues.jitter();
+                    let ended = queues.tenures.renewed(&renewal, outcome, sent, now, jitter);
+                    queues.bury(ended, now);
                 }
-                core.bury(self, all_ended)
             }
-            Work::CleanUp(tries) => {
-                let epoch = core.backend.epoch();
-                let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);
+            Work::Send(tries, purposes, _under_way) => {
+                calls.sending -= 1;
+                self.full = false;
+                let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
+                let (outcomes, error) = match result {
+                    Ok(answer) => (answer.outcomes, None),
+                    Err(error) => (Vec::new(), Some(error)),
+                };
+                let mut outcomes = outcomes.into_iter();
+                let present = core.backend.epoch();
                 for Try { entry, .. } in tries {
                     // A wrong type answers too: the token is not there.
                     let answered = outcomes.next().is_some_and(|outcome| match outcome {
                         Ok(_) => true,
                         Err(error) => error.kind() == ErrorKind::WrongType,
                     });
-                    self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
+                    queues.cleanup.tried(entry, answered.then_some(present), sent, now);
                 }
-                core.settled.notify_waiters();
-                Vec::new()
+                let trip = Trip { sent, now, epoch, repeated };
+                for purpose in purposes {
+                    let missing = || error.clone().unwrap_or_else(no_answer);
+                    let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
+                    queues.answered(purpose, outcome, trip);
+                }
             }
         }
     }
 }
 
+fn no_answer() -> BackendError {
+    BackendError::new(ErrorKind::Backend, "the backend answered fewer operations than it was sent")
+}
+
 /// How long the task sleeps at most while leases are held: the timers of the runtime do not count the time that the
 /// machine was suspended, the lease clock does.
 const NAP: Duration = Duration::from_millis(250);
+
+/// The most operations in one call, but for renewals.
+const BATCH: usize = 256;
+
+/// The most calls under way at once, but for renewals: what comes meanwhile shares the next one.
+const SENDING: usize = 2;

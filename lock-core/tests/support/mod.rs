@@ -15,7 +15,7 @@ use std::{
 
 use lock_core::{
     ErrorKind, LockKey, LockManager,
-    backend::{Answer, Backend, BackendError, MemoryBackend, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
 };
 use tokio::{sync::Notify, time::sleep};
@@ -170,8 +170,8 @@ impl Backend for Faulty {
         self.shared.epoch.load(Ordering::SeqCst)
     }
 
-    fn upkeep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store.upkeep()
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.store.upkeep(calls)
     }
 }
 

@@ -9,13 +9,14 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, RedisError, Value, aio::MultiplexedConnection,
+    AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, PushKind, RedisError, Value,
+    aio::MultiplexedConnection,
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
@@ -23,7 +24,12 @@ use tokio::{
 };
 
 use super::failure;
-use crate::{backend::BackendError, error::ErrorKind};
+use crate::{
+    backend::{BackendError, Calls},
+    error::ErrorKind,
+    key::LockKey,
+    token::Token,
+};
 
 /// What requests and upkeep share.
 pub(super) struct Connector {
@@ -34,6 +40,8 @@ pub(super) struct Connector {
     /// The newest epoch that somebody found broken.
     broken: AtomicU64,
     found_broken: Notify,
+    /// Whether it was said that this user may not call others.
+    said_refused: AtomicBool,
 }
 
 /// How to reach the node.
@@ -66,10 +74,12 @@ pub(super) struct Connection {
 /// A fresh connection and what the upkeep needs of it.
 struct Connected {
     inner: MultiplexedConnection,
-    /// Ends, or says so, when the connection is closed.
-    closed: mpsc::UnboundedReceiver<redis::PushInfo>,
+    /// What the server sends of its own accord. Ends, or says so, when the connection is closed.
+    pushes: mpsc::UnboundedReceiver<redis::PushInfo>,
     /// Its name on the server, if the server tells.
     identity: Option<Identity>,
+    /// Whether calls come over it.
+    listening: bool,
 }
 
 /// What names a connection: its number, which counts within one run of the server.
@@ -87,6 +97,7 @@ impl Connector {
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             found_broken: Notify::new(),
+            said_refused: AtomicBool::new(false),
         }
     }
 
@@ -168,22 +179,34 @@ impl Connector {
         self.found_broken.notify_one();
     }
 
-    /// Connects, watches the connection, and connects anew, for as long as it is polled.
-    pub(super) async fn keep(self: Arc<Self>) {
+    /// Says once that waiters of other processes cannot be called, and will come by themselves.
+    pub(super) fn calls_are_refused(&self) {
+        if !self.said_refused.swap(true, Ordering::Relaxed) {
+            tracing::warn!(
+                address = self.address(),
+                "the user may not PUBLISH on `lock-core:calls:*`: waiters in other processes are not called, and poll"
+            );
+        }
+    }
+
+    /// Connects, listens for calls, watches the connection, and connects anew, for as long as it is polled.
+    pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         let _end = EndOfUpkeep(&self);
         let mut former: Option<Identity> = None;
         let mut resp2 = false;
         let mut failures = 0;
         loop {
-            let attempt = timeout(self.settings.limit, self.connect(former.as_ref(), &mut resp2)).await;
+            let attempt = timeout(self.settings.limit, self.connect(former.as_ref(), &mut resp2, &calls)).await;
             let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
-                Ok(Connected { inner, mut closed, identity }) => {
+                Ok(Connected { inner, mut pushes, identity, listening }) => {
                     failures = 0;
                     former = identity;
                     let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                     self.link.send_replace(Link::Up(Connection { inner: inner.clone(), epoch }));
-                    self.watch(inner, &mut closed, epoch).await;
+                    calls.listening(listening);
+                    self.watch(inner, &mut pushes, epoch, &calls).await;
                     self.link.send_replace(Link::Down(None));
+                    calls.listening(false);
                     tracing::warn!(address = self.address(), "connection lost; connecting anew");
                     continue;
                 }
@@ -203,20 +226,26 @@ impl Connector {
     async fn watch(
         &self,
         inner: MultiplexedConnection,
-        closed: &mut mpsc::UnboundedReceiver<redis::PushInfo>,
+        pushes: &mut mpsc::UnboundedReceiver<redis::PushInfo>,
         epoch: u64,
+        calls: &Calls,
     ) {
         let mut heartbeat = Instant::now() + HEARTBEAT;
-        let mut pushes = true;
+        let mut pushed = true;
         while self.broken.load(Ordering::Acquire) < epoch {
             tokio::select! {
                 biased;
                 () = self.found_broken.notified() => {}
-                push = closed.recv(), if pushes => match push {
-                    Some(push) if push.kind == redis::PushKind::Disconnection => return,
+                push = pushes.recv(), if pushed => match push {
+                    Some(push) if push.kind == PushKind::Disconnection => return,
+                    Some(push) if push.kind == PushKind::Message => {
+                        if let Some((key, token)) = call(&push.data) {
+                            calls.called(key, token);
+                        }
+                    }
                     Some(_) => {}
                     // No pushes over this protocol; the heartbeat has to notice.
-                    None => pushes = false,
+                    None => pushed = false,
                 },
                 () = tokio::time::sleep_until(heartbeat) => {
                     let limit = Instant::now() + self.settings.limit;
@@ -231,10 +260,15 @@ impl Connector {
         }
     }
 
-    /// Makes a connection that is ready for use: HELLO, AUTH, SELECT and the client's name come first. `former` is the
-    /// connection that it replaces, which is killed where that is allowed, so that nothing that it still carries is
+    /// Makes a connection that is ready for use: HELLO, AUTH, SELECT, the client's name and the subscription to its calls
+    /// come first. `former` is the connection that it replaces, which is killed where that is allowed, so that nothing that it still carries is
     /// executed later.
-    async fn connect(&self, former: Option<&Identity>, resp2: &mut bool) -> Result<Connected, BackendError> {
+    async fn connect(
+        &self,
+        former: Option<&Identity>,
+        resp2: &mut bool,
+        calls: &Calls,
+    ) -> Result<Connected, BackendError> {
         let Settings { client, client_resp2, client_name, .. } = &self.settings;
         let failed = |error| failure::of(error, self.address());
         if self.settings.tls {
@@ -242,7 +276,7 @@ impl Connector {
         }
         let mut connected = match open(if *resp2 { client_resp2 } else { client }, *resp2).await {
             Err(error) if error.kind() == RedisErrorKind::RESP3NotSupported => {
-                tracing::info!(address = self.address(), "no RESP3; going on with RESP2");
+                tracing::info!(address = self.address(), "no RESP3: going on with RESP2, and waiters poll");
                 *resp2 = true;
                 open(client_resp2, true).await
             }
@@ -280,18 +314,32 @@ impl Connector {
             kill.arg("KILL").arg("ID").arg(former.id);
             connected.inner.send_packed_command(&kill).await.map_err(failed)?;
         }
+        if !*resp2 {
+            connected.listening = match connected.inner.subscribe(&**calls.channel()).await {
+                Ok(()) => true,
+                Err(error) if is_broken(&error) => return Err(failed(error)),
+                Err(error) => {
+                    // Said once: a reconnect finds the same.
+                    if former.is_none() {
+                        let address = self.address();
+                        tracing::warn!(address, %error, "the user may not SUBSCRIBE to `lock-core:calls:*`; polling");
+                    }
+                    false
+                }
+            };
+        }
         Ok(connected)
     }
 }
 
 async fn open(client: &Client, resp2: bool) -> Result<Connected, RedisError> {
-    let (sender, closed) = mpsc::unbounded_channel();
+    let (sender, pushes) = mpsc::unbounded_channel();
     let mut config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
     if !resp2 {
         config = config.set_push_sender(sender);
     }
     let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
-    Ok(Connected { inner, closed, identity: None })
+    Ok(Connected { inner, pushes, identity: None, listening: false })
 }
 
 /// Why a command has no usable answer.
@@ -317,6 +365,13 @@ impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connector").field("address", &self.settings.address).finish_non_exhaustive()
     }
+}
+
+/// Reads a message on the channel of calls: its last part is token and key, with a space between.
+fn call(message: &[Value]) -> Option<(LockKey, Token)> {
+    let Some(Value::BulkString(payload)) = message.last() else { return None };
+    let (token, key) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
+    Some((LockKey::new(key).ok()?, token.parse().ok()?))
 }
 
 /// Errors of the connection, as opposed to answers of the server.

@@ -10,7 +10,7 @@ use redis::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pro
 use tokio::time::Instant;
 
 use self::connection::{Connection, Connector, Settings, Unanswered};
-use super::{Answer, Backend, BackendError, Operation, Reply};
+use super::{Answer, Backend, BackendError, Calls, Operation, Reply};
 use crate::{
     error::{BuildError, ErrorKind},
     key::LockKey,
@@ -93,8 +93,8 @@ impl Backend for RedisBackend {
         self.connector.epoch()
     }
 
-    fn upkeep(&self) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(Arc::clone(&self.connector).keep())
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        Box::pin(Arc::clone(&self.connector).keep(calls))
     }
 }
 
@@ -113,8 +113,12 @@ async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, Ba
         after = connection.epoch;
         match evaluate(connector, connection, &evalsha, &batch, limit).await {
             Ok(reply) => {
-                let outcomes = script::outcomes(reply, batch.len())?;
-                return Ok(Answer { outcomes, repeated: unanswered.is_some() });
+                let mut answer = script::answer(reply, batch.len())?;
+                answer.repeated = unanswered.is_some();
+                if answer.calls_refused {
+                    connector.calls_are_refused();
+                }
+                return Ok(answer);
             }
             Err(Unanswered::Broken(error)) => unanswered = Some(error),
             Err(Unanswered::Silent(error)) => return Err(error),
@@ -149,17 +153,19 @@ async fn evaluate(
 
 async fn one_by_one(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
     let mut outcomes = Vec::with_capacity(batch.len());
-    let mut repeated = false;
+    let mut whole = Answer::new(Vec::new());
     for operation in batch {
         outcomes.push(match Box::pin(call(connector, vec![operation])).await {
             Ok(answer) => {
-                repeated |= answer.repeated;
+                whole.repeated |= answer.repeated;
+                whole.calls_refused |= answer.calls_refused;
                 answer.single()
             }
             Err(error) => Err(error),
         });
     }
-    Ok(Answer { outcomes, repeated })
+    whole.outcomes = outcomes;
+    Ok(whole)
 }
 
 /// Runs a command that may be repeated.

@@ -6,11 +6,14 @@ use redis::{Cmd, Script, Value, cmd};
 
 use super::failure;
 use crate::{
-    backend::{BackendError, Operation, Outcome},
+    backend::{Answer, BackendError, Operation, Outcome, Place},
     error::ErrorKind,
-    slot::FENCE_COUNTER,
+    slot::{self, FENCE_COUNTER},
     token::TOKEN_MARK,
 };
+
+/// How many values the reply has for each item.
+const ITEM: usize = 4;
 
 const SOURCE: &str = include_str!("scripts/lock.lua");
 
@@ -27,38 +30,53 @@ pub(super) fn eval(batch: &[Operation]) -> Cmd {
 }
 
 fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
+    let keys =
+        batch.iter().map(|operation| if matches!(operation, Operation::Renew(_)) { 1 } else { 2 }).sum::<usize>();
     let mut call = cmd(command);
-    call.arg(script).arg(1 + batch.len()).arg(FENCE_COUNTER);
+    call.arg(script).arg(1 + keys).arg(FENCE_COUNTER);
+    let mut fences = 0;
+    let mut place = None;
     for operation in batch {
-        call.arg(key(operation));
+        let key = match operation {
+            Operation::Acquire(acquire) => {
+                fences += acquire.block;
+                place = place.or(acquire.place.as_ref());
+                &acquire.key
+            }
+            Operation::Renew(renew) => {
+                fences += renew.block;
+                call.arg(renew.key.wire());
+                continue;
+            }
+            Operation::Release(release) => &release.key,
+            Operation::Inspect { key } | Operation::Force { key, .. } => key,
+        };
+        call.arg(key.wire()).arg(slot::queue(key.wire()));
     }
-    call.arg(TOKEN_MARK);
+    call.arg(TOKEN_MARK).arg(fences);
+    match place {
+        // One manager has one channel, so that every place of a batch is the same.
+        Some(Place { channel, life, window }) => call.arg(&**channel).arg(millis(*life)).arg(millis(*window)),
+        None => call.arg("").arg(0).arg(0),
+    };
     for operation in batch {
         match operation {
             Operation::Acquire(acquire) => {
                 let from = acquire.from.map(|token| token.reveal()).unwrap_or_default();
-                call.arg("acquire").arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block).arg(from)
+                call.arg("acquire").arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block).arg(from);
+                call.arg(u8::from(acquire.place.is_some()))
             }
             Operation::Renew(renew) => {
-                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(0).arg("")
+                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block)
             }
             Operation::Release(release) => {
-                call.arg("release").arg(release.token.reveal()).arg(millis(release.after)).arg(0).arg("")
+                call.arg("release").arg(release.token.reveal()).arg(millis(release.after)).arg(u8::from(release.place))
             }
-            Operation::Inspect { .. } => call.arg("inspect").arg("").arg(0).arg(0).arg(""),
-            Operation::Force { foreign, .. } => call.arg("force").arg("").arg(0).arg(u8::from(*foreign)).arg(""),
+            Operation::Inspect { .. } => call.arg("inspect"),
+            Operation::Force { foreign, .. } => call.arg("force").arg(u8::from(*foreign)),
         };
     }
     call
-}
-
-fn key(operation: &Operation) -> &str {
-    match operation {
-        Operation::Acquire(acquire) => acquire.key.wire(),
-        Operation::Renew(renew) => renew.key.wire(),
-        Operation::Release(release) => release.key.wire(),
-        Operation::Inspect { key } | Operation::Force { key, .. } => key.wire(),
-    }
 }
 
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
@@ -67,34 +85,39 @@ fn millis(duration: Duration) -> u64 {
 }
 
 /// Reads the reply to a batch of `expected` items.
-pub(super) fn outcomes(reply: Value, expected: usize) -> Result<Vec<Result<Outcome, BackendError>>, BackendError> {
-    match reply {
-        Value::Array(items) if items.len() == expected => Ok(items.into_iter().map(outcome).collect()),
-        _ => Err(misread()),
-    }
+pub(super) fn answer(reply: Value, expected: usize) -> Result<Answer, BackendError> {
+    let Value::Array(values) = reply else { return Err(misread()) };
+    let (items, rest) = values.as_chunks::<ITEM>();
+    let (&[Value::Int(refused)], true) = (rest, items.len() == expected) else { return Err(misread()) };
+    let mut answer = Answer::new(items.iter().map(outcome).collect());
+    answer.calls_refused = refused != 0;
+    Ok(answer)
 }
 
-fn outcome(item: Value) -> Result<Outcome, BackendError> {
-    let Value::Array(parts) = item else { return Err(misread()) };
-    let number = |index: usize| match parts.get(index) {
-        Some(Value::Int(number)) => Ok(*number),
-        _ => Err(misread()),
-    };
-    let natural = |index: usize| number(index).and_then(|number| u64::try_from(number).map_err(|_| misread()));
-    match parts.first().and_then(text) {
-        Some("held") => {
-            let block = u32::try_from(natural(2)?).map_err(|_| misread())?;
-            Ok(Outcome::Held { fence: natural(1)?, block })
-        }
+fn outcome(item: &[Value; ITEM]) -> Result<Outcome, BackendError> {
+    let [Value::Int(code), one, two, three] = item else { return Err(misread()) };
+    if *code == 0 {
+        return Err(failure::of_message(text(one).unwrap_or("an error without a text")));
+    }
+    let (&Value::Int(one), &Value::Int(two), &Value::Int(three)) = (one, two, three) else { return Err(misread()) };
+    let count = |number: i64| u32::try_from(number).map_err(|_| misread());
+    let position = |number| count(number).map(|position| (position > 0).then_some(position));
+    match code {
+        1 => Ok(Outcome::Held { fence: u64::try_from(one).map_err(|_| misread())?, block: count(two)? }),
         // PTTL is negative for a key without a ttl.
-        Some("busy") => Ok(Outcome::Busy {
-            remaining: u64::try_from(number(1)?).ok().map(Duration::from_millis),
-            foreign: number(2)? != 0,
+        2 => Ok(Outcome::Busy {
+            remaining: u64::try_from(one).ok().map(Duration::from_millis),
+            foreign: two != 0,
+            position: position(three)?,
         }),
-        Some("renewed") => Ok(Outcome::Renewed { remaining: Duration::from_millis(natural(1)?) }),
-        Some("released") => Ok(Outcome::Released),
-        Some("gone") => Ok(Outcome::Gone),
-        Some("error") => Err(failure::of_message(parts.get(1).and_then(text).unwrap_or("an error without a text"))),
+        3 => Ok(Outcome::Queued { position: position(one)? }),
+        4 => Ok(Outcome::Renewed {
+            remaining: Duration::from_millis(u64::try_from(one).map_err(|_| misread())?),
+            fence: u64::try_from(two).ok().filter(|fence| *fence > 0),
+            block: count(three)?,
+        }),
+        5 => Ok(Outcome::Released),
+        6 => Ok(Outcome::Gone),
         _ => Err(misread()),
     }
 }

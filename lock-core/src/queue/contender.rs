@@ -1,0 +1,203 @@
+//! The one waiter of a process that asks the backend for a key, and its pace; pure.
+
+use std::time::Duration;
+
+use crate::{
+    cleanup::{Doubt, Parting},
+    clock::Moment,
+    key::LockKey,
+    token::Token,
+    validity::Ttl,
+};
+
+/// What represents a process in the queue of a key: a tenure-to-be.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    /// Drawn anew for each tenure; kept while its place or its unanswered request is.
+    pub(crate) token: Token,
+    /// What must be true before the token can be forgotten.
+    doubt: Doubt,
+    /// Whether it has a place, as far as is known.
+    placed: bool,
+    /// Whether the place that was asked for last can be called.
+    pub(crate) callable: bool,
+    /// Whether the backend has answered once.
+    pub(crate) answered: bool,
+    /// Whether a request waits to be sent.
+    pub(crate) queued: bool,
+    /// Whether the request under way is driven by the waiter's own future.
+    pub(crate) by_caller: bool,
+    /// How often it has polled.
+    tries: u32,
+}
+
+/// What an answer said of the key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// What the holder's ttl has left, if it has one.
+    pub(crate) remaining: Option<Duration>,
+    /// Whether the holder is another library, which calls nobody.
+    pub(crate) foreign: bool,
+    /// The place in the queue; none without a place.
+    pub(crate) position: Option<u32>,
+}
+
+impl Contender {
+    pub(crate) fn new(token: Token) -> Self {
+        Self {
+            token,
+            doubt: Doubt { until: Moment::from_origin(Duration::ZERO), unanswered_since: None },
+            placed: false,
+            callable: false,
+            answered: false,
+            queued: false,
+            by_caller: false,
+            tries: 0,
+        }
+    }
+
+    /// Takes note of a request that is sent `now`, in an epoch of the backend.
+    pub(crate) fn sending(&mut self, ttl: Ttl, now: Moment, epoch: u64) {
+        self.queued = false;
+        self.doubt.until = self.doubt.until.max(ttl.end(now));
+        self.doubt.unanswered_since.get_or_insert(epoch);
+    }
+
+    /// Takes note of an answer in an epoch of the backend: requests of that epoch were executed before it.
+    pub(crate) fn answered(&mut self, epoch: u64, repeated: bool) {
+        self.answered = true;
+        self.by_caller = false;
+        if !repeated && self.doubt.unanswered_since == Some(epoch) {
+            self.doubt.unanswered_since = None;
+        }
+    }
+
+    pub(crate) fn doubt(&self) -> Doubt {
+        self.doubt
+    }
+
+    /// What is to be released when it gives up; none if the backend surely has nothing of it.
+    pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
+        let left = self.placed || self.doubt.unanswered_since.is_some();
+        left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
+    }
+
+    /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
+    /// lies in 0.0..1.0, so that waiters do not march in step.
+    pub(crate) fn pause(&mut self, found: Found, listening: bool, jitter: f64) -> Duration {
+        let Found { remaining, foreign, position } = found;
+        self.placed = position.is_some();
+        if self.placed && listening && !self.callable {
+            return Duration::ZERO;
+        }
+        let near = position.is_none_or(|position| position <= NEAR);
+        let called = self.callable && self.placed && listening && !foreign;
+        let pause = match (called, foreign) {
+            (true, _) => return self.check(remaining, near, jitter),
+            (false, false) => grow(FIRST, LONGEST, self.tries),
+            (false, true) if near => grow(FIRST_FOREIGN, LONGEST_FOREIGN, self.tries),
+            (false, true) => LONGEST_FOREIGN,
+        };
+        self.tries = self.tries.saturating_add(1);
+        until_expiry(pause.mul_f64(0.5 + jitter / 2.0), remaining, near)
+    }
+
+    fn check(&mut self, remaining: Option<Duration>, near: bool, jitter: f64) -> Duration {
+        self.tries = 0;
+        until_expiry(CHECK.mul_f64(0.75 + jitter / 2.0), remaining, near)
+    }
+}
+
+fn grow(first: Duration, longest: Duration, tries: u32) -> Duration {
+    first.saturating_mul(1 << tries.min(6)).min(longest)
+}
+
+/// Who is near the front comes just after the holder's expiry, since a key that expires calls nobody.
+fn until_expiry(pause: Duration, remaining: Option<Duration>, near: bool) -> Duration {
+    match remaining {
+        Some(remaining) if near => pause.min(remaining + Duration::from_millis(1)),
+        _ => pause,
+    }
+}
+
+/// Between two checks of a place that can be called, on average.
+pub(crate) const CHECK: Duration = Duration::from_millis(500);
+/// How many places come when the holder's ttl is over, and ask a foreign holder often.
+const NEAR: u32 = 3;
+/// The first pause of a waiter that cannot be called.
+const FIRST: Duration = Duration::from_millis(5);
+/// The longest pause of a waiter that cannot be called.
+const LONGEST: Duration = Duration::from_millis(80);
+/// The first pause while another library has the key.
+const FIRST_FOREIGN: Duration = Duration::from_millis(25);
+/// The longest pause while another library has the key.
+const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn contender() -> Contender {
+        Contender { callable: true, ..Contender::new(Token::from_random(1)) }
+    }
+
+    fn found(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Found {
+        Found { remaining, foreign, position }
+    }
+
+    #[test]
+    fn pauses_without_calls_grow_to_a_bound_and_keep_half_of_it_as_jitter() {
+        let mut contender = contender();
+        let pauses: Vec<_> = (0..10).map(|_| contender.pause(found(None, false, Some(1)), false, 1.0)).collect();
+        assert_eq!(pauses[0], FIRST);
+        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert_eq!(pauses[9], LONGEST);
+        assert_eq!(contender.pause(found(None, false, None), true, 0.0), LONGEST / 2);
+    }
+
+    #[test]
+    fn bad_input_18_a_holder_without_ttl_is_polled_at_the_longest_pause() {
+        let mut contender = contender();
+        let last = (0..20).map(|_| contender.pause(found(None, true, Some(1)), true, 1.0)).last();
+        assert_eq!(last, Some(LONGEST_FOREIGN));
+        assert_eq!(self::contender().pause(found(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
+    }
+
+    #[test]
+    fn the_first_places_come_just_after_the_end_of_a_ttl() {
+        let left = Duration::from_millis(3);
+        for position in [1, 3] {
+            let pause = contender().pause(found(Some(left), false, Some(position)), true, 0.5);
+            assert_eq!(pause, left + Duration::from_millis(1));
+        }
+        assert_eq!(contender().pause(found(Some(left), false, Some(4)), true, 0.5), CHECK);
+    }
+
+    #[test]
+    fn a_place_that_was_made_before_calls_could_come_is_made_anew_at_once() {
+        let mut contender = Contender::new(Token::from_random(1));
+        assert_eq!(contender.pause(found(None, false, Some(1)), true, 1.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_ttl_that_a_stepped_clock_makes_endless_is_not_waited_for() {
+        let pause = contender().pause(found(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
+        assert!(pause <= CHECK.mul_f64(1.25));
+    }
+
+    #[test]
+    fn an_answer_settles_the_requests_of_its_epoch_only() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
+        let mut contender = contender();
+        assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
+        contender.sending(ttl, at(0), 1);
+        contender.sending(ttl, at(10), 2);
+        contender.answered(2, false);
+        assert_eq!(contender.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
+        contender.answered(1, true);
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "a copy may have gone out before");
+        contender.answered(1, false);
+        assert_eq!(contender.doubt().unanswered_since, None);
+    }
+}

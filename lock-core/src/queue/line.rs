@@ -1,0 +1,206 @@
+//! Who waits for which key in this process, in the order of arrival; pure.
+//!
+//! The waiters of all keys live in one slab and are linked through it, so that one who gives up in the middle of a line
+//! leaves at once and at no cost.
+
+use std::{collections::HashMap, sync::Arc, task::Waker};
+
+use slab::Slab;
+
+use super::{
+    contender::Contender,
+    tenure::{HoldId, TenureId, Terms},
+};
+use crate::{error::Error, key::LockKey, lease::Hold};
+
+/// All lines. There is one for a key exactly while this process possesses it or somebody waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    lines: HashMap<LockKey, Line>,
+    waiters: Slab<Waiter>,
+    /// How many waiters stand in a line.
+    waiting: usize,
+}
+
+#[derive(Debug)]
+struct Line {
+    first: usize,
+    last: usize,
+    length: usize,
+    /// The tenure whose holds may follow one another in the process.
+    tenure: Option<TenureId>,
+}
+
+/// Names a waiter: a number of the slab, owned by one future.
+pub(crate) type WaiterId = usize;
+
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) key: LockKey,
+    pub(crate) terms: Terms,
+    /// Whether it tries once and takes no place.
+    pub(crate) tries: bool,
+    /// Whether its wait is over and only the answer to its first request is missing.
+    pub(crate) overdue: bool,
+    pub(crate) waker: Option<Waker>,
+    pub(crate) state: Standing,
+    previous: usize,
+    next: usize,
+}
+
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// In line; the first is the contender where the process does not possess the key.
+    InLine(Option<Contender>),
+    /// Its turn has come: the hold is its own as soon as its future is polled.
+    Turn(HoldId, Arc<Hold>),
+    /// Its turn has passed because its future was not polled; out of the line until it is.
+    Missed,
+    /// Out of the line, with what its future is to answer.
+    Failed(Error),
+}
+
+const NOBODY: usize = usize::MAX;
+
+impl Lines {
+    pub(crate) fn contains(&self, key: &LockKey) -> bool {
+        self.lines.contains_key(key)
+    }
+
+    /// How many waiters stand in the line of a key.
+    pub(crate) fn length(&self, key: &LockKey) -> usize {
+        self.lines.get(key).map_or(0, |line| line.length)
+    }
+
+    /// How many waiters stand in all lines.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The tenure that passes the key on in the process.
+    pub(crate) fn tenure(&self, key: &LockKey) -> Option<TenureId> {
+        self.lines.get(key)?.tenure
+    }
+
+    pub(crate) fn first(&self, key: &LockKey) -> Option<WaiterId> {
+        self.lines.get(key).map(|line| line.first).filter(|first| *first != NOBODY)
+    }
+
+    /// The contender of a key, if it has this token.
+    pub(crate) fn contender(
+        &mut self,
+        key: &LockKey,
+        token: crate::token::Token,
+    ) -> Option<(WaiterId, &mut Contender)> {
+        let first = self.first(key)?;
+        match &mut self.waiters[first].state {
+            Standing::InLine(Some(contender)) if contender.token == token => Some((first, contender)),
+            _ => None,
+        }
+    }
+
+    /// Puts a newcomer at the end of the line.
+    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool) -> WaiterId {
+        let state = Standing::InLine(None);
+        let waiter = Waiter { key, terms, tries, overdue: false, waker: None, state, previous: NOBODY, next: NOBODY };
+        let id = self.waiters.insert(waiter);
+        self.append(id);
+        id
+    }
+
+    /// Puts a waiter that is out of the line at its end again.
+    pub(crate) fn reenter(&mut self, id: WaiterId) {
+        self.waiters[id].state = Standing::InLine(None);
+        self.append(id);
+    }
+
+    fn append(&mut self, id: WaiterId) {
+        let line = self.lines.entry(self.waiters[id].key.clone()).or_insert(Line::EMPTY);
+        let last = std::mem::replace(&mut line.last, id);
+        line.length += 1;
+        self.waiting += 1;
+        if last == NOBODY {
+            line.first = id;
+        } else {
+            self.waiters[last].next = id;
+        }
+        self.waiters[id].previous = last;
+        self.waiters[id].next = NOBODY;
+    }
+
+    /// Takes a waiter that is in line out of it, and gives it a new state; its contender is returned. Must be followed by
+    /// [`tidy`](Self::tidy) where nobody else comes to possess or to contend for the key.
+    pub(crate) fn take_out(&mut self, id: WaiterId, state: Standing) -> Option<Contender> {
+        let waiter = &mut self.waiters[id];
+        let Standing::InLine(contender) = &mut waiter.state else { return None };
+        let contender = contender.take();
+        waiter.state = state;
+        let (previous, next) = (waiter.previous, waiter.next);
+        if let Some(line) = self.lines.get_mut(&waiter.key) {
+            line.length -= 1;
+            self.waiting -= 1;
+            if previous == NOBODY {
+                line.first = next;
+            }
+            if next == NOBODY {
+                line.last = previous;
+            }
+        }
+        if previous != NOBODY {
+            self.waiters[previous].next = next;
+        }
+        if next != NOBODY {
+            self.waiters[next].previous = previous;
+        }
+        contender
+    }
+
+    /// Forgets a waiter that is out of the line.
+    pub(crate) fn forget(&mut self, id: WaiterId) -> Waiter {
+        self.waiters.remove(id)
+    }
+
+    pub(crate) fn waiter(&mut self, id: WaiterId) -> &mut Waiter {
+        &mut self.waiters[id]
+    }
+
+    pub(crate) fn get(&mut self, id: WaiterId) -> Option<&mut Waiter> {
+        self.waiters.get_mut(id)
+    }
+
+    /// Every waiter, in an order that a replay repeats.
+    pub(crate) fn ids(&self) -> Vec<WaiterId> {
+        self.waiters.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Says that a tenure possesses the key for the process.
+    pub(crate) fn possess(&mut self, key: &LockKey, tenure: TenureId) {
+        self.lines.entry(key.clone()).or_insert(Line::EMPTY).tenure = Some(tenure);
+    }
+
+    /// Says that a tenure is over; returns whether it possessed the key for the process.
+    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId) -> bool {
+        match self.lines.get_mut(key) {
+            Some(line) if line.tenure == Some(tenure) => {
+                line.tenure = None;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// Removes the line of a key that nobody possesses or wants.
+    pub(crate) fn tidy(&mut self, key: &LockKey) {
+        if self.lines.get(key).is_some_and(|line| line.length == 0 && line.tenure.is_none()) {
+            self.lines.remove(key);
+        }
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.waiters.is_empty()
+    }
+}
+
+impl Line {
+    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, tenure: None };
+}
