@@ -1,0 +1,130 @@
+//! The server's side: what the service does, and which lock each call has.
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use futures_util::stream::{Stream, StreamExt as _};
+use lock_core::{Lease, LockManager};
+use lock_tower::LockLayer;
+use tokio::net::TcpListener;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tonic::transport::{self, Server, server::TcpIncoming};
+use tonic::{Request, Response, Status, Streaming, body::Body};
+
+use crate::proto::inventory_server::{Inventory, InventoryServer};
+use crate::proto::{Delivery, Left, RestockReply, SellReply, SellRequest, WatchRequest};
+use crate::stock::Stock;
+
+/// Serves the shop until `stop` is over, and then until the calls under way have ended.
+pub(crate) async fn serve(
+    listener: TcpListener,
+    stock: Stock,
+    manager: LockManager,
+    stop: impl Future<Output = ()>,
+) -> Result<(), transport::Error> {
+    // Around everything that is added below, so it is the extractor that says which calls have a lock.
+    let per_goods = LockLayer::grpc(manager, key_of).name("inventory").ttl(TTL).wait(WAIT);
+    let closing = watch::Sender::new(false);
+    let service = InventoryServer::new(Shop { stock, closing: closing.clone() });
+    let incoming = TcpIncoming::from(listener);
+    Server::builder()
+        .layer(per_goods)
+        .add_service(service)
+        .serve_with_incoming_shutdown(incoming, async move {
+            stop.await;
+            // A watcher's call would go on for ever, and the server with it.
+            closing.send_replace(true);
+        })
+        .await
+}
+
+/// Finds the key of a call. It has the head only, with the metadata as headers: the message is not there yet.
+///
+/// Watching passes without a lock: it changes nothing, and would keep everybody else out. What names no goods is
+/// refused with INVALID_ARGUMENT.
+fn key_of(call: &http::Request<Body>) -> Result<Option<String>, &'static str> {
+    if call.uri().path() == "/inventory.Inventory/Watch" {
+        return Ok(None);
+    }
+    let goods = call.headers().get("goods-id").and_then(|goods| goods.to_str().ok());
+    let goods = goods.and_then(|goods| goods.parse().ok()).ok_or("the metadata goods-id should be a number")?;
+    Ok(Some(key(goods)))
+}
+
+fn key(goods: u64) -> String {
+    format!("goods:{goods}")
+}
+
+/// What the service knows.
+#[derive(Debug)]
+struct Shop {
+    stock: Stock,
+    /// Whether the server is about to end.
+    closing: watch::Sender<bool>,
+}
+
+#[tonic::async_trait]
+impl Inventory for Shop {
+    async fn sell(&self, request: Request<SellRequest>) -> Result<Response<SellReply>, Status> {
+        let lease = lease(&request)?;
+        let SellRequest { goods, quantity } = request.into_inner();
+        covers(&lease, goods)?;
+        let left = self.stock.read(goods)?;
+        sleep(THINKING).await;
+        let left = left.checked_sub(quantity).ok_or_else(|| Status::failed_precondition("sold out"))?;
+        self.stock.write(goods, left, lease.fencing_token())?;
+        Ok(Response::new(SellReply { left, fencing_token: lease.fencing_token().get() }))
+    }
+
+    type WatchStream = Pin<Box<dyn Stream<Item = Result<Left, Status>> + Send>>;
+
+    async fn watch(&self, request: Request<WatchRequest>) -> Result<Response<Self::WatchStream>, Status> {
+        let mut closing = self.closing.subscribe();
+        let closing = async move { closing.wait_for(|closing| *closing).await.is_ok() };
+        let left = self.stock.watch(request.into_inner().goods).take_until(Box::pin(closing));
+        Ok(Response::new(Box::pin(left.map(|left| Ok(Left { left })))))
+    }
+
+    /// The lease is held until this returns, and renewed for as long as the lorry is being unloaded. Should it be lost
+    /// all the same, this is dropped at an `await`, and the client gets ABORTED.
+    async fn restock(&self, request: Request<Streaming<Delivery>>) -> Result<Response<RestockReply>, Status> {
+        let lease = lease(&request)?;
+        let mut deliveries = request.into_inner();
+        let mut reply = RestockReply::default();
+        while let Some(Delivery { goods, quantity }) = deliveries.message().await? {
+            covers(&lease, goods)?;
+            let left = self.stock.read(goods)?;
+            sleep(THINKING).await;
+            reply.left = left.saturating_add(quantity);
+            reply.delivered = reply.delivered.saturating_add(quantity);
+            self.stock.write(goods, reply.left, lease.fencing_token())?;
+        }
+        Ok(Response::new(reply))
+    }
+}
+
+/// Returns the lease that the layer has put into the extensions of a request.
+fn lease<T>(request: &Request<T>) -> Result<Lease, Status> {
+    let lease = request.extensions().get::<Lease>();
+    lease.cloned().ok_or_else(|| Status::internal("this method is to stand behind a lock"))
+}
+
+/// Refuses a message about other goods than the metadata, and so the lock, is about. Without it a careless client
+/// would change goods that somebody else has locked.
+fn covers(lease: &Lease, goods: u64) -> Result<(), Status> {
+    if lease.key() == key(goods) {
+        Ok(())
+    } else {
+        Err(Status::invalid_argument("the message is about other goods than the metadata goods-id"))
+    }
+}
+
+/// For how long an instance that died keeps others out.
+const TTL: Duration = Duration::from_secs(3);
+
+/// How long a call waits while others have the goods.
+const WAIT: Duration = Duration::from_millis(1500);
+
+/// What lies between reading the stock and writing it.
+const THINKING: Duration = Duration::from_millis(5);
