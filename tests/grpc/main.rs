@@ -1,0 +1,56 @@
+//! The layer in front of a generated gRPC service and around its client, over real sockets.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod cancel;
+mod client;
+mod codes;
+mod redis;
+mod service;
+mod streams;
+mod unary;
+
+/// What `build.rs` made of `calls.proto`.
+#[allow(missing_docs, unnameable_types, unreachable_pub, clippy::missing_errors_doc, reason = "generated")]
+mod proto {
+    tonic::include_proto!("calls");
+}
+
+use std::{future::Future, panic::Location, time::Duration};
+
+use lock_core::LockManager;
+use lock_tests::eventually;
+use lock_tower::{
+    Grpc, LockLayer,
+    key::{Header, header},
+};
+
+/// A layer whose keys are in the metadata.
+fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
+    LockLayer::grpc(manager.clone(), header("key"))
+}
+
+/// Waits for what should come soon, and fails instead of hanging.
+#[track_caller]
+fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let here = Location::caller();
+    async move {
+        match tokio::time::timeout(SOON, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("waited in vain at {here}"),
+        }
+    }
+}
+
+/// Waits for a condition, and fails when it does not come about.
+#[track_caller]
+fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output = ()> {
+    eventually(SOON, what, async move || condition())
+}
+
+/// Waits until nobody holds a key.
+#[track_caller]
+fn until_free(manager: &LockManager, key: &str) -> impl Future<Output = ()> {
+    eventually(SOON, format!("{key:?} is free"), async move || !manager.is_locked(key).await.unwrap())
+}
+
+const SOON: Duration = Duration::from_secs(20);
