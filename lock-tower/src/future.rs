@@ -8,7 +8,10 @@ use std::{
 
 use lock_core::{Acquire, ErrorKind, OnLost};
 use pin_project_lite::pin_project;
-use tokio::{runtime, time::Sleep};
+use tokio::{
+    runtime,
+    time::{Instant, Sleep},
+};
 use tower_service::Service;
 
 use crate::{
@@ -131,6 +134,7 @@ where
                     match acquired {
                         Ok(guard) => {
                             let (mut service, mut request) = call.take().expect("a lease is acquired once");
+                            tell_waited(protocol, &mut request, deadline.as_deref());
                             protocol.attach(&mut request, guard.lease());
                             // The guard is a local until the work is there: a panic of `call` releases it.
                             let work = service.call(request);
@@ -142,7 +146,8 @@ where
                             if let Some(shared) = &asked.lets_through {
                                 shared.count_let_through();
                             }
-                            let (mut service, request) = call.take().expect("a lease is acquired once");
+                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
+                            tell_waited(protocol, &mut request, deadline.as_deref());
                             let work = service.call(request);
                             this.state.set(State::Unlocked { work });
                         }
@@ -172,6 +177,13 @@ where
             (Err(error), _) => Err(protocol.fail(error)),
         })
     }
+}
+
+/// Tells a request whose caller does not wait forever how long its lease has taken.
+fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: &mut Req, deadline: Option<&Sleep>) {
+    let (Some(deadline), Some(at_first)) = (deadline, protocol.time_left(request)) else { return };
+    let left = deadline.deadline().saturating_duration_since(Instant::now());
+    protocol.waited(request, at_first.saturating_sub(left));
 }
 
 impl<S, Req, P, M> fmt::Debug for ResponseFuture<S, Req, P, M>

@@ -1,6 +1,6 @@
 use std::{fmt, sync::Arc, time::Duration};
 
-use http::{HeaderMap, Request, Response};
+use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use lock_core::Lease;
 use tonic::{Code, Status};
@@ -29,9 +29,15 @@ use crate::{
 /// | `INTERNAL` | what [`Http`](crate::Http) answers with 500 |
 ///
 /// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
-/// answer is there in time. The message says what happened without the key, which is in the log. The lease is
-/// released when the method has returned; messages that it streams after that are under the lock with
-/// [`until_body_end`](crate::LockLayer::until_body_end) alone.
+/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service. The message
+/// says what happened without the key, which is in the log.
+///
+/// The lease is released when the method has returned: after the last message of an upload, and *before* the first one
+/// of a download. What a method streams after that, in calls of both ways too, is under the lock with
+/// [`until_body_end`](crate::LockLayer::until_body_end) alone. A call is broken off when its client drops it; of a call
+/// of both ways the client has to drop both halves, as to HTTP/2 it is there while it can send.
+///
+/// On the client's side, lock other keys than the server does: a client would hold what its own call waits for.
 ///
 /// # Examples
 ///
@@ -115,6 +121,12 @@ impl<ReqBody, ResBody: Body + Default, Err> Protocol<Request<ReqBody>, Response<
         Some(left - (left / 20).min(Duration::from_millis(50)))
     }
 
+    fn waited(&self, request: &mut Request<ReqBody>, waited: Duration) {
+        if let Some(timeout) = timeout(request.headers()) {
+            request.headers_mut().insert("grpc-timeout", in_a_header(timeout.saturating_sub(waited)));
+        }
+    }
+
     fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
         response.map(|body| body.hold(hold, lost))
     }
@@ -164,10 +176,24 @@ fn timeout(headers: &HeaderMap) -> Option<Duration> {
     })
 }
 
+/// Writes a `grpc-timeout` in the smallest unit that eight digits allow.
+fn in_a_header(timeout: Duration) -> HeaderValue {
+    let seconds = u128::from(timeout.as_secs());
+    let in_units = [
+        (timeout.as_nanos(), 'n'),
+        (timeout.as_micros(), 'u'),
+        (timeout.as_millis(), 'm'),
+        (seconds, 'S'),
+        (seconds / 60, 'M'),
+        (seconds / 3600, 'H'),
+    ];
+    let written = in_units.into_iter().find(|(number, _)| *number < 100_000_000);
+    let (number, unit) = written.unwrap_or((99_999_999, 'H'));
+    HeaderValue::try_from(format!("{number}{unit}")).expect("digits and a letter")
+}
+
 #[cfg(test)]
 mod tests {
-    use http::HeaderValue;
-
     use super::*;
 
     #[test]
@@ -180,6 +206,13 @@ mod tests {
         assert_eq!(read("5m"), Some(Duration::from_millis(5)));
         assert_eq!(read("6u"), Some(Duration::from_micros(6)));
         assert_eq!(read("99999999n"), Some(Duration::from_nanos(99_999_999)));
+        for written in
+            ["0n", "99999999n", "100000u", "99999999u", "100000m", "99999999m", "100000S", "1666667M", "1666667H"]
+        {
+            let header = in_a_header(read(written).unwrap());
+            assert_eq!(header, written);
+        }
+        assert_eq!(in_a_header(Duration::MAX), "99999999H");
         for wrong in ["", "S", "-1S", "+1S", "1", "123456789S", "1x", "1.5S"] {
             assert_eq!(read(wrong), None, "{wrong:?}");
         }

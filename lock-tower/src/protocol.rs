@@ -98,6 +98,13 @@ pub trait Protocol<Req, Res, Err> {
         None
     }
 
+    /// Tells a request how long it waited, before the service is called; only where it has a
+    /// [`time_left`](Self::time_left), so that the service does not take the whole of it once more. Default: does
+    /// nothing.
+    fn waited(&self, request: &mut Req, waited: Duration) {
+        let _ = (request, waited);
+    }
+
     /// Puts the lease into the response, to be held until its body ends; called only with
     /// [`until_body_end`](crate::LockLayer::until_body_end). Default: releases it.
     fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {

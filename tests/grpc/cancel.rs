@@ -21,7 +21,14 @@ async fn bad_input_73_a_client_that_goes_while_it_waits_gives_up_its_place() {
     let client = client(layer(&manager).max_waiters(1), &floor).await;
     let guard = manager.lock("a").await.unwrap();
     let mut other = client.clone();
-    let waiting = tokio::spawn(async move { other.ask(with_key("a", Order::default())).await });
+    let waiting = tokio::spawn(async move {
+        // Until it does not meet those that look for a place below.
+        while other
+            .ask(with_key("a", Order::default()))
+            .await
+            .is_err_and(|status| status.code() == Code::ResourceExhausted)
+        {}
+    });
     let mut let_in = 0;
     eventually(SOON, "the only place is taken", async || !finds_a_place(&client, &mut let_in).await).await;
     waiting.abort();

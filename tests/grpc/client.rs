@@ -1,9 +1,10 @@
 //! The layer around a channel, on the client's side.
 
-use std::time::Duration;
+use std::{pin::pin, time::Duration};
 
 use lock_core::LockManager;
 use lock_tower::{Grpc, LockLayer, LockService, Mode, key::Header};
+use tokio::time::{Instant, timeout};
 use tonic::{
     Code, Request,
     transport::{Channel, channel::ResponseFuture},
@@ -67,6 +68,27 @@ async fn a_call_s_own_time_out_ends_the_wait_at_the_client() {
     call.set_timeout(Duration::from_millis(100));
     assert_eq!(soon(client.ask(call)).await.unwrap_err().code(), Code::DeadlineExceeded);
     assert_eq!(floor.begun(), 0);
+}
+
+#[tokio::test]
+async fn the_server_is_given_what_the_wait_has_left_of_the_call_s_time_out() {
+    let (manager, floor) = (LockManager::in_memory(), Floor::default());
+    let mut client = client(layer(&manager), &floor).await;
+    let guard = manager.lock("a").await.unwrap();
+    let begun = Instant::now();
+    let mut call = with_key("a", Order::default());
+    call.set_timeout(Duration::from_secs(60));
+    let mut call = pin!(client.ask(call));
+    // Nobody else can end its wait, so that it waits for all of this time.
+    assert!(timeout(Duration::from_millis(50), &mut call).await.is_err());
+    guard.release().await.unwrap();
+    let timeout = soon(call).await.unwrap().into_inner().grpc_timeout;
+    let left = timeout.strip_suffix('u').and_then(|left| left.parse().ok()).map(Duration::from_micros).unwrap();
+    let (most, least) = (Duration::from_millis(59_950), Duration::from_secs(60).saturating_sub(begun.elapsed()));
+    assert!(
+        least <= left + Duration::from_millis(1) && left <= most,
+        "{timeout} is not between {least:?} and {most:?}"
+    );
 }
 
 #[tokio::test]

@@ -120,10 +120,12 @@ impl Calls for Floor {
     async fn ask(&self, request: Request<Order>) -> Result<Response<Reply>, Status> {
         let _inside = self.enter();
         let lease = lease(&request);
+        let grpc_timeout = request.metadata().get("grpc-timeout").map(|timeout| timeout.to_str().unwrap().to_owned());
+        let grpc_timeout = grpc_timeout.unwrap_or_default();
         // Others have the chance to come in between.
         tokio::task::yield_now().await;
         match request.into_inner().end() {
-            End::Answer => Ok(Response::new(reply(lease.as_ref(), 1))),
+            End::Answer => Ok(Response::new(Reply { grpc_timeout, ..reply(lease.as_ref(), 1) })),
             End::Hang => pending().await,
             End::Fail => Err(failure()),
         }
@@ -193,6 +195,7 @@ fn reply(lease: Option<&Lease>, number: u32) -> Reply {
         fencing_token: lease.fencing_token().get(),
         remaining_ms: lease.remaining().as_millis().try_into().unwrap(),
         number,
+        ..Reply::default()
     }
 }
 
