@@ -42,7 +42,7 @@ pin_project! {
             last: Last<B::Data>,
         },
         Refusal {
-            // None once it has been read.
+            // None once it has been read, or if there is none.
             text: Option<Bytes>,
         },
     }
@@ -63,7 +63,7 @@ impl<B: Body> ResponseBody<B> {
     }
 
     pub(crate) fn refusal(text: Bytes) -> Self {
-        Self { inner: Inner::Refusal { text: Some(text) } }
+        Self { inner: Inner::Refusal { text: (!text.is_empty()).then_some(text) } }
     }
 
     /// Keeps the lease in a body of the service, unless that has nothing to come.

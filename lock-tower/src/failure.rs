@@ -1,12 +1,13 @@
 //! What a refusal becomes.
 
-use std::{error::Error, fmt::Write as _};
+use std::{error::Error, fmt::Write as _, sync::Arc};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
+use http_body::Body;
 use lock_core::{Argument, ErrorKind};
 
-use crate::{key::Misplaced, protocol::Refusal};
+use crate::{body::ResponseBody, key::Mistake, protocol::Refusal};
 
 /// What a client is to do about a refusal; each protocol has its own codes for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,10 +23,41 @@ pub(crate) enum Verdict {
     Misconfigured,
 }
 
+/// The user's function that replaces the answer to a refusal, if there is one.
+pub(crate) struct Answer<A>(Option<Replace<A>>);
+
+type Replace<A> = Arc<dyn Fn(&Refusal, A) -> A + Send + Sync>;
+
+impl<A> Answer<A> {
+    pub(crate) fn with(replace: impl Fn(&Refusal, A) -> A + Send + Sync + 'static) -> Self {
+        Self(Some(Arc::new(replace)))
+    }
+
+    pub(crate) fn give(&self, refusal: &Refusal, answer: A) -> A {
+        match &self.0 {
+            Some(replace) => replace(refusal, answer),
+            None => answer,
+        }
+    }
+}
+
+impl<A> Clone for Answer<A> {
+    fn clone(&self) -> Self {
+        Self(self.0.clone())
+    }
+}
+
+impl<A> Default for Answer<A> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
 impl Refusal {
     pub(crate) fn verdict(&self) -> Verdict {
         let (error, tried_once) = match self {
-            Self::Key(error) if error.is::<Misplaced>() => return Verdict::Misconfigured,
+            Self::Key(error) if error.is::<Mistake>() => return Verdict::Misconfigured,
+            Self::Misconfigured(_) => return Verdict::Misconfigured,
             Self::Key(_) => return Verdict::BadKey,
             Self::Overloaded(_) => return Verdict::Overloaded,
             Self::OutOfTime(_) => return Verdict::OutOfTime,
@@ -60,17 +92,18 @@ impl Refusal {
         .to_owned()
     }
 
-    /// The error of the lock, for the extensions of the answer.
-    pub(crate) fn lock_error(&self) -> Option<lock_core::Error> {
-        match self {
-            Self::NotAcquired { error, .. } | Self::Lost(error) => Some(error.clone()),
-            _ => None,
+    /// Sends an answer out, with the error of the lock in its extensions.
+    pub(crate) fn respond<B: Body>(self, mut response: Response<Bytes>) -> Response<ResponseBody<B>> {
+        if let Self::NotAcquired { error, .. } | Self::Lost(error) = self {
+            response.extensions_mut().insert(error);
         }
+        response.map(ResponseBody::refusal)
     }
 
     pub(crate) fn log(&self, status_code: u16) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
+            Self::Misconfigured(error) => (error as _, "a request was refused, as every other"),
             Self::NotAcquired { error, .. } => (error as _, "a request did not get its lock"),
             Self::Overloaded(error) => (error as _, "a request did not get its lock"),
             Self::OutOfTime(error) => (error as _, "a request did not get its lock"),

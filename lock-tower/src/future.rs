@@ -36,6 +36,8 @@ pin_project! {
         #[pin]
         state: State<S, Req, M>,
         protocol: P,
+        // What the layer is called in the log.
+        name: &'static str,
     }
 }
 
@@ -86,7 +88,14 @@ where
     S: Service<Req>,
     M: Mode<S::Future>,
 {
-    pub(crate) fn acquiring(acquire: Acquire, asked: Asked, ready: S, request: Req, protocol: P) -> Self
+    pub(crate) fn acquiring(
+        acquire: Acquire,
+        asked: Asked,
+        ready: S,
+        request: Req,
+        protocol: P,
+        name: &'static str,
+    ) -> Self
     where
         P: Protocol<Req, S::Response, S::Error>,
     {
@@ -94,15 +103,15 @@ where
         // Outside a runtime there is no timer, and no lease either.
         let time_left = time_left.filter(|_| runtime::Handle::try_current().is_ok());
         let deadline = time_left.map(|left| Box::pin(tokio::time::sleep(left)));
-        Self { state: State::Acquiring { acquire, asked, deadline, call: Some((ready, request)) }, protocol }
+        Self { state: State::Acquiring { acquire, asked, deadline, call: Some((ready, request)) }, protocol, name }
     }
 
-    pub(crate) fn unlocked(work: S::Future, protocol: P) -> Self {
-        Self { state: State::Unlocked { work }, protocol }
+    pub(crate) fn unlocked(work: S::Future, protocol: P, name: &'static str) -> Self {
+        Self { state: State::Unlocked { work }, protocol, name }
     }
 
-    pub(crate) fn refusing(refusal: Refusal, protocol: P) -> Self {
-        Self { state: State::Refusing { refusal: Some(refusal) }, protocol }
+    pub(crate) fn refusing(refusal: Refusal, protocol: P, name: &'static str) -> Self {
+        Self { state: State::Refusing { refusal: Some(refusal) }, protocol, name }
     }
 }
 
@@ -116,7 +125,7 @@ where
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let protocol = this.protocol;
+        let (protocol, name) = (this.protocol, *this.name);
         let (outcome, hold) = loop {
             match this.state.as_mut().project() {
                 StateProj::Acquiring { acquire, asked, deadline, call } => {
@@ -142,7 +151,7 @@ where
                             this.state.set(State::Working { work });
                         }
                         Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
-                            tracing::warn!(%error, "a request goes through without its lock");
+                            tracing::warn!(%error, lock = name, "a request goes through without its lock");
                             if let Some(shared) = &asked.lets_through {
                                 shared.count_let_through();
                             }
@@ -165,7 +174,9 @@ where
                 StateProj::Refusing { refusal } => {
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
-                    return Poll::Ready(protocol.refuse(refusal));
+                    // What the protocol logs about it names the layer.
+                    let span = tracing::error_span!("lock.refuse", lock = name);
+                    return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));
                 }
                 StateProj::Finished => panic!("`ResponseFuture` polled after completion"),
             }

@@ -1,4 +1,4 @@
-use std::{fmt, sync::Arc, time::Duration};
+use std::{fmt, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
@@ -8,7 +8,7 @@ use tonic::{Code, Status};
 use crate::{
     BoxError,
     body::ResponseBody,
-    failure::Verdict,
+    failure::{Answer, Verdict},
     mode::Hold,
     protocol::{Protocol, Refusal},
 };
@@ -42,21 +42,26 @@ use crate::{
 /// # Examples
 ///
 /// ```
-/// use lock_core::LockManager;
+/// use lock_core::{Lease, LockManager};
 /// use lock_tower::{LockLayer, key::header};
 /// use std::time::Duration;
+/// use tonic::{Request, Response, Status, transport::Server};
+///
+/// /// A method of a service.
+/// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
+///     let lease = request.extensions().get::<Lease>().ok_or_else(|| Status::internal("there is no lock"))?;
+///     Ok(Response::new(lease.fencing_token().get()))
+/// }
 ///
 /// // The metadata of a call are headers.
 /// let per_account = LockLayer::grpc(LockManager::in_memory(), header("x-account")).wait(Duration::from_secs(2));
-/// // tonic::transport::Server::builder().layer(per_account).add_service(..)
-/// # let _ = per_account;
+/// let server = Server::builder().layer(per_account); // and .add_service(..)
+/// # let _ = (server, charge);
 /// ```
 #[derive(Clone, Default)]
 pub struct Grpc {
-    answer: Option<Answer>,
+    answer: Answer<Status>,
 }
-
-type Answer = Arc<dyn Fn(&Refusal, Status) -> Status + Send + Sync>;
 
 impl Grpc {
     /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
@@ -82,12 +87,14 @@ impl Grpc {
     where
         F: Fn(&Refusal, Status) -> Status + Send + Sync + 'static,
     {
-        self.answer = Some(Arc::new(answer));
+        self.answer = Answer::with(answer);
         self
     }
 }
 
-impl<ReqBody, ResBody: Body + Default, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Grpc {
+impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Grpc {
+    const HOLDS_BODIES: bool = true;
+
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Err;
 
@@ -104,16 +111,10 @@ impl<ReqBody, ResBody: Body + Default, Err> Protocol<Request<ReqBody>, Response<
     }
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        let mut status = Status::new(code(refusal.verdict()), refusal.detail());
+        let status = Status::new(code(refusal.verdict()), refusal.detail());
         refusal.log(200);
-        if let Some(answer) = &self.answer {
-            status = answer(&refusal, status);
-        }
-        let mut response = status.into_http();
-        if let Some(error) = refusal.lock_error() {
-            response.extensions_mut().insert(error);
-        }
-        Ok(response)
+        let status = self.answer.give(&refusal, status);
+        Ok(refusal.respond(status.into_http()))
     }
 
     fn time_left(&self, request: &Request<ReqBody>) -> Option<Duration> {

@@ -7,6 +7,7 @@ use lock_core::Lease;
 
 use crate::{
     body::ResponseBody,
+    failure::Answer,
     mode::Hold,
     protocol::{Protocol, Refusal},
 };
@@ -38,10 +39,8 @@ use crate::{
 #[derive(Clone, Default)]
 pub struct Http {
     methods: Methods,
-    answer: Option<Answer>,
+    answer: Answer<Response<Bytes>>,
 }
-
-type Answer = Arc<dyn Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync>;
 
 /// Which methods are locked.
 #[derive(Clone, Debug, Default)]
@@ -54,7 +53,8 @@ enum Methods {
 }
 
 impl Http {
-    /// Locks requests of these methods only. Default: all but GET, HEAD and OPTIONS.
+    /// Locks requests of these methods only. Default: all but GET, HEAD and OPTIONS. See
+    /// [`LockLayer::methods`](crate::LockLayer::methods), which refuses a list without a method; here it locks nothing.
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = Methods::These(methods.into_iter().collect());
@@ -91,12 +91,14 @@ impl Http {
     where
         F: Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
     {
-        self.answer = Some(Arc::new(answer));
+        self.answer = Answer::with(answer);
         self
     }
 }
 
 impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Http {
+    const HOLDS_BODIES: bool = true;
+
     type Response = Response<ResponseBody<ResBody>>;
     type Error = Err;
 
@@ -113,15 +115,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     }
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        let mut response = refusal.to_problem();
-        refusal.log(response.status().as_u16());
-        if let Some(answer) = &self.answer {
-            response = answer(&refusal, response);
-        }
-        if let Some(error) = refusal.lock_error() {
-            response.extensions_mut().insert(error);
-        }
-        Ok(response.map(ResponseBody::refusal))
+        let problem = refusal.to_problem();
+        refusal.log(problem.status().as_u16());
+        let answer = self.answer.give(&refusal, problem);
+        Ok(refusal.respond(answer))
     }
 
     fn applies(&self, request: &Request<ReqBody>) -> bool {

@@ -26,7 +26,7 @@ pub use self::axum::{PathParam, path_param};
 #[cfg(feature = "http")]
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
 #[cfg(feature = "http")]
-pub(crate) use self::ready::Misplaced;
+pub(crate) use self::ready::Mistake;
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
 pub use self::ready::{Fixed, Joined, fixed, joined};

@@ -9,11 +9,12 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockManager, LockRequest, OnLost};
+use lock_core::{LockManager, LockRequest, MAX_TTL, MIN_TTL, OnLost};
 use tower_layer::Layer;
 
 use crate::{
     admission::{Admission, Limits, Overloaded, Place},
+    misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::Plain,
     service::LockService,
@@ -40,6 +41,8 @@ struct Options {
     on_lost: OnLost,
     on_backend_error: OnBackendError,
     limits: Limits,
+    /// Whether the protocol was told to lock requests of no method at all.
+    locks_nothing: bool,
     name: &'static str,
     /// Where in the user's code the layer was made.
     made_at: &'static Location<'static>,
@@ -51,6 +54,30 @@ pub(crate) struct Shared {
     admission: Arc<Admission>,
     /// Requests that went through without a lock as the backend did not answer.
     let_through: AtomicU64,
+}
+
+impl Options {
+    /// What can never work about them, and what to do about it.
+    fn problem(&self) -> Option<String> {
+        let Self { ttl, max_hold, limits, locks_nothing, .. } = self;
+        match ttl {
+            Some(ttl) if *ttl < MIN_TTL => {
+                return Some(format!("a ttl of {ttl:?} is below {MIN_TTL:?}, the least; 10 s is usual"));
+            }
+            Some(ttl) if *ttl > MAX_TTL => return Some(format!("a ttl of {ttl:?} is above 100 years, the most")),
+            _ => {}
+        }
+        let problem = if max_hold.is_some_and(|most| most.is_zero()) {
+            "a `max_hold` of zero leaves no time to work; leave it out for no bound"
+        } else if limits.in_all == Some(0) || limits.per_key == Some(0) {
+            "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
+        } else if *locks_nothing {
+            "there are no methods to lock, so nothing would be; name some, or leave the layer out"
+        } else {
+            return None;
+        };
+        Some(problem.to_owned())
+    }
 }
 
 impl Shared {
@@ -98,7 +125,7 @@ impl<K> LockLayer<K, crate::Http> {
 
 #[cfg(feature = "http")]
 impl<K, M> LockLayer<K, crate::Http, M> {
-    /// Locks requests of these methods only. Default: all but GET, HEAD and OPTIONS.
+    /// Locks requests of these methods only; at least one. Default: all but GET, HEAD and OPTIONS.
     ///
     /// # Examples
     ///
@@ -112,6 +139,8 @@ impl<K, M> LockLayer<K, crate::Http, M> {
     /// ```
     #[must_use]
     pub fn methods(mut self, methods: impl IntoIterator<Item = http::Method>) -> Self {
+        let mut methods = methods.into_iter().peekable();
+        self.options.locks_nothing = methods.peek().is_none();
         self.protocol = self.protocol.methods(methods);
         self
     }
@@ -119,6 +148,7 @@ impl<K, M> LockLayer<K, crate::Http, M> {
     /// Locks requests of every method, GET, HEAD and OPTIONS included.
     #[must_use]
     pub fn all_methods(mut self) -> Self {
+        self.options.locks_nothing = false;
         self.protocol = self.protocol.all_methods();
         self
     }
@@ -173,6 +203,7 @@ impl<K, P> LockLayer<K, P> {
             on_lost: OnLost::default(),
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
+            locks_nothing: false,
             name: "",
             made_at: Location::caller(),
         };
@@ -182,13 +213,18 @@ impl<K, P> LockLayer<K, P> {
     /// Holds the lease until the body of the response has ended or was dropped, and not only until its head is there:
     /// for a service that streams what the lock protects.
     ///
-    /// A client that reads slowly keeps the key for as long as it likes, which is why it is not the default; set
-    /// [`max_hold`](Self::max_hold). When the lease is lost the body ends with an error (in gRPC with the status
-    /// ABORTED), unless [`on_lost`](Self::on_lost) says otherwise. A response without a body, a 101 among them,
-    /// releases at once. What the body asks for while it is read is not recognised as `WouldDeadlock`.
+    /// A response without a body, to HEAD and a 101 among them, releases at once. When the client hangs up or cancels,
+    /// the body is dropped and the key free. When the lease is lost the body ends with an error (in gRPC with the status
+    /// ABORTED), unless [`on_lost`](Self::on_lost) says otherwise.
     ///
-    /// It works where the protocol can do it: [`Http`](crate::Http) and [`Grpc`](crate::Grpc). The futures of the
-    /// service have to be `Send + 'static`.
+    /// **A client that reads slowly, or not at all, keeps the key for as long as it likes**, because its lease is
+    /// renewed; that is why this is not the default. Set [`max_hold`](Self::max_hold): it frees the key on time, and the
+    /// client sees the body broken off when it reads on. Until then the server keeps the body and what was already sent.
+    ///
+    /// What the body asks for while it is read is not recognised as `WouldDeadlock`.
+    ///
+    /// Only protocols can do it that know bodies: `Http`, `Grpc`, or one of your own; with another it does not compile.
+    /// The futures of the service have to be `Send + 'static`.
     #[must_use]
     pub fn until_body_end(self) -> LockLayer<K, P, UntilBodyEnd> {
         self.into_mode()
@@ -215,7 +251,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// is 10 s unless it was changed.
     ///
     /// The lease is renewed until the service has answered, however long that takes; see
-    /// [`LockRequest::ttl`]. A ttl out of range shows in each request that is refused.
+    /// [`LockRequest::ttl`]. With a ttl out of range every request is refused; see [`check`](Self::check).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
@@ -243,7 +279,17 @@ impl<K, P, M> LockLayer<K, P, M> {
         self.wait(Duration::ZERO)
     }
 
-    /// Names the layer in metrics and spans, where a name per key would be too many. Default: empty.
+    /// Names the layer in metrics, spans and log lines (`lock`), where a name per key would be too many. Default: empty.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::fixed};
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), fixed("stock")).name("stock");
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn name(mut self, name: &'static str) -> Self {
         self.options.name = name;
@@ -251,6 +297,17 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`], it is dropped.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::{LockManager, OnLost};
+    /// use lock_tower::{LockLayer, key::fixed};
+    ///
+    /// // What it pays out cannot be taken back: it goes on to its end, and then the answer is the error all the same.
+    /// let payout = LockLayer::new(LockManager::in_memory(), fixed("payout")).on_lost(OnLost::Finish);
+    /// # let _ = payout;
+    /// ```
     #[must_use]
     pub fn on_lost(mut self, policy: OnLost) -> Self {
         self.options.on_lost = policy;
@@ -301,6 +358,38 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
+    /// Checks the options, for a service that would rather not start than refuse every request.
+    ///
+    /// A layer that fails the check refuses each request, of whatever method, and calls no service: in HTTP with 500,
+    /// in gRPC with INTERNAL. It says so in the log as soon as it is put around a service, too.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, and no methods
+    /// to lock. What is wrong with the manager shows when that is built.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::fixed};
+    /// use std::time::Duration;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), fixed("stock")).name("stock");
+    /// layer.check()?;
+    /// let error = layer.ttl(Duration::from_millis(3)).check().err().ok_or("3 ms would do")?;
+    /// assert!(error.to_string().contains(r#"lock layer "stock""#));
+    /// assert!(error.to_string().contains("a ttl of 3ms is below 10ms"));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check(&self) -> Result<(), Misconfigured> {
+        let Options { name, made_at, .. } = self.options;
+        self.options.problem().map_or(Ok(()), |problem| Err(Misconfigured { name, made_at, problem }))
+    }
+
+    pub(crate) fn name_of(&self) -> &'static str {
+        self.options.name
+    }
+
     pub(crate) fn request(&self, key: &str) -> LockRequest {
         let Options { ttl, wait, max_hold, name, made_at, .. } = self.options;
         let mut request = self.manager.lock(key).label(name).asked_at(made_at);
@@ -334,6 +423,9 @@ impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
     type Service = LockService<S, K, P, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        if let Err(error) = self.check() {
+            tracing::error!(%error, lock = self.options.name, "every request will be refused");
+        }
         LockService::new(inner, self.clone())
     }
 }

@@ -111,6 +111,40 @@
 //! # #[cfg(not(feature = "axum"))] fn main() {}
 //! ```
 //!
+//! Where only some requests want a lock:
+//!
+//! ```
+//! # #[cfg(feature = "http")]
+//! # fn main() {
+//! use http::Method;
+//! use lock_core::LockManager;
+//! use lock_tower::{LockLayer, key::header};
+//!
+//! // Clients that send no key take their chance; one that is sent must be usable.
+//! let layer = LockLayer::http(LockManager::in_memory(), header("idempotency-key").optional())
+//!     .methods([Method::POST, Method::PATCH]);
+//! # let _ = layer;
+//! # }
+//! # #[cfg(not(feature = "http"))] fn main() {}
+//! ```
+//!
+//! # gRPC
+//!
+//! The same in front of tonic's services, or around a channel (feature `grpc`):
+//!
+//! ```
+//! # #[cfg(feature = "grpc")]
+//! # fn main() {
+//! use lock_core::LockManager;
+//! use lock_tower::{LockLayer, key::header};
+//! use tonic::transport::Server;
+//!
+//! let server = Server::builder().layer(LockLayer::grpc(LockManager::in_memory(), header("x-account")));
+//! # let _ = server;
+//! # }
+//! # #[cfg(not(feature = "grpc"))] fn main() {}
+//! ```
+//!
 //! # How long a lease is held
 //!
 //! Until the service has answered. [`until_body_end`](LockLayer::until_body_end) holds it until the body of the
@@ -137,15 +171,16 @@
 //!    through without a lock. Only a `None` lets it through.
 //! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
-//! 3. The service is called, with the lease in the request where the protocol has a place for it ([`Http`]).
+//! 3. The service is called, with the lease in the request where the protocol has a place for it (`Http`, `Grpc`).
 //! 4. The lease is released, and then the response goes out. Should the lease have been lost, the work is dropped
 //!    where it stands, and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
 //!
 //! When the backend does not answer the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
-//! [`LockLayer::new`] answers with errors ([`Plain`]), [`LockLayer::http`] with responses ([`Http`] has the table of
-//! status codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has theirs), and a [`Protocol`] of your own with whatever it likes.
+//! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (`Http` has the table of status
+//! codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has theirs), and a [`Protocol`] of your own with whatever
+//! it likes.
 //!
 //! # Where in the stack
 //!
@@ -159,12 +194,19 @@
 //!   between them: what a service hands to a task of its own (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
 //!
+//! # What it shows
+//!
+//! Metrics (lock-core's feature `metrics`), the span `lock.acquire` and the layer's own log lines have the
+//! [`name`](LockLayer::name) of the layer in their field `lock`. A request that is refused gets one line: an error where
+//! the service has to be repaired, a warning where the backend or the limits are at fault, and a debug line where the
+//! key was merely busy or unusable. [`let_through`](LockLayer::let_through) counts requests without a lock.
+//!
 //! # When not to use it
 //!
 //! Where the key is in the body of the request, lock in the handler, with [`lock_core`] or the attribute
 //! `#[distributed_lock]`: a layer sees the head. Where the response is streamed after the handler has returned, the
-//! stream is outside the lock, unless [`until_body_end`](LockLayer::until_body_end) is set. And where two requests must never *both* take effect, one after the other included,
-//! they need to be idempotent; a lock only keeps them apart.
+//! stream is outside the lock, unless [`until_body_end`](LockLayer::until_body_end) is set. And where two requests must
+//! never *both* take effect, one after the other included, they need to be idempotent; a lock only keeps them apart.
 //!
 //! # Features
 //!
@@ -190,6 +232,7 @@ mod held;
 mod http;
 pub mod key;
 mod layer;
+mod misconfigured;
 mod mode;
 mod protocol;
 mod service;
@@ -203,6 +246,7 @@ pub use crate::{
     future::ResponseFuture,
     key::{Choice, IntoChoice, KeyExtractor},
     layer::{LockLayer, OnBackendError},
+    misconfigured::Misconfigured,
     mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
     protocol::{OutOfTime, Plain, Protocol, Refusal},
     service::LockService,

@@ -2,13 +2,13 @@ use std::{error, fmt, time::Duration};
 
 use lock_core::{Error, Lease};
 
-use crate::{BoxError, admission::Overloaded, mode::Hold};
+use crate::{BoxError, admission::Overloaded, misconfigured::Misconfigured, mode::Hold};
 
 /// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
 ///
-/// [`Plain`] knows nothing of requests and answers with errors; [`Http`](crate::Http) answers with responses. Make one
-/// of your own where the service should see its lease in a request of another type, or where refusals have a form of
-/// their own, and give it to [`LockLayer::with_protocol`](crate::LockLayer::with_protocol).
+/// [`Plain`] knows nothing of requests and answers with errors; `Http` and `Grpc` answer with responses. Make one of
+/// your own where the service should see its lease in a request of another type, or where refusals have a form of their
+/// own, and give it to [`LockLayer::with_protocol`](crate::LockLayer::with_protocol).
 ///
 /// # Examples
 ///
@@ -65,6 +65,10 @@ use crate::{BoxError, admission::Overloaded, mode::Hold};
     note = "`Plain` wants an error that converts into a boxed one; `Http` wants `http::Request` and `http::Response`"
 )]
 pub trait Protocol<Req, Res, Err> {
+    /// Whether [`hold`](Self::hold) keeps a lease in a body. Where it is false,
+    /// [`until_body_end`](crate::LockLayer::until_body_end) does not compile. Default: false.
+    const HOLDS_BODIES: bool = false;
+
     /// What the locked service answers.
     type Response;
     /// What the locked service fails with.
@@ -106,7 +110,8 @@ pub trait Protocol<Req, Res, Err> {
     }
 
     /// Puts the lease into the response, to be held until its body ends; called only with
-    /// [`until_body_end`](crate::LockLayer::until_body_end). Default: releases it.
+    /// [`until_body_end`](crate::LockLayer::until_body_end), and only where [`HOLDS_BODIES`](Self::HOLDS_BODIES) is true.
+    /// Default: releases it.
     fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
         drop(hold);
         response
@@ -120,6 +125,8 @@ pub trait Protocol<Req, Res, Err> {
 pub enum Refusal {
     /// The [`KeyExtractor`](crate::KeyExtractor) refused the request. The service was not called.
     Key(BoxError),
+    /// The layer has options with which it can never work. The service was not called.
+    Misconfigured(Misconfigured),
     /// The lease could not be acquired. The service was not called.
     #[non_exhaustive]
     NotAcquired {
@@ -137,11 +144,13 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// Returns the error inside: a boxed [`lock_core::Error`], or that of the [`KeyExtractor`](crate::KeyExtractor).
+    /// Returns the error inside: a boxed [`lock_core::Error`], that of the [`KeyExtractor`](crate::KeyExtractor), or one
+    /// of [`Misconfigured`], [`Overloaded`] and [`OutOfTime`].
     #[must_use]
     pub fn into_error(self) -> BoxError {
         match self {
             Self::Key(error) => error,
+            Self::Misconfigured(error) => error.into(),
             Self::NotAcquired { error, .. } | Self::Lost(error) => error.into(),
             Self::Overloaded(error) => error.into(),
             Self::OutOfTime(error) => error.into(),

@@ -79,9 +79,21 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
+        const {
+            assert!(
+                P::HOLDS_BODIES || !M::HOLDS_BODIES,
+                "`until_body_end` needs a protocol that can hold a lease in a body: `LockLayer::http`, `LockLayer::grpc`, \
+                 or one of your own with `Protocol::hold` and `Protocol::HOLDS_BODIES`"
+            );
+        }
         let protocol = self.lock.protocol.clone();
+        let name = self.lock.name_of();
+        if let Err(error) = self.lock.check() {
+            drop(self.take_ready());
+            return ResponseFuture::refusing(Refusal::Misconfigured(error), protocol, name);
+        }
         if !protocol.applies(&request) {
-            return ResponseFuture::unlocked(self.inner.call(request), protocol);
+            return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
         }
         let refusal = match self.lock.key.extract(&request) {
             Choice::Lock(key) => match self.lock.admit(&key) {
@@ -94,15 +106,15 @@ where
                         place,
                     };
                     let ready = self.take_ready();
-                    return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol);
+                    return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol, name);
                 }
                 Err(error) => Refusal::Overloaded(error),
             },
-            Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol),
+            Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol, name),
             Choice::Refuse(error) => Refusal::Key(error),
         };
         // What readiness reserved must not wait for a next request that may never come.
         drop(self.take_ready());
-        ResponseFuture::refusing(refusal, protocol)
+        ResponseFuture::refusing(refusal, protocol, name)
     }
 }

@@ -8,7 +8,7 @@ use ::axum::extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsR
 use ::http::Request;
 
 use super::{
-    Choice, KeyExtractor, Misplaced,
+    Choice, KeyExtractor, Mistake,
     ready::{Absent, Find, Optional, choice},
 };
 
@@ -67,14 +67,14 @@ impl<B> Find<Request<B>> for PathParam {
                     "the path parameter {name} is not known before the request is routed; add the layer with \
                      `Router::route_layer`"
                 );
-                return Err(Absent::Unusable(Misplaced(remedy).into()));
+                return Err(Absent::Unusable(Mistake(remedy).into()));
             }
         };
         match params.iter().find(|(found, _)| *found == name) {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
             Some((_, value)) => Ok(value.to_owned()),
             None => Err(Absent::Missing(
-                Misplaced(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
+                Mistake(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
             )),
         }
     }

@@ -1,11 +1,13 @@
-#[cfg(feature = "http")]
 use std::{error::Error, fmt};
+
+use lock_core::MAX_KEY_BYTES;
 
 use super::{Choice, KeyExtractor};
 #[cfg(feature = "http")]
 use crate::BoxError;
 
-/// Takes the same key for every request.
+/// Takes the same key for every request. One that is empty or longer than 1,024 bytes is a mistake of the service: each
+/// request is refused with 500, and the log says why.
 ///
 /// # Examples
 ///
@@ -29,7 +31,13 @@ pub struct Fixed {
 
 impl<Req> KeyExtractor<Req> for Fixed {
     fn extract(&self, _request: &Req) -> Choice {
-        Choice::Lock(self.key.to_owned())
+        if (1..=MAX_KEY_BYTES).contains(&self.key.len()) {
+            Choice::Lock(self.key.to_owned())
+        } else {
+            let length = self.key.len();
+            let mistake = format!("the fixed key of {length} bytes is no key; one has 1 to {MAX_KEY_BYTES} bytes");
+            Choice::Refuse(Mistake(mistake).into())
+        }
     }
 }
 
@@ -149,17 +157,14 @@ pub(super) fn choice(found: Result<String, Absent>) -> Choice {
     }
 }
 
-/// The layer is in the wrong place: the service's fault, not the client's.
-#[cfg(feature = "http")]
+/// The layer was given a key that cannot work where it is: a mistake in the service, not in the request.
 #[derive(Debug)]
-pub(crate) struct Misplaced(pub(crate) String);
+pub(crate) struct Mistake(pub(crate) String);
 
-#[cfg(feature = "http")]
-impl fmt::Display for Misplaced {
+impl fmt::Display for Mistake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.0)
     }
 }
 
-#[cfg(feature = "http")]
-impl Error for Misplaced {}
+impl Error for Mistake {}
