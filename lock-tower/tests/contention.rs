@@ -7,7 +7,7 @@ use std::{borrow::Cow, pin::pin, time::Duration};
 
 use lock_core::{ErrorKind, Lease, LockManager, LossReason};
 use lock_tower::{BoxError, Choice, KeyExtractor, LockLayer, Plain, Protocol, Refusal};
-use support::{Floor, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
+use support::{Floor, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -18,6 +18,7 @@ fn key(request: &u64) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_one_key_are_served_one_at_a_time() {
+    let _limit = limit();
     let floor = Floor::default();
     let service = LockLayer::new(LockManager::in_memory(), key).layer(works(&floor));
     let (first, second) = tokio::join!(service.clone().oneshot(1), service.clone().oneshot(1));
@@ -27,6 +28,7 @@ async fn requests_of_one_key_are_served_one_at_a_time() {
 
 #[tokio::test(start_paused = true)]
 async fn requests_of_different_keys_do_not_wait_for_each_other() {
+    let _limit = limit();
     let floor = Floor::default();
     let service = LockLayer::new(LockManager::in_memory(), key).wait(Duration::ZERO).layer(works(&floor));
     let (first, second) = tokio::join!(service.clone().oneshot(1), service.clone().oneshot(2));
@@ -36,6 +38,7 @@ async fn requests_of_different_keys_do_not_wait_for_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn the_key_is_held_while_the_service_works_and_free_when_it_has_answered() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let mut work = pin!(LockLayer::new(manager.clone(), key).layer(works(&floor)).oneshot(1));
@@ -49,6 +52,7 @@ async fn the_key_is_held_while_the_service_works_and_free_when_it_has_answered()
 
 #[tokio::test(start_paused = true)]
 async fn other_ways_to_the_key_are_excluded_too() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let guard = manager.lock("goods:1").await.unwrap();
@@ -62,6 +66,7 @@ async fn other_ways_to_the_key_are_excluded_too() {
 
 #[tokio::test(start_paused = true)]
 async fn whatever_an_extractor_may_return_is_a_key() {
+    let _limit = limit();
     async fn held<K: KeyExtractor<u64>>(extractor: K) -> bool {
         let manager = LockManager::in_memory();
         let floor = Floor::default();
@@ -84,6 +89,7 @@ async fn whatever_an_extractor_may_return_is_a_key() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_does_not_reach_the_service() {
+    let _limit = limit();
     #[derive(Debug, PartialEq)]
     struct NoGoods;
 
@@ -104,6 +110,7 @@ async fn a_refused_request_does_not_reach_the_service() {
 
 #[tokio::test(start_paused = true)]
 async fn what_the_layer_was_told_goes_into_each_request() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let (leases, mut seen) = tokio::sync::mpsc::unbounded_channel();
     let reports = Reports(leases);
@@ -129,6 +136,7 @@ async fn what_the_layer_was_told_goes_into_each_request() {
 
 #[tokio::test(start_paused = true)]
 async fn the_lease_is_renewed_for_as_long_as_the_service_works() {
+    let _limit = limit();
     let floor = Floor::default();
     let layer = LockLayer::new(LockManager::in_memory(), key).ttl(SECOND).wait(SECOND * 600);
     let service = layer.layer(works_for(&floor, SECOND * 60));
@@ -140,6 +148,7 @@ async fn the_lease_is_renewed_for_as_long_as_the_service_works() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_73_a_dropped_response_stops_the_work_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let service = LockLayer::new(manager.clone(), key).layer(works_forever(&floor));
@@ -159,6 +168,7 @@ async fn bad_input_73_a_dropped_response_stops_the_work_and_frees_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_74_a_panic_goes_on_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let inner = service_fn(async |request: u64| {
         tokio::task::yield_now().await;
@@ -174,6 +184,7 @@ async fn bad_input_74_a_panic_goes_on_and_frees_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_service_goes_through_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let inner = service_fn(async |_: u64| Err::<(), _>("sold out"));
     let error = LockLayer::new(manager.clone(), key).layer(inner).oneshot(1).await.unwrap_err();
@@ -183,6 +194,7 @@ async fn an_error_of_the_service_goes_through_and_frees_the_key() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_75_work_is_dropped_when_its_lease_is_lost() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let work = tokio::spawn(LockLayer::new(manager.clone(), key).layer(works_forever(&floor)).oneshot(1));
@@ -195,6 +207,7 @@ async fn bad_input_75_work_is_dropped_when_its_lease_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_77_the_same_key_in_two_layers_is_refused_at_once() {
+    let _limit = limit();
     let floor = Floor::default();
     let layer = LockLayer::new(LockManager::in_memory(), key);
     let begin = tokio::time::Instant::now();
@@ -205,6 +218,7 @@ async fn bad_input_77_the_same_key_in_two_layers_is_refused_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn different_keys_in_two_layers_are_both_held() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let inner = LockLayer::new(manager.clone(), key).layer(works(&floor));
@@ -216,6 +230,7 @@ async fn different_keys_in_two_layers_are_both_held() {
 
 #[tokio::test(start_paused = true)]
 async fn the_inner_service_is_at_hand_without_the_lock() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("goods:1").await.unwrap();
     let floor = Floor::default();

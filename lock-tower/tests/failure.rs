@@ -19,7 +19,7 @@ use lock_core::{
     backend::{Answer, Backend, BackendError, Operation, Reply},
 };
 use lock_tower::{BoxError, LockLayer, ResponseBody};
-use support::{Floor, Log, soon, until};
+use support::{Floor, Log, limit, soon, until};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Sent = Request<String>;
@@ -70,6 +70,7 @@ async fn text(response: Received) -> String {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_67_and_68_a_request_without_a_usable_key_is_a_bad_request() {
+    let _limit = limit();
     let floor = Floor::default();
     let key = |request: &Sent| match request.uri().path() {
         "/none" => Err("the header \"x-goods\" is missing".to_owned()),
@@ -87,6 +88,7 @@ async fn bad_input_67_and_68_a_request_without_a_usable_key_is_a_bad_request() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_69_a_busy_key_is_a_conflict_where_the_layer_only_tries() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let _guard = manager.lock("secret-account").await.unwrap();
@@ -101,6 +103,7 @@ async fn bad_input_69_a_busy_key_is_a_conflict_where_the_layer_only_tries() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let _guard = manager.lock("secret-account").await.unwrap();
@@ -117,6 +120,7 @@ async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_the_log_alone() {
+    let _limit = limit();
     let (log, _logging) = Log::watch();
     let floor = Floor::default();
     let down = Failing { kind: ErrorKind::Backend, message: "could not reach 10.9.8.7:6379: refused" };
@@ -132,6 +136,7 @@ async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_th
 
 #[tokio::test(start_paused = true)]
 async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
+    let _limit = limit();
     let (log, _logging) = Log::watch();
     let floor = Floor::default();
     let denied = Failing { kind: ErrorKind::Denied, message: "10.9.8.7:6379 refused the user or the password" };
@@ -149,6 +154,7 @@ async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_that_was_shut_down_sends_clients_elsewhere() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     assert_eq!(manager.shutdown(Duration::ZERO).await, 0);
     let floor = Floor::default();
@@ -159,6 +165,7 @@ async fn a_manager_that_was_shut_down_sends_clients_elsewhere() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let work = tokio::spawn(LockLayer::http(manager.clone(), goods).layer(shop(&floor)).oneshot(post("/slow")));
@@ -174,6 +181,7 @@ async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_77_the_same_key_in_two_layers_is_an_error_with_the_remedy_at_once() {
+    let _limit = limit();
     let floor = Floor::default();
     let layer = LockLayer::http(LockManager::in_memory(), goods);
     let begin = tokio::time::Instant::now();
@@ -188,6 +196,7 @@ async fn bad_input_77_the_same_key_in_two_layers_is_an_error_with_the_remedy_at_
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_79_the_request_carries_its_lease() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let handler = service_fn(async |request: Sent| {
         let lease = request.extensions().get::<Lease>().ok_or("no lease")?;
@@ -205,6 +214,7 @@ async fn bad_input_79_the_request_carries_its_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_lock_carries_no_lease() {
+    let _limit = limit();
     let floor = Floor::default();
     let service = LockLayer::http(LockManager::in_memory(), |_: &Sent| None::<String>).layer(shop(&floor));
     assert_eq!(text(service.oneshot(post("/1")).await.unwrap()).await, "no lease");
@@ -212,6 +222,7 @@ async fn a_request_without_a_lock_carries_no_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn an_error_of_the_service_stays_what_it_is() {
+    let _limit = limit();
     #[derive(Debug, PartialEq)]
     struct Closed;
 
@@ -222,6 +233,7 @@ async fn an_error_of_the_service_stays_what_it_is() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_76_length_and_trailers_of_a_body_go_through() {
+    let _limit = limit();
     let handler = service_fn(async |request: Request<bool>| {
         let body = if request.into_body() { Trailing::new() } else { Trailing::default() };
         Ok::<_, BoxError>(Response::new(body))
@@ -241,6 +253,7 @@ async fn bad_input_76_length_and_trailers_of_a_body_go_through() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refusal_has_a_length() {
+    let _limit = limit();
     let service = LockLayer::http(LockManager::in_memory(), |_: &Sent| "").layer(shop(&Floor::default()));
     let body = service.oneshot(post("/")).await.unwrap().into_body();
     let length = body.size_hint().exact().unwrap();

@@ -19,7 +19,7 @@ use lock_tower::{
     Grpc, LockLayer,
     key::{Header, header},
 };
-use support::{Floor, soon, until, until_free};
+use support::{Floor, limit, poll_once, soon, until, until_free};
 use tokio::net::TcpListener;
 use tonic::{
     Code, Status,
@@ -93,6 +93,7 @@ where
 
 #[tokio::test]
 async fn bad_input_79_a_method_finds_its_lease_in_the_extensions() {
+    let _limit = limit();
     let channel = serve!(layer(&LockManager::in_memory()), Floor::default());
     let (code, response) = status(channel, call("/shop/key", "1")).await;
     assert_eq!((code, response.headers()["x-key"].to_str().unwrap()), (Code::Ok, "1"));
@@ -100,15 +101,21 @@ async fn bad_input_79_a_method_finds_its_lease_in_the_extensions() {
 
 #[tokio::test]
 async fn bad_input_67_to_70_each_refusal_has_its_code() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let _guard = manager.lock("busy").await.unwrap();
     let waits = layer(&manager).wait(Duration::from_millis(50));
+    let full = layer(&manager).max_waiters(1);
+    let mut waiter = Box::pin(
+        full.layer(service_fn(|request| method(Floor::default(), request))).oneshot(call("/shop/key", "busy")),
+    );
+    assert!(poll_once(&mut waiter).is_pending());
     let cases = [
         (layer(&manager), call("/shop/key", ""), Code::InvalidArgument),
         (layer(&manager).try_only(), call("/shop/key", "busy"), Code::Aborted),
-        (waits.clone(), call("/shop/key", "busy"), Code::Unavailable),
-        (waits.max_waiters(0), call("/shop/key", "free"), Code::ResourceExhausted),
+        (waits, call("/shop/key", "busy"), Code::Unavailable),
+        (full, call("/shop/key", "free"), Code::ResourceExhausted),
         (layer(&manager).ttl(Duration::ZERO), call("/shop/key", "free"), Code::Internal),
     ];
     for (layer, request, expected) in cases {
@@ -122,6 +129,7 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
 
 #[tokio::test]
 async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("busy").await.unwrap();
     let channel = serve!(layer(&manager).wait(Duration::from_secs(600)), Floor::default());
@@ -136,6 +144,7 @@ async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
 
 #[tokio::test]
 async fn bad_input_73_a_caller_that_gives_up_stops_the_method_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let channel = serve!(layer(&manager), floor);
@@ -148,6 +157,7 @@ async fn bad_input_73_a_caller_that_gives_up_stops_the_method_and_frees_the_key(
 
 #[tokio::test]
 async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_aborted() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let channel = serve!(layer(&manager).until_body_end(), Floor::default());
     let response = soon(channel.oneshot(call("/shop/stream", "1"))).await.unwrap();
@@ -160,6 +170,7 @@ async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_aborted() {
 
 #[tokio::test]
 async fn it_stands_around_a_channel_too_and_in_the_builder_of_a_server() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let service = service_fn(move |request| method(floor.clone(), request));

@@ -19,7 +19,7 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use lock_core::{Lease, LockManager};
 use lock_tower::{Http, LockLayer};
-use support::{Floor, soon, until, until_free};
+use support::{Floor, limit, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -89,6 +89,7 @@ async fn forever(State(floor): State<Floor>) -> &'static str {
 
 #[tokio::test]
 async fn bad_input_79_the_handler_sees_its_lease_wherever_the_layer_is_put() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let lock = layer(&manager);
     let routes = || Router::new().route("/", post(fence));
@@ -116,6 +117,7 @@ async fn bad_input_79_the_handler_sees_its_lease_wherever_the_layer_is_put() {
 
 #[tokio::test]
 async fn what_was_not_routed_is_locked_by_layer_and_not_by_route_layer() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("goods:1").await.unwrap();
     let lock = layer(&manager).wait(Duration::ZERO);
@@ -130,6 +132,7 @@ async fn what_was_not_routed_is_locked_by_layer_and_not_by_route_layer() {
 
 #[tokio::test]
 async fn a_client_is_a_service_too() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let address = serve(Router::new().route("/", get(|| async { "answer" }))).await;
     let stream = TcpStream::connect(address).await.unwrap();
@@ -155,6 +158,7 @@ async fn a_client_is_a_service_too() {
 
 #[tokio::test]
 async fn requests_of_one_key_are_served_one_at_a_time() {
+    let _limit = limit();
     async fn work(State(floor): State<Floor>) {
         floor.work(Duration::from_millis(10)).await;
     }
@@ -172,6 +176,7 @@ async fn requests_of_one_key_are_served_one_at_a_time() {
 
 #[tokio::test]
 async fn bad_input_73_a_client_that_hangs_up_stops_the_handler_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let service = Router::new().route("/", post(forever)).route_layer(layer(&manager)).with_state(floor.clone());
@@ -188,6 +193,7 @@ async fn bad_input_73_a_client_that_hangs_up_stops_the_handler_and_frees_the_key
 
 #[tokio::test]
 async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let (came, mut waiting) = tokio::sync::mpsc::unbounded_channel();
@@ -230,6 +236,7 @@ impl Drop for DropTell {
 
 #[tokio::test]
 async fn bad_input_74_a_handler_that_panics_frees_the_key() {
+    let _limit = limit();
     async fn panics() {
         tokio::task::yield_now().await;
         panic!("on purpose");
@@ -246,6 +253,7 @@ async fn bad_input_74_a_handler_that_panics_frees_the_key() {
 
 #[tokio::test]
 async fn bad_input_69_and_70_a_refused_upload_gets_its_answer() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("goods:1").await.unwrap();
     let service = Router::new().route("/", post(fence)).route_layer(layer(&manager).wait(Duration::ZERO));
@@ -266,6 +274,7 @@ async fn bad_input_69_and_70_a_refused_upload_gets_its_answer() {
 
 #[tokio::test]
 async fn bad_input_67_a_request_without_its_header_is_a_bad_request() {
+    let _limit = limit();
     let service = Router::new().route("/", get(fence)).route_layer(layer(&LockManager::in_memory()));
     let mut stream = TcpStream::connect(serve(service).await).await.unwrap();
     stream.write_all(b"GET / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n\r\n").await.unwrap();
@@ -277,6 +286,7 @@ async fn bad_input_67_a_request_without_its_header_is_a_bad_request() {
 
 #[tokio::test]
 async fn bad_input_72_a_slow_upload_is_under_the_lock_and_the_lease_is_renewed() {
+    let _limit = limit();
     async fn upload(Extension(lease): Extension<Lease>, body: String) -> String {
         format!("{} {body}", lease.is_held())
     }
@@ -307,6 +317,7 @@ async fn bad_input_72_a_slow_upload_is_under_the_lock_and_the_lease_is_renewed()
 
 #[tokio::test]
 async fn bad_input_76_head_has_the_length_of_get_and_no_body() {
+    let _limit = limit();
     let handler: MethodRouter = get(|| async { "seven by" });
     let service = Router::new().route("/", handler).route_layer(layer(&LockManager::in_memory()));
     let mut stream = TcpStream::connect(serve(service).await).await.unwrap();
@@ -319,6 +330,7 @@ async fn bad_input_76_head_has_the_length_of_get_and_no_body() {
 
 #[tokio::test]
 async fn bad_input_76_an_upgraded_connection_is_not_under_the_lock() {
+    let _limit = limit();
     async fn echo(mut request: axum::extract::Request) -> Response {
         let upgrade = hyper::upgrade::on(&mut request);
         tokio::spawn(async move {

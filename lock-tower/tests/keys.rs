@@ -13,7 +13,7 @@ use lock_tower::{
     Held, KeyExtractor, LockLayer,
     key::{extension, fixed, header, joined, method_and_path, path_param},
 };
-use support::Log;
+use support::{Log, limit};
 use tower::{Layer, ServiceExt};
 
 /// Shows the key that is held, or that none is.
@@ -47,6 +47,7 @@ fn with(value: impl TryInto<HeaderValue, Error: fmt::Debug>) -> Request<Body> {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_67_a_missing_or_empty_header_is_refused_or_passes_where_it_is_optional() {
+    let _limit = limit();
     for request in [|| to("/goods/1"), || with("")] {
         let (status, text) = ask(locked(header("x-account")), request()).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
@@ -58,6 +59,7 @@ async fn bad_input_67_a_missing_or_empty_header_is_refused_or_passes_where_it_is
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_68_a_header_that_is_no_key_is_refused_also_where_it_is_optional() {
+    let _limit = limit();
     let twice = || {
         let mut request = with("7");
         request.headers_mut().append("x-account", HeaderValue::from_static("7"));
@@ -82,6 +84,7 @@ async fn bad_input_68_a_header_that_is_no_key_is_refused_also_where_it_is_option
 
 #[tokio::test(start_paused = true)]
 async fn a_path_parameter_is_decoded_once() {
+    let _limit = limit();
     for (path, key) in [("/goods/1", "1"), ("/goods/%31", "1"), ("/goods/a%2Fb", "a/b"), ("/goods/a%252Fb", "a%2Fb")] {
         let (status, text) = ask(locked(path_param("id")), to(path)).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, key), "{path}");
@@ -93,6 +96,7 @@ async fn a_path_parameter_is_decoded_once() {
 
 #[tokio::test(start_paused = true)]
 async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_in_the_log() {
+    let _limit = limit();
     let (log, _logging) = Log::watch();
     let router: Router = Router::new().route("/goods/{id}", post(key_of));
     let around = LockLayer::http(LockManager::in_memory(), path_param("id").optional()).layer(router);
@@ -107,6 +111,7 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
 
 #[tokio::test(start_paused = true)]
 async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
+    let _limit = limit();
     for path in ["/goods/1?a=b", "/goods/%31"] {
         let (_, text) = ask(locked(method_and_path()), to(path)).await;
         assert_eq!(text, "POST /goods/1");
@@ -117,6 +122,7 @@ async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
 
 #[tokio::test(start_paused = true)]
 async fn an_extension_is_a_key() {
+    let _limit = limit();
     #[derive(Clone)]
     struct Account(u64);
 
@@ -136,6 +142,7 @@ async fn an_extension_is_a_key() {
 
 #[tokio::test(start_paused = true)]
 async fn parts_of_a_key_do_not_run_into_each_other() {
+    let _limit = limit();
     let key = |account: &'static str, goods: &'static str| async move {
         let parts = joined((fixed("sale"), header("x-account"), path_param("id")));
         let mut request = to(&format!("/goods/{goods}"));
@@ -153,6 +160,7 @@ async fn parts_of_a_key_do_not_run_into_each_other() {
 
 #[tokio::test(start_paused = true)]
 async fn held_without_a_lease_is_an_error_of_the_server() {
+    let _limit = limit();
     let service = Router::new().route("/", post(async |Held(lease): Held| lease.key().to_owned()));
     assert_eq!(ask(service, to("/")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
 }

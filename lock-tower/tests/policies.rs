@@ -16,7 +16,7 @@ use lock_tower::{
     BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal,
     key::{Fixed, fixed},
 };
-use support::{Floor, Log, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
+use support::{Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -34,6 +34,7 @@ fn shows() -> impl Service<Request<String>, Response = Response<String>, Error =
 
 #[tokio::test(start_paused = true)]
 async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_otherwise() {
+    let _limit = limit();
     let locked = |layer: LockLayer<Fixed, Http>| async move {
         let mut locked = Vec::new();
         for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::DELETE] {
@@ -52,6 +53,7 @@ async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_ot
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_through() {
+    let _limit = limit();
     let (log, _logging) = Log::watch();
     let down = |kind| LockManager::builder().backend(Failing(kind)).build().unwrap();
     let layer = |kind| LockLayer::new(down(kind), fixed("key")).on_backend_error(OnBackendError::LetThrough);
@@ -70,6 +72,7 @@ async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_thr
 
 #[tokio::test(start_paused = true)]
 async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let layer = LockLayer::new(manager.clone(), fixed("key"));
@@ -89,6 +92,7 @@ async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
 
 #[tokio::test(start_paused = true)]
 async fn too_many_waiters_are_refused_per_key_and_in_all_and_places_come_back() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _busy = (manager.lock("1").await.unwrap(), manager.lock("2").await.unwrap());
     let layer = LockLayer::new(manager, |request: &u64| request.to_string()).max_waiters(2).max_waiters_per_key(1);
@@ -108,6 +112,7 @@ async fn too_many_waiters_are_refused_per_key_and_in_all_and_places_come_back() 
 
 #[tokio::test(start_paused = true)]
 async fn requests_that_hold_their_lease_do_not_count_as_waiters() {
+    let _limit = limit();
     let floor = Floor::default();
     let layer = LockLayer::new(LockManager::in_memory(), |request: &u64| request.to_string()).max_waiters(1);
     let service = layer.layer(works(&floor));
@@ -120,7 +125,12 @@ async fn requests_that_hold_their_lease_do_not_count_as_waiters() {
 
 #[tokio::test(start_paused = true)]
 async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
-    let layer = LockLayer::http(LockManager::in_memory(), fixed("key")).max_waiters(0);
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("key").await.unwrap();
+    let layer = LockLayer::http(manager, fixed("key")).max_waiters(1);
+    let mut waiter = Box::pin(layer.layer(shows()).oneshot(request(Method::POST)));
+    assert!(poll_once(&mut waiter).is_pending());
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
     assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(response.headers()["retry-after"], "1");
@@ -138,6 +148,7 @@ async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_that_does_not_wait_makes_a_layer_that_only_tries() {
+    let _limit = limit();
     let manager = LockManager::builder().url("memory://").wait(Duration::ZERO).build().unwrap();
     let _guard = manager.lock("key").await.unwrap();
     let response = LockLayer::http(manager, fixed("key")).layer(shows()).oneshot(request(Method::POST)).await.unwrap();
@@ -146,6 +157,7 @@ async fn a_manager_that_does_not_wait_makes_a_layer_that_only_tries() {
 
 #[tokio::test(start_paused = true)]
 async fn try_only_does_not_wait() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
     let begin = tokio::time::Instant::now();
@@ -156,6 +168,7 @@ async fn try_only_does_not_wait() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let outer = LockLayer::new(manager.clone(), fixed("key"));
     let inner = LockLayer::new(manager, fixed("key"));
@@ -168,6 +181,7 @@ async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
 
 #[tokio::test(start_paused = true)]
 async fn detached_work_goes_on_when_its_caller_has_gone() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let service = LockLayer::new(manager.clone(), fixed("key")).detached().layer(works_for(&floor, SECOND));
@@ -185,6 +199,7 @@ async fn detached_work_goes_on_when_its_caller_has_gone() {
 
 #[tokio::test(start_paused = true)]
 async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let layer = LockLayer::new(manager.clone(), fixed("key")).detached();
@@ -204,6 +219,68 @@ async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
     let error = soon(work).await.unwrap().unwrap_err();
     assert_eq!(lock_error(&error).kind(), ErrorKind::Lost(LossReason::Forced));
     until("the work was dropped", || floor.inside() == 0).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and_the_remedy() {
+    let _limit = limit();
+    let floor = Floor::default();
+    let layer = |name| LockLayer::new(LockManager::in_memory(), fixed("key")).name(name);
+    let line = line!() - 1;
+    let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+    let cases = [
+        (layer("a").ttl(Duration::ZERO), "a ttl of 0ns is below 10ms"),
+        (layer("b").ttl(Duration::from_millis(10) - Duration::from_nanos(1)), "is below 10ms"),
+        (layer("c").ttl(century + Duration::from_nanos(1)), "is above 100 years"),
+        (layer("d").max_hold(Duration::ZERO), "leave it out"),
+        (layer("e").max_waiters(0), "`try_only`"),
+        (layer("f").max_waiters_per_key(0), "`try_only`"),
+    ];
+    for (layer, remedy) in cases {
+        let found = layer.check().unwrap_err();
+        let refused = layer.layer(works(&floor)).oneshot(1).await.unwrap_err();
+        assert_eq!(refused.downcast_ref(), Some(&found));
+        let text = found.to_string();
+        assert!(text.starts_with("the lock layer \"") && text.contains(remedy), "{text}");
+        assert!(text.contains(&format!("policies.rs:{line}:")), "{text}");
+    }
+    assert_eq!(floor.begun(), 0);
+
+    let least = layer("").ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1));
+    least.max_waiters(1).max_waiters_per_key(1).check().unwrap();
+    layer("").ttl(century).check().unwrap();
+    let unnamed = layer("").ttl(Duration::ZERO).check().unwrap_err().to_string();
+    assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_logged_when_it_is_put_around() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let layer = LockLayer::http(LockManager::in_memory(), fixed("key")).methods([]).name("sell");
+    let service = layer.layer(shows());
+    let lines = log.lines();
+    assert!(lines.iter().any(|line| line.starts_with("ERROR") && line.contains("\"sell\"")), "{lines:?}");
+    for method in [Method::GET, Method::POST] {
+        let response = service.clone().oneshot(request(method)).await.unwrap();
+        assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        let text = response.into_body().collect().await.unwrap().to_bytes();
+        assert!(!String::from_utf8_lossy(&text).contains("sell"), "{text:?}");
+    }
+    layer.clone().all_methods().check().unwrap();
+    layer.methods([Method::GET]).check().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_key_that_is_none_is_the_service_s_mistake_and_not_the_client_s() {
+    let _limit = limit();
+    static LONG: [u8; 1025] = [b'k'; 1025];
+    let long = std::str::from_utf8(&LONG).unwrap();
+    for (key, status) in [("", 500), (long, 500), (&long[1..], 200)] {
+        let layer = LockLayer::http(LockManager::in_memory(), fixed(key));
+        let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
+        assert_eq!(response.status().as_u16(), status);
+    }
 }
 
 /// A backend that fails.

@@ -14,7 +14,7 @@ use std::{
 
 use lock_core::{ErrorKind, LockManager};
 use lock_tower::{BoxError, LockLayer};
-use support::{Floor, Strict, lock_error, poll_once, until, until_free, works, works_for, works_forever};
+use support::{Floor, Strict, limit, lock_error, poll_once, until, until_free, works, works_for, works_forever};
 use tower::{
     Layer, Service, ServiceBuilder, ServiceExt,
     buffer::BufferLayer,
@@ -30,6 +30,7 @@ fn poll_ready<S: Service<u64>>(service: &mut S) -> Poll<Result<(), S::Error>> {
 
 #[tokio::test(start_paused = true)]
 async fn the_instance_that_was_made_ready_is_the_one_called() {
+    let _limit = limit();
     let strict = Strict::default();
     let calls = strict.calls();
     let mut service = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").layer(strict);
@@ -41,6 +42,7 @@ async fn the_instance_that_was_made_ready_is_the_one_called() {
 
 #[tokio::test(start_paused = true)]
 async fn a_request_without_a_lock_goes_to_the_ready_instance_too() {
+    let _limit = limit();
     let mut service = LockLayer::new(LockManager::in_memory(), |_: &u64| None::<String>).layer(Strict::default());
     for request in 0..3 {
         assert_eq!(service.ready().await.unwrap().call(request).await.unwrap(), request);
@@ -49,6 +51,7 @@ async fn a_request_without_a_lock_goes_to_the_ready_instance_too() {
 
 #[tokio::test(start_paused = true)]
 async fn a_clone_starts_unready_and_leaves_the_original_ready() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let mut service = LockLayer::new(manager.clone(), |_: &u64| "key").layer(Strict::default());
     service.ready().await.unwrap();
@@ -59,6 +62,7 @@ async fn a_clone_starts_unready_and_leaves_the_original_ready() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_71_a_call_without_readiness_panics_in_the_service_and_frees_the_key() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let mut service = LockLayer::new(manager.clone(), |_: &u64| "key").layer(Strict::default());
     service.ready().await.unwrap().call(1).await.unwrap();
@@ -69,6 +73,7 @@ async fn bad_input_71_a_call_without_readiness_panics_in_the_service_and_frees_t
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_71_a_call_without_readiness_works_where_the_service_allows_it() {
+    let _limit = limit();
     let inner = service_fn(async |request: u64| Ok::<_, BoxError>(request));
     let mut service = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").layer(inner);
     assert_eq!(service.call(1).await.unwrap(), 1);
@@ -77,6 +82,7 @@ async fn bad_input_71_a_call_without_readiness_works_where_the_service_allows_it
 
 #[tokio::test(start_paused = true)]
 async fn readiness_is_that_of_the_service_and_acquires_nothing() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let inner = ConcurrencyLimit::new(service_fn(async |_: u64| pending::<Result<(), BoxError>>().await), 1);
     let mut first = LockLayer::new(manager.clone(), |_: &u64| "key").layer(inner);
@@ -96,6 +102,7 @@ async fn readiness_is_that_of_the_service_and_acquires_nothing() {
 
 #[tokio::test(start_paused = true)]
 async fn an_unready_service_says_why() {
+    let _limit = limit();
     #[derive(Clone)]
     struct Broken;
 
@@ -119,6 +126,7 @@ async fn an_unready_service_says_why() {
 
 #[tokio::test(start_paused = true)]
 async fn a_refused_request_gives_back_what_readiness_reserved() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let _busy = manager.lock("busy").await.unwrap();
     let key = |request: &u64| if *request == 0 { Err("no key") } else { Ok("busy") };
@@ -137,6 +145,7 @@ async fn a_refused_request_gives_back_what_readiness_reserved() {
 
 #[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_before_its_first_poll_leaves_nothing_behind() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let inner = ConcurrencyLimit::new(Strict::default(), 1);
     let mut first = LockLayer::new(manager.clone(), |_: &u64| "key").layer(inner);
@@ -149,6 +158,7 @@ async fn a_future_that_is_dropped_before_its_first_poll_leaves_nothing_behind() 
 
 #[tokio::test(start_paused = true)]
 async fn other_layers_go_around_it_and_inside_it() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let inner = works(&floor);
@@ -183,6 +193,7 @@ async fn other_layers_go_around_it_and_inside_it() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_78_a_thousand_clones_share_one_lock() {
+    let _limit = limit();
     let floor = Floor::default();
     let lock = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").wait(Duration::from_secs(3600));
     let service = lock.layer(works_for(&floor, Duration::from_millis(1)));
@@ -195,6 +206,7 @@ async fn bad_input_78_a_thousand_clones_share_one_lock() {
 
 #[tokio::test(start_paused = true)]
 async fn bad_input_78_a_time_out_around_it_frees_the_key_and_ends_the_waiting() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let service = ServiceBuilder::new()
@@ -219,6 +231,7 @@ fn outside_a_runtime_it_says_so() {
 
 #[tokio::test(start_paused = true)]
 async fn neither_service_nor_request_need_be_send_or_static() {
+    let _limit = limit();
     let text = "request".to_owned();
     let asked = Rc::new(Cell::new(0));
     let inner = service_fn(|request: &str| {

@@ -20,7 +20,7 @@ use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::{LockManager, OnLost};
 use lock_tower::{LockLayer, key::fixed};
-use support::{Floor, poll_once, soon, until, until_free};
+use support::{Floor, limit, poll_once, soon, until, until_free};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -92,6 +92,7 @@ fn data(text: &'static str) -> Frame<Bytes> {
 
 #[tokio::test]
 async fn the_key_is_held_until_the_body_has_ended_however_slow_it_is() {
+    let _limit = limit();
     for version in [Version::One, Version::Two] {
         let manager = LockManager::in_memory();
         let (address, frames) = streams(&manager).await;
@@ -115,6 +116,7 @@ async fn the_key_is_held_until_the_body_has_ended_however_slow_it_is() {
 
 #[tokio::test]
 async fn bad_input_73_and_76_a_client_that_hangs_up_in_the_middle_of_the_body_frees_the_key() {
+    let _limit = limit();
     for version in [Version::One, Version::Two] {
         let manager = LockManager::in_memory();
         let (address, frames) = streams(&manager).await;
@@ -131,6 +133,7 @@ async fn bad_input_73_and_76_a_client_that_hangs_up_in_the_middle_of_the_body_fr
 
 #[tokio::test]
 async fn bad_input_76_a_cancelled_stream_of_http2_frees_the_key_and_the_connection_goes_on() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let (address, frames) = streams(&manager).await;
     let (response, connection) = send(address, Version::Two).await;
@@ -144,6 +147,7 @@ async fn bad_input_76_a_cancelled_stream_of_http2_frees_the_key_and_the_connecti
 
 #[tokio::test]
 async fn bad_input_73_a_client_of_http2_that_hangs_up_stops_the_handler() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let handler = async |State(floor): State<Floor>| floor.work_forever().await;
@@ -166,6 +170,7 @@ async fn bad_input_73_a_client_of_http2_that_hangs_up_stops_the_handler() {
 
 #[tokio::test]
 async fn bad_input_74_a_body_that_panics_frees_the_key() {
+    let _limit = limit();
     struct Panics;
 
     impl http_body::Body for Panics {
@@ -189,6 +194,7 @@ async fn bad_input_74_a_body_that_panics_frees_the_key() {
 
 #[tokio::test]
 async fn bad_input_75_a_lease_that_is_lost_breaks_the_body_off() {
+    let _limit = limit();
     for version in [Version::One, Version::Two] {
         let manager = LockManager::in_memory();
         let (address, frames) = streams(&manager).await;
@@ -204,6 +210,7 @@ async fn bad_input_75_a_lease_that_is_lost_breaks_the_body_off() {
 
 #[tokio::test]
 async fn bad_input_76_trailers_go_through_after_the_release() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let (address, frames) = streams(&manager).await;
     let (response, _connection) = send(address, Version::Two).await;
@@ -218,6 +225,7 @@ async fn bad_input_76_trailers_go_through_after_the_release() {
 
 #[tokio::test]
 async fn streams_both_ways_are_under_one_lease() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let echo = async |request: axum::extract::Request| Response::new(request.into_body());
     let layer = LockLayer::http(manager.clone(), fixed("key")).until_body_end();
@@ -240,6 +248,7 @@ async fn streams_both_ways_are_under_one_lease() {
 
 #[tokio::test(start_paused = true)]
 async fn a_body_keeps_its_length_and_an_empty_one_its_lease_not() {
+    let _limit = limit();
     let manager = LockManager::in_memory();
     let service = service_fn(async |request: Request<&'static str>| {
         let body = Full::<Bytes>::from(request.into_body());
@@ -248,20 +257,21 @@ async fn a_body_keeps_its_length_and_an_empty_one_its_lease_not() {
     let service = LockLayer::http(manager.clone(), fixed("key")).until_body_end().layer(service);
     let post = |text| Request::post("/").body(text).unwrap();
 
-    let response = service.clone().oneshot(post("seven by")).await.unwrap();
+    let response = soon(service.clone().oneshot(post("seven by"))).await.unwrap();
     assert_eq!(response.status(), StatusCode::OK);
     assert_eq!(http_body::Body::size_hint(response.body()).exact(), Some(8));
     assert!(manager.is_locked("key").await.unwrap());
-    assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "seven by");
+    assert_eq!(soon(response.into_body().collect()).await.unwrap().to_bytes(), "seven by");
     assert!(!manager.is_locked("key").await.unwrap());
 
-    let response = service.oneshot(post("")).await.unwrap();
+    let response = soon(service.oneshot(post(""))).await.unwrap();
     assert!(http_body::Body::is_end_stream(response.body()));
     until_free(&manager, "key").await;
 }
 
 #[tokio::test(start_paused = true)]
 async fn what_becomes_of_a_body_whose_lease_is_lost_is_said_by_the_policy() {
+    let _limit = limit();
     for (policy, error) in [(OnLost::Finish, true), (OnLost::Ignore, false)] {
         let manager = LockManager::in_memory();
         let (frames, given) = unbounded_channel();
@@ -272,13 +282,13 @@ async fn what_becomes_of_a_body_whose_lease_is_lost_is_said_by_the_policy() {
         });
         let layer = LockLayer::http(manager.clone(), fixed("key")).on_lost(policy).until_body_end();
         let request = Request::post("/").body(()).unwrap();
-        let mut body = layer.layer(service).oneshot(request).await.unwrap().into_body();
+        let mut body = soon(layer.layer(service).oneshot(request)).await.unwrap().into_body();
         assert!(poll_once(&mut body.frame()).is_pending());
         assert!(manager.force_release("key").await.unwrap());
         frames.send(data("one")).unwrap();
-        body.frame().await.unwrap().unwrap();
+        soon(body.frame()).await.unwrap().unwrap();
         drop(frames);
-        assert_eq!(body.frame().await.is_some_and(|frame| frame.is_err()), error);
-        assert!(body.frame().await.is_none());
+        assert_eq!(soon(body.frame()).await.is_some_and(|frame| frame.is_err()), error);
+        assert!(soon(body.frame()).await.is_none());
     }
 }

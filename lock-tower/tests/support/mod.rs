@@ -5,11 +5,14 @@ use std::{
     fmt::Debug,
     future::{Future, Ready, ready},
     panic::Location,
+    process,
     sync::{
         Arc, Mutex, OnceLock,
         atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc::{self, RecvTimeoutError, Sender},
     },
     task::{Context, Poll, Waker},
+    thread,
     time::Duration,
 };
 
@@ -195,6 +198,26 @@ impl tracing::Subscriber for Log {
     fn enter(&self, _span: &tracing::span::Id) {}
 
     fn exit(&self, _span: &tracing::span::Id) {}
+}
+
+/// Ends the process when the test that holds it hangs.
+#[must_use = "it is the test's limit for as long as it lives"]
+pub(crate) struct Limit {
+    _alive: Sender<()>,
+}
+
+/// Gives the present test a minute. A future that is never woken, or a runtime whose paused clock runs on and on, would
+/// hang without end.
+pub(crate) fn limit() -> Limit {
+    let (alive, ended) = mpsc::channel();
+    let test = thread::current().name().unwrap_or_default().to_owned();
+    thread::spawn(move || {
+        if ended.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+            eprintln!("the test {test} hangs");
+            process::abort();
+        }
+    });
+    Limit { _alive: alive }
 }
 
 /// Waits for what should come soon, and fails instead of hanging.

@@ -1,0 +1,109 @@
+//! What `tracing` gets to see of a layer. One test, in a binary of its own: which events are of interest is kept for the
+//! whole process, and a test beside it that has no subscriber would decide it too.
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::{
+    io,
+    sync::{Arc, Mutex},
+    time::Duration,
+};
+
+use http::{Request, Response};
+use lock_core::{
+    ErrorKind, LockKey, LockManager, TOKEN_MARK,
+    backend::{Answer, Backend, BackendError, Operation, Reply},
+};
+use lock_tower::{BoxError, LockLayer, OnBackendError};
+use tower::{Layer, Service, ServiceExt, service_fn};
+use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
+
+/// Keeps what a subscriber writes.
+#[derive(Clone, Default)]
+struct Log(Arc<Mutex<Vec<u8>>>);
+
+impl io::Write for Log {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.lock().map_err(|_| io::ErrorKind::Other)?.extend_from_slice(bytes);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl<'a> MakeWriter<'a> for Log {
+    type Writer = Self;
+
+    fn make_writer(&'a self) -> Self {
+        self.clone()
+    }
+}
+
+/// A backend that does not answer.
+#[derive(Debug)]
+struct Down;
+
+impl Backend for Down {
+    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+        Box::pin(async { Err(BackendError::new(ErrorKind::Backend, "down")) })
+    }
+
+    fn list(&self, _prefix: String) -> Reply<Vec<LockKey>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+}
+
+fn shop() -> impl Service<Request<()>, Response = Response<String>, Error = BoxError, Future: Send> + Clone {
+    service_fn(async |_: Request<()>| {
+        tracing::info!("selling");
+        Ok(Response::new(String::new()))
+    })
+}
+
+fn goods(request: &Request<()>) -> String {
+    request.uri().path().trim_start_matches('/').to_owned()
+}
+
+#[test]
+fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
+    let log = Log::default();
+    let subscriber = tracing_subscriber::fmt()
+        .with_max_level(tracing::Level::TRACE)
+        .with_span_events(FmtSpan::CLOSE)
+        .with_ansi(false)
+        .with_writer(log.clone())
+        .finish();
+    tracing::subscriber::with_default(subscriber, || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let post = |path| Request::post(path).body(()).unwrap();
+            let manager = LockManager::in_memory();
+            let sell = LockLayer::http(manager.clone(), goods).name("sell");
+            sell.layer(shop()).oneshot(post("/goods:1")).await.unwrap();
+            let _guard = manager.lock("goods:2").await.unwrap();
+            sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
+            let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
+
+            let down = LockManager::builder().backend(Down).build().unwrap();
+            let open = LockLayer::http(down, goods).name("open").on_backend_error(OnBackendError::LetThrough);
+            open.layer(shop()).oneshot(post("/goods:3")).await.unwrap();
+        });
+    });
+    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
+    assert!(line("lease acquired").contains(r#"lock.acquire{key="goods:1" lock="sell"}"#), "{log}");
+    assert!(line("selling").contains(r#"lock.hold{key="goods:1" "#), "the handler's own lines, too: {log}");
+    let refused = line("a request did not get its lock");
+    assert!(refused.contains(r#"lock.refuse{lock="sell"}"#), "{refused}");
+    assert!(
+        refused.contains("DEBUG") && refused.contains("goods:2") && refused.contains("status_code=409"),
+        "{refused}"
+    );
+    let open = line("without its lock");
+    assert!(open.contains("WARN") && open.contains(r#"lock="open""#), "{open}");
+    let never = line("every request will be refused");
+    assert!(never.contains("ERROR") && never.contains(r#"lock layer "never" made at "#), "{never}");
+    assert!(never.contains("spans.rs") && never.contains("a ttl of 0ns"), "{never}");
+    assert!(!log.contains(TOKEN_MARK), "a token in the log: {log}");
+}
