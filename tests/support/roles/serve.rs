@@ -1,8 +1,8 @@
 //! A web service behind the layer: `serve URL ADDRESS`.
 //!
 //! `POST /count/KEY` takes the lock of KEY, reads `KEY:number` from the Redis at ADDRESS and writes one more, as two
-//! requests that have nothing to do with each other: an update is lost whenever two were inside at once. Says
-//! `serving PORT`, and ends with its input.
+//! requests that have nothing to do with each other: an update is lost whenever two were inside at once. It answers with
+//! the number that it wrote and its fencing token. Says `serving PORT`, and ends with its input.
 
 use std::{error::Error, sync::Arc, time::Duration};
 
@@ -41,7 +41,7 @@ async fn count(
     let number: u64 = number.parse().map_err(|_| StatusCode::INTERNAL_SERVER_ERROR)?;
     yield_now().await;
     call(&numbers, &["SET", &key, &(number + 1).to_string()]).await?;
-    Ok(lease.fencing_token().to_string())
+    Ok(format!("{} {}", number + 1, lease.fencing_token()))
 }
 
 async fn call(numbers: &Numbers, command: &[&str]) -> Result<Option<String>, StatusCode> {

@@ -9,9 +9,10 @@ use lock_tests::{RedisServer, role};
 use tokio::{net::TcpStream, task::JoinSet};
 
 #[tokio::test]
-async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update() {
+async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update_and_fences_rise() {
     const REQUESTS: usize = 10_000;
     const KEYS: usize = 10;
+    const PER_KEY: u64 = (REQUESTS / KEYS) as u64;
     const CLIENTS: usize = 60;
     let redis = RedisServer::start().await;
     let mut servers: Vec<_> = (0..3).map(|_| role!("serve", redis.url(), redis.address())).collect();
@@ -28,7 +29,7 @@ async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update(
             let (mut sender, connection) =
                 hyper::client::conn::http1::handshake(TokioIo::new(stream)).await.expect("HTTP/1");
             tokio::spawn(connection);
-            let mut fences = Vec::new();
+            let mut counts = Vec::new();
             for request in (client..REQUESTS).step_by(CLIENTS) {
                 let key = request % KEYS;
                 let post = Request::post(format!("/count/{key}")).header("host", &address);
@@ -36,21 +37,23 @@ async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update(
                 let answer = answer.expect("an answer");
                 assert_eq!(answer.status(), StatusCode::OK);
                 let body = answer.into_body().collect().await.expect("a body").to_bytes();
-                let fence: u64 = std::str::from_utf8(&body).expect("text").parse().expect("a number");
-                fences.push((key, fence));
+                let text = std::str::from_utf8(&body).expect("text");
+                let (number, fence) = text.split_once(' ').expect("a number and a fencing token");
+                let number: u64 = number.parse().expect("a number");
+                counts.push((key, number, fence.parse::<u64>().expect("a fencing token")));
             }
-            fences
+            counts
         });
     }
-    let mut fences: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
+    let mut counts: Vec<_> = clients.join_all().await.into_iter().flatten().collect();
 
-    let mut counted = 0;
+    counts.sort_unstable();
     for key in 0..KEYS {
-        let number = redis.call(&["GET", &format!("{key}:number")]).await.text().expect("it was counted");
-        counted += number.parse::<usize>().expect("a number");
+        let of_key: Vec<_> = counts.iter().filter(|count| count.0 == key).collect();
+        assert!(of_key.iter().map(|count| count.1).eq(1..=PER_KEY), "key {key}: an update was lost");
+        let number = redis.call(&["GET", &format!("{key}:number")]).await.text();
+        assert_eq!(number, Some(PER_KEY.to_string()));
+        let falls = of_key.windows(2).find(|pair| pair[0].2 >= pair[1].2);
+        assert_eq!(falls, None, "key {key}: (key, number, fencing token) do not rise together");
     }
-    assert_eq!(counted, REQUESTS, "no update is lost");
-    fences.sort_unstable();
-    fences.dedup();
-    assert_eq!(fences.len(), REQUESTS, "every holder of a key had a fencing token of its own");
 }

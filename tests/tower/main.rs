@@ -1,0 +1,7 @@
+//! The layer between real clients, real sockets and a real Redis.
+
+mod bodies;
+mod hang_up;
+mod mistakes;
+mod processes;
+mod shop;
