@@ -99,9 +99,8 @@ where
     where
         P: Protocol<Req, S::Response, S::Error>,
     {
-        let time_left = if asked.tries_once { None } else { protocol.time_left(&request) };
         // Outside a runtime there is no timer, and no lease either.
-        let time_left = time_left.filter(|_| runtime::Handle::try_current().is_ok());
+        let time_left = protocol.time_left(&request).filter(|_| runtime::Handle::try_current().is_ok());
         let deadline = time_left.map(|left| Box::pin(tokio::time::sleep(left)));
         Self { state: State::Acquiring { acquire, asked, deadline, call: Some((ready, request)) }, protocol, name }
     }
@@ -139,6 +138,7 @@ where
                             continue;
                         }
                     };
+                    // It waits no more, also not while the service is called: that may be this layer again.
                     asked.place = None;
                     match acquired {
                         Ok(guard) => {

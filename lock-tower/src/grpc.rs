@@ -198,6 +198,18 @@ mod tests {
     use super::*;
 
     #[test]
+    fn the_wait_ends_a_twentieth_before_the_caller_s_time_out_and_50_ms_at_most() {
+        let left = |text| {
+            let request = Request::post("/").header("grpc-timeout", text).body(()).unwrap();
+            <Grpc as Protocol<_, Response<String>, ()>>::time_left(&Grpc::default(), &request)
+        };
+        assert_eq!(left("100m"), Some(Duration::from_millis(95)));
+        assert_eq!(left("1S"), Some(Duration::from_millis(950)));
+        assert_eq!(left("60S"), Some(Duration::from_millis(59_950)));
+        assert_eq!(left("soon"), None);
+    }
+
+    #[test]
     fn a_time_out_is_read_in_each_unit_and_ignored_where_it_is_none() {
         let read =
             |text| timeout(&HeaderMap::from_iter([("grpc-timeout".parse().unwrap(), HeaderValue::from_static(text))]));

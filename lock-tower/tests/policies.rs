@@ -180,6 +180,14 @@ async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bad_input_77_a_layer_that_stands_twice_is_not_taken_for_one_waiter_too_many() {
+    let _limit = limit();
+    let layer = LockLayer::new(LockManager::in_memory(), fixed("key")).max_waiters(1).max_waiters_per_key(1);
+    let error = layer.layer(layer.layer(works(&Floor::default()))).oneshot(1).await.unwrap_err();
+    assert_eq!(lock_error(&error).kind(), ErrorKind::WouldDeadlock);
+}
+
+#[tokio::test(start_paused = true)]
 async fn detached_work_goes_on_when_its_caller_has_gone() {
     let _limit = limit();
     let manager = LockManager::in_memory();
@@ -281,6 +289,38 @@ async fn a_fixed_key_that_is_none_is_the_service_s_mistake_and_not_the_client_s(
         let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
         assert_eq!(response.status().as_u16(), status);
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn detached_work_whose_lease_is_lost_goes_on_where_it_was_told_to() {
+    let _limit = limit();
+    for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
+        let manager = LockManager::in_memory();
+        let floor = Floor::default();
+        let layer = LockLayer::new(manager.clone(), fixed("key")).on_lost(policy).detached();
+        let work = tokio::spawn(layer.layer(works(&floor)).oneshot(1));
+        until("the work has begun", || floor.inside() == 1).await;
+        assert!(manager.force_release("key").await.unwrap());
+        assert_eq!(soon(work).await.unwrap().is_ok(), succeeds);
+        assert_eq!(floor.finished(), 1);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn limits_and_counts_are_those_of_all_clones_whatever_their_mode() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("key").await.unwrap();
+    let layer = LockLayer::new(manager, fixed("key")).max_waiters(1);
+    let mut waiter = Box::pin(layer.clone().detached().layer(works(&Floor::default())).oneshot(1));
+    assert!(poll_once(&mut waiter).is_pending());
+    let refused = layer.layer(works(&Floor::default())).oneshot(1).await.unwrap_err();
+    assert!(refused.is::<Overloaded>(), "{refused}");
+
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend)).build().unwrap();
+    let open = LockLayer::new(down, fixed("key")).on_backend_error(OnBackendError::LetThrough);
+    soon(open.clone().detached().layer(works(&Floor::default())).oneshot(1)).await.unwrap();
+    assert_eq!(open.let_through(), 1);
 }
 
 /// A backend that fails.

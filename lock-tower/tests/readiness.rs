@@ -144,6 +144,18 @@ async fn a_refused_request_gives_back_what_readiness_reserved() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_layer_that_cannot_work_gives_back_what_readiness_reserved() {
+    let _limit = limit();
+    let inner = ConcurrencyLimit::new(service_fn(async |_: u64| Ok::<_, BoxError>(())), 1);
+    let mut first = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").ttl(Duration::ZERO).layer(inner);
+    let mut second = first.clone();
+    assert!(poll_ready(&mut first).is_ready());
+    assert!(poll_ready(&mut second).is_pending());
+    first.call(1).await.unwrap_err();
+    assert!(poll_ready(&mut second).is_ready(), "it kept its permit");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_future_that_is_dropped_before_its_first_poll_leaves_nothing_behind() {
     let _limit = limit();
     let manager = LockManager::in_memory();
