@@ -27,7 +27,8 @@
 //! ```
 //!
 //! MySQL counts rows that were *changed*: ask the client for rows that were *found* (sqlx does), or a holder that
-//! writes the same values twice takes itself for one that is too late. The token fits in a `BIGINT`.
+//! writes the same values twice takes itself for one that is too late. A `BIGINT` takes the token as
+//! [`as_i64`](lock_core::FencingToken::as_i64).
 //!
 //! The example stops a process between reading and writing (SIGSTOP), lets another one sell meanwhile, and wakes the
 //! first. Two goods, two units of each: good 1 is written as above, good 2 without the token.
@@ -80,10 +81,9 @@ async fn seller(url: &str, database: &Path) -> Result<()> {
 
 /// Writes unless somebody with a larger token has; answers whether it did.
 async fn write_fenced(shop: &SqlitePool, good: i64, left: i64, fence: FencingToken) -> Result<bool> {
-    let fence = i64::try_from(fence.get())?;
     let done = sqlx::query("UPDATE goods SET in_stock = ?1, fence = ?2 WHERE id = ?3 AND fence <= ?2")
         .bind(left)
-        .bind(fence)
+        .bind(fence.as_i64())
         .bind(good)
         .execute(shop)
         .await?;
