@@ -5,6 +5,8 @@
 //! cargo run --example axum_handlers -- redis://127.0.0.1:6379
 //! ```
 //!
+//! It listens on port 3000, or on another one: `PORT=3001 cargo run …`.
+//!
 //! Two buyers of one good: the second is served when the first is done. Then two goods, at the same time:
 //!
 //! ```text
@@ -59,7 +61,9 @@ async fn main() -> anyhow::Result<()> {
         .route("/goods/{id}/sell", post(sell))
         .with_state(Stock::default());
 
-    let listener = TcpListener::bind(("127.0.0.1", 3000)).await.context("port 3000 is taken")?;
+    let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse()).context("PORT is not a port")?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.with_context(|| format!("port {port} is taken, try `PORT=3001 cargo run …`"))?;
     println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
     axum::serve(listener, service).with_graceful_shutdown(ctrl_c()).await?;
 

@@ -5,14 +5,14 @@
 //! cargo run --example cron_once -- redis://127.0.0.1:6379
 //! ```
 //!
-//! Three processes, as on three machines, want to write a report every two seconds. Whoever is first does; the others
-//! find the key busy, and skip this time. `wait(ZERO)` makes them skip rather than stand in line: a job that
-//! waited would run three times, one after another.
+//! Three processes, as on three machines, want to write a report every two seconds. The job is a function with
+//! `#[distributed_lock]`. Whoever is first runs it; the others find the key busy, and `on_busy = skip` lets them go on
+//! without it. They do not stand in line either: a job that waited would run three times, one after another.
 //!
 //! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
-//! When they look, the first is long done and has given the key back. So it asks that the key be kept
-//! [`at_least`](lock_core::LockRequest::at_least) 1.5 s. That has to be more than the clocks may differ, and less than
-//! the time between two runs; with `at_least` taken out, this example says that every report was written three times.
+//! When they look, the first is long done and has given the key back. So `at_least = "1500ms"` keeps the key busy for
+//! longer. That has to be more than the clocks may differ, and less than the time between two runs; with `at_least`
+//! taken out, this example says that every report was written three times.
 //!
 //! "Once" is not "exactly once": a machine that dies in the middle of its report has had its turn, and one that cannot
 //! reach Redis does not run. What must not be lost is written down when it is done, and looked for at the next time.
@@ -24,7 +24,7 @@ use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
-use lock_core::LockManager;
+use lock_core::{LockManager, distributed_lock};
 use lock_examples::{Child, redis_url};
 use tokio::time::sleep;
 
@@ -47,20 +47,24 @@ async fn main() -> Result<ExitCode> {
     for mistake in &mistakes {
         eprintln!("{mistake}");
     }
-    println!("{} reports, each once: {}", TIMES, mistakes.is_empty());
-    Ok(if mistakes.is_empty() { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    if !mistakes.is_empty() {
+        return Ok(ExitCode::FAILURE);
+    }
+    println!("{TIMES} reports, each written once");
+    Ok(ExitCode::SUCCESS)
 }
 
 /// One machine: at every time of the schedule, by its own clock, it runs the job unless somebody else has.
 async fn machine(url: &str, number: u32) -> Result<()> {
-    let manager = LockManager::connect(url).await?;
+    // Where `#[distributed_lock]` finds it.
+    LockManager::connect(url).await?.install()?;
     Child::tell_parent("ready")?;
     let first = Child::hear_parent().await?.context("no schedule came")?;
     let first = Duration::from_millis(first.parse()?);
 
     for time in 0..TIMES {
         sleep_until(first + EVERY * time + late(number)).await?;
-        match report(&manager, number).await {
+        match report(number).await {
             Ok(Some(report)) => Child::tell_parent(&format!("ran {time} {report}"))?,
             Ok(None) => {} // another machine has it
             Err(error) => eprintln!("machine {number} cannot run its job: {error}"),
@@ -69,17 +73,11 @@ async fn machine(url: &str, number: u32) -> Result<()> {
     Ok(())
 }
 
-/// The job; `None` when it is another machine's this time.
-async fn report(manager: &LockManager, machine: u32) -> Result<Option<String>, lock_core::Error> {
-    let job = manager.lock("cron:report").wait(Duration::ZERO).at_least(Duration::from_millis(1500));
-    let Some(guard) = job.try_acquire().await? else { return Ok(None) };
-    // Under `protect` the work ends should the lease be lost, and the key is given back when it is done.
-    guard.protect(write(machine)).await.map(Some)
-}
-
-async fn write(machine: u32) -> String {
+/// The job; `None` when it is another machine's this time. A job that has nothing to tell returns `Result<(), _>`.
+#[distributed_lock(key = "cron:report", on_busy = skip, at_least = "1500ms")]
+async fn report(machine: u32) -> Result<Option<String>, lock_core::Error> {
     sleep(Duration::from_millis(50)).await;
-    format!("written by machine {machine}")
+    Ok(Some(format!("written by machine {machine}")))
 }
 
 /// Starts the machines, gives them the schedule, and notes who ran the job at which time.
