@@ -38,11 +38,11 @@ pub fn acquire(
 #[track_caller]
 pub fn acquire_all(
     manager: Result<LockManager, Error>,
-    keys: impl IntoIterator<Item: AsKey>,
+    keys: impl AsKeys,
     options: impl FnOnce(LockRequest<Vec<LockKey>>) -> LockRequest<Vec<LockKey>>,
 ) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
     match manager {
-        Ok(manager) => Either::Left(options(manager.lock_all(keys.into_iter().map(Rendered))).acquire()),
+        Ok(manager) => Either::Left(options(keys.request(&manager)).acquire()),
         Err(error) => Either::Right(future::ready(Err(error))),
     }
 }
@@ -261,6 +261,29 @@ pub trait AsKey {
 impl<K: AsRef<str> + ?Sized> AsKey for K {
     fn as_key(&self) -> &str {
         self.as_ref()
+    }
+}
+
+/// What `keys = …` may be.
+///
+/// It has no associated type: the compiler would look into that first, and say in its own words what it misses.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no collection of keys",
+    label = "not a collection of strings",
+    note = "`keys` takes a list such as `[\"goods:<from>\", \"goods:<to>\"]`, or whatever a `for` loop takes and gives \
+            strings, such as `ids.iter().map(|id| format!(\"goods:{{id}}\"))`",
+    note = "for one key write `key` in place of `keys`"
+)]
+pub trait AsKeys {
+    /// Begins a request for all of them.
+    fn request(self, manager: &LockManager) -> LockRequest<Vec<LockKey>>;
+}
+
+#[diagnostic::do_not_recommend]
+impl<C: IntoIterator<Item: AsKey>> AsKeys for C {
+    #[track_caller]
+    fn request(self, manager: &LockManager) -> LockRequest<Vec<LockKey>> {
+        manager.lock_all(self.into_iter().map(Rendered))
     }
 }
 

@@ -1,7 +1,12 @@
 //! Every way out of a locked function gives the lock back, and every failure arrives as the function's error.
 //! bad-input 62, 64
 
-use std::{panic::AssertUnwindSafe, pin::pin, sync::Arc, time::Duration};
+use std::{
+    panic::AssertUnwindSafe,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
 
 use lock_core::{Argument, Error, ErrorKind, LockManager, distributed_lock};
 
@@ -225,6 +230,16 @@ mod recursion {
         if depth == 0 { Ok(id) } else { Box::pin(descend(id, depth - 1)).await }
     }
 
+    #[distributed_lock(keys = ["tree:<id>", "forest"])]
+    async fn descend_in_a_list(id: u8, depth: u8) -> Result<u8, Failure> {
+        if depth == 0 { Ok(id) } else { Box::pin(descend_in_a_list(id, depth - 1)).await }
+    }
+
+    #[distributed_lock(keys = [id, id].map(|id| format!("tree:{id}")))]
+    async fn descend_in_a_collection(id: u8, depth: u8) -> Result<u8, Failure> {
+        if depth == 0 { Ok(id) } else { Box::pin(descend_in_a_collection(id, depth - 1)).await }
+    }
+
     #[distributed_lock(key = "tree:<id>")]
     async fn climb(id: u8) -> Result<u8, Failure> {
         if id == 3 { Ok(id) } else { Box::pin(climb(id + 1)).await }
@@ -233,11 +248,16 @@ mod recursion {
     #[tokio::test]
     async fn function_that_asks_again_for_its_own_key_is_told_at_once() {
         let manager = LockManager::in_memory();
-        let again = tokio::time::timeout(Duration::from_secs(5), manager.scope(descend(1, 1))).await;
-        let error = again.expect("answered without waiting").unwrap_err().lock();
-        assert_eq!((error.kind(), error.key()), (ErrorKind::WouldDeadlock, Some("tree:1")));
-        assert_eq!(error.to_string().matches("on_error.rs").count(), 2, "names both places: {error}");
-        assert_free(&manager, "tree:1").await;
+        let calls: [Pin<Box<dyn Future<Output = Result<u8, Failure>>>>; 3] =
+            [Box::pin(descend(1, 1)), Box::pin(descend_in_a_list(1, 1)), Box::pin(descend_in_a_collection(1, 1))];
+        for call in calls {
+            let again = tokio::time::timeout(Duration::from_secs(5), manager.scope(call)).await;
+            let error = again.expect("answered without waiting").unwrap_err().lock();
+            assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
+            assert!(error.key().is_some_and(|key| key == "tree:1" || key == "forest"), "{error}");
+            assert_eq!(error.to_string().matches("on_error.rs").count(), 2, "names both places: {error}");
+            assert_free(&manager, "tree:1").await;
+        }
     }
 
     #[tokio::test]
