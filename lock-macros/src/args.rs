@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, LitBool, Path, Result, Token,
+    Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Path, Result, Token,
     ext::IdentExt,
     parse::{ParseStream, Parser},
     parse_quote,
@@ -91,7 +91,7 @@ impl Args {
             return Err(unknown(&name));
         }
         if seen.contains(&name) {
-            return Err(Error::new(name.span(), format!("`{name}` is given twice")));
+            return Err(Error::new(name.span(), format!("`{name}` is given twice; take one of the two out")));
         }
         let is_key = |name: &Ident| name == "key" || name == "keys";
         if is_key(&name) && seen.iter().any(is_key) {
@@ -112,15 +112,22 @@ impl Args {
             "on_busy" => self.on_busy = Some(OnBusy::parse(input)?),
             "on_lost" => self.on_lost = Some(OnLost::parse(input)?),
             "renew" => {
-                let what = "`renew` is `true` or `false`; how often is for `LockRequest::renew_every`";
+                let what =
+                    "`renew` is `true` or `false`; how often is a matter of the ttl, or of `LockRequest::renew_every`";
                 self.renew = input.parse::<LitBool>().map_err(|error| Error::new(error.span(), what))?.value;
             }
-            "manager" => self.manager = Some(input.parse()?),
+            "manager" => {
+                refuse_quotes(input, "`manager` is an expression without quotes, as in `manager = self.locks`")?;
+                self.manager = Some(input.parse()?);
+            }
             "lease" => {
                 let what = "`lease` is the name that the lease gets in the body, as in `lease = lease`";
                 self.lease = Some(input.parse().map_err(|error: Error| Error::new(error.span(), what))?);
             }
-            _ => self.krate = input.call(Path::parse_mod_style)?,
+            _ => {
+                refuse_quotes(input, "`crate` is a path without quotes, as in `crate = ::lock_core`")?;
+                self.krate = input.call(Path::parse_mod_style)?;
+            }
         }
         Ok(())
     }
@@ -155,7 +162,19 @@ impl Errors {
 }
 
 fn comma(input: ParseStream<'_>) -> Result<()> {
-    input.parse::<Token![,]>().map(drop)
+    let here = input.span();
+    input.parse::<Token![,]>().map(drop).map_err(|_| Error::new(here, "expected a `,` between two arguments"))
+}
+
+/// Refuses a string where another macro might take one.
+fn refuse_quotes(input: ParseStream<'_>, what: &str) -> Result<()> {
+    match input.fork().parse::<LitStr>() {
+        Ok(text) => {
+            input.parse::<LitStr>()?;
+            Err(Error::new(text.span(), what))
+        }
+        Err(_) => Ok(()),
+    }
 }
 
 fn duration(input: ParseStream<'_>, name: &Ident, range: std::ops::RangeInclusive<Duration>) -> Result<Duration> {
@@ -181,7 +200,8 @@ fn duration(input: ParseStream<'_>, name: &Ident, range: std::ops::RangeInclusiv
 }
 
 fn unknown(name: &Ident) -> Error {
-    let hint = suggest::nearest(&name.to_string(), &NAMES);
+    let text = name.to_string();
+    let hint = suggest::synonym(&text).unwrap_or_else(|| suggest::nearest(&text, &NAMES));
     let known = NAMES.map(|known| format!("`{known}`")).join(", ");
     Error::new(name.span(), format!("there is no argument `{name}`{hint} (the arguments are {known})"))
 }

@@ -78,7 +78,14 @@ fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, 
         Some(OnBusy::Skip) => (refuse.to_token_stream(), way_out(krate, &refuse, "skipped", output)),
         Some(OnBusy::Call(path)) => (path.to_token_stream(), TokenStream::new()),
     };
-    let refused = quote_spanned!(refuse.span()=> #refuse(#error));
+    let refused = match &args.on_busy {
+        // Told its type, what the function gives is measured by the type of the locked one.
+        Some(OnBusy::Call(path)) => {
+            let call = quote_spanned!(Span::mixed_site().located_at(path.span())=> #path(#error));
+            quote!({ let #value: #output = #call; #value })
+        }
+        _ => quote_spanned!(refuse.span()=> #refuse(#error)),
+    };
     let lose = match (&args.on_lost, &args.on_busy) {
         // Both errors leave by the same way.
         (None, None | Some(OnBusy::Error)) => refuse.clone(),

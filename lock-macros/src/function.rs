@@ -175,6 +175,8 @@ pub(crate) struct Names {
     constants: Vec<Ident>,
     /// Those of the arguments that the body is to own, all of them as a rule.
     owned: Vec<Ident>,
+    /// What `lease = name` binds, which is no name yet when the key is made.
+    lease: Option<Ident>,
     /// Whether a macro in the pattern of an argument may bind more.
     open: bool,
 }
@@ -236,15 +238,18 @@ impl Names {
         let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
         let known = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
         let hint = if word == "self" {
-            String::new()
+            "; only a method has a `self`".to_owned()
+        } else if self.lease.as_ref() == Some(word) {
+            "; the lease is there when the key has been locked, not before".to_owned()
         } else {
             format!("; for a constant write its path, as in `<self::{word}>`")
         };
         Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
     }
 
-    /// Refuses a name for the lease that would hide an argument.
-    pub(crate) fn check_lease(&self, lease: Option<&Ident>) -> Result<()> {
+    /// Takes note of what `lease = name` binds; refuses a name that would hide an argument.
+    pub(crate) fn add_lease(&mut self, lease: Option<&Ident>) -> Result<()> {
+        self.lease = lease.cloned();
         match lease {
             Some(lease) if self.has(lease) => {
                 let message = format!("an argument of the function is called `{lease}` already; choose another name");

@@ -667,12 +667,12 @@ fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> 
         (None, Some(body)) => Boxed::of(&function.signature.output, body),
         _ => None,
     };
-    let names = match &boxed {
+    let mut names = match &boxed {
         Some(boxed) => Names::inside(&function.signature, boxed),
         None => Names::of(&function.signature),
     };
     errors.keep(function.check(&args, boxed.as_ref()));
-    errors.keep(names.check_lease(args.lease.as_ref()));
+    errors.keep(names.add_lease(args.lease.as_ref()));
     let keys = args.keys.as_ref().and_then(|keys| keys.expand(&names, &args.krate, &mut errors));
     match keys {
         Some(keys) if errors.is_empty() => expand::expand(&args, &keys, &names, &function, boxed.as_ref()),

@@ -1,10 +1,39 @@
-//! "Did you mean": the nearest of the words that would have been right.
+//! "Did you mean": the nearest of the words that would have been right, or ours for that of another library.
 
 /// Returns `, did you mean …?` where a known word is near to `text`, else nothing.
 pub(crate) fn nearest(text: &str, known: &[&str]) -> String {
     let nearest = known.iter().map(|known| (distance(known, text), known)).min();
     let nearest = nearest.filter(|&(distance, known)| distance <= 2 && distance < known.len());
     nearest.map(|(_, known)| format!(", did you mean `{known}`?")).unwrap_or_default()
+}
+
+/// Returns what to write in place of an argument that goes by this name elsewhere.
+pub(crate) fn synonym(text: &str) -> Option<String> {
+    let hint = match text {
+        "timeout" => "`ttl` is how long a silent holder blocks the others, and `wait` how long to wait in line",
+        "expire" | "expires" | "expiry" | "expiration" | "expires_in" | "lease_time" | "duration" | "ex" | "px" => {
+            "how long a silent holder blocks the others is `ttl`"
+        }
+        "blocking_timeout" | "acquire_timeout" | "wait_time" | "max_wait" | "wait_for" => {
+            "how long to wait in line is `wait`"
+        }
+        "blocking" | "nowait" | "no_wait" | "try_once" | "try_lock" => "to try once write `wait = \"0s\"`",
+        "retry" | "retries" | "retry_count" | "retry_delay" => "it is tried until `wait` has passed",
+        "name" | "resource" | "lock" | "lock_name" | "template" => "what is locked is `key`",
+        "names" | "resources" => "what is locked is `keys`",
+        "watchdog" | "auto_renew" | "auto_renewal" | "auto_extend" | "fixed" => {
+            "to switch renewal off write `renew = false`"
+        }
+        "skip" | "skip_if_busy" | "on_conflict" | "on_error" | "on_fail" | "fallback" => {
+            "what to return for a busy key is `on_busy`"
+        }
+        "guard" | "token" | "fence" | "fencing_token" => {
+            "the name of the lease, which has the fencing token, is `lease`"
+        }
+        "client" | "redis" | "connection" | "conn" | "pool" | "lock_manager" => "where the lock is taken is `manager`",
+        _ => return None,
+    };
+    Some(format!("; {hint}"))
 }
 
 /// Counts the letters to insert, drop, replace or swap with their neighbour to make `a` of `b`.
@@ -29,6 +58,24 @@ fn distance(a: &str, b: &str) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_words_of_other_libraries_lead_to_ours() {
+        for (theirs, ours) in [
+            ("timeout", "`wait`"),
+            ("expire", "`ttl`"),
+            ("blocking_timeout", "`wait`"),
+            ("nowait", "`wait = \"0s\"`"),
+            ("name", "`key`"),
+            ("watchdog", "`renew = false`"),
+            ("skip", "`on_busy`"),
+            ("token", "`lease`"),
+            ("redis", "`manager`"),
+        ] {
+            assert!(synonym(theirs).is_some_and(|hint| hint.contains(ours)), "{theirs}");
+        }
+        assert_eq!(synonym("colour"), None);
+    }
 
     #[test]
     fn a_slip_of_the_pen_is_near_and_another_word_is_not() {

@@ -130,16 +130,29 @@ fn shortest_value(after: &str) -> std::result::Result<(&str, &str), String> {
         return Err("a `<` without its `>`; for the character write `<<`".to_owned());
     };
     if after[..first].trim().is_empty() {
-        return Err("`<>` names no value; for the characters write `<<>>`".to_owned());
+        return Err("`<>` names no value; write one, as in `<id>`, or `<<>>` for the characters".to_owned());
     }
     ends.find(|&end| is_closed(&after[..end]) && syn::parse_str::<Expr>(&after[..end]).is_ok())
         .map(|end| (after[..end].trim(), &after[end + 1..]))
         .ok_or_else(|| {
-            format!(
-                "`<{}>` holds no Rust expression; for the characters `<` and `>` write `<<` and `>>`",
-                &after[..first]
-            )
+            let text = &after[..first];
+            match formatted(text) {
+                Some(value) => format!(
+                    "a value goes in by its `Display`, without `{}`; write `<{value}>`, or format it in an expression",
+                    &text[value.len()..]
+                ),
+                None => {
+                    format!("`<{text}>` holds no Rust expression; for the characters `<` and `>` write `<<` and `>>`")
+                }
+            }
         })
+}
+
+/// Returns the value in `id:?` or `id:04`, as a format string has it.
+fn formatted(text: &str) -> Option<&str> {
+    let (value, option) = text.split_once(':')?;
+    let is_value = !option.starts_with(':') && is_closed(value) && syn::parse_str::<Expr>(value).is_ok();
+    is_value.then_some(value)
 }
 
 /// Returns whether every bracket and string that `text` opens is closed in it.
@@ -283,6 +296,10 @@ mod tests {
         assert!(parts("goods:< >").unwrap_err().contains("names no value"));
         assert!(parts("<a b>").unwrap_err().contains("`<a b>` holds no Rust expression"));
         assert!(parts("<f(>").unwrap_err().contains("`<f(>` holds no Rust expression"));
+        assert!(parts("<id:?>").unwrap_err().contains("without `:?`; write `<id>`"));
+        assert!(parts("<order.id:04>").unwrap_err().contains("without `:04`; write `<order.id>`"));
+        assert!(parts("<f(:?>").unwrap_err().contains("`<f(:?>` holds no Rust expression"));
+        assert!(parts("<a::>").unwrap_err().contains("`<a::>` holds no Rust expression"));
     }
 
     #[test]

@@ -1,7 +1,7 @@
 // bad-input 44
 use lock_core::{Error, distributed_lock};
 
-#[distributed_lock(key = "goods:<id>", timeout = "3s")]
+#[distributed_lock(key = "goods:<id>", priority = "3s")]
 async fn sell(id: u64) -> Result<u64, Error> {
     Ok(id)
 }

@@ -1,0 +1,9 @@
+// bad-input 44
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:<id>", timeout = "3s")]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}
