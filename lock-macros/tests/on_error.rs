@@ -248,9 +248,10 @@ mod recursion {
     #[tokio::test]
     async fn function_that_asks_again_for_its_own_key_is_told_at_once() {
         let manager = LockManager::in_memory();
-        let calls: [Pin<Box<dyn Future<Output = Result<u8, Failure>>>>; 3] =
+        type Call = Pin<Box<dyn Future<Output = Result<u8, Failure>>>>;
+        let [one, list, collection]: [Call; 3] =
             [Box::pin(descend(1, 1)), Box::pin(descend_in_a_list(1, 1)), Box::pin(descend_in_a_collection(1, 1))];
-        for call in calls {
+        for call in [one, list, collection] {
             let again = tokio::time::timeout(Duration::from_secs(5), manager.scope(call)).await;
             let error = again.expect("answered without waiting").unwrap_err().lock();
             assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
