@@ -1,0 +1,236 @@
+//! The attribute: `#[distributed_lock]`.
+
+use crate::Result;
+
+use lock_core::{ErrorKind, LockManager};
+
+mod basic {
+    use lock_core::distributed_lock;
+
+    use crate::Result;
+
+    #[distributed_lock(key = "goods:<id>", ttl = "3s", wait = "2s")]
+    async fn sell(id: u64) -> Result<(), lock_core::Error> {
+        println!("nobody else sells good {id} now, in no process of any machine");
+        Ok(())
+    }
+
+    async fn program() -> Result {
+        use lock_core::LockManager;
+
+        LockManager::connect("redis://127.0.0.1").await?.install()?;
+        sell(7).await?;
+
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn one_call_at_a_time() -> Result {
+        use lock_core::LockManager;
+
+        let manager = LockManager::in_memory();
+        manager.scope(sell(7)).await?;
+
+        Ok(())
+    }
+}
+
+mod templates {
+    use lock_core::distributed_lock;
+
+    struct Order {
+        id: u64,
+        tenant: String,
+    }
+
+    #[distributed_lock(key = "{<order.tenant>}:order:<order.id>:line:<line + 1>")]
+    async fn change(order: Order, line: usize) -> Result<Order, lock_core::Error> {
+        Ok(order)
+    }
+
+    const NIGHTLY: &str = "jobs:nightly";
+
+    #[distributed_lock(key = NIGHTLY)]
+    async fn nightly() -> Result<(), lock_core::Error> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn keys() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        let order = manager.scope(change(Order { id: 1, tenant: "north".into() }, 2)).await?;
+        assert_eq!((order.id, order.tenant.as_str()), (1, "north"));
+        manager.scope(nightly()).await
+    }
+}
+
+mod several {
+    use std::collections::BTreeMap;
+
+    use lock_core::distributed_lock;
+
+    #[distributed_lock(keys = ["account:<from>", "account:<to>"])]
+    async fn transfer(from: u64, to: u64, amount: u64) -> Result<(), lock_core::Error> {
+        println!("{amount} from {from} to {to}");
+        Ok(())
+    }
+
+    #[distributed_lock(keys = order.keys().map(|id| format!("goods:{id}")))]
+    async fn buy(order: BTreeMap<u64, u32>) -> Result<u32, lock_core::Error> {
+        Ok(order.values().sum())
+    }
+
+    #[tokio::test]
+    async fn all_or_none() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        manager.scope(transfer(1, 2, 3)).await?;
+        assert_eq!(manager.scope(buy([(1, 1), (2, 4)].into())).await?, 5);
+        Ok(())
+    }
+}
+
+mod once {
+    use lock_core::distributed_lock;
+
+    #[distributed_lock(key = "jobs:nightly", on_busy = skip, at_least = "60s")]
+    async fn nightly() -> Result<Option<u64>, lock_core::Error> {
+        Ok(Some(1)) // None: another machine runs it, or ran it within the last minute
+    }
+
+    #[tokio::test]
+    async fn second_machine_skips() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        assert_eq!(manager.scope(nightly()).await?, Some(1));
+        assert_eq!(manager.scope(nightly()).await?, None);
+        Ok(())
+    }
+}
+
+mod call {
+    use lock_core::distributed_lock;
+
+    fn refused(error: lock_core::Error) -> &'static str {
+        if error.is_retryable() { "come back later" } else { "out of order" }
+    }
+
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
+    async fn sell(id: u64) -> &'static str {
+        println!("selling {id}");
+        "sold"
+    }
+
+    #[tokio::test]
+    async fn any_type() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        assert_eq!(manager.scope(sell(7)).await, "sold");
+        let _guard = manager.lock("goods:7").await?;
+        assert_eq!(manager.scope(sell(7)).await, "come back later");
+        Ok(())
+    }
+}
+
+mod lost {
+    use lock_core::distributed_lock;
+
+    #[distributed_lock(key = "export", max_hold = "10m", on_lost = finish)]
+    async fn export() -> Result<(), lock_core::Error> {
+        Ok(()) // not broken off; who called gets the error when the lease was lost
+    }
+
+    #[distributed_lock(key = "report", ttl = "30s", renew = false)]
+    async fn thirty_seconds_at_most() -> Result<(), lock_core::Error> {
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn runs() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        manager.scope(export()).await?;
+        manager.scope(thirty_seconds_at_most()).await
+    }
+}
+
+mod methods {
+    use lock_core::{LockManager, distributed_lock};
+
+    struct Shop {
+        tenant: String,
+        locks: LockManager,
+    }
+
+    impl Shop {
+        #[distributed_lock(key = "<self.tenant>:goods:<id>", manager = self.locks, lease = lease)]
+        async fn sell(&mut self, id: u64) -> Result<i64, lock_core::Error> {
+            println!("selling {id}, {:?} left", lease.remaining());
+            Ok(lease.fencing_token().as_i64())
+        }
+    }
+
+    #[tokio::test]
+    async fn lease_in_the_body() -> Result<(), lock_core::Error> {
+        let mut shop = Shop { tenant: "north".into(), locks: LockManager::in_memory() };
+        assert!(shop.sell(7).await? > 0);
+        Ok(())
+    }
+}
+
+mod handlers {
+    use axum::{
+        extract::{Path, State},
+        http::StatusCode,
+    };
+    use lock_core::{LockManager, distributed_lock};
+
+    #[derive(Clone)]
+    struct App {
+        locks: LockManager,
+    }
+
+    struct Refusal(lock_core::Error);
+
+    impl From<lock_core::Error> for Refusal {
+        fn from(error: lock_core::Error) -> Self {
+            Self(error)
+        }
+    }
+
+    impl axum::response::IntoResponse for Refusal {
+        fn into_response(self) -> axum::response::Response {
+            (StatusCode::SERVICE_UNAVAILABLE, self.0.to_string()).into_response()
+        }
+    }
+
+    #[distributed_lock(key = "goods:<id>", wait = "2s", manager = app.locks)]
+    async fn sell(Path(id): Path<u64>, State(app): State<App>) -> Result<String, Refusal> {
+        Ok(format!("sold {id}"))
+    }
+
+    #[tokio::test]
+    async fn handler() -> crate::Result {
+        use tower::ServiceExt as _;
+
+        let app = App { locks: LockManager::in_memory() };
+        let service = axum::Router::new().route("/sell/{id}", axum::routing::post(sell)).with_state(app);
+        let request = axum::extract::Request::post("/sell/7").body(axum::body::Body::empty())?;
+        assert_eq!(service.oneshot(request).await?.status(), StatusCode::OK);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn manager_of_a_test() -> Result {
+    use lock_core::distributed_lock;
+
+    #[distributed_lock(key = "goods:<id>", wait = "0s")]
+    async fn sell(id: u64) -> Result<u64, lock_core::Error> {
+        Ok(id)
+    }
+
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("goods:7").await?;
+    let refused = manager.scope(sell(7)).await;
+    assert_eq!(refused.map_err(|error| error.kind()), Err(ErrorKind::Busy));
+
+    drop(guard);
+    Ok(())
+}

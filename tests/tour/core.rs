@@ -1,0 +1,199 @@
+//! The core: `lock_core`.
+
+use std::time::Duration;
+
+use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost};
+
+use crate::Result;
+
+async fn connect() -> Result {
+    let manager = LockManager::connect("redis://127.0.0.1").await?;
+
+    drop(manager);
+    let manager = LockManager::builder()
+        .url("rediss://:secret@redis.example.com/2")
+        .prefix("shop:")
+        .ttl(Duration::from_secs(5))
+        .wait(Duration::from_secs(2))
+        .command_timeout(Duration::from_millis(500))
+        .client_name("shop-1")
+        .connect()
+        .await?;
+
+    drop(manager);
+    Ok(())
+}
+
+async fn sell() -> Result {
+    Ok(())
+}
+
+#[tokio::test]
+async fn acquire() -> Result {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).await?;
+    sell().await?;
+    guard.release().await?;
+
+    if let Some(guard) = manager.lock("goods:1").try_acquire().await? {
+        sell().await?;
+        guard.release().await?;
+    }
+
+    let patient = manager.lock("goods:1").wait(Duration::from_secs(60)).await?;
+    patient.release().await?;
+    let very_patient = manager.lock("goods:1").wait_forever().await?;
+    very_patient.release().await?;
+    assert!(!manager.is_locked("goods:1").await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn run() -> Result {
+    let manager = LockManager::in_memory();
+    let mut stock = 10;
+    let fence = manager
+        .lock("goods:1")
+        .run(async |lease| {
+            stock -= 1;
+            lease.fencing_token()
+        })
+        .await?;
+
+    assert!(fence.get() > 0 && stock == 9);
+    let guard = manager.lock("goods:1").await?;
+    guard.protect(sell()).await??;
+
+    let guard = manager.lock("goods:1").await?;
+    guard.protect(sell()).on_lost(OnLost::Finish).await??;
+
+    Ok(())
+}
+
+#[tokio::test]
+async fn several() -> Result {
+    let manager = LockManager::in_memory();
+    let order = manager.lock_all(["goods:2", "goods:1"]).await?;
+    sell().await?;
+    order.release().await?;
+
+    Ok(())
+}
+
+#[tokio::test]
+async fn renewal() -> Result {
+    let manager = LockManager::in_memory();
+    let once = manager.lock("report").ttl(Duration::from_secs(30)).fixed().await?;
+    once.release().await?;
+    let often = manager.lock("report").ttl(Duration::from_secs(30)).renew_every(Duration::from_secs(2)).await?;
+    often.release().await?;
+    let bounded = manager.lock("report").max_hold(Duration::from_secs(300)).await?;
+    bounded.release().await?;
+
+    let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
+    guard.extend(Duration::from_secs(30)).await?; // thirty seconds from now
+    guard.extend_by(Duration::from_secs(30)).await?; // and thirty more
+    assert!(guard.remaining() > Duration::from_secs(50));
+
+    guard.release().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn at_least() -> Result {
+    let manager = LockManager::in_memory();
+    let job = manager.lock("jobs:nightly").at_least(Duration::from_secs(60));
+    if let Some(guard) = job.try_acquire().await? {
+        guard.protect(sell()).await??;
+    }
+
+    assert!(manager.is_locked("jobs:nightly").await?);
+    Ok(())
+}
+
+#[tokio::test]
+async fn losses() -> Result {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("goods:1").await?;
+    tokio::select! {
+        biased;
+        reason = guard.lost() => println!("stop everything: {reason}"),
+        sold = sell() => sold?,
+    }
+    assert!(guard.is_held());
+
+    manager.force_release("goods:1").await?;
+    let error = guard.release().await.err().ok_or("released")?;
+    assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Forced));
+    Ok(())
+}
+
+#[tokio::test]
+async fn fencing() -> Result {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("goods:1").await?;
+    // UPDATE goods SET in_stock = ?1, fence = ?2 WHERE id = ?3 AND fence <= ?2
+    let fence: i64 = guard.fencing_token().as_i64();
+
+    crate::sell(fence.unsigned_abs()).await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn handover() -> Result {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("import:7").ttl(Duration::from_secs(30)).await?;
+    let text = guard.hand_over()?.to_string();
+
+    let handover: Handover = text.parse()?;
+    let guard = manager.take_up(handover).await?;
+
+    assert!(guard.is_held());
+    Ok(())
+}
+
+#[tokio::test]
+async fn looking_in() -> Result {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("goods:1").await?;
+    let info = manager.inspect("goods:1").await?;
+    println!("locked: {}, for another {:?}", info.is_locked(), info.remaining());
+    manager.force_release("goods:1").await?;
+    manager.force_release_all("goods:").await?;
+
+    assert!(!manager.is_locked("goods:1").await? && info.is_locked());
+    drop(guard);
+    Ok(())
+}
+
+#[tokio::test]
+async fn errors() -> Result {
+    let manager = LockManager::in_memory();
+    match manager.lock("goods:1").await {
+        Ok(guard) => guard.release().await?,
+        Err(error) if error.kind() == ErrorKind::Busy => println!("{:?} is busy", error.key()),
+        Err(error) if error.is_retryable() => println!("try again: {error}"),
+        Err(error) => return Err(error.into()),
+    }
+
+    Ok(())
+}
+
+#[tokio::test]
+async fn shutdown() -> Result {
+    let manager = LockManager::in_memory();
+    let held = manager.shutdown(Duration::from_secs(5)).await;
+    println!("ended, {held} leases were still held");
+
+    assert_eq!(held, 0);
+    Ok(())
+}
+
+#[tokio::test]
+async fn label() -> Result {
+    let (manager, id) = (LockManager::in_memory(), 7);
+    let guard = manager.lock(format!("goods:{id}")).label("goods:<id>").await?;
+
+    drop(guard);
+    Ok(())
+}

@@ -1,0 +1,183 @@
+//! The layer: `lock_tower`.
+
+use std::time::Duration;
+
+use axum::{
+    Router,
+    body::Body,
+    extract::Request,
+    http::{Method, StatusCode},
+    routing::post,
+};
+use lock_core::{LockManager, OnLost};
+use lock_tower::{
+    BoxError, Held, LockLayer, OnBackendError,
+    key::{extension, fixed, header, joined, method_and_path, path_param},
+};
+use tower::{ServiceBuilder, ServiceExt as _, service_fn};
+
+use crate::Result;
+
+async fn sell() -> &'static str {
+    "sold"
+}
+
+/// Sends a request through a service, and answers with its status.
+async fn status(service: &Router, method: Method, path: &str) -> Result<StatusCode> {
+    let request = Request::builder().method(method).uri(path).body(Body::empty())?;
+    Ok(service.clone().oneshot(request).await?.status())
+}
+
+#[tokio::test]
+async fn closure() -> Result {
+    let manager = LockManager::in_memory();
+    let layer = LockLayer::http(manager, |request: &Request| format!("path:{}", request.uri().path()));
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
+
+    assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn ready_made() -> Result {
+    let manager = LockManager::in_memory();
+    let per_goods = LockLayer::http(manager.clone(), path_param("id"));
+    let per_account = LockLayer::http(manager.clone(), header("x-account").optional());
+    let per_user = LockLayer::http(manager.clone(), extension::<u64>());
+    let per_route = LockLayer::http(manager.clone(), method_and_path());
+    let per_shop = LockLayer::http(manager, joined((fixed("goods"), header("x-shop"), path_param("id"))));
+
+    let app = Router::new().route("/goods/{id}", post(sell));
+    assert_eq!(status(&app.clone().route_layer(per_goods), Method::POST, "/goods/1").await?, StatusCode::OK);
+    assert_eq!(status(&app.clone().route_layer(per_account), Method::POST, "/goods/1").await?, StatusCode::OK);
+    assert_eq!(status(&app.clone().route_layer(per_user), Method::POST, "/goods/1").await?, StatusCode::BAD_REQUEST);
+    assert_eq!(status(&app.clone().route_layer(per_route), Method::POST, "/goods/1").await?, StatusCode::OK);
+    assert_eq!(status(&app.route_layer(per_shop), Method::POST, "/goods/1").await?, StatusCode::BAD_REQUEST);
+    Ok(())
+}
+
+mod held {
+    use super::*;
+
+    async fn charge(Held(lease): Held) -> String {
+        format!("charged under fencing token {}", lease.fencing_token())
+    }
+
+    #[tokio::test]
+    async fn lease_in_the_handler() -> Result {
+        let layer = LockLayer::http(LockManager::in_memory(), fixed("till"));
+        let app = Router::new().route("/charge", post(charge)).route_layer(layer);
+        assert_eq!(status(&app, Method::POST, "/charge").await?, StatusCode::OK);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn waiting() -> Result {
+    let manager = LockManager::in_memory();
+    let clicks = LockLayer::http(manager.clone(), path_param("order")).try_only();
+    let sales = LockLayer::http(manager.clone(), path_param("id"))
+        .ttl(Duration::from_secs(3))
+        .wait(Duration::from_secs(2))
+        .max_waiters_per_key(100)
+        .max_waiters(10_000);
+
+    let app = Router::new().route("/pay/{order}", post(sell)).route_layer(clicks);
+    let _guard = manager.lock("7").await?;
+    assert_eq!(status(&app, Method::POST, "/pay/7").await?, StatusCode::CONFLICT);
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(sales);
+    assert_eq!(status(&app, Method::POST, "/goods/8").await?, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn methods() -> Result {
+    let manager = LockManager::in_memory();
+    let writes = LockLayer::http(manager.clone(), fixed("shop")).methods([Method::PUT, Method::DELETE]);
+    let everything = LockLayer::http(manager.clone(), fixed("shop")).all_methods();
+
+    let _guard = manager.lock("shop").await?;
+    let app = Router::new().route("/", post(sell));
+    assert_eq!(status(&app.clone().route_layer(writes), Method::POST, "/").await?, StatusCode::OK);
+    let refused = status(&app.route_layer(everything.try_only()), Method::POST, "/").await?;
+    assert_eq!(refused, StatusCode::CONFLICT);
+    Ok(())
+}
+
+#[tokio::test]
+async fn failures() -> Result {
+    let manager = LockManager::in_memory();
+    let stubborn = LockLayer::http(manager, path_param("id"))
+        .max_hold(Duration::from_secs(60))
+        .on_lost(OnLost::Finish)
+        .on_backend_error(OnBackendError::LetThrough);
+    println!("{} requests went through without a lock", stubborn.let_through());
+
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(stubborn);
+    assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn held_for_longer() -> Result {
+    let manager = LockManager::in_memory();
+    let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
+    let import = LockLayer::http(manager, fixed("import")).detached();
+
+    let app = Router::new().route("/", post(sell));
+    assert_eq!(status(&app.clone().route_layer(export), Method::POST, "/").await?, StatusCode::OK);
+    assert_eq!(status(&app.route_layer(import), Method::POST, "/").await?, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
+async fn answers() -> Result {
+    let manager = LockManager::in_memory();
+    let layer = LockLayer::http(manager.clone(), path_param("order")).try_only().answer(|_refusal, mut answer| {
+        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        answer
+    });
+
+    let app = Router::new().route("/pay/{order}", post(sell)).route_layer(layer);
+    let _guard = manager.lock("7").await?;
+    assert_eq!(status(&app, Method::POST, "/pay/7").await?, StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
+}
+
+#[tokio::test]
+async fn name() -> Result {
+    let manager = LockManager::in_memory();
+    let layer = LockLayer::http(manager, path_param("id")).name("sell");
+
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
+    assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
+    Ok(())
+}
+
+mod any_service {
+    use super::*;
+
+    struct Order {
+        goods: Option<u64>,
+    }
+
+    #[tokio::test]
+    async fn plain() -> Result {
+        let manager = LockManager::in_memory();
+        let layer = LockLayer::new(manager, |order: &Order| order.goods.map(|id| format!("goods:{id}")));
+        let shop = ServiceBuilder::new()
+            .timeout(Duration::from_secs(30))
+            .layer(layer)
+            .service(service_fn(async |_: Order| Ok::<_, BoxError>("sold")));
+
+        assert_eq!(shop.clone().oneshot(Order { goods: Some(1) }).await?, "sold");
+        assert_eq!(shop.oneshot(Order { goods: None }).await?, "sold");
+        Ok(())
+    }
+}
+
+fn grpc(manager: LockManager) -> impl Sized {
+    let layer = LockLayer::grpc(manager, header("x-account")).wait(Duration::from_secs(2));
+
+    [layer]
+}
