@@ -3,117 +3,58 @@
 
 mod support;
 
-use std::time::{Duration, Instant};
+use support::{
+    pairs,
+    plot::{self, Throughput},
+    report::{Report, Target},
+    server::Server,
+    sides::{Locks as _, Ours, Raw},
+    stats::{median, median_ratio},
+};
 
-use lock_core::LockManager;
-use tokio::task::JoinSet;
-
-use support::{Raw, Server, median, print};
-
-/// How often the two sides take turns.
+/// How often the two sides take turns, after a round that warms up.
 const ROUNDS: usize = 7;
 
 #[tokio::main]
 async fn main() {
-    let server = Server::start();
-    let raw = Raw::new(server.connect().await);
-    let manager = LockManager::connect(&server.url).await.expect("the server answers");
+    let mut report = Report::from_arguments();
+    let server = Server::start().await;
+    let (ours, raw) = (Ours::connect(&server.url).await, Raw::connect(&server.url).await);
 
-    let (mut ours, mut theirs) = (Vec::new(), Vec::new());
+    let (mut times, mut raw_times) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
-        let (one, other) = (sequential_ours(&manager).await, sequential_raw(raw.clone()).await);
-        // The first round warms up.
+        let (time, raw_time) = (pairs::sequential(&ours).await, pairs::sequential(&raw).await);
         if round > 0 {
-            ours.push(one);
-            theirs.push(other);
+            times.push(time);
+            raw_times.push(raw_time);
         }
     }
-    let ratio = ratio(&ours, &theirs);
-    print("sequential_pair_p50", median(ours), "us", ratio);
+    let ratio = median_ratio(&times, &raw_times);
+    report.figure("sequential_pair_p50", median(times), "us", Some(ratio), Target::RatioAtMost(1.10));
 
-    for (measure, tasks) in [("pairs_per_second_64", 64), ("pairs_per_second_1000", 1_000)] {
-        let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-        for round in 0..=ROUNDS {
-            let (one, other) = (many_ours(&manager, tasks).await, many_raw(&raw, tasks).await);
-            if round > 0 {
-                ours.push(one);
-                theirs.push(other);
-            }
+    for (measure, tasks, target) in [("pairs_per_second_64", 64, 0.85), ("pairs_per_second_1000", 1_000, 1.2)] {
+        let throughput = throughput(&ours, &raw, tasks).await;
+        report.figure(measure, throughput.ours, "pairs/s", Some(throughput.ratio), Target::RatioAtLeast(target));
+    }
+
+    if let Some(folder) = &report.plots {
+        let mut points = Vec::new();
+        for tasks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000] {
+            points.push(throughput(&ours, &raw, tasks).await);
         }
-        let ratio = self::ratio(&ours, &theirs);
-        print(measure, median(ours), "pairs/s", ratio);
+        plot::throughput(&folder.join("throughput.svg"), &points);
     }
 }
 
-/// The median of the ratios of each round: what slows the machine slows both sides of a round.
-fn ratio(ours: &[f64], theirs: &[f64]) -> f64 {
-    median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
-}
-
-const PAIRS: usize = 1_500;
-
-/// The median time of a pair in µs.
-async fn sequential_ours(manager: &LockManager) -> f64 {
-    let mut times = Vec::with_capacity(PAIRS);
-    for _ in 0..PAIRS {
-        let start = Instant::now();
-        let guard = manager.lock("bench:ours").await.expect("the key is free");
-        guard.release().await.expect("the lease is held");
-        times.push(start.elapsed().as_secs_f64() * 1e6);
+async fn throughput(ours: &Ours, raw: &Raw, tasks: usize) -> Throughput {
+    let (mut rates, mut raw_rates) = (Vec::new(), Vec::new());
+    for round in 0..=ROUNDS {
+        let (rate, raw_rate) = (pairs::on_own_keys(ours, tasks).await, pairs::on_own_keys(raw, tasks).await);
+        if round > 0 {
+            rates.push(rate);
+            raw_rates.push(raw_rate);
+        }
     }
-    median(times)
-}
-
-async fn sequential_raw(mut raw: Raw) -> f64 {
-    let mut times = Vec::with_capacity(PAIRS);
-    for _ in 0..PAIRS {
-        let start = Instant::now();
-        raw.pair("bench:raw").await;
-        times.push(start.elapsed().as_secs_f64() * 1e6);
-    }
-    median(times)
-}
-
-const WINDOW: Duration = Duration::from_millis(700);
-
-/// Pairs a second of many tasks, each on a key of its own, over one connection.
-async fn many_ours(manager: &LockManager, tasks: usize) -> f64 {
-    let start = Instant::now();
-    let mut set = JoinSet::new();
-    for task in 0..tasks {
-        let manager = manager.clone();
-        set.spawn(async move {
-            let key = format!("bench:ours:{task}");
-            let mut pairs = 0;
-            while start.elapsed() < WINDOW {
-                let guard = manager.lock(&key).await.expect("the key is free");
-                guard.release().await.expect("the lease is held");
-                pairs += 1;
-            }
-            pairs
-        });
-    }
-    rate(set.join_all().await, start)
-}
-
-async fn many_raw(raw: &Raw, tasks: usize) -> f64 {
-    let start = Instant::now();
-    let mut set = JoinSet::new();
-    for task in 0..tasks {
-        let mut raw = raw.clone();
-        set.spawn(async move {
-            let key = format!("bench:raw:{task}");
-            let mut pairs = 0;
-            while start.elapsed() < WINDOW {
-                raw.pair(&key).await;
-                pairs += 1;
-            }
-            pairs
-        });
-    }
-    rate(set.join_all().await, start)
-}
-
-fn rate(pairs: Vec<u32>, start: Instant) -> f64 {
-    f64::from(pairs.into_iter().sum::<u32>()) / start.elapsed().as_secs_f64()
+    let ratio = median_ratio(&rates, &raw_rates);
+    Throughput { tasks, ours: median(rates), raw: median(raw_rates), ratio }
 }

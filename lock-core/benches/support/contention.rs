@@ -1,0 +1,110 @@
+//! Several processes on one key, each taking it and giving it back as fast as it can.
+
+use std::{marker::PhantomData, time::Duration};
+
+use redis::aio::MultiplexedConnection;
+
+use super::{
+    clock,
+    history::History,
+    player::Player,
+    relay::Relay,
+    server::{Server, calls, pings},
+    sides::Locks,
+    stats,
+};
+
+/// What a round measured.
+pub(crate) struct Round {
+    pub(crate) owner_changes_per_second: f64,
+    pub(crate) requests_per_handoff: f64,
+    /// Calls of scripts per owner change, by the server's count, without the relay.
+    pub(crate) scripts_per_handoff: f64,
+    pub(crate) fairness: f64,
+    /// In ms.
+    pub(crate) wait_p99: f64,
+    /// The median round trip of a PING while nothing else goes on, in s.
+    pub(crate) ping: f64,
+}
+
+/// Some players of a side on one key.
+pub(crate) struct Crowd<L> {
+    players: Vec<Player>,
+    connection: MultiplexedConnection,
+    relay: Relay,
+    pub(crate) rounds: Vec<Round>,
+    side: PhantomData<L>,
+}
+
+impl<L: Locks> Crowd<L> {
+    pub(crate) async fn start(server: &Server, players: usize) -> Self {
+        let relay = Relay::start(server.port).await;
+        // The first connection goes straight to the server, the second through the relay.
+        let urls = [server.url.clone(), relay.url.clone()];
+        let players =
+            tokio::task::block_in_place(|| Player::start_all(players, L::NAME, &urls.each_ref().map(|url| &**url)));
+        Self { players, connection: server.connect().await, relay, rounds: Vec::new(), side: PhantomData }
+    }
+
+    /// Plays for some seconds straight, and for some through the relay; a round that warms up is not kept.
+    pub(crate) async fn round(&mut self, straight: f64, counted: f64, keep: bool) {
+        let quiet = pings(&mut self.connection, Duration::from_millis(150)).await;
+        let ping = stats::quantile(&stats::histogram(quiet), 0.5) / 1e6;
+
+        let scripts = self.scripts().await;
+        let (start, end) = self.order(0, straight);
+        let history = self.history();
+        let scripts = self.scripts().await - scripts;
+        let waits = stats::histogram(history.waits(start, end));
+
+        let (from, to) = self.order(1, counted);
+        sleep_until(from).await;
+        let requests = self.relay.requests();
+        sleep_until(to).await;
+        let requests = self.relay.requests() - requests;
+        let counted = self.history();
+
+        if keep {
+            self.rounds.push(Round {
+                owner_changes_per_second: history.owner_changes(start, end) as f64 / straight,
+                requests_per_handoff: requests as f64 / counted.owner_changes(from, to) as f64,
+                scripts_per_handoff: scripts as f64 / history.owner_changes(0, u64::MAX) as f64,
+                fairness: history.fairness(start, end),
+                wait_p99: stats::quantile(&waits, 0.99) / 1e3,
+                ping,
+            });
+        }
+    }
+
+    /// The median over the rounds.
+    pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> f64 {
+        stats::median(self.rounds.iter().map(of).collect())
+    }
+
+    fn order(&mut self, connection: usize, seconds: f64) -> (u64, u64) {
+        let start = clock::now() + 50_000_000;
+        let end = start + (seconds * 1e9) as u64;
+        for player in &mut self.players {
+            player.order(&format!("contend {connection} {} {start} {end}", L::NAME));
+        }
+        (start, end)
+    }
+
+    fn history(&mut self) -> History {
+        let history = History::new(Player::answers(&mut self.players).holds, self.players.len());
+        assert_eq!(history.overlaps(), 0, "{} let two processes hold the key", L::NAME);
+        history
+    }
+
+    async fn scripts(&mut self) -> u64 {
+        let mut sum = 0;
+        for command in ["evalsha", "eval"] {
+            sum += calls(&mut self.connection, command).await;
+        }
+        sum
+    }
+}
+
+async fn sleep_until(moment: u64) {
+    tokio::time::sleep(Duration::from_nanos(moment.saturating_sub(clock::now()))).await;
+}

@@ -1,0 +1,57 @@
+//! Acquire and release without contention.
+
+use std::time::{Duration, Instant};
+
+use tokio::task::JoinSet;
+
+use super::{clock, sides::Locks, stats};
+
+/// The median time of a pair in µs, one after the other in one task.
+pub(crate) async fn sequential<L: Locks>(locks: &L) -> f64 {
+    let locks = locks.clone();
+    // In a task, as services do; the future of `block_on` is polled by another thread than its connection.
+    let times = tokio::spawn(async move {
+        let mut times = Vec::with_capacity(PAIRS);
+        for _ in 0..PAIRS {
+            let start = clock::now();
+            let held = locks.acquire(L::NAME).await;
+            L::release(held).await;
+            times.push(clock::now() - start);
+        }
+        times
+    });
+    stats::quantile(&stats::histogram(times.await.expect("no pair fails")), 0.5)
+}
+
+/// Pairs a second of many tasks, each on a key of its own.
+pub(crate) async fn on_own_keys<L: Locks>(locks: &L, tasks: usize) -> f64 {
+    rate(locks, (0..tasks).map(|task| format!("{}:{task}", L::NAME)).collect()).await
+}
+
+/// Pairs a second of many tasks on one key.
+pub(crate) async fn on_one_key<L: Locks>(locks: &L, tasks: usize) -> f64 {
+    rate(locks, vec![L::NAME.to_owned(); tasks]).await
+}
+
+async fn rate<L: Locks>(locks: &L, keys: Vec<String>) -> f64 {
+    let start = Instant::now();
+    let mut set = JoinSet::new();
+    for key in keys {
+        let locks = locks.clone();
+        set.spawn(async move {
+            let mut pairs = 0;
+            while start.elapsed() < WINDOW {
+                let held = locks.acquire(&key).await;
+                // What was taken after the end does not count: one task after the other stops then.
+                pairs += u64::from(start.elapsed() < WINDOW);
+                L::release(held).await;
+            }
+            pairs
+        });
+    }
+    let pairs: u64 = set.join_all().await.into_iter().sum();
+    pairs as f64 / WINDOW.as_secs_f64()
+}
+
+const PAIRS: usize = 1_500;
+const WINDOW: Duration = Duration::from_millis(700);

@@ -1,0 +1,12 @@
+//! Pictures of what was measured.
+use super::handoff::Handoffs;
+use std::path::Path;
+
+pub(crate) struct Throughput {
+    pub(crate) tasks: usize,
+    pub(crate) ours: f64,
+    pub(crate) raw: f64,
+    pub(crate) ratio: f64,
+}
+pub(crate) fn throughput(_file: &Path, _points: &[Throughput]) {}
+pub(crate) fn handoff(_file: &Path, _played: &Handoffs) {}

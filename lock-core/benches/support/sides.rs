@@ -1,0 +1,99 @@
+//! The sides of a comparison: our lock, and raw commands through the same client.
+
+use std::{future::Future, time::Duration};
+
+use lock_core::{LockGuard, LockManager};
+use redis::{Script, aio::MultiplexedConnection};
+
+use super::server::client;
+
+/// A lock under measurement; a clone shares the connection.
+pub(crate) trait Locks: Clone + Send + Sync + 'static {
+    /// A lease that is held.
+    type Held: Send;
+    /// As told to a child process, and as shown.
+    const NAME: &'static str;
+
+    fn connect(url: &str) -> impl Future<Output = Self> + Send;
+    /// Waits as long as it takes.
+    fn acquire(&self, key: &str) -> impl Future<Output = Self::Held> + Send;
+    fn release(held: Self::Held) -> impl Future<Output = ()> + Send;
+}
+
+/// The ttl on every side.
+pub(crate) const TTL: Duration = Duration::from_secs(10);
+
+#[derive(Clone)]
+pub(crate) struct Ours(pub(crate) LockManager);
+
+impl Locks for Ours {
+    type Held = LockGuard;
+    const NAME: &'static str = "lock-core";
+
+    async fn connect(url: &str) -> Self {
+        Self(LockManager::connect(url).await.expect("the server answers"))
+    }
+
+    async fn acquire(&self, key: &str) -> LockGuard {
+        self.0.lock(key).ttl(TTL).wait_forever().await.expect("it waits as long as it takes")
+    }
+
+    async fn release(guard: LockGuard) {
+        guard.release().await.expect("the lease is held");
+    }
+}
+
+/// What a lock without fencing, renewal, queue and clean-up costs: SET NX PX, then compare-and-delete.
+#[derive(Clone)]
+pub(crate) struct Raw {
+    pub(crate) connection: MultiplexedConnection,
+    script: Script,
+}
+
+/// A key that is held by raw commands.
+pub(crate) struct RawHeld {
+    raw: Raw,
+    key: String,
+}
+
+impl Raw {
+    pub(crate) fn new(connection: MultiplexedConnection) -> Self {
+        let source =
+            "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
+        Self { connection, script: Script::new(source) }
+    }
+
+    /// Whether the key was free.
+    pub(crate) async fn try_acquire(&mut self, key: &str) -> bool {
+        let mut set = redis::cmd("SET");
+        set.arg(key).arg(TOKEN).arg("NX").arg("PX").arg(TTL.as_millis() as u64);
+        let set: Option<String> = set.query_async(&mut self.connection).await.expect("SET");
+        set.is_some()
+    }
+}
+
+impl Locks for Raw {
+    type Held = RawHeld;
+    const NAME: &'static str = "raw";
+
+    async fn connect(url: &str) -> Self {
+        Self::new(client(url).get_multiplexed_async_connection().await.expect("the server answers"))
+    }
+
+    /// Of a free key: raw commands know nothing of waiting.
+    async fn acquire(&self, key: &str) -> RawHeld {
+        let mut raw = self.clone();
+        assert!(raw.try_acquire(key).await, "the key is free");
+        RawHeld { raw, key: key.to_owned() }
+    }
+
+    async fn release(held: RawHeld) {
+        let RawHeld { mut raw, key } = held;
+        let mut release = raw.script.prepare_invoke();
+        release.key(key).arg(TOKEN);
+        let deleted: u32 = release.invoke_async(&mut raw.connection).await.expect("EVALSHA");
+        assert_eq!(deleted, 1);
+    }
+}
+
+const TOKEN: &str = "0123456789abcdef0123456789abcdef";
