@@ -8,7 +8,7 @@ use support::{
     plot::{self, Throughput},
     report::{Report, Target},
     server::Server,
-    sides::{Locks as _, Ours, Raw},
+    sides::{Locks, Ours, Raw},
     stats::{median, median_ratio},
 };
 
@@ -22,15 +22,21 @@ async fn main() {
     let (ours, raw) = (Ours::connect(&server.url).await, Raw::connect(&server.url).await);
 
     let (mut times, mut raw_times) = (Vec::new(), Vec::new());
+    let (mut spawned, mut raw_spawned) = (Vec::new(), Vec::new());
     for round in 0..=ROUNDS {
         let (time, raw_time) = (pairs::sequential(&ours).await, pairs::sequential(&raw).await);
+        let (task_time, raw_task_time) = (in_a_task(&ours).await, in_a_task(&raw).await);
         if round > 0 {
             times.push(time);
             raw_times.push(raw_time);
+            spawned.push(task_time);
+            raw_spawned.push(raw_task_time);
         }
     }
     let ratio = median_ratio(&times, &raw_times);
     report.figure("sequential_pair_p50", median(times), "us", Some(ratio), Target::RatioAtMost(1.10));
+    let ratio = median_ratio(&spawned, &raw_spawned);
+    report.remark(&format!("in a task, beside its connection: {:.2} us, {ratio:.3} x raw", median(spawned)));
 
     for (measure, tasks, target) in [("pairs_per_second_64", 64, 0.85), ("pairs_per_second_1000", 1_000, 1.2)] {
         let throughput = throughput(&ours, &raw, tasks).await;
@@ -44,6 +50,13 @@ async fn main() {
         }
         plot::throughput(&folder.join("throughput.svg"), &points);
     }
+}
+
+/// In a spawned task, which mostly shares a thread with the connection. The future of `#[tokio::main]` never does, so
+/// that each answer wakes another thread, which takes longer than the round trip itself.
+async fn in_a_task<L: Locks>(locks: &L) -> f64 {
+    let locks = locks.clone();
+    tokio::spawn(async move { pairs::sequential(&locks).await }).await.expect("no pair fails")
 }
 
 async fn throughput(ours: &Ours, raw: &Raw, tasks: usize) -> Throughput {

@@ -6,6 +6,7 @@ pub(crate) mod clock;
 pub(crate) mod contention;
 pub(crate) mod handoff;
 pub(crate) mod history;
+pub(crate) mod holder;
 pub(crate) mod pairs;
 pub(crate) mod player;
 pub(crate) mod plot;
