@@ -1,6 +1,11 @@
 //! Figures as lines of JSON, or as a table for the eye.
 
-use std::{env::args_os, fmt, path::PathBuf};
+use std::{
+    env::{args_os, var_os},
+    ffi::OsString,
+    fmt,
+    path::PathBuf,
+};
 
 /// What the bench was asked for: `--json`, `--plot FOLDER`.
 pub(crate) struct Report {
@@ -28,7 +33,7 @@ impl Report {
         while let Some(argument) = arguments.next() {
             match argument.to_str() {
                 Some("--json") => json = true,
-                Some("--plot") => plots = Some(arguments.next().expect("--plot FOLDER").into()),
+                Some("--plot") => plots = Some(folder(arguments.next().expect("--plot FOLDER"))),
                 // What cargo adds.
                 Some("--bench") => {}
                 _ => panic!("no such argument: {argument:?}; there are --json and --plot FOLDER"),
@@ -60,6 +65,11 @@ impl Report {
             println!("  {remark}");
         }
     }
+}
+
+/// Where the caller means: cargo starts a bench in the folder of its package, and leaves `PWD` alone.
+fn folder(name: OsString) -> PathBuf {
+    PathBuf::from(var_os("PWD").unwrap_or_default()).join(name)
 }
 
 impl Target {
