@@ -3,6 +3,7 @@
 //!
 //! Nothing here uses lock-core, so that a test never asserts with the code that it tests.
 
+pub mod history;
 pub mod process;
 pub mod proxy;
 pub mod resp;

@@ -1,0 +1,69 @@
+//! Fencing tokens rise.
+
+use crate::lines::*;
+
+#[test]
+fn a_fence_that_does_not_rise_in_real_time_is_caught() {
+    for second in [1, 2] {
+        let history = [
+            acquire("p1", 2, 0.0, 2.0),
+            release("p1", 2, 10.0, 12.0),
+            acquire("p2", second, 20.0, 22.0),
+            release("p2", second, 30.0, 32.0),
+        ];
+        assert_eq!(broken(&history), [Rule::FenceOrder], "{second} after 2");
+    }
+}
+
+#[test]
+fn an_earlier_larger_fence_is_found_behind_smaller_ones() {
+    let history = [
+        acquire("p1", 7, 0.0, 2.0),
+        release("p1", 7, 10.0, 12.0),
+        acquire("p2", 8, 20.0, 22.0),
+        release("p2", 8, 30.0, 32.0),
+        acquire("p3", 7, 40.0, 42.0).with(|event| event.token = Some("other/1".to_owned())),
+    ];
+    assert_eq!(broken(&history), [Rule::FenceOrder]);
+}
+
+#[test]
+fn acquires_at_the_same_time_are_ordered_by_their_holds() {
+    let history = |first, second| {
+        [
+            acquire("p1", first, 0.0, 10.0),
+            release("p1", first, 20.0, 22.0),
+            acquire("p2", second, 0.0, 24.0),
+            release("p2", second, 30.0, 32.0),
+        ]
+    };
+    assert_eq!(broken(&history(1, 2)), NONE);
+    assert_eq!(broken(&history(2, 1)), [Rule::FenceOrder]);
+}
+
+#[test]
+fn an_acquire_that_was_known_too_late_says_nothing_about_the_order_of_holding() {
+    // p1 took it first and was stopped before it knew.
+    let late = acquire("p1", 1, 0.0, 1_500.0).with(|event| event.deadline = Some(985.0));
+    let other = [acquire("p2", 2, 0.0, 1_010.0), release("p2", 2, 1_020.0, 1_021.0)];
+    assert_eq!(broken(&[late, other[0].clone(), other[1].clone(), fault(100.0, 1_500.0)]), NONE);
+}
+
+#[test]
+fn foreign_holders_have_no_fence() {
+    let history = [
+        acquire("p1", 1, 0.0, 2.0),
+        release("p1", 1, 10.0, 12.0),
+        foreign("f", "x", 20.0, 22.0),
+        call("f", Op::Release, 30.0, 31.0).with(|event| event.token = Some("x".to_owned())),
+        acquire("p1", 2, 40.0, 42.0),
+    ];
+    assert_eq!(broken(&history), NONE);
+}
+
+#[test]
+fn fences_rise_even_over_a_loss_of_data() {
+    let history = [acquire("p1", 2, 0.0, 2.0), acquire("p2", 1, 20.0, 22.0)];
+    let checker = Checker::new().mark(Mark { key: None, from: 10.0, to: 11.0 });
+    assert_eq!(broken_by(&checker, &history), [Rule::FenceOrder]);
+}

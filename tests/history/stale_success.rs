@@ -1,0 +1,81 @@
+//! Nobody is told "done" about a lease that is not theirs any more.
+
+use crate::lines::*;
+
+/// A lease that expires, and another's from 1,000 to its release at 1,500.
+fn expired() -> [Event; 3] {
+    [acquire("p1", 1, 0.0, 2.0), acquire("p2", 2, 900.0, 1_000.0), release("p2", 2, 1_500.0, 1_502.0)]
+}
+
+fn with(more: Event) -> Vec<Event> {
+    let mut history = expired().to_vec();
+    history.push(more);
+    history
+}
+
+#[test]
+fn a_release_that_removes_another_ones_lease_is_caught() {
+    assert_eq!(broken(&with(release("p1", 1, 1_100.0, 1_101.0))), [Rule::StaleSuccess]);
+}
+
+#[test]
+fn one_that_does_nothing_is_fine() {
+    for result in [Outcome::Fail, Outcome::Info] {
+        let release = release("p1", 1, 1_100.0, 1_101.0).with(outcome(result));
+        assert_eq!(broken(&with(release.clone())), NONE);
+        assert_eq!(broken(&with(release.with(never_back))), NONE);
+    }
+}
+
+#[test]
+fn one_that_may_have_come_before_the_other_is_fine() {
+    // Past its deadline by its own clock, and not yet expired in the server.
+    assert_eq!(broken(&with(release("p1", 1, 990.0, 1_200.0))), NONE);
+}
+
+#[test]
+fn a_release_after_another_has_been_and_gone_is_caught() {
+    assert_eq!(broken(&with(release("p1", 1, 1_600.0, 1_601.0))), [Rule::StaleSuccess]);
+}
+
+#[test]
+fn the_holder_in_between_may_have_asked_long_before() {
+    let mut history = with(release("p1", 1, 1_100.0, 1_101.0));
+    history[0] = acquire("p1", 1, 901.0, 902.0).with(|event| {
+        event.deadline = Some(990.0);
+        event.ttl = Some(90.0);
+    });
+    assert_eq!(broken(&history), [Rule::StaleSuccess]);
+}
+
+#[test]
+fn an_extend_while_another_holds_is_caught() {
+    let extend = extend("p1", 1, 1_100.0, 1_101.0, 2_000.0);
+    let rules = broken(&with(extend.clone()));
+    assert!(rules.contains(&Rule::StaleSuccess), "{rules:?}");
+    assert_eq!(
+        broken(&with(extend.with(|event| {
+            event.result = Outcome::Fail;
+            event.deadline = None;
+        }))),
+        NONE
+    );
+}
+
+#[test]
+fn a_foreign_release_without_a_look_at_the_token_is_caught() {
+    let history = [
+        foreign("f", "x", 0.0, 2.0),
+        acquire("p2", 2, 900.0, 1_001.0),
+        call("f", Op::Release, 1_100.0, 1_101.0).with(|event| event.token = Some("x".to_owned())),
+    ];
+    assert_eq!(broken(&history), [Rule::StaleSuccess]);
+}
+
+#[test]
+fn a_second_release_is_caught() {
+    let history = [acquire("p1", 1, 0.0, 2.0), release("p1", 1, 10.0, 11.0), release("p1", 1, 20.0, 21.0)];
+    assert_eq!(broken(&history), [Rule::StaleSuccess]);
+    let repeated = history[2].clone().with(outcome(Outcome::Info));
+    assert_eq!(broken(&[history[0].clone(), history[1].clone(), repeated]), NONE);
+}

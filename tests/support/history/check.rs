@@ -1,0 +1,244 @@
+//! The judge: which rules there are, what is excused, and what a breach looks like.
+
+use std::{collections::BTreeMap, fmt, time::Duration};
+
+use super::{
+    event::{Event, Op},
+    exclusion, leases, order,
+    read::History,
+    register, waiting,
+};
+
+/// What a history has to keep to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Rule {
+    /// A line says what cannot be: it is no history.
+    Malformed,
+    /// No two leases of a key are valid at once, each by its own client's reckoning.
+    TwoHolders,
+    /// Fencing tokens strictly rise, in real-time order and in the order of holding.
+    FenceOrder,
+    /// No token is used by two tenures.
+    TokenReuse,
+    /// No extend or release succeeds while, or after, another holds; none twice.
+    StaleSuccess,
+    /// No guard says that it is valid after its deadline, release or loss, and no extend revives it.
+    ValidAfterEnd,
+    /// The register never goes back, and no update of it is lost.
+    Register,
+    /// No waiter is left waiting longer than the bound while the key is surely free.
+    LeftWaiting,
+    /// Nothing is left over.
+    Leftover,
+}
+
+impl fmt::Display for Rule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Malformed => "malformed",
+            Self::TwoHolders => "two-holders",
+            Self::FenceOrder => "fence-order",
+            Self::TokenReuse => "token-reuse",
+            Self::StaleSuccess => "stale-success",
+            Self::ValidAfterEnd => "valid-after-end",
+            Self::Register => "register",
+            Self::LeftWaiting => "left-waiting",
+            Self::Leftover => "leftover",
+        })
+    }
+}
+
+/// A breach of a rule.
+#[derive(Clone, Debug)]
+pub struct Violation {
+    /// Of which one.
+    pub rule: Rule,
+    /// What is wrong, with the times.
+    pub message: String,
+    /// The lines that prove it.
+    pub lines: Vec<String>,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.rule, self.message)?;
+        self.lines.iter().try_for_each(|line| write!(f, "\n    {line}"))
+    }
+}
+
+/// A moment at which leases vanished though their holders believed in them: the server lost its data, or somebody
+/// deleted the key. A holder from before and one from after may be valid at once, and nothing else is excused.
+#[derive(Clone, Debug)]
+pub struct Mark {
+    /// Which key; all when none is named.
+    pub key: Option<String>,
+    /// When at the earliest.
+    pub from: f64,
+    /// When at the latest.
+    pub to: f64,
+}
+
+/// Judges histories.
+#[derive(Clone, Debug)]
+pub struct Checker {
+    bound: f64,
+    marks: Vec<Mark>,
+}
+
+impl Checker {
+    /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
+    #[must_use]
+    pub fn new() -> Self {
+        Self { bound: 250.0, marks: Vec::new() }
+    }
+
+    /// Lets waiters wait for `bound` while the key is surely free.
+    #[must_use]
+    pub fn bound(mut self, bound: Duration) -> Self {
+        self.bound = bound.as_secs_f64() * 1_000.0;
+        self
+    }
+
+    /// Excuses two holders across `mark`.
+    #[must_use]
+    pub fn mark(mut self, mark: Mark) -> Self {
+        self.marks.push(mark);
+        self
+    }
+
+    /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
+    /// twenty are told.
+    #[must_use]
+    pub fn check(&self, history: &History) -> Vec<Violation> {
+        let mut case = Case { history, bound: self.bound, marks: &self.marks, violations: BTreeMap::new() };
+        let sound = case.sound_events();
+        let leases = leases::collect(&mut case, &sound);
+        for key in leases.keys() {
+            exclusion::check(&mut case, key);
+            order::check(&mut case, key);
+            waiting::check(&mut case, key, &leases);
+        }
+        order::check_tokens(&mut case, &leases);
+        exclusion::check_answers(&mut case, &leases);
+        register::check(&mut case, &sound);
+        case.check_leftovers(&sound);
+        case.violations.into_values().flatten().collect()
+    }
+
+    /// Panics with every breach, if there is one.
+    ///
+    /// # Panics
+    /// That is what it is for.
+    #[track_caller]
+    pub fn assert_clean(&self, history: &History) {
+        let violations = self.check(history);
+        if !violations.is_empty() {
+            let told: Vec<_> = violations.iter().map(ToString::to_string).collect();
+            panic!("{} rules were broken:\n{}", violations.len(), told.join("\n"));
+        }
+    }
+}
+
+impl Default for Checker {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+/// One history under judgement.
+pub(super) struct Case<'a> {
+    pub(super) history: &'a History,
+    pub(super) bound: f64,
+    marks: &'a [Mark],
+    violations: BTreeMap<Rule, Vec<Violation>>,
+}
+
+impl<'a> Case<'a> {
+    pub(super) fn event(&self, event: usize) -> &'a Event {
+        &self.history.events[event]
+    }
+
+    /// Notes a breach; `events` prove it.
+    pub(super) fn report(&mut self, rule: Rule, message: impl FnOnce() -> String, events: &[usize]) {
+        let told = self.violations.entry(rule).or_default();
+        if told.len() < TOLD_AT_MOST {
+            let lines = events.iter().map(|event| self.history.show(*event)).collect();
+            told.push(Violation { rule, message: message(), lines });
+        }
+    }
+
+    /// Whether leases of `key` vanished at some moment between `from` and `to`.
+    pub(super) fn vanished(&self, key: &str, from: f64, to: f64) -> bool {
+        self.marks
+            .iter()
+            .filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key))
+            .any(|mark| from <= mark.to && mark.from <= to)
+    }
+
+    /// The events that make sense each for itself; the others are reported.
+    fn sound_events(&mut self) -> Vec<usize> {
+        let mut sound = Vec::with_capacity(self.history.events.len());
+        for (index, event) in self.history.events.iter().enumerate() {
+            let is_call = !matches!(event.op, Op::Crash | Op::Fault | Op::Leftover);
+            let wrong = if event.op != Op::Leftover && !event.t_invoke.is_finite() {
+                "t_invoke is missing"
+            } else if event.t_return.is_some_and(|t_return| t_return.is_nan() || t_return < event.t_invoke) {
+                "it returned before it was called"
+            } else if is_call && event.key.is_none() {
+                "it names no key"
+            } else if is_call && event.process.is_empty() {
+                "it names no process"
+            } else if event.op == Op::Acquire && event.succeeded() && event.token.is_none() {
+                "it acquired a lease without a token"
+            } else {
+                sound.push(index);
+                continue;
+            };
+            self.report(Rule::Malformed, || wrong.to_owned(), &[index]);
+        }
+        self.check_overlaps(&sound);
+        sound
+    }
+
+    /// A process has at most one operation under way. (It can be told of a loss at any time.)
+    fn check_overlaps(&mut self, sound: &[usize]) {
+        let mut calls: Vec<usize> = sound
+            .iter()
+            .copied()
+            .filter(|event| !matches!(self.event(*event).op, Op::Lost | Op::Crash | Op::Fault | Op::Leftover))
+            .collect();
+        calls.sort_by(|a, b| {
+            let (a, b) = (self.event(*a), self.event(*b));
+            a.process.cmp(&b.process).then(a.t_invoke.total_cmp(&b.t_invoke)).then(end(a).total_cmp(&end(b)))
+        });
+        for pair in calls.windows(2) {
+            let (former, next) = (self.event(pair[0]), self.event(pair[1]));
+            if former.process == next.process && former.t_return.is_some_and(|t_return| next.t_invoke < t_return) {
+                let message = || format!("{} has two operations under way", next.process);
+                self.report(Rule::Malformed, message, pair);
+            }
+        }
+    }
+
+    fn check_leftovers(&mut self, sound: &[usize]) {
+        for index in sound {
+            let event = self.event(*index);
+            if event.op != Op::Leftover || event.allowed {
+                continue;
+            }
+            let is_short = |max: f64| event.pttl.is_some_and(|pttl| pttl >= 0.0 && pttl < max);
+            if !event.max_pttl.is_some_and(is_short) {
+                let key = event.key.as_deref().unwrap_or("?");
+                let lives = event.pttl.map_or_else(|| "for ever".to_owned(), |pttl| format!("{pttl} ms more"));
+                self.report(Rule::Leftover, || format!("{key:?} is left over, and lives {lives}"), &[*index]);
+            }
+        }
+    }
+}
+
+/// When a call was over; never for one that did not come back.
+pub(super) fn end(event: &Event) -> f64 {
+    event.t_return.unwrap_or(f64::INFINITY)
+}
+
+const TOLD_AT_MOST: usize = 20;

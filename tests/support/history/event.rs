@@ -1,0 +1,161 @@
+//! One line of a history.
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// What one process did, or what was done to it, as one JSON object. Fields that say nothing are left out.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Event {
+    /// Who: `p3`, or `p3/t7` for a task of it. It has at most one operation under way.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub process: String,
+    /// What.
+    pub op: Op,
+    /// The key that is locked, that the register belongs to, or that was left over.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<String>,
+    /// The lease's token, `<tenure>/<hold>`; of a foreign client any text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub token: Option<String>,
+    /// The fencing token; of a register the one that was written or found.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub fence: Option<u64>,
+    /// Just before the call, or when it happened; NaN (left out) where that says nothing.
+    #[serde(default = "nan", skip_serializing_if = "is_nan")]
+    pub t_invoke: f64,
+    /// Just after the call; none if it never came back.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub t_return: Option<f64>,
+    /// How the call ended.
+    #[serde(default, skip_serializing_if = "Outcome::is_ok")]
+    pub result: Outcome,
+    /// Until when the guard says that it is valid.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline: Option<f64>,
+    /// How long a silent holder blocks others; none for a foreign key that does not expire.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl: Option<f64>,
+    /// An acquire that does not wait.
+    #[serde(default, rename = "try", skip_serializing_if = "is_false")]
+    pub only_tries: bool,
+    /// An acquire by another library's client.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub foreign: bool,
+    /// What the guard answered to a check.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub valid: Option<bool>,
+    /// What was written to the register, or found in it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub value: Option<Value>,
+    /// What the writer had found in the register before it wrote.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub prev: Option<Value>,
+    /// A leftover that is meant to be there.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub allowed: bool,
+    /// How long a leftover still lives.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pttl: Option<f64>,
+    /// How long it may live at most.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_pttl: Option<f64>,
+}
+
+impl Event {
+    /// An event at `t_invoke` that says nothing else yet.
+    #[must_use]
+    pub fn new(process: impl Into<String>, op: Op, t_invoke: f64) -> Self {
+        Self {
+            process: process.into(),
+            op,
+            key: None,
+            token: None,
+            fence: None,
+            t_invoke,
+            t_return: None,
+            result: Outcome::Ok,
+            deadline: None,
+            ttl: None,
+            only_tries: false,
+            foreign: false,
+            valid: None,
+            value: None,
+            prev: None,
+            allowed: false,
+            pttl: None,
+            max_pttl: None,
+        }
+    }
+
+    /// Whether the call came back and did what it was asked for.
+    #[must_use]
+    pub fn succeeded(&self) -> bool {
+        self.result == Outcome::Ok && self.t_return.is_some()
+    }
+
+    /// The line without its end.
+    #[must_use]
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).expect("an event is made of text and numbers")
+    }
+}
+
+/// What a process did, or what was done to it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Op {
+    /// Asked for the lease.
+    Acquire,
+    /// Pushed the deadline out, or let the engine do so.
+    Extend,
+    /// Gave the lease back.
+    Release,
+    /// Was told that the lease is lost.
+    Lost,
+    /// Asked the guard whether it is valid.
+    Check,
+    /// Wrote to the fenced register.
+    Write,
+    /// Read the fenced register.
+    Read,
+    /// Was killed.
+    Crash,
+    /// Something was broken on purpose.
+    Fault,
+    /// A key was found after the run.
+    Leftover,
+}
+
+/// How a call ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Outcome {
+    /// It did what it was asked for.
+    #[default]
+    Ok,
+    /// It surely did nothing.
+    Fail,
+    /// Nobody knows.
+    Info,
+}
+
+impl Outcome {
+    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+    fn is_ok(&self) -> bool {
+        *self == Self::Ok
+    }
+}
+
+fn nan() -> f64 {
+    f64::NAN
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_nan(number: &f64) -> bool {
+    number.is_nan()
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
+fn is_false(flag: &bool) -> bool {
+    !*flag
+}

@@ -1,0 +1,234 @@
+//! Who held when: never two at once, nobody answered "yours" who was not it, and no guard that believes in what is over.
+
+use super::{
+    check::{Case, Rule, end},
+    event::{Op, Outcome},
+    leases::{Key, Lease, Leases},
+};
+
+/// No two leases of a key are valid at once.
+pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
+    let mut valid: Vec<&Lease<'_>> = Vec::new();
+    for lease in key.leases.iter().filter(|lease| lease.was_valid()) {
+        valid.retain(|earlier| earlier.valid_to > lease.got);
+        for earlier in &valid {
+            if case.vanished(key.name, earlier.asked, lease.got) {
+                continue;
+            }
+            let message = || {
+                let until = earlier.valid_to.min(lease.valid_to);
+                format!(
+                    "{:?}: {} relies on its lease from {} to {}, and {} from {} to {}: both for {:.3} ms",
+                    key.name,
+                    earlier.describe(),
+                    earlier.got,
+                    earlier.valid_to,
+                    lease.describe(),
+                    lease.got,
+                    lease.valid_to,
+                    until - lease.got,
+                )
+            };
+            case.report(Rule::TwoHolders, message, &[earlier.acquire, lease.acquire]);
+        }
+        valid.push(lease);
+        if valid.len() > AT_ONCE {
+            valid.remove(0); // nobody keeps to the lock, and that has been told
+        }
+    }
+}
+
+/// No extend or release succeeds that should not; no guard says that it is valid, or is extended, after its end.
+pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
+    for key in leases.keys() {
+        let others = Others::of(key);
+        for (index, lease) in key.leases.iter().enumerate() {
+            check_story(case, lease);
+            for part in lease.story.iter().copied() {
+                let event = case.event(part);
+                if !matches!(event.op, Op::Extend | Op::Release) || !event.succeeded() {
+                    continue;
+                }
+                let verb = if event.op == Op::Extend { "extended" } else { "released" };
+                let (from, to) = (event.t_invoke, end(event));
+                if let Some(other) = others.acquired_within(index, lease.got, from) {
+                    let message = || {
+                        let (name, who, other) = (key.name, lease.describe(), other.describe());
+                        format!("{name:?}: {who} {verb} its lease at {from}, though {other} had acquired it meanwhile")
+                    };
+                    case.report(Rule::StaleSuccess, message, &[lease.acquire, other.acquire, part]);
+                } else if let Some(other) = others.valid_throughout(index, from, to)
+                    && !case.vanished(key.name, other.asked.min(lease.asked), other.got.max(lease.got))
+                {
+                    let message = || {
+                        let (name, who, other) = (key.name, lease.describe(), other.describe());
+                        format!("{name:?}: {who} {verb} its lease between {from} and {to}, while {other} held it")
+                    };
+                    case.report(Rule::StaleSuccess, message, &[lease.acquire, other.acquire, part]);
+                }
+            }
+        }
+    }
+}
+
+/// One lease by itself.
+fn check_story(case: &mut Case<'_>, lease: &Lease<'_>) {
+    let mut deadlines = Deadlines::new(lease);
+    let (mut released, mut removed, mut lost) = (None::<usize>, None::<usize>, None::<usize>);
+    let parts = &lease.story;
+    for part in parts.iter().copied() {
+        deadlines.add(case, part);
+    }
+    for part in parts.iter().copied() {
+        let event = case.event(part);
+        let at = event.t_invoke;
+        match event.op {
+            Op::Lost => {
+                lost.get_or_insert(part);
+                continue;
+            }
+            Op::Check if event.valid == Some(true) => {}
+            Op::Extend | Op::Release if event.succeeded() => {
+                if let Some(before) = removed.filter(|before| end(case.event(*before)) <= at) {
+                    let message = || format!("{} had removed its lease before", lease.describe());
+                    case.report(Rule::StaleSuccess, message, &[lease.acquire, before, part]);
+                }
+            }
+            _ => {}
+        }
+        let believes = event.op == Op::Check && event.valid == Some(true)
+            // Another library may extend what is over by its own clock, as long as the key is there.
+            || event.op == Op::Extend && event.succeeded() && !lease.event.foreign;
+        if believes {
+            let says = if event.op == Op::Check { "says that it is valid" } else { "is extended" };
+            let deadline = deadlines.at(at, end(event), part);
+            let ended = released.filter(|released| end(case.event(*released)) <= at);
+            if let Some(lost) = lost.filter(|lost| case.event(*lost).t_invoke < at) {
+                let told = case.event(lost).t_invoke;
+                let message = || format!("the guard of {} {says} at {at}, lost at {told}", lease.describe());
+                case.report(Rule::ValidAfterEnd, message, &[lease.acquire, lost, part]);
+            } else if let Some(released) = ended {
+                let message = || format!("the guard of {} {says} at {at}, after its release", lease.describe());
+                case.report(Rule::ValidAfterEnd, message, &[lease.acquire, released, part]);
+            } else if at > deadline + READING {
+                let message =
+                    || format!("the guard of {} {says} at {at}, after its deadline {deadline}", lease.describe());
+                case.report(Rule::ValidAfterEnd, message, &[lease.acquire, part]);
+            }
+        }
+        if event.op == Op::Release {
+            released.get_or_insert(part);
+            if event.succeeded() {
+                removed.get_or_insert(part);
+            }
+        }
+    }
+}
+
+/// Which deadline a lease had when.
+struct Deadlines {
+    first: f64,
+    /// Each change: when it was asked for, when it was known, what it became, and by which event.
+    changes: Vec<(f64, f64, f64, usize)>,
+}
+
+impl Deadlines {
+    fn new(lease: &Lease<'_>) -> Self {
+        let by_ttl = lease.event.ttl.map(|ttl| lease.asked + ttl);
+        Self { first: lease.event.deadline.or(by_ttl).unwrap_or(f64::INFINITY), changes: Vec::new() }
+    }
+
+    fn add(&mut self, case: &Case<'_>, part: usize) {
+        let event = case.event(part);
+        if event.op != Op::Extend || (event.result == Outcome::Fail && event.deadline.is_none()) {
+            return;
+        }
+        let by_ttl = event.ttl.map(|ttl| end(event).min(event.t_invoke) + ttl);
+        if let Some(deadline) = event.deadline.or(by_ttl) {
+            self.changes.push((event.t_invoke, end(event), deadline, part));
+        }
+    }
+
+    /// The latest deadline that can have been in force between `from` and `to`, `but` one change.
+    fn at(&self, from: f64, to: f64, but: usize) -> f64 {
+        let mut latest = self.first;
+        for (asked, known, deadline, part) in &self.changes {
+            if *part == but || *asked > to {
+                continue;
+            }
+            latest = if *known <= from { *deadline } else { latest.max(*deadline) };
+        }
+        latest
+    }
+}
+
+/// The leases of one key, to ask who was in between.
+struct Others<'k, 'a> {
+    leases: &'k [Lease<'a>],
+    /// By the time they were asked for; with each, of it and all behind it, the two that were got first.
+    by_asking: Vec<(f64, [Option<usize>; 2])>,
+    /// In the order of `got`; of it and all before it, the two that were valid longest.
+    longest: Vec<[Option<usize>; 2]>,
+}
+
+impl<'k, 'a> Others<'k, 'a> {
+    fn of(key: &'k Key<'a>) -> Self {
+        let leases = &key.leases;
+        let mut order: Vec<usize> = (0..leases.len()).collect();
+        order.sort_by(|a, b| leases[*a].asked.total_cmp(&leases[*b].asked));
+        let mut first = [None, None];
+        let mut by_asking: Vec<_> = order
+            .into_iter()
+            .rev()
+            .map(|index| {
+                enter(&mut first, index, |a, b| leases[a].got < leases[b].got);
+                (leases[index].asked, first)
+            })
+            .collect();
+        by_asking.reverse();
+        let mut top = [None, None];
+        let longest = (0..leases.len())
+            .map(|index| {
+                if leases[index].was_valid() {
+                    enter(&mut top, index, |a, b| leases[a].valid_to > leases[b].valid_to);
+                }
+                top
+            })
+            .collect();
+        Self { leases, by_asking, longest }
+    }
+
+    /// One that was asked for and got between two moments.
+    fn acquired_within(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        let at = self.by_asking.partition_point(|(asked, _)| *asked < from);
+        let (_, first) = self.by_asking.get(at)?;
+        let lease = &self.leases[first.iter().flatten().copied().find(|index| *index != but)?];
+        (lease.got <= to).then_some(lease)
+    }
+
+    /// One that was valid all the time between two moments.
+    fn valid_throughout(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        let got_before = self.leases.partition_point(|lease| lease.got <= from);
+        let top = self.longest.get(got_before.checked_sub(1)?)?;
+        let lease = &self.leases[top.iter().flatten().copied().find(|index| *index != but)?];
+        (lease.valid_to >= to).then_some(lease)
+    }
+}
+
+/// Enters an index among the two best.
+fn enter(best: &mut [Option<usize>; 2], index: usize, better: impl Fn(usize, usize) -> bool) {
+    match *best {
+        [Some(first), _] if !better(index, first) => {
+            if best[1].is_none_or(|second| better(index, second)) {
+                best[1] = Some(index);
+            }
+        }
+        [first, _] => *best = [Some(index), first],
+    }
+}
+
+/// How far the two clocks that a deadline is read from may be read apart.
+const READING: f64 = 1.0;
+
+/// How many holders at once are compared with a new one.
+const AT_ONCE: usize = 64;

@@ -1,0 +1,118 @@
+//! Fencing tokens and tokens.
+
+use std::collections::HashMap;
+
+use super::{
+    check::{Case, Rule},
+    event::Outcome,
+    leases::{Key, Lease, Leases},
+};
+
+/// Fencing tokens of a key strictly rise, in real-time order and in the order of holding.
+pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
+    let by_got: Vec<&Lease<'_>> = key.leases.iter().filter(|lease| lease.fence.is_some()).collect();
+    let mut by_asked = by_got.clone();
+    by_asked.sort_by(|a, b| a.asked.total_cmp(&b.asked));
+
+    // In real time: of those that were over before this one began, the largest.
+    let mut over = by_got.iter().peekable();
+    let mut largest: Option<&Lease<'_>> = None;
+    for lease in by_asked {
+        while let Some(earlier) = over.next_if(|earlier| earlier.got < lease.asked) {
+            largest = larger(largest, earlier);
+        }
+        if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence) {
+            case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
+        }
+    }
+
+    // In the order of holding, which is that of knowing it: who knows that it holds has not been followed by anybody
+    // yet, so the next one took the key after that.
+    let mut largest: Option<&Lease<'_>> = None;
+    for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
+        if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
+            && earlier.got >= lease.asked // else it has been told
+            && !case.vanished(key.name, earlier.asked, lease.got)
+        {
+            case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
+        }
+        largest = larger(largest, lease);
+    }
+}
+
+fn larger<'l, 'a>(largest: Option<&'l Lease<'a>>, lease: &'l Lease<'a>) -> Option<&'l Lease<'a>> {
+    largest.filter(|largest| largest.fence >= lease.fence).or(Some(lease))
+}
+
+fn out_of_order(key: &Key<'_>, earlier: &Lease<'_>, later: &Lease<'_>) -> String {
+    format!(
+        "{:?}: {} had it at {}, and after it {} at {}: the fencing token did not rise",
+        key.name,
+        earlier.describe(),
+        earlier.got,
+        later.describe(),
+        later.got,
+    )
+}
+
+/// A token belongs to one lease, and a tenure to one process and one unbroken stay in possession of one key.
+pub(super) fn check_tokens(case: &mut Case<'_>, leases: &Leases<'_>) {
+    let mut acquires: Vec<usize> = Vec::new();
+    for key in leases.keys() {
+        acquires.extend(key.leases.iter().map(|lease| lease.acquire));
+        let unknown = key.attempts.iter().filter(|attempt| case.event(**attempt).result != Outcome::Fail);
+        acquires.extend(unknown);
+        check_stays(case, key);
+    }
+    let mut owners: HashMap<&str, usize> = HashMap::new();
+    let mut tenures: HashMap<&str, usize> = HashMap::new();
+    for acquire in acquires {
+        let event = case.event(acquire);
+        let Some(token) = event.token.as_deref() else {
+            continue;
+        };
+        if let Some(before) = owners.insert(token, acquire) {
+            let message = || format!("the token {token:?} was used twice");
+            case.report(Rule::TokenReuse, message, &[before, acquire]);
+            continue;
+        }
+        let Some(tenure) = tenure(token) else {
+            continue;
+        };
+        let first = *tenures.entry(tenure).or_insert(acquire);
+        let other = case.event(first);
+        let root = |process: &'_ str| process.split('/').next().unwrap_or_default().to_owned();
+        if other.key != event.key || root(&other.process) != root(&event.process) {
+            let message = || format!("the tenure {tenure:?} is of two processes or two keys");
+            case.report(Rule::TokenReuse, message, &[first, acquire]);
+        }
+    }
+}
+
+/// Nobody else holds the key between two holds of a tenure.
+fn check_stays(case: &mut Case<'_>, key: &Key<'_>) {
+    let mut over: HashMap<&str, (usize, usize)> = HashMap::new();
+    let mut current: Option<(Option<&str>, usize)> = None;
+    for lease in key.leases.iter().filter(|lease| lease.was_valid()) {
+        let tenure = lease.event.token.as_deref().and_then(tenure);
+        if let Some((before, last)) = current
+            && (before != tenure || tenure.is_none())
+        {
+            if let Some(before) = before {
+                over.insert(before, (last, lease.acquire));
+            }
+            if let Some((tenure, (last, other))) = tenure.and_then(|tenure| over.get_key_value(tenure)) {
+                let message =
+                    || format!("{:?}: the tenure {tenure:?} goes on though another one held in between", key.name);
+                case.report(Rule::TokenReuse, message, &[*last, *other, lease.acquire]);
+            }
+        }
+        current = Some((tenure, lease.acquire));
+    }
+}
+
+/// `T` of `T/1`; none for a token of another form.
+fn tenure(token: &str) -> Option<&str> {
+    let (tenure, hold) = token.rsplit_once('/')?;
+    (!tenure.is_empty() && !hold.is_empty() && hold.bytes().all(|digit| digit.is_ascii_digit())).then_some(tenure)
+}

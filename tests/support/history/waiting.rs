@@ -1,0 +1,186 @@
+//! Waiters of a key that nobody holds.
+
+use super::{
+    check::{Case, Rule, end},
+    event::Outcome,
+    leases::{Key, Lease, Leases},
+};
+
+/// No waiter is left waiting longer than the bound while the key is surely free.
+///
+/// The key is surely free where no lease and no attempt can have it. A lease can have it from its acquire on, but not
+/// before the end of what the former holder relied on, until it was released or has expired. An attempt whose outcome
+/// nobody knows can have it, too; but nothing that is unknown reaches over another's hold.
+pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
+    let covers = Covers::of(case, key, all);
+    let mut waiters: Vec<Waiter> = Vec::new();
+    for lease in &key.leases {
+        waiters.push(Waiter { acquire: lease.acquire, from: lease.asked, to: lease.got });
+    }
+    for attempt in key.attempts.iter().copied() {
+        let event = case.event(attempt);
+        let crash = all.crashes.after(&event.process, event.t_invoke);
+        let to = end(event).min(crash.unwrap_or(f64::INFINITY)).min(all.end);
+        waiters.push(Waiter { acquire: attempt, from: event.t_invoke, to });
+    }
+    waiters.retain(|waiter| {
+        let event = case.event(waiter.acquire);
+        !event.only_tries && !event.foreign && waiter.to - waiter.from > case.bound
+    });
+    waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
+
+    let gaps = covers.gaps(case.bound, all.end);
+    let mut told = vec![false; gaps.len()];
+    for waiter in &waiters {
+        // Before anybody can have had it.
+        let first = gaps.partition_point(|gap| gap.1 <= waiter.from);
+        let mut reported = false;
+        for (index, gap) in gaps.iter().enumerate().skip(first).take_while(|(_, gap)| gap.0 < waiter.to) {
+            if let Some(left) = left_waiting(case, all, waiter.from.max(gap.0), waiter.to.min(gap.1)) {
+                if !told[index] {
+                    tell(case, key, waiter, left);
+                }
+                told[index] = true;
+                reported = true;
+            }
+        }
+        // Until it got it, or gave up, itself.
+        let free = covers.last_before(waiter.to, waiter.acquire);
+        if !reported && let Some(left) = left_waiting(case, all, waiter.from.max(free), waiter.to) {
+            tell(case, key, waiter, left);
+        }
+    }
+}
+
+fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64)) {
+    let process = &case.event(waiter.acquire).process;
+    let message = || {
+        let (name, length) = (key.name, to - from);
+        format!("{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is surely free")
+    };
+    case.report(Rule::LeftWaiting, message, &[waiter.acquire]);
+}
+
+/// The first stretch between two moments that is longer than the bound and not excused.
+fn left_waiting(case: &Case<'_>, all: &Leases<'_>, from: f64, to: f64) -> Option<(f64, f64)> {
+    let mut from = from;
+    let first = all.faults.partition_point(|fault| fault.1 <= from);
+    for fault in &all.faults[first..] {
+        if fault.0 >= to {
+            break;
+        }
+        if fault.0 - from > case.bound {
+            return Some((from, fault.0));
+        }
+        from = from.max(fault.1);
+    }
+    (to - from > case.bound).then_some((from, to))
+}
+
+struct Waiter {
+    acquire: usize,
+    from: f64,
+    to: f64,
+}
+
+/// When somebody can have had the key.
+#[derive(Clone, Copy)]
+struct Cover {
+    acquire: usize,
+    from: f64,
+    to: f64,
+}
+
+/// All of a key, by their beginning; with each, of it and all before it, the two that end last.
+struct Covers {
+    covers: Vec<(Cover, [Option<Cover>; 2])>,
+}
+
+impl Covers {
+    fn of(case: &Case<'_>, key: &Key<'_>, all: &Leases<'_>) -> Self {
+        let valid: Vec<&Lease<'_>> = key.leases.iter().filter(|lease| lease.was_valid()).collect();
+        let mut longest = f64::NEG_INFINITY;
+        // Until when those that were got so far were relied on.
+        let relied: Vec<f64> = valid
+            .iter()
+            .map(|lease| {
+                longest = longest.max(lease.valid_to);
+                longest
+            })
+            .collect();
+        let begins = |asked: f64, known: f64| {
+            let before = valid.partition_point(|lease| lease.got < known);
+            let relied = before.checked_sub(1).map_or(f64::NEG_INFINITY, |last| relied[last]);
+            asked.max(relied.min(known))
+        };
+        let next_after =
+            |time: f64| valid.get(valid.partition_point(|lease| lease.got <= time)).map_or(f64::INFINITY, |l| l.got);
+        let mut covers: Vec<Cover> = Vec::with_capacity(key.leases.len());
+        for lease in &key.leases {
+            let (from, to) = if lease.was_valid() {
+                (begins(lease.asked, lease.got), lease.held_to)
+            } else {
+                // Known too late: others may have been in between.
+                (lease.asked, lease.held_to.min(lease.got + lease.event.ttl.unwrap_or(f64::INFINITY)))
+            };
+            covers.push(Cover { acquire: lease.acquire, from, to: to.min(next_after(lease.got)) });
+        }
+        for attempt in key.attempts.iter().copied() {
+            let event = case.event(attempt);
+            if event.result == Outcome::Fail {
+                continue;
+            }
+            let crash = all.crashes.after(&event.process, event.t_invoke);
+            let known = end(event).min(crash.unwrap_or(f64::INFINITY)).min(all.end);
+            let ttl = event.ttl.unwrap_or(f64::INFINITY);
+            let from = begins(event.t_invoke, known);
+            // One that hears nothing for ever does not renew either.
+            let last = if event.t_return.is_none() && crash.is_none() { from } else { known };
+            covers.push(Cover { acquire: attempt, from, to: (last + ttl).min(next_after(known)) });
+        }
+        covers.sort_by(|a, b| a.from.total_cmp(&b.from));
+        let mut last = [None, None];
+        let covers = covers
+            .into_iter()
+            .map(|cover| {
+                enter(&mut last, cover);
+                (cover, last)
+            })
+            .collect();
+        Self { covers }
+    }
+
+    /// Until when those that began before `time` can have had the key, `but` one.
+    fn last_before(&self, time: f64, but: usize) -> f64 {
+        let before = self.covers.partition_point(|(cover, _)| cover.from < time);
+        let last = before.checked_sub(1).map(|last| self.covers[last].1);
+        let other = last.iter().flatten().flatten().find(|cover| cover.acquire != but);
+        other.map_or(f64::NEG_INFINITY, |cover| cover.to)
+    }
+
+    /// Where nobody can have had it for longer than `bound`, until `end`.
+    fn gaps(&self, bound: f64, end: f64) -> Vec<(f64, f64)> {
+        let mut free = f64::NEG_INFINITY;
+        let mut gaps = Vec::new();
+        for from in self.covers.iter().map(|(cover, _)| Some(cover)).chain([None]) {
+            let until = from.map_or(end, |cover| cover.from);
+            if until - free > bound {
+                gaps.push((free, until));
+            }
+            free = free.max(from.map_or(end, |cover| cover.to));
+        }
+        gaps
+    }
+}
+
+/// Enters a cover among the two that end last.
+fn enter(last: &mut [Option<Cover>; 2], cover: Cover) {
+    match *last {
+        [Some(first), _] if first.to >= cover.to => {
+            if last[1].is_none_or(|second| second.to < cover.to) {
+                last[1] = Some(cover);
+            }
+        }
+        [first, _] => *last = [Some(cover), first],
+    }
+}
