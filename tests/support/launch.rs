@@ -25,6 +25,7 @@ use crate::{
 #[derive(Debug, Default)]
 pub(crate) struct Setup {
     pub(crate) options: Vec<(String, String)>,
+    pub(crate) missing: Vec<String>,
     pub(crate) password: Option<String>,
     pub(crate) socket: bool,
 }
@@ -86,6 +87,9 @@ impl Setup {
         }
         for (name, value) in &self.options {
             command.args([name, value]);
+        }
+        for name in &self.missing {
+            command.args(["--rename-command", name, ""]);
         }
         // A wrong option is complained about on the standard error, everything else on the standard output.
         let log = OpenOptions::new().create(true).append(true).open(folder.log());

@@ -1,8 +1,11 @@
 //! What the tests of the whole system stand on: real redis-servers, second processes, a network that can be made to
 //! fail, and waiting that has a deadline.
 //!
-//! Nothing here uses lock-core, so that a test never asserts with the code that it tests.
+//! Nothing here uses lock-core, so that a test never asserts with the code that it tests; but for `history::Recorded`,
+//! which writes down what lock-core does, and judges nothing.
 
+pub mod actor;
+pub mod dice;
 pub mod history;
 pub mod process;
 pub mod proxy;
@@ -14,6 +17,8 @@ mod launch;
 mod ports;
 mod signals;
 
+pub use actor::{Actor, Team};
+pub use dice::Dice;
 pub use ports::free_port;
 pub use process::Process;
 pub use proxy::FaultProxy;

@@ -208,6 +208,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Lacks this command, as an older server would.
+    #[must_use]
+    pub fn without_command(mut self, name: &str) -> Self {
+        self.setup.missing.push(name.to_owned());
+        self
+    }
+
     /// Asks every client for this password.
     #[must_use]
     pub fn password(mut self, password: &str) -> Self {

@@ -40,22 +40,30 @@ impl History {
     /// # Errors
     /// What the file system says, or the first line that is no event.
     pub fn read(path: &Path) -> Result<Self, Unreadable> {
-        let unreadable = |error: io::Error| Unreadable { place: path.display().to_string(), why: error.to_string() };
-        let mut files: Vec<PathBuf> = if path.is_dir() {
-            let entries: Result<Vec<_>, _> = fs::read_dir(path).map_err(unreadable)?.collect();
-            let files = entries.map_err(unreadable)?.into_iter().map(|entry| entry.path());
-            files.filter(|file| file.extension().is_some_and(|extension| extension == "jsonl")).collect()
-        } else {
-            vec![path.to_owned()]
-        };
+        if path.is_dir() {
+            return Self::read_all(path, "jsonl");
+        }
+        let mut history = Self::default();
+        history.add_file(path)?;
+        Ok(history)
+    }
+
+    /// Reads every file of a folder that has this extension.
+    pub(super) fn read_all(folder: &Path, extension: &str) -> Result<Self, Unreadable> {
+        let entries: io::Result<Vec<_>> = fs::read_dir(folder).and_then(Iterator::collect);
+        let entries = entries.map_err(|error| Unreadable::of(folder, &error))?;
+        let mut files: Vec<PathBuf> = entries.into_iter().map(|entry| entry.path()).collect();
+        files.retain(|file| file.extension().is_some_and(|found| found == extension));
         files.sort();
         let mut history = Self::default();
-        for file in files {
-            let text = fs::read_to_string(&file).map_err(unreadable)?;
-            let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
-            history.add_lines(&name, &text)?;
-        }
+        files.iter().try_for_each(|file| history.add_file(file))?;
         Ok(history)
+    }
+
+    fn add_file(&mut self, file: &Path) -> Result<(), Unreadable> {
+        let text = fs::read_to_string(file).map_err(|error| Unreadable::of(file, &error))?;
+        let name = file.file_name().map_or_else(String::new, |name| name.to_string_lossy().into_owned());
+        self.add_lines(&name, &text)
     }
 
     /// Adds one event.
@@ -92,6 +100,12 @@ impl FromIterator<Event> for History {
 pub struct Unreadable {
     place: String,
     why: String,
+}
+
+impl Unreadable {
+    fn of(path: &Path, error: &io::Error) -> Self {
+        Self { place: path.display().to_string(), why: error.to_string() }
+    }
 }
 
 impl fmt::Display for Unreadable {

@@ -2,7 +2,10 @@
 //!
 //! It answers in lines, and ends when its standard input does. See `role!` in `support/process.rs`.
 
+mod act;
+mod contend;
 mod count;
+mod foreign;
 mod hold;
 mod serve;
 
@@ -21,6 +24,9 @@ async fn main() -> ExitCode {
         ["hold", url, key, ttl_ms, wait_ms] => hold::hold(url, key, ttl_ms, wait_ms).await,
         ["serve", url, address] => serve::serve(url, address).await,
         ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
+        ["act", url, folder, name] => act::act(url, folder, name).await,
+        ["contend", ref options @ ..] => contend::contend(options).await,
+        ["foreign", ref options @ ..] => foreign::foreign(options).await,
         _ => Err(format!("no such role: {arguments:?}").into()),
     };
     match played {

@@ -1,0 +1,382 @@
+//! Several processes that want the same keys of one Redis, judged by what each of them wrote down.
+//!
+//! `HISTORY_DIR` keeps the histories. Times are generous: these tests share a machine with others.
+
+use std::time::{Duration, Instant};
+
+use lock_tests::{
+    RedisServer, actor, eventually,
+    history::{Checker, ForeignClient, History, Manners, Rule, Run},
+    team,
+};
+use tokio::time::sleep;
+
+/// From release to the next holder, at most: 250 ms on a machine with nothing else to do.
+const HANDOFF: Duration = Duration::from_millis(1_250);
+/// For what has no business taking long.
+const SOON: Duration = Duration::from_secs(20);
+/// How long teams contend.
+const WHILE: Duration = Duration::from_millis(2_000);
+/// A ttl that is never waited for.
+const LONG: Duration = Duration::from_secs(60);
+
+fn judged(run: &Run) -> History {
+    let history = run.history().expect("the files can be read");
+    Checker::new().bound(HANDOFF).assert_clean(&history);
+    history
+}
+
+fn url(server: &RedisServer) -> String {
+    format!("url={}", server.url())
+}
+
+fn register(server: &RedisServer) -> String {
+    format!("register={}", server.address())
+}
+
+#[tokio::test]
+async fn processes_that_contend_keep_every_rule_and_lose_no_update() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-plain"));
+    let options = [url(&server), register(&server)];
+    let mut team = team!(run, "contend", 4, "p", [options[0], options[1], "tasks=8", "keys=3", "extends=20"]).await;
+    team.go().await;
+    sleep(WHILE).await;
+    let rounds = team.stop(SOON).await;
+    let settled = run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let total: u64 = rounds.iter().sum();
+    let mut counted = 0;
+    for key in 0..3 {
+        let value = server.call(&["HGET", &format!("register:k{key}"), "value"]).await.text();
+        counted += value.map_or(0, |value| value.parse::<u64>().expect("a number"));
+    }
+    assert_eq!(counted, total, "no update is lost");
+    assert!(total > 50, "{rounds:?}");
+    println!("{rounds:?} rounds, {} events, nothing left after {settled:?}", history.events().len());
+}
+
+#[tokio::test]
+async fn killed_waiters_cost_the_others_nothing() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-killed-waiters"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", LONG).await;
+    let mut waiters = Vec::new();
+    for index in 0..5 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    // The head, and one in the middle.
+    for index in [2, 0] {
+        waiters.remove(index).kill(&run).await;
+    }
+    let start = Instant::now();
+    assert_eq!(holder.tell("release").await, "released");
+    let mut served = Vec::new();
+    for _ in 0..3 {
+        served.push(next_holder(&mut waiters, HANDOFF).await);
+    }
+    println!("three waiters were served within {:?}: {served:?}", start.elapsed());
+    drop(waiters);
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// Waits until one of them holds, and lets it release; returns how long that took.
+async fn next_holder(waiters: &mut Vec<lock_tests::Actor>, within: Duration) -> Duration {
+    let start = Instant::now();
+    let held = waiters.iter_mut().map(|waiter| Box::pin(waiter.held(SOON)));
+    let (_, index, others) = futures_util::future::select_all(held).await;
+    drop(others);
+    let took = start.elapsed();
+    assert!(took < within, "the next one was served after {took:?}");
+    let mut waiter = waiters.remove(index);
+    assert_eq!(waiter.tell("release").await, "released");
+    took
+}
+
+#[tokio::test]
+async fn stopped_waiter_at_the_head_costs_its_call_window() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-stopped-waiter"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", LONG).await;
+    let mut waiters = Vec::new();
+    for index in 0..4 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    let mut head = waiters.remove(0);
+    let since = lock_tests::history::now();
+    head.process.pause();
+    assert_eq!(holder.tell("release").await, "released");
+    // 100 ms for the call, 500 ms beside it.
+    let first = next_holder(&mut waiters, Duration::from_millis(600) + HANDOFF).await;
+    let others = [next_holder(&mut waiters, HANDOFF).await, next_holder(&mut waiters, HANDOFF).await];
+    head.process.resume();
+    run.broken_since(since);
+    head.held(HANDOFF).await;
+    assert_eq!(head.tell("release").await, "released");
+    println!("served {first:?} after the release, then {others:?}");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn killed_holder_blocks_for_its_ttl_and_no_longer() {
+    let ttl = Duration::from_secs(1);
+    let (server, run) = (RedisServer::start().await, Run::new("contention-killed-holder"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    let mut waiters = Vec::new();
+    let first = holder.acquire("k", ttl).await;
+    for index in 0..3 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", ttl, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    sleep(ttl).await; // it is renewed at least once
+    assert!(holder.tell("check").await.starts_with("check held"));
+    holder.kill(&run).await;
+    let waited = next_holder(&mut waiters, ttl + HANDOFF).await;
+    println!("next grant {waited:?} after the holder was killed, ttl {ttl:?}");
+    while !waiters.is_empty() {
+        next_holder(&mut waiters, HANDOFF).await;
+    }
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    assert!(history.events().iter().filter_map(|event| event.fence).all(|fence| fence >= first));
+}
+
+#[tokio::test]
+async fn futures_and_guards_dropped_at_random_moments_leave_nothing() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-drops"));
+    let options = [url(&server), register(&server)];
+    let drops = ["drops=40", "drop_within=15", "wait=25", "ttl=30000"];
+    let mut team = team!(
+        run,
+        "contend",
+        3,
+        "p",
+        [options[0], options[1], "tasks=8", "keys=2", drops[0], drops[1], drops[2], drops[3]]
+    )
+    .await;
+    team.go().await;
+    sleep(WHILE).await;
+    let rounds = team.stop(SOON).await;
+    // The ttl is far longer than this: nothing is left to expire.
+    let settled = run.settle(&server, Duration::from_secs(3)).await;
+    let history = judged(&run);
+    let dropped = history.events().iter().filter(|event| event.result == lock_tests::history::Outcome::Info).count();
+    assert!(dropped > 20, "{dropped} dropped, {rounds:?}");
+    println!("{rounds:?} rounds, {dropped} dropped, nothing left after {settled:?}");
+}
+
+#[tokio::test]
+async fn clients_of_another_library_are_excluded_and_exclude() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-foreign"));
+    let address = format!("address={}", server.address());
+    let options = [url(&server), register(&server)];
+    let mut ours = team!(run, "contend", 2, "p", [options[0], options[1], "tasks=4", "keys=2", "pause=5"]).await;
+    let mut theirs = team!(run, "foreign", 1, "f", [address, "tasks=4", "keys=2"]).await;
+    ours.go().await;
+    theirs.go().await;
+    sleep(WHILE).await;
+    let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
+    run.settle(&server, SOON).await;
+    judged(&run);
+    println!("{rounds:?} rounds, ours and theirs");
+    assert!(rounds.iter().all(|rounds| rounds.iter().sum::<u64>() > 10), "{rounds:?}");
+}
+
+#[tokio::test]
+async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
+    const WAITERS: usize = 4;
+    let (server, run) = (RedisServer::start().await, Run::new("contention-foreign-no-ttl"));
+    let recorder = run.recorder("foreign");
+    let mut foreign =
+        ForeignClient::connect(&server.address(), &recorder, "t0", Manners::Good).await.expect("connects");
+    let token = foreign.acquire("k", None, Duration::ZERO).await.expect("is answered").expect("the key is free");
+    let mut waiters = Vec::new();
+    for index in 0..WAITERS {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    sleep(Duration::from_millis(500)).await; // the first tries may be quick
+    let (before, start) = (server.script_calls().await, Instant::now());
+    sleep(WHILE).await;
+    let calls = server.script_calls().await - before;
+    let rate = calls as f64 / start.elapsed().as_secs_f64() / WAITERS as f64;
+    println!("{rate:.1} calls a second for each waiter");
+    assert!(rate <= 20.0, "{rate} calls a second for each waiter");
+    assert!(foreign.release("k", &token).await.expect("is answered"));
+    let first = next_holder(&mut waiters, HANDOFF).await;
+    println!("served {first:?} after it was removed");
+    while !waiters.is_empty() {
+        next_holder(&mut waiters, HANDOFF).await;
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// A team whose user may do everything but what `rules` forbid.
+async fn contends_as(server: RedisServer, name: &str, user: Option<&str>) {
+    let run = Run::new(name);
+    let url = match user {
+        Some(rules) => {
+            let mut command = vec!["ACL", "SETUSER", "poller", "on", ">secret", "~*", "&*", "+@all"];
+            command.extend(rules.split(' '));
+            assert_eq!(server.call(&command).await.text().as_deref(), Some("OK"), "{rules}");
+            format!("url=redis://poller:secret@{}", server.address())
+        }
+        None => url(&server),
+    };
+    let mut team = team!(run, "contend", 2, "p", [url, register(&server), "tasks=3", "keys=2", "pause=3"]).await;
+    team.go().await;
+    sleep(WHILE / 2).await;
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    judged(&run);
+    println!("{name}: {rounds:?} rounds");
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
+}
+
+#[tokio::test]
+async fn user_without_any_channel_gets_along() {
+    contends_as(RedisServer::start().await, "contention-no-channels", Some("resetchannels")).await;
+}
+
+#[tokio::test]
+async fn user_who_may_not_publish_gets_along() {
+    contends_as(RedisServer::start().await, "contention-no-publish", Some("-publish -spublish")).await;
+}
+
+#[tokio::test]
+async fn user_who_may_not_subscribe_gets_along() {
+    contends_as(RedisServer::start().await, "contention-no-subscribe", Some("-subscribe -ssubscribe -psubscribe"))
+        .await;
+}
+
+#[tokio::test]
+async fn server_without_resp3_gets_along() {
+    let server = RedisServer::builder().without_command("HELLO").start().await;
+    contends_as(server, "contention-resp2", None).await;
+}
+
+#[tokio::test]
+#[ignore = "needs the queue between processes"]
+async fn processes_are_served_in_the_order_in_which_they_came() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-order"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", LONG).await;
+    let mut waiters = Vec::new();
+    for index in 0..8 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    let start = Instant::now();
+    assert_eq!(holder.tell("release").await, "released");
+    let mut last = 0;
+    for waiter in &mut waiters {
+        // Nobody else is told to release: if it were another one's turn, this one would wait for ever.
+        let fence = waiter.held(HANDOFF).await;
+        assert!(fence > last);
+        last = fence;
+        assert_eq!(waiter.tell("release").await, "released");
+    }
+    println!("eight handoffs in {:?}", start.elapsed());
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+#[ignore = "needs the queue between processes"]
+async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-giving-up"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", LONG).await;
+    let mut waiters = Vec::new();
+    for index in 0..4 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, if index == 0 { HANDOFF } else { LONG }).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    // One whose wait runs out, and one whose future is dropped.
+    waiters[0].process.expect("refused Busy", SOON).await;
+    assert_eq!(waiters[1].tell("cancel").await, "cancelled");
+    assert_eq!(holder.tell("release").await, "released");
+    for waiter in &mut waiters[2..] {
+        waiter.held(HANDOFF).await;
+        assert_eq!(waiter.tell("release").await, "released");
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+#[ignore = "needs the queue between processes"]
+async fn processes_that_contend_have_fair_shares() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-fairness"));
+    let mut team = team!(run, "contend", 4, "p", [url(&server), "tasks=4", "keys=1", "hold=1"]).await;
+    team.go().await;
+    sleep(2 * WHILE).await;
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    judged(&run);
+    let share = *rounds.iter().min().unwrap_or(&0) as f64 / *rounds.iter().max().unwrap_or(&1) as f64;
+    println!("smallest to largest share {share:.2}: {rounds:?}");
+    // 0.8 is the figure to reach on a machine with nothing else to do.
+    assert!(share >= 0.6, "{share:.2}: {rounds:?}");
+}
+
+/// A team of ours and one that breaks the rules, in a real run: the checker finds it.
+async fn caught(manners: &str, name: &str) -> Vec<Rule> {
+    let (server, run) = (RedisServer::start().await, Run::new(name));
+    let address = format!("address={}", server.address());
+    let manners = format!("manners={manners}");
+    let mut ours = team!(run, "contend", 2, "p", [url(&server), "tasks=3", "hold=20"]).await;
+    let mut theirs = team!(run, "foreign", 1, "f", [address, manners, "tasks=2", "ttl=20", "hold=60"]).await;
+    ours.go().await;
+    theirs.go().await;
+    sleep(WHILE / 2).await;
+    ours.stop(SOON).await;
+    theirs.stop(SOON).await;
+    eventually(SOON, "nothing is left", async || server.keys("k*").await.is_empty()).await;
+    let violations = Checker::new().bound(HANDOFF).check(&run.history().expect("the files can be read"));
+    if let Some(violation) = violations.first() {
+        println!("{manners}: {violation}");
+    }
+    let mut rules: Vec<_> = violations.into_iter().map(|violation| violation.rule).collect();
+    rules.dedup();
+    rules
+}
+
+#[tokio::test]
+async fn client_that_ignores_holders_is_caught() {
+    let rules = caught("ignore", "caught-ignores-holders").await;
+    assert!(rules.contains(&Rule::TwoHolders), "{rules:?}");
+}
+
+#[tokio::test]
+async fn client_that_deletes_the_key_of_others_is_caught() {
+    let rules = caught("delete", "caught-deletes-blindly").await;
+    assert!(rules.contains(&Rule::TwoHolders) && rules.contains(&Rule::StaleSuccess), "{rules:?}");
+}
+
+#[tokio::test]
+async fn client_that_believes_in_its_lease_for_too_long_is_caught() {
+    let rules = caught("forget", "caught-forgets-the-ttl").await;
+    assert!(rules.contains(&Rule::TwoHolders), "{rules:?}");
+}
+
+#[tokio::test]
+async fn well_behaved_client_beside_them_is_not() {
+    assert_eq!(caught("good", "caught-nobody").await, []);
+}

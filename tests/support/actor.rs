@@ -1,0 +1,212 @@
+//! Second processes that use the lock and write it down, as a test directs them.
+
+use std::time::Duration;
+
+use crate::{
+    history::Run,
+    process::Process,
+    server::RedisServer,
+    wait::{eventually, eventually_some},
+};
+
+/// Starts a process in the role `act`: `actor!(run, server.url(), "p1")`. The name is also that of its connection.
+#[macro_export]
+macro_rules! actor {
+    ($run:expr, $url:expr, $name:expr $(,)?) => {
+        $crate::Actor::start(env!("CARGO_BIN_EXE_lock-role"), &$run, &$url, $name)
+    };
+}
+
+/// Starts processes in the role `contend` or `foreign`: `team!(run, "contend", 4, "p", ["keys=3", …])`. They are called
+/// `p0`, `p1`, …
+#[macro_export]
+macro_rules! team {
+    ($run:expr, $role:expr, $count:expr, $name:expr, [$($option:expr),* $(,)?] $(,)?) => {
+        $crate::Team::start(
+            env!("CARGO_BIN_EXE_lock-role"),
+            &$run,
+            $role,
+            $count,
+            $name,
+            &[$(::std::string::ToString::to_string(&$option)),*],
+        )
+    };
+}
+
+/// A process in the role `act`, see `support/roles/act.rs`.
+#[derive(Debug)]
+pub struct Actor {
+    /// Its name in the history.
+    pub name: String,
+    /// The process, to be stopped or talked to in other words.
+    pub process: Process,
+}
+
+impl Actor {
+    /// See [`actor!`](crate::actor!).
+    ///
+    /// # Panics
+    /// When it isn't ready soon.
+    pub async fn start(program: &str, run: &Run, url: &str, name: &str) -> Self {
+        let mut process = Process::start(program, ["act", url, &run.folder_text(), name]);
+        process.expect("ready", SOON).await;
+        Self { name: name.to_owned(), process }
+    }
+
+    /// Lets it begin to acquire `key`, and returns when it is about to.
+    ///
+    /// # Panics
+    /// When it says nothing.
+    pub async fn begin(&mut self, key: &str, ttl: Duration, wait: Duration) {
+        self.process.send(&format!("acquire {key} {} {}", ttl.as_millis(), wait.as_millis())).await;
+        self.process.expect("waiting", SOON).await;
+    }
+
+    /// Lets it acquire `key`, which is free, and returns the fencing token.
+    ///
+    /// # Panics
+    /// When it doesn't get it.
+    pub async fn acquire(&mut self, key: &str, ttl: Duration) -> u64 {
+        self.begin(key, ttl, SOON).await;
+        self.held(SOON).await
+    }
+
+    /// Waits until it holds what it was told to acquire; returns the fencing token.
+    ///
+    /// # Panics
+    /// When that takes longer.
+    pub async fn held(&mut self, within: Duration) -> u64 {
+        self.process.expect("held ", within).await.parse().expect("a fencing token is a number")
+    }
+
+    /// Gives it an order that it carries out at once, and returns what it says.
+    ///
+    /// # Panics
+    /// When it says nothing.
+    pub async fn tell(&mut self, order: &str) -> String {
+        self.process.send(order).await;
+        loop {
+            let line = self.process.line(SOON).await.unwrap_or_else(|| panic!("{} has ended", self.name));
+            // This comes when it comes.
+            if !line.starts_with("lost ") {
+                return line;
+            }
+        }
+    }
+
+    /// Waits until it says that its lease is lost; returns the reason, and when it knew.
+    ///
+    /// # Panics
+    /// When that takes longer.
+    pub async fn lost(&mut self, within: Duration) -> (String, f64) {
+        let told = self.process.expect("lost ", within).await;
+        let (reason, at) = told.split_once(' ').expect("a reason and a time");
+        (reason.to_owned(), at.parse().expect("a time is a number"))
+    }
+
+    /// Waits until `server` has heard the first request of this process, which has made none before: from then on it
+    /// surely waits.
+    ///
+    /// # Panics
+    /// When it doesn't.
+    pub async fn surely_waits(&self, server: &RedisServer) {
+        eventually(SOON, format!("{} waits", self.name), async || {
+            let clients = server.client_list().await;
+            clients.iter().any(|client| client.name() == self.name && client.field("cmd").starts_with("eval"))
+        })
+        .await;
+    }
+
+    /// Kills it, and writes that down.
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub async fn kill(&mut self, run: &Run) {
+        self.process.kill().await;
+        run.crashed(&self.name);
+    }
+}
+
+/// Several processes that contend until they are told to stop.
+#[derive(Debug)]
+pub struct Team {
+    /// The processes.
+    pub members: Vec<Process>,
+}
+
+impl Team {
+    /// See [`team!`](crate::team!). They wait for [`go`](Self::go).
+    ///
+    /// # Panics
+    /// When one isn't ready soon.
+    pub async fn start(program: &str, run: &Run, role: &str, count: usize, name: &str, options: &[String]) -> Self {
+        let folder = format!("folder={}", run.folder_text());
+        let start = |member| {
+            let mut arguments = vec![role.to_owned(), folder.clone(), format!("name={name}{member}")];
+            arguments.extend_from_slice(options);
+            Process::start(program, arguments)
+        };
+        let mut members: Vec<_> = (0..count).map(start).collect();
+        for member in &mut members {
+            member.expect("ready", SOON).await;
+        }
+        Self { members }
+    }
+
+    /// Lets them begin.
+    ///
+    /// # Panics
+    /// When one has ended.
+    pub async fn go(&mut self) {
+        for member in &mut self.members {
+            member.send("go").await;
+        }
+    }
+
+    /// Lets them finish their rounds; returns how many each has had.
+    ///
+    /// # Panics
+    /// When one doesn't end within `within`.
+    pub async fn stop(mut self, within: Duration) -> Vec<u64> {
+        for member in &mut self.members {
+            member.send("stop").await;
+        }
+        let mut rounds = Vec::new();
+        for member in &mut self.members {
+            rounds.push(member.expect("done ", within).await.parse().expect("a number of rounds"));
+            member.close_input();
+            member.wait(SOON).await;
+        }
+        rounds
+    }
+}
+
+impl RedisServer {
+    /// How often scripts were called.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn script_calls(&self) -> u64 {
+        let stats = self.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
+        let calls = |line: &str| {
+            let (name, fields) = line.split_once(':')?;
+            let scripts = ["cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall"].contains(&name);
+            scripts.then(|| fields.split(',').find_map(|field| field.strip_prefix("calls=")?.parse::<u64>().ok()))?
+        };
+        stats.lines().filter_map(calls).sum()
+    }
+
+    /// Waits until a client of this name is connected, and returns the number of its connection.
+    ///
+    /// # Panics
+    /// When there is none soon.
+    pub async fn connection_of(&self, name: &str) -> String {
+        eventually_some(SOON, format!("{name} is connected"), async || {
+            let clients = self.client_list().await;
+            clients.iter().find(|client| client.name() == name).map(|client| client.field("id").to_owned())
+        })
+        .await
+    }
+}
+
+const SOON: Duration = Duration::from_secs(20);

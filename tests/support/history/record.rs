@@ -1,0 +1,216 @@
+//! How histories come about: a folder for each run, a file for each process.
+
+use std::{
+    collections::HashSet,
+    env,
+    fs::{self, File, OpenOptions},
+    io::Write,
+    mem,
+    path::{Path, PathBuf},
+    sync::Arc,
+    thread,
+};
+
+use super::{
+    clock::now,
+    event::{Event, Op, Outcome},
+    read::{History, Unreadable},
+};
+use crate::launch::Folder;
+
+/// Writes down what one process does, into `NAME.jsonl`.
+///
+/// A call is noted in a second file when it begins, so that one of a process that was killed is not forgotten:
+/// [`Run::history`] puts it in as one that never came back.
+#[derive(Debug)]
+pub struct Recorder {
+    name: String,
+    done: File,
+    begun: File,
+}
+
+impl Recorder {
+    /// Makes the files of the process `name` in `folder`, or goes on with them.
+    ///
+    /// # Panics
+    /// When they cannot be written.
+    #[must_use]
+    pub fn open(folder: &Path, name: &str) -> Arc<Self> {
+        let open = |extension| {
+            let path = folder.join(name).with_extension(extension);
+            match OpenOptions::new().create(true).append(true).open(&path) {
+                Ok(file) => file,
+                Err(error) => panic!("can't write {}: {error}", path.display()),
+            }
+        };
+        Arc::new(Self { name: name.to_owned(), done: open(DONE), begun: open(BEGUN) })
+    }
+
+    /// The name of the process.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    /// Notes that a call begins now. One that is dropped before it [ends](Call::end) is one of unknown outcome.
+    pub fn begin(self: &Arc<Self>, mut event: Event) -> Call {
+        event.t_return = None;
+        event.t_invoke = now();
+        let call = Call { event, recorder: Arc::clone(self), ended: false };
+        write(&call.recorder.begun, &call.event);
+        call
+    }
+
+    /// Writes down what has happened.
+    pub fn note(&self, event: &Event) {
+        write(&self.done, event);
+    }
+}
+
+fn write(mut file: &File, event: &Event) {
+    // In one piece and unbuffered: it outlives the process, and lines of several tasks do not mix.
+    let line = format!("{}\n", event.to_json());
+    file.write_all(line.as_bytes()).expect("the file of a history can be written");
+}
+
+/// A call under way.
+#[derive(Debug)]
+#[must_use = "a call that is dropped has no known outcome"]
+pub struct Call {
+    /// What is known of it so far.
+    pub event: Event,
+    recorder: Arc<Recorder>,
+    ended: bool,
+}
+
+impl Call {
+    /// Writes down how it ended, just now.
+    pub fn end(self, result: Outcome) {
+        self.end_at(now(), result);
+    }
+
+    /// Writes down how it ended, and when.
+    pub fn end_at(mut self, t_return: f64, result: Outcome) {
+        self.event.t_return = Some(t_return);
+        self.event.result = result;
+        self.recorder.note(&self.event);
+        self.ended = true;
+    }
+}
+
+impl Drop for Call {
+    fn drop(&mut self) {
+        if !self.ended {
+            self.event.t_return = Some(now());
+            self.event.result = Outcome::Info;
+            self.recorder.note(&self.event);
+        }
+    }
+}
+
+/// The folder of one run, and what the test itself has to say about it.
+///
+/// It is kept as `$HISTORY_DIR/NAME` when that is set; else it is removed with the run, unless a test fails.
+#[derive(Debug)]
+pub struct Run {
+    path: PathBuf,
+    folder: Option<Folder>,
+    nemesis: Arc<Recorder>,
+}
+
+impl Run {
+    /// Begins the run `name`, which has to be the only one of that name.
+    ///
+    /// # Panics
+    /// When its folder cannot be made.
+    #[must_use]
+    pub fn new(name: &str) -> Self {
+        let (path, folder) = match env::var_os("HISTORY_DIR") {
+            Some(kept) => {
+                let path = PathBuf::from(kept).join(name);
+                let _ = fs::remove_dir_all(&path); // that of an earlier run
+                if let Err(error) = fs::create_dir_all(&path) {
+                    panic!("can't make {}: {error}", path.display());
+                }
+                (path, None)
+            }
+            None => {
+                let folder = Folder::create();
+                (folder.path.clone(), Some(folder))
+            }
+        };
+        let nemesis = Recorder::open(&path, "nemesis");
+        Self { path, folder, nemesis }
+    }
+
+    /// Where the files are.
+    #[must_use]
+    pub fn folder(&self) -> &Path {
+        &self.path
+    }
+
+    /// The same as text, to be given to another process.
+    #[must_use]
+    pub fn folder_text(&self) -> String {
+        self.path.display().to_string()
+    }
+
+    /// A recorder for a client in the process of the test itself.
+    #[must_use]
+    pub fn recorder(&self, name: &str) -> Arc<Recorder> {
+        Recorder::open(&self.path, name)
+    }
+
+    /// Notes that `process` was killed, and is gone now.
+    pub fn crashed(&self, process: &str) {
+        self.nemesis.note(&Event::new(process, Op::Crash, now()));
+    }
+
+    /// Notes that something was broken since `from`, and is whole again now. Slow wake-ups in between are excused.
+    pub fn broken_since(&self, from: f64) {
+        let mut event = Event::new(self.nemesis.name(), Op::Fault, from);
+        event.t_return = Some(now());
+        self.nemesis.note(&event);
+    }
+
+    /// Notes a key that was found after the run, with what is left of its ttl, and how much that may be.
+    pub fn left_over(&self, key: &str, pttl: i64, max_pttl: Option<f64>, allowed: bool) {
+        let mut event = Event::new(self.nemesis.name(), Op::Leftover, now());
+        event.t_return = Some(event.t_invoke);
+        event.key = Some(key.to_owned());
+        event.pttl = Some(pttl as f64);
+        event.max_pttl = max_pttl;
+        event.allowed = allowed;
+        self.nemesis.note(&event);
+    }
+
+    /// Reads what everybody has written. Calls that never came back are put into the files as such.
+    ///
+    /// # Errors
+    /// What the file system says, or the first line that is no event.
+    pub fn history(&self) -> Result<History, Unreadable> {
+        let begun = History::read_all(&self.path, BEGUN)?;
+        let done = History::read_all(&self.path, DONE)?;
+        let identity = |event: &Event| (event.process.clone(), event.t_invoke.to_bits());
+        let ended: HashSet<_> = done.events().iter().map(identity).collect();
+        for event in begun.events().iter().filter(|event| !ended.contains(&identity(event))) {
+            let process = event.process.split('/').next().unwrap_or_default();
+            Recorder::open(&self.path, process).note(event);
+        }
+        History::read(&self.path)
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        if let Some(folder) = self.folder.take()
+            && thread::panicking()
+        {
+            println!("the history is in {}", folder.path.display());
+            mem::forget(folder);
+        }
+    }
+}
+
+const DONE: &str = "jsonl";
+const BEGUN: &str = "begun";

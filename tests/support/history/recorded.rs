@@ -1,0 +1,325 @@
+//! A client of lock-core that writes down what it does. It judges nothing.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest, LossReason};
+use serde_json::json;
+
+use super::{
+    clock::now,
+    event::{Event, Op, Outcome},
+    record::{Call, Recorder},
+    store::Register,
+};
+
+/// One task of a process: it does one thing at a time.
+#[derive(Debug)]
+pub struct Recorded {
+    manager: LockManager,
+    recorder: Arc<Recorder>,
+    process: String,
+}
+
+impl Recorded {
+    /// The task `task` of the recorder's process; the process itself where that is empty.
+    #[must_use]
+    pub fn new(manager: &LockManager, recorder: &Arc<Recorder>, task: &str) -> Self {
+        let process = match task {
+            "" => recorder.name().to_owned(),
+            task => format!("{}/{task}", recorder.name()),
+        };
+        Self { manager: manager.clone(), recorder: Arc::clone(recorder), process }
+    }
+
+    /// Acquires `key` for `ttl`, with whatever else `options` ask for.
+    ///
+    /// Dropping the future is written down as an acquire of unknown outcome.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub async fn acquire(
+        &self,
+        key: &str,
+        ttl: Duration,
+        options: impl FnOnce(LockRequest) -> LockRequest,
+    ) -> Result<Held, Error> {
+        let request = options(self.manager.lock(key).ttl(ttl));
+        let call = self.begin(key, ttl, request.tries_once());
+        match request.await {
+            Ok(guard) => Ok(self.got(call, guard)),
+            Err(error) => {
+                call.end(outcome(&error));
+                Err(error)
+            }
+        }
+    }
+
+    /// Tries to acquire `key`; none when somebody else has it.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
+        let call = self.begin(key, ttl, true);
+        match self.manager.lock(key).ttl(ttl).try_acquire().await {
+            Ok(Some(guard)) => Ok(Some(self.got(call, guard))),
+            Ok(None) => {
+                call.end(Outcome::Fail);
+                Ok(None)
+            }
+            Err(error) => {
+                call.end(outcome(&error));
+                Err(error)
+            }
+        }
+    }
+
+    fn begin(&self, key: &str, ttl: Duration, only_tries: bool) -> Call {
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
+        event.key = Some(key.to_owned());
+        event.ttl = Some(milliseconds(ttl));
+        event.only_tries = only_tries;
+        self.recorder.begin(event)
+    }
+
+    fn got(&self, mut call: Call, guard: LockGuard) -> Held {
+        let key = guard.key().to_owned();
+        let token = token(self.recorder.name(), &guard);
+        let (at, deadline) = deadline(&guard);
+        call.event.token = Some(token.clone());
+        call.event.fence = Some(guard.fencing_token().get());
+        call.event.deadline = Some(deadline);
+        call.end_at(at, Outcome::Ok);
+        let held = Held {
+            recorder: Arc::clone(&self.recorder),
+            process: self.process.clone(),
+            key,
+            token,
+            deadline,
+            last: at,
+            guard: Some(guard),
+        };
+        held.watch();
+        held
+    }
+}
+
+/// A lease whose holder writes down what it does with it. Dropping it is a release of unknown outcome.
+#[derive(Debug)]
+pub struct Held {
+    recorder: Arc<Recorder>,
+    process: String,
+    key: String,
+    token: String,
+    /// The deadline that was written down last.
+    deadline: f64,
+    /// When the last operation was over.
+    last: f64,
+    guard: Option<LockGuard>,
+}
+
+impl Held {
+    /// The fencing token.
+    #[must_use]
+    pub fn fence(&self) -> FencingToken {
+        self.guard().fencing_token()
+    }
+
+    /// The guard itself, to look at without a record.
+    ///
+    /// # Panics
+    /// Never: it is there until it is released.
+    pub fn guard(&self) -> &LockGuard {
+        self.guard.as_ref().expect("there until it is released")
+    }
+
+    /// Asks the guard whether it is valid.
+    pub fn check(&mut self) -> bool {
+        let mut event = self.event(Op::Check);
+        event.t_invoke = now();
+        let valid = self.guard().is_held();
+        let answered = now();
+        event.valid = Some(valid);
+        event.t_return = Some(answered);
+        if valid {
+            let (_, deadline) = deadline(self.guard());
+            self.noticed(event.t_invoke, deadline);
+        }
+        self.recorder.note(&event);
+        self.last = answered;
+        valid
+    }
+
+    /// Makes the lease last `ttl` from now.
+    ///
+    /// # Errors
+    /// Those of the request.
+    ///
+    /// # Panics
+    /// Never: the guard is there until it is released.
+    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+        self.look();
+        let mut event = self.event(Op::Extend);
+        event.ttl = Some(milliseconds(ttl));
+        let mut call = self.recorder.begin(event);
+        let extended = self.guard.as_mut().expect("there until it is released").extend(ttl).await;
+        let (at, deadline) = deadline(self.guard());
+        call.event.deadline = Some(deadline);
+        let result = match &extended {
+            Ok(()) => Outcome::Ok,
+            Err(error) => outcome(error),
+        };
+        if result != Outcome::Ok && !self.guard().is_held() {
+            call.event.deadline = None; // there is none any more
+        }
+        call.end_at(at, result);
+        (self.last, self.deadline) = (at, deadline);
+        extended
+    }
+
+    /// Reads the register and writes one more; whether it was accepted, or none where nobody knows.
+    pub async fn count(&mut self, register: &mut Register) -> Option<bool> {
+        self.look();
+        let mut call = self.recorder.begin(self.event(Op::Read));
+        let read = register.read(&self.key).await;
+        self.last = now();
+        let Ok((fence, value)) = read else {
+            call.end_at(self.last, Outcome::Fail);
+            return None;
+        };
+        call.event.fence = Some(fence);
+        call.event.value = Some(json!(value));
+        call.end_at(self.last, Outcome::Ok);
+
+        self.look();
+        let fence = self.fence().get();
+        let mut event = self.event(Op::Write);
+        event.fence = Some(fence);
+        event.prev = Some(json!(value));
+        event.value = Some(json!(value + 1));
+        let call = self.recorder.begin(event);
+        let written = register.write(&self.key, fence, value + 1).await;
+        self.last = now();
+        let result = match written {
+            Ok(true) => Outcome::Ok,
+            Ok(false) => Outcome::Fail,
+            Err(_) => Outcome::Info,
+        };
+        call.end_at(self.last, result);
+        written.ok()
+    }
+
+    /// Gives the lease back and waits for the answer.
+    ///
+    /// # Errors
+    /// Those of the request.
+    ///
+    /// # Panics
+    /// Never: the guard is there until it is released.
+    pub async fn release(mut self) -> Result<(), Error> {
+        self.look();
+        let call = self.recorder.begin(self.event(Op::Release));
+        let released = self.guard.take().expect("there until it is released").release().await;
+        call.end(match &released {
+            Ok(()) => Outcome::Ok,
+            Err(error) => outcome(error),
+        });
+        released
+    }
+
+    /// Writes down a renewal that has come since the last operation.
+    fn look(&mut self) {
+        if self.guard().is_held() {
+            let (at, deadline) = deadline(self.guard());
+            self.noticed(at, deadline);
+        }
+    }
+
+    fn noticed(&mut self, at: f64, deadline: f64) {
+        if deadline > self.deadline + NEWS {
+            let mut event = self.event(Op::Extend);
+            event.t_invoke = self.last;
+            event.t_return = Some(at);
+            event.deadline = Some(deadline);
+            self.recorder.note(&event);
+            (self.last, self.deadline) = (at, deadline);
+        }
+    }
+
+    fn event(&self, op: Op) -> Event {
+        let mut event = Event::new(self.process.as_str(), op, now());
+        event.key = Some(self.key.clone());
+        event.token = Some(self.token.clone());
+        event
+    }
+
+    /// Has it written down when the holder is told of a loss.
+    fn watch(&self) {
+        let (recorder, mut event) = (Arc::clone(&self.recorder), self.event(Op::Lost));
+        let lost = self.guard().lost();
+        tokio::spawn(async move {
+            if lost.await != LossReason::Released {
+                event.t_invoke = now();
+                event.t_return = Some(event.t_invoke);
+                recorder.note(&event);
+            }
+        });
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        if self.guard.is_some() {
+            self.look();
+            let call = self.recorder.begin(self.event(Op::Release));
+            self.guard = None;
+            call.end(Outcome::Info);
+        }
+    }
+}
+
+/// How a lease is called in histories: `<tenure>/<hold>`.
+///
+/// The real token is a secret of the engine; fencing tokens tell holds apart just as well, but say nothing about which
+/// of them were of one tenure.
+fn token(process: &str, guard: &LockGuard) -> String {
+    format!("{process}:{}:{}/1", guard.key(), guard.fencing_token())
+}
+
+/// The time and the deadline that the guard reports, by the clock of histories.
+fn deadline(guard: &LockGuard) -> (f64, f64) {
+    let mut best = (f64::INFINITY, 0.0, 0.0);
+    // Two clocks are read one after the other, and in between the machine may do something else for a while.
+    for _ in 0..5 {
+        let before = now();
+        let remaining = milliseconds(guard.remaining());
+        let after = now();
+        if after - before < best.0 {
+            best = (after - before, after, before + remaining);
+        }
+        if best.0 < 0.1 {
+            break;
+        }
+    }
+    (best.1, (best.2 * 1_000.0).round() / 1_000.0)
+}
+
+/// What is known after an error.
+fn outcome(error: &Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::Busy
+        | ErrorKind::Lost(_)
+        | ErrorKind::Overloaded
+        | ErrorKind::Invalid(_)
+        | ErrorKind::NoManager
+        | ErrorKind::NoRuntime
+        | ErrorKind::WouldDeadlock => Outcome::Fail,
+        _ => Outcome::Info,
+    }
+}
+
+fn milliseconds(duration: Duration) -> f64 {
+    duration.as_secs_f64() * 1_000.0
+}
+
+/// A deadline that moved by less was only read at another moment.
+const NEWS: f64 = 1.5;

@@ -1,0 +1,147 @@
+//! A client that does as it is told and writes it down: `act URL FOLDER NAME`.
+//!
+//! Says `ready` when it is connected; then it obeys one line after the other, until its input ends:
+//!
+//! | line | answer |
+//! | --- | --- |
+//! | `acquire KEY TTL_MS WAIT_MS` | `waiting` at once; then `held FENCE` or `refused KIND` |
+//! | `fixed KEY TTL_MS WAIT_MS` | the same for a lease that is not renewed |
+//! | `try KEY TTL_MS` | `held FENCE`, `busy`, or `refused KIND` |
+//! | `cancel` | `cancelled`: the acquire under way is dropped |
+//! | `check` | `check held MS`, what remains, or `check lost` |
+//! | `count ADDRESS` | `counted` into the register there, `stale`, or `unknown` |
+//! | `extend MS` | `extended`, or `failed KIND` |
+//! | `release` | `released`, or `failed KIND` |
+//! | `drop` | `dropped`: the guard is |
+//!
+//! When a lease is lost it says `lost REASON TIME`, on the clock of histories.
+
+use std::{error::Error, path::Path, time::Duration};
+
+use lock_core::{LockManager, LossReason};
+use lock_tests::history::{Held, Recorded, Recorder, Register, now};
+use tokio::{sync::mpsc, task::JoinHandle};
+
+pub(crate) async fn act(url: &str, folder: &str, name: &str) -> Result<(), Box<dyn Error>> {
+    let mut lines = crate::input();
+    let manager = LockManager::builder().url(url).client_name(name).connect().await?;
+    let recorder = Recorder::open(Path::new(folder), name);
+    let (got, mut arrivals) = mpsc::unbounded_channel();
+    let mut stage = Stage { manager, recorder, got, waiting: None, held: None };
+    println!("ready");
+    loop {
+        tokio::select! {
+            biased;
+            Some(held) = arrivals.recv() => stage.held = Some(held),
+            line = lines.recv() => match line {
+                Some(line) => stage.obey(&line).await?,
+                None => return Ok(()),
+            },
+        }
+    }
+}
+
+struct Stage {
+    manager: LockManager,
+    recorder: std::sync::Arc<Recorder>,
+    got: mpsc::UnboundedSender<Held>,
+    waiting: Option<JoinHandle<()>>,
+    held: Option<Held>,
+}
+
+impl Stage {
+    async fn obey(&mut self, line: &str) -> Result<(), Box<dyn Error>> {
+        let words: Vec<&str> = line.split(' ').collect();
+        match words[..] {
+            [verb @ ("acquire" | "fixed"), key, ttl_ms, wait_ms] => {
+                let (ttl, wait) = (milliseconds(ttl_ms)?, milliseconds(wait_ms)?);
+                let fixed = verb == "fixed";
+                let client = Recorded::new(&self.manager, &self.recorder, "");
+                let (key, got) = (key.to_owned(), self.got.clone());
+                println!("waiting");
+                self.waiting = Some(tokio::spawn(async move {
+                    let options = |request: lock_core::LockRequest| {
+                        let request = request.wait(wait);
+                        if fixed { request.fixed() } else { request }
+                    };
+                    match client.acquire(&key, ttl, options).await {
+                        Ok(held) => arrive(held, &got),
+                        Err(error) => println!("refused {:?}", error.kind()),
+                    }
+                }));
+            }
+            ["try", key, ttl_ms] => {
+                let client = Recorded::new(&self.manager, &self.recorder, "");
+                match client.try_acquire(key, milliseconds(ttl_ms)?).await {
+                    Ok(Some(held)) => arrive(held, &self.got),
+                    Ok(None) => println!("busy"),
+                    Err(error) => println!("refused {:?}", error.kind()),
+                }
+            }
+            ["cancel"] => {
+                if let Some(waiting) = self.waiting.take() {
+                    waiting.abort();
+                    let _ = waiting.await;
+                }
+                println!("cancelled");
+            }
+            ["check"] => {
+                let held = self.held()?;
+                if held.check() {
+                    println!("check held {}", held.guard().remaining().as_millis());
+                } else {
+                    println!("check lost");
+                }
+            }
+            ["count", address] => {
+                let mut register = Register::connect(address).await?;
+                println!(
+                    "{}",
+                    match self.held()?.count(&mut register).await {
+                        Some(true) => "counted",
+                        Some(false) => "stale",
+                        None => "unknown",
+                    }
+                );
+            }
+            ["extend", ttl_ms] => match self.held()?.extend(milliseconds(ttl_ms)?).await {
+                Ok(()) => println!("extended"),
+                Err(error) => println!("failed {:?}", error.kind()),
+            },
+            ["release"] => match self.held.take().ok_or(NOTHING)?.release().await {
+                Ok(()) => println!("released"),
+                Err(error) => println!("failed {:?}", error.kind()),
+            },
+            ["drop"] => {
+                drop(self.held.take());
+                println!("dropped");
+            }
+            _ => return Err(format!("can't do {line:?}").into()),
+        }
+        Ok(())
+    }
+
+    fn held(&mut self) -> Result<&mut Held, &'static str> {
+        self.held.as_mut().ok_or(NOTHING)
+    }
+}
+
+/// Says so, and has the loss told.
+fn arrive(held: Held, got: &mpsc::UnboundedSender<Held>) {
+    let lost = held.guard().lost();
+    tokio::spawn(async move {
+        match lost.await {
+            LossReason::Released => {} // we are the ones who did it
+            reason => println!("lost {reason:?} {}", now()),
+        }
+    });
+    let fence = held.fence();
+    let _ = got.send(held); // first, so that it is there when the next line comes
+    println!("held {fence}");
+}
+
+fn milliseconds(text: &str) -> Result<Duration, Box<dyn Error>> {
+    Ok(Duration::from_millis(text.parse()?))
+}
+
+const NOTHING: &str = "nothing is held";

@@ -1,0 +1,129 @@
+//! Several tasks that contend for a few keys, and write down what they do: `contend OPTION=VALUE…`.
+//!
+//! | option | meaning |
+//! | --- | --- |
+//! | `url`, `folder`, `name` | the Redis of the locks, the folder of the history, the name of the process in it |
+//! | `register` | the address of the Redis with the fenced registers; none are written without it |
+//! | `tasks`, `keys` | how many; the keys are `k0`, `k1`, … |
+//! | `ttl`, `wait`, `hold`, `pause` | in milliseconds; holds and pauses are random, up to that long |
+//! | `drops` | how many of a hundred acquires are dropped at a random moment, up to `drop_within` milliseconds |
+//! | `extends` | how many of a hundred holds are extended once |
+//!
+//! Says `ready` when it is connected, and begins at a line of input. After the next line, or when the input ends, each
+//! task finishes its round; then it says `done ROUNDS`.
+
+use std::{collections::HashMap, error::Error, path::Path, sync::Arc, time::Duration};
+
+use lock_core::LockManager;
+use lock_tests::{
+    Dice,
+    history::{Recorded, Recorder, Register},
+};
+use tokio::{
+    sync::watch,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
+    let options = Options(arguments.iter().filter_map(|argument| argument.split_once('=')).collect());
+    let mut lines = crate::input();
+    let name = options.text("name")?;
+    let manager = LockManager::builder().url(options.text("url")?).client_name(name).connect().await?;
+    let recorder = Recorder::open(Path::new(options.text("folder")?), name);
+    let plan = Arc::new(Plan {
+        keys: options.number("keys", 1)?,
+        ttl: options.milliseconds("ttl", 2_000)?,
+        wait: options.milliseconds("wait", 60_000)?,
+        hold: options.milliseconds("hold", 2)?,
+        pause: options.milliseconds("pause", 0)?,
+        drops: options.number("drops", 0)?,
+        drop_within: options.milliseconds("drop_within", 20)?,
+        extends: options.number("extends", 0)?,
+    });
+    let (stop, stopped) = watch::channel(false);
+    let mut tasks = JoinSet::new();
+    println!("ready");
+    lines.recv().await;
+    for task in 0..options.number("tasks", 1)? {
+        let task = format!("t{task}");
+        let register = match options.text("register") {
+            Ok(address) => Some(Register::connect(address).await?),
+            Err(_) => None,
+        };
+        let client = Recorded::new(&manager, &recorder, &task);
+        let dice = Dice::named(&format!("{name}/{task}"));
+        tasks.spawn(rounds(client, Arc::clone(&plan), register, dice, stopped.clone()));
+    }
+    lines.recv().await;
+    stop.send_replace(true);
+    let rounds: u64 = tasks.join_all().await.into_iter().sum();
+    println!("done {rounds}");
+    Ok(())
+}
+
+struct Plan {
+    keys: u64,
+    ttl: Duration,
+    wait: Duration,
+    hold: Duration,
+    pause: Duration,
+    drops: u64,
+    drop_within: Duration,
+    extends: u64,
+}
+
+/// Returns how often it had a lease.
+async fn rounds(
+    client: Recorded,
+    plan: Arc<Plan>,
+    mut register: Option<Register>,
+    mut dice: Dice,
+    stopped: watch::Receiver<bool>,
+) -> u64 {
+    let mut had = 0;
+    while !*stopped.borrow() {
+        let key = format!("k{}", dice.below(plan.keys));
+        let acquire = client.acquire(&key, plan.ttl, |request| request.wait(plan.wait));
+        let patience =
+            if dice.below(100) < plan.drops { dice.between(Duration::ZERO, plan.drop_within) } else { Duration::MAX };
+        let Ok(Ok(mut held)) = timeout(patience, acquire).await else {
+            sleep(Duration::from_millis(1)).await; // no hot loop where it is refused at once
+            continue;
+        };
+        had += 1;
+        held.check();
+        if let Some(register) = &mut register {
+            held.count(register).await;
+        }
+        sleep(dice.between(Duration::ZERO, plan.hold)).await;
+        if dice.below(100) < plan.extends {
+            let _ = held.extend(plan.ttl).await;
+        }
+        held.check();
+        if dice.below(100) < plan.drops {
+            drop(held);
+        } else {
+            let _ = held.release().await;
+        }
+        sleep(dice.between(Duration::ZERO, plan.pause)).await;
+    }
+    had
+}
+
+/// What was given as `name=value`.
+pub(crate) struct Options<'a>(pub(crate) HashMap<&'a str, &'a str>);
+
+impl<'a> Options<'a> {
+    pub(crate) fn text(&self, name: &str) -> Result<&'a str, String> {
+        self.0.get(name).copied().ok_or_else(|| format!("{name}= is missing"))
+    }
+
+    pub(crate) fn number(&self, name: &str, otherwise: u64) -> Result<u64, Box<dyn Error>> {
+        Ok(self.0.get(name).map_or(Ok(otherwise), |text| text.parse())?)
+    }
+
+    pub(crate) fn milliseconds(&self, name: &str, otherwise: u64) -> Result<Duration, Box<dyn Error>> {
+        Ok(Duration::from_millis(self.number(name, otherwise)?))
+    }
+}
