@@ -275,7 +275,7 @@ impl Connector {
             choose_cryptography();
         }
         let mut connected = match open(if *resp2 { client_resp2 } else { client }, *resp2).await {
-            Err(error) if error.kind() == RedisErrorKind::RESP3NotSupported => {
+            Err(error) if lacks_resp3(&error) => {
                 tracing::info!(address = self.address(), "no RESP3: going on with RESP2, and waiters poll");
                 *resp2 = true;
                 open(client_resp2, true).await
@@ -377,6 +377,12 @@ fn call(message: &[Value]) -> Option<(LockKey, Token)> {
 /// Errors of the connection, as opposed to answers of the server.
 fn is_broken(error: &RedisError) -> bool {
     matches!(error.kind(), RedisErrorKind::Io | RedisErrorKind::Parse)
+}
+
+/// Whether the server knows only RESP2: it says so, or does not know HELLO at all.
+fn lacks_resp3(error: &RedisError) -> bool {
+    error.kind() == RedisErrorKind::RESP3NotSupported
+        || error.detail().is_some_and(|detail| detail.contains("unknown command") && detail.contains("HELLO"))
 }
 
 /// The text in the reply to `INFO`, if the user may ask for it.
