@@ -127,19 +127,27 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
     assert_eq!(status(serve!(layer(&manager), floor), call("/shop/key", "1")).await.0, Code::Unavailable);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("busy").await.unwrap();
-    let channel = serve!(layer(&manager).wait(Duration::from_secs(600)), Floor::default());
-    let mut request = call("/shop/key", "busy");
-    request.headers_mut().insert("grpc-timeout", "400m".parse().unwrap());
-    assert_eq!(status(channel, request).await.0, Code::DeadlineExceeded);
-    let channel = serve!(layer(&manager).wait(Duration::from_millis(20)), Floor::default());
-    let mut request = call("/shop/key", "busy");
-    request.headers_mut().insert("grpc-timeout", "60S".parse().unwrap());
-    assert_eq!(status(channel, request).await.0, Code::Unavailable, "the layer's wait was the shorter one");
+    let service = service_fn(|request| method(Floor::default(), request));
+    // Without a channel, which ends the call of itself a little later.
+    for (wait, time_out, code, waited) in [
+        (Duration::from_secs(600), "400m", Code::DeadlineExceeded, Duration::from_millis(380)),
+        (Duration::from_secs(600), "60S", Code::DeadlineExceeded, Duration::from_millis(59_950)),
+        (Duration::from_secs(2), "60S", Code::Unavailable, Duration::from_secs(2)),
+    ] {
+        let begin = tokio::time::Instant::now();
+        let mut request = call("/shop/key", "busy");
+        request.headers_mut().insert("grpc-timeout", time_out.parse().unwrap());
+        let refused = layer(&manager).wait(wait).layer(service.clone()).oneshot(request);
+        let response = tokio::time::timeout(Duration::from_secs(700), refused).await.unwrap().unwrap();
+        assert_eq!(Status::from_header_map(response.headers()).unwrap().code(), code);
+        let close = waited..waited + Duration::from_millis(5);
+        assert!(close.contains(&begin.elapsed()), "{time_out}: {:?}", begin.elapsed());
+    }
 }
 
 #[tokio::test]
