@@ -29,8 +29,8 @@ pub(crate) struct Boxed {
 #[derive(Default)]
 pub(crate) struct Prologue {
     pub(crate) statements: TokenStream,
-    /// The patterns that take the arguments over.
-    pub(crate) patterns: Vec<Pat>,
+    /// The patterns that take the arguments over, with their attributes.
+    pub(crate) patterns: Vec<(Vec<Attribute>, Pat)>,
     /// What `self` is called from here on.
     pub(crate) this: Option<Ident>,
 }
@@ -127,7 +127,7 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
         {
             prologue.this = Some(this.ident.clone());
         }
-        prologue.patterns.push(pattern);
+        prologue.patterns.push((attributes, pattern));
     }
 }
 

@@ -15,7 +15,7 @@ use syn::{
 use crate::{
     args::Args,
     boxed::Boxed,
-    function::{Body, Function, Names, mentions},
+    function::{Body, Function, Names, Owned, mentions},
     keys::Keys,
     policy::{OnBusy, OnLost},
 };
@@ -187,8 +187,8 @@ fn keep_arguments(names: &Names, body: &Body) -> TokenStream {
     let kept = names
         .owned()
         .iter()
-        .filter(|name| name.unraw().to_string().starts_with('_') || mentions(&body.statements, name));
-    quote!(#(let _ = &#kept;)*)
+        .filter(|owned| owned.name.unraw().to_string().starts_with('_') || mentions(&body.statements, &owned.name));
+    kept.map(|Owned { name, cfgs }| quote!(#(#cfgs)* let _ = &#name;)).collect()
 }
 
 /// Lets a path point at another place, and mean what it meant.

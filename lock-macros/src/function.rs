@@ -3,7 +3,7 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Error, FnArg, Macro, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility, braced,
+    Attribute, Error, FnArg, Macro, Pat, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility, braced,
     ext::IdentExt,
     parse::{Parse, ParseStream},
     token::Brace,
@@ -173,12 +173,19 @@ pub(crate) struct Names {
     arguments: Vec<Ident>,
     /// The const parameters.
     constants: Vec<Ident>,
-    /// Those of the arguments that the body is to own, all of them as a rule.
-    owned: Vec<Ident>,
+    /// What the body is to own, all arguments as a rule.
+    owned: Vec<Owned>,
     /// What `lease = name` binds, which is no name yet when the key is made.
     lease: Option<Ident>,
     /// Whether a macro in the pattern of an argument may bind more.
     open: bool,
+}
+
+/// An argument, by a name that its pattern binds.
+pub(crate) struct Owned {
+    pub(crate) name: Ident,
+    /// The `#[cfg(…)]` of the argument.
+    pub(crate) cfgs: Vec<Attribute>,
 }
 
 impl Names {
@@ -187,13 +194,14 @@ impl Names {
         for argument in &signature.inputs {
             match argument {
                 FnArg::Receiver(receiver) => {
-                    names.arguments.push(Ident::new("self", receiver.self_token.span));
+                    let name = Ident::new("self", receiver.self_token.span);
+                    names.arguments.push(name.clone());
+                    names.owned.push(Owned { name, cfgs: Vec::new() });
                 }
-                FnArg::Typed(argument) => names.visit_pat(&argument.pat),
+                FnArg::Typed(argument) => names.add(&argument.pat, &argument.attrs),
             }
         }
         names.constants = signature.generics.const_params().map(|parameter| parameter.ident.clone()).collect();
-        names.owned.clone_from(&names.arguments);
         names
     }
 
@@ -203,8 +211,8 @@ impl Names {
         let Prologue { patterns, .. } = &boxed.prologue;
         if !patterns.is_empty() {
             let outside = std::mem::take(&mut names.arguments);
-            patterns.iter().for_each(|pattern| names.visit_pat(pattern));
-            names.owned.clone_from(&names.arguments);
+            names.owned.clear();
+            patterns.iter().for_each(|(attributes, pattern)| names.add(pattern, attributes));
             // `#[async_trait]` made up names for the arguments that are patterns.
             names.arguments.retain(|name| name != "__self");
             for name in outside.into_iter().rev() {
@@ -216,8 +224,17 @@ impl Names {
         names
     }
 
-    /// Returns the arguments that the body is to own, by the names that their patterns bind.
-    pub(crate) fn owned(&self) -> &[Ident] {
+    /// Takes in what the pattern of an argument binds.
+    fn add(&mut self, pattern: &Pat, attributes: &[Attribute]) {
+        let before = self.arguments.len();
+        self.visit_pat(pattern);
+        let cfgs: Vec<_> = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect();
+        let owned = self.arguments[before..].iter().map(|name| Owned { name: name.clone(), cfgs: cfgs.clone() });
+        self.owned.extend(owned);
+    }
+
+    /// Returns the arguments that the body is to own.
+    pub(crate) fn owned(&self) -> &[Owned] {
         &self.owned
     }
 

@@ -71,7 +71,11 @@ fn policy(input: ParseStream<'_>, argument: &str, known: &[&str]) -> Result<Iden
         .call(Ident::parse_any)
         .map_err(|error| Error::new(error.span(), format!("`{argument}` is one of {list}")))?;
     let text = name.to_string();
-    if known.contains(&text.as_str()) && !input.peek(Token![::]) {
+    if input.peek(Token![::]) {
+        let call = if known.contains(&"call") { "; for a function write `call(path)`" } else { "" };
+        return Err(Error::new(name.span(), format!("`{argument}` is a word, not a path: one of {list}{call}")));
+    }
+    if known.contains(&text.as_str()) {
         return Ok(name);
     }
     let mut hint = suggest::nearest(&text, known);

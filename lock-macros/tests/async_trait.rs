@@ -1,5 +1,12 @@
 //! Methods of `#[async_trait]` impls, which arrive as a `fn` that returns a boxed future. bad-input 46, 60
 
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{Arc, Mutex},
+    task::{Context, Poll, Waker},
+};
+
 use async_trait::async_trait;
 use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
 use tracing::instrument;
@@ -23,6 +30,8 @@ trait Trade {
     async fn unit(&self, id: u8) -> ();
     async fn instrumented_above(&self, id: u8) -> Result<String, Error>;
     async fn instrumented_below(&self, id: u8) -> Result<String, Error>;
+    async fn partly(&self, id: u8, #[cfg(not(test))] out: NoSuchType) -> Result<u8, Error>;
+    async fn owning(&self, pair: (Witness, u8), _unused: Witness) -> Result<u8, Error>;
 
     #[distributed_lock(key = "default:<id>", manager = self.locks(), lease = l)]
     async fn of_the_trait(&self, id: u8) -> Result<String, Error>
@@ -93,8 +102,31 @@ impl Trade for Shop {
         Ok(l.key().to_owned())
     }
 
+    #[distributed_lock(key = "<id>", manager = self.locks)]
+    async fn partly(&self, id: u8, #[cfg(not(test))] out: NoSuchType) -> Result<u8, Error> {
+        #[cfg(not(test))]
+        drop(out);
+        Ok(id)
+    }
+
+    #[distributed_lock(key = "k", manager = self.locks)]
+    async fn owning(&self, pair: (Witness, u8), _unused: Witness) -> Result<u8, Error> {
+        Ok(pair.1)
+    }
+
     fn locks(&self) -> &LockManager {
         &self.locks
+    }
+}
+
+/// Notes whether `k` was held when it was dropped.
+struct Witness(Arc<Mutex<Vec<bool>>>, LockManager);
+
+impl Drop for Witness {
+    fn drop(&mut self) {
+        let held = pin!(self.1.is_locked("k")).poll(&mut Context::from_waker(Waker::noop()));
+        let Poll::Ready(held) = held else { panic!("memory answers at once") };
+        self.0.lock().expect("not poisoned").push(held.expect("memory never fails"));
     }
 }
 
@@ -113,6 +145,7 @@ async fn methods_of_async_trait_impls_are_locked() -> Result<(), Error> {
     assert_eq!(Shop::without_self(&locks, 3).await?, "3");
     assert_eq!(shop.generic(vec![1, 2]).await?, ("t:1 t:2".into(), vec![1, 2]));
     shop.unit(1).await;
+    assert_eq!(shop.partly(1).await?, 1);
     assert_eq!(shop.of_the_trait(1).await?, "default:1");
     assert_eq!(shop.instrumented_above(1).await?, "t:1 1");
     assert_eq!(shop.instrumented_below(2).await?, "t:2");
@@ -120,6 +153,15 @@ async fn methods_of_async_trait_impls_are_locked() -> Result<(), Error> {
     for key in ["t:4", "t:2", "5:6", "3", "t:1", "1", "t:x"] {
         assert!(!locks.is_locked(key).await?, "{key} was given back");
     }
+    Ok(())
+}
+
+#[tokio::test]
+async fn arguments_are_dropped_before_the_lock_is_given_back() -> Result<(), Error> {
+    let (shop, seen) = (shop(), Arc::default());
+    let witness = || Witness(Arc::clone(&seen), shop.locks.clone());
+    shop.owning((witness(), 1), witness()).await?;
+    assert_eq!(*seen.lock().expect("not poisoned"), [true, true]);
     Ok(())
 }
 
@@ -137,7 +179,7 @@ async fn boxed_future_can_be_spawned_and_waits_for_its_turn() -> Result<(), Erro
 }
 
 mod written_by_hand {
-    use std::{future::Future, pin::Pin};
+    use std::pin::Pin;
 
     use super::*;
 

@@ -48,6 +48,11 @@ mod lists {
         LockManager::in_memory().scope(slow_transfer(1, 1)).await
     }
 
+    #[tokio::test]
+    async fn without_a_manager_the_error_says_so() {
+        assert_eq!(slow_transfer(1, 2).await.unwrap_err().kind(), ErrorKind::NoManager);
+    }
+
     const STOCK: &str = "stock";
 
     struct Order {

@@ -106,6 +106,16 @@ mod skip {
     }
 
     #[tokio::test]
+    async fn skip_is_told_to_who_listens_to_details() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        let (details, _default) = log::Events::watch(Level::DEBUG);
+        let _guard = manager.lock("k").await?;
+        manager.scope(unit(&AtomicUsize::new(0))).await;
+        assert_eq!(details.count(), 1);
+        Ok(())
+    }
+
+    #[tokio::test]
     async fn other_failure_is_an_error_where_there_is_a_result_and_is_logged_where_there_is_none() {
         let (errors, _default) = log::Events::watch(Level::ERROR);
         let ran = AtomicUsize::new(0);

@@ -129,6 +129,14 @@ mod with_built_in_attributes {
         Ok(key)
     }
 
+    /// An argument that is left out is not asked for.
+    #[distributed_lock(key = "k:<id>")]
+    async fn partly(id: u8, #[cfg(not(test))] _out: NoSuchType, #[cfg(not(test))] used: u8) -> Result<u8, Error> {
+        #[cfg(not(test))]
+        drop(used);
+        Ok(id)
+    }
+
     #[distributed_lock(key = "left:<out>")]
     #[cfg(not(test))]
     async fn kept(id: NoSuchType) -> Result<(), Error> {}
@@ -136,6 +144,7 @@ mod with_built_in_attributes {
     #[tokio::test]
     async fn attributes_keep_their_meaning() -> Result<(), Error> {
         assert_eq!(LockManager::in_memory().scope(kept(1)).await?, "k:1");
+        assert_eq!(LockManager::in_memory().scope(partly(1)).await?, 1);
         Ok(())
     }
 }

@@ -1,5 +1,5 @@
 // Each expectation is fulfilled only if the attribute on the locked function is still there. bad-input 60
-#![deny(unfulfilled_lint_expectations)]
+#![deny(unfulfilled_lint_expectations, unused_mut)]
 
 use lock_core::{Error, distributed_lock};
 
@@ -18,11 +18,21 @@ async fn Loud() -> Result<(), Error> {
     Ok(done)
 }
 
+#[distributed_lock(key = "goods")]
+fn boxed() -> std::pin::Pin<Box<dyn Future<Output = Result<(), Error>>>> {
+    Box::pin(async move {
+        #![expect(unused_mut)]
+        let mut done = ();
+        Ok(done)
+    })
+}
+
 async fn ignore() {
     #[expect(deprecated)]
     drop(old());
     #[expect(unused_must_use)]
     Loud().await;
+    drop(boxed());
 }
 
 fn main() {
