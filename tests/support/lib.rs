@@ -6,6 +6,7 @@
 
 pub mod actor;
 pub mod dice;
+pub mod figures;
 pub mod history;
 pub mod process;
 pub mod proxy;
@@ -19,6 +20,7 @@ mod signals;
 
 pub use actor::{Actor, Team};
 pub use dice::Dice;
+pub use figures::{figure, for_seconds};
 pub use ports::free_port;
 pub use process::Process;
 pub use proxy::FaultProxy;

@@ -176,15 +176,18 @@ impl Held {
         extended
     }
 
-    /// Reads the register and writes one more; whether it was accepted, or none where nobody knows.
+    /// Reads the register and writes one more; whether it was let, or none where nobody knows.
     pub async fn count(&mut self, register: &mut Register) -> Option<bool> {
         self.look();
         let mut call = self.recorder.begin(self.event(Op::Read));
-        let read = register.read(&self.key).await;
+        let read = register.read(&self.key, self.fence().get()).await;
         self.last = now();
-        let Ok((fence, value)) = read else {
-            call.end_at(self.last, Outcome::Fail);
-            return None;
+        let (fence, value) = match read {
+            Ok(Some(found)) => found,
+            unread => {
+                call.end_at(self.last, Outcome::Fail);
+                return unread.is_ok().then_some(false);
+            }
         };
         call.event.fence = Some(fence);
         call.event.value = Some(json!(value));

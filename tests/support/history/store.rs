@@ -4,7 +4,7 @@ use std::io;
 
 use crate::resp::{RawClient, Reply};
 
-/// A number with the fencing token of its last writer; smaller tokens are refused.
+/// A number with the fencing token of its last writer. Whoever comes with a smaller one than any before is refused.
 #[derive(Debug)]
 pub struct Register {
     redis: RawClient,
@@ -19,19 +19,24 @@ impl Register {
         Ok(Self { redis: RawClient::tcp(address).await? })
     }
 
-    /// Returns the fencing token of the last writer and what it wrote; 0 and 0 before the first.
+    /// Returns the fencing token of the last writer and what it wrote, 0 and 0 before the first; nothing where a larger
+    /// fencing token has been here. From now on smaller ones than `fence` are refused: else an older holder could write
+    /// between the reading and the writing of a younger one, whose update would undo it.
     ///
     /// # Errors
     /// Those of the connection and of the server.
-    pub async fn read(&mut self, key: &str) -> io::Result<(u64, u64)> {
-        let reply = self.redis.call(&["HMGET", &Self::name(key), "fence", "value"]).await?;
+    pub async fn read(&mut self, key: &str, fence: u64) -> io::Result<Option<(u64, u64)>> {
+        let reply = self.redis.call(&["EVAL", READ, "1", &Self::name(key), &fence.to_string()]).await?;
+        if reply.is_nil() {
+            return Ok(None);
+        }
         let number = |index: usize| match reply.items().get(index) {
             Some(Reply::Nil) => Ok(0),
             Some(item) => item.text().and_then(|text| text.parse().ok()).ok_or(()),
             None => Err(()),
         };
         match (number(0), number(1)) {
-            (Ok(fence), Ok(value)) => Ok((fence, value)),
+            (Ok(fence), Ok(value)) => Ok(Some((fence, value))),
             _ => Err(io::Error::other(format!("{reply:?}"))),
         }
     }
@@ -60,6 +65,11 @@ impl Register {
 
 /// Fencing tokens are microseconds: exact in Lua's numbers for the next two hundred years.
 const WRITE: &str = "
-if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'fence') or '0') then return 0 end
-redis.call('HSET', KEYS[1], 'fence', ARGV[1], 'value', ARGV[2])
+if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'seen') or '0') then return 0 end
+redis.call('HSET', KEYS[1], 'seen', ARGV[1], 'fence', ARGV[1], 'value', ARGV[2])
 return 1";
+
+const READ: &str = "
+if tonumber(ARGV[1]) < tonumber(redis.call('HGET', KEYS[1], 'seen') or '0') then return false end
+redis.call('HSET', KEYS[1], 'seen', ARGV[1])
+return redis.call('HMGET', KEYS[1], 'fence', 'value')";

@@ -12,10 +12,17 @@ mod serve;
 use std::{env, error::Error, io, process::ExitCode};
 
 use lock_tests::RedisServer;
-use tokio::{sync::mpsc, task};
+use tokio::{runtime::Builder, sync::mpsc, task};
 
-#[tokio::main]
-async fn main() -> ExitCode {
+fn main() -> ExitCode {
+    let runtime = Builder::new_multi_thread().enable_all().build().expect("threads can be had");
+    let code = runtime.block_on(play());
+    // The thread that reads the input may do so for ever.
+    runtime.shutdown_background();
+    code
+}
+
+async fn play() -> ExitCode {
     let arguments: Vec<String> = env::args().skip(1).collect();
     let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
     let played = match arguments[..] {

@@ -1,0 +1,105 @@
+//! What the recorder writes.
+
+use std::mem;
+
+use lock_core::LockManager;
+use lock_tests::history::{Recorded, Run, now};
+use tokio::time::{sleep, timeout};
+
+use crate::lines::*;
+
+const TTL: Duration = Duration::from_secs(10);
+
+fn client(run: &Run, manager: &LockManager) -> Recorded {
+    Recorded::new(manager, &run.recorder("p0"), "t1")
+}
+
+/// What is in the files, in order, judged.
+fn written(run: &Run) -> Vec<Event> {
+    let history = run.history().unwrap();
+    Checker::new().assert_clean(&history);
+    let mut events = history.events().to_vec();
+    events.sort_by(|a, b| a.t_invoke.total_cmp(&b.t_invoke));
+    events
+}
+
+fn ops(events: &[Event]) -> Vec<(Op, Outcome)> {
+    events.iter().map(|event| (event.op, event.result)).collect()
+}
+
+#[tokio::test]
+async fn calls_are_written_with_what_came_of_them() {
+    let (run, manager) = (Run::new("recording-calls"), LockManager::in_memory());
+    let (one, other) = (client(&run, &manager), Recorded::new(&manager, &run.recorder("p1"), ""));
+    let before = now();
+    let mut held = one.acquire("k", TTL, |request| request).await.unwrap();
+    assert!(other.try_acquire("k", TTL).await.unwrap().is_none());
+    assert!(held.check());
+    held.extend(2 * TTL).await.unwrap();
+    let fence = held.fence().get();
+    held.release().await.unwrap();
+
+    let events = written(&run);
+    let expected = [
+        (Op::Acquire, Outcome::Ok),
+        (Op::Acquire, Outcome::Fail),
+        (Op::Check, Outcome::Ok),
+        (Op::Extend, Outcome::Ok),
+        (Op::Release, Outcome::Ok),
+    ];
+    assert_eq!(ops(&events), expected);
+    let [acquire, tried, check, extend, release] = &events[..] else { unreachable!() };
+    assert_eq!((acquire.process.as_str(), acquire.key.as_deref()), ("p0/t1", Some("k")));
+    assert_eq!((acquire.fence, acquire.ttl), (Some(fence), Some(10_000.0)));
+    assert!(acquire.t_invoke >= before && acquire.t_return.unwrap() <= now());
+    let validity = acquire.deadline.unwrap() - acquire.t_invoke;
+    assert!((9_000.0..10_000.0).contains(&validity), "{validity}");
+    assert!(tried.only_tries && tried.process == "p1" && tried.token.is_none());
+    assert_eq!(check.valid, Some(true));
+    assert!(extend.deadline.unwrap() > acquire.deadline.unwrap() + 9_000.0);
+    assert!(events.iter().all(|event| event.op == Op::Acquire || event.token == acquire.token), "{release:?}");
+}
+
+#[tokio::test]
+async fn what_is_dropped_has_no_known_outcome() {
+    let (run, manager) = (Run::new("recording-drops"), LockManager::in_memory());
+    let one = client(&run, &manager);
+    let held = one.acquire("k", TTL, |request| request).await.unwrap();
+    let other = Recorded::new(&manager, &run.recorder("p1"), "");
+    let waits = other.acquire("k", TTL, |request| request);
+    assert!(timeout(Duration::from_millis(20), waits).await.is_err());
+    drop(held);
+    let expected = [(Op::Acquire, Outcome::Ok), (Op::Acquire, Outcome::Info), (Op::Release, Outcome::Info)];
+    assert_eq!(ops(&written(&run)), expected);
+}
+
+#[tokio::test]
+async fn a_call_of_a_process_that_dies_never_comes_back() {
+    let run = Run::new("recording-crash");
+    let mut event = Event::new("p0/t1", Op::Acquire, 0.0);
+    event.key = Some("k".to_owned());
+    mem::forget(run.recorder("p0").begin(event));
+    run.crashed("p0");
+    for _ in 0..2 {
+        let events = written(&run);
+        assert_eq!(events.len(), 2, "put in once");
+        assert_eq!((events[0].op, events[0].t_return), (Op::Acquire, None));
+        assert_eq!((events[1].op, events[1].process.as_str()), (Op::Crash, "p0"));
+    }
+}
+
+#[tokio::test]
+async fn renewals_and_losses_are_noticed() {
+    let (run, manager) = (Run::new("recording-renewals"), LockManager::in_memory());
+    let mut held = client(&run, &manager).acquire("k", Duration::from_millis(600), |request| request).await.unwrap();
+    sleep(Duration::from_millis(900)).await;
+    assert!(held.check());
+    assert!(manager.force_release("k").await.unwrap());
+    held.guard().lost().await;
+    assert!(!held.check());
+    lock_tests::eventually(TTL, "the loss is written", async || ops(&written(&run)).len() == 5).await;
+    let events = written(&run);
+    assert_eq!(events.iter().filter(|event| event.op == Op::Lost).count(), 1);
+    let renewal = events.iter().find(|event| event.op == Op::Extend).unwrap();
+    assert!(renewal.deadline > events[0].deadline);
+}
