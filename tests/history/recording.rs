@@ -16,7 +16,7 @@ fn client(run: &Run, manager: &LockManager) -> Recorded {
 
 /// What is in the files, in order, judged.
 fn written(run: &Run) -> Vec<Event> {
-    let history = run.history().unwrap();
+    let history = run.history().expect("the files can be read");
     Checker::new().assert_clean(&history);
     let mut events = history.events().to_vec();
     events.sort_by(|a, b| a.t_invoke.total_cmp(&b.t_invoke));
