@@ -341,7 +341,7 @@ async fn caught(manners: &str, name: &str) -> Vec<Rule> {
     let (server, run) = (RedisServer::start().await, Run::new(name));
     let address = format!("address={}", server.address());
     let manners = format!("manners={manners}");
-    let mut ours = team!(run, "contend", 2, "p", [url(&server), "tasks=3", "hold=20"]).await;
+    let mut ours = team!(run, "contend", 2, "p", [url(&server), "tasks=2", "hold=20", "pause=40"]).await;
     let mut theirs = team!(run, "foreign", 1, "f", [address, manners, "tasks=2", "ttl=20", "hold=60"]).await;
     ours.go().await;
     theirs.go().await;

@@ -1,0 +1,100 @@
+//! Keys that others evict or overwrite.
+
+use lock_core::{ErrorKind, LossReason};
+use lock_tests::{
+    RedisServer, eventually, figure,
+    history::{Checker, Mark, Run, now},
+};
+use tokio::time::timeout;
+
+use crate::*;
+
+#[tokio::test]
+async fn fault_37_evicted_lease_is_noticed_at_the_next_renewal_and_fences_rise() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-37"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("k", 3 * TTL, |request| request).await.expect("the key is free");
+    let first = held.fence();
+    let since = now();
+    server.call(&["CONFIG", "SET", "maxmemory-policy", "allkeys-lru"]).await;
+    server.call(&["CONFIG", "SET", "maxmemory", "3mb"]).await;
+    let mut filler = server.connect().await.expect("connects");
+    let (text, mut number, mut before) = ("x".repeat(10_000), 0, now());
+    // Its own renewals make it look used; so it takes a while.
+    let evicted = loop {
+        let gone = server.call(&["EXISTS", "k"]).await.integer() == Some(0);
+        if gone {
+            break now();
+        }
+        before = now();
+        for _ in 0..200 {
+            number += 1;
+            filler.call(&["SET", &format!("filler:{number}"), &text]).await.expect("is answered");
+        }
+        assert!(span(since, now()) < SOON, "nothing is evicted");
+    };
+    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
+    assert_eq!(reason, LossReason::Taken);
+    figure(37, "evicted to told, ttl 3 s", span(evicted, now()));
+    assert!(span(evicted, now()) < TTL + ms(250) + SLACK, "{:?}", span(evicted, now()));
+    assert!(!held.check());
+    server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    server.call(&["FLUSHALL"]).await;
+    run.broken_since(since);
+    let next = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+    assert!(next.fence() > first);
+    next.release().await.expect("held");
+    drop(held);
+    run.settle(&server, SOON).await;
+    judged_by(&run, Checker::new().mark(Mark { key: None, from: before, to: evicted }));
+}
+
+#[tokio::test]
+async fn fault_42_overwritten_key_is_told_and_left_alone() {
+    let overwrites: [&[&[&str]]; 4] = [
+        &[&["SET", "k", "somebody else's"]],
+        &[&["DEL", "k"], &["HSET", "k", "owner", "1"]],
+        &[&["DEL", "k"], &["RPUSH", "k", "1"]],
+        &[&["SET", "k", "lock-core:1:00000000000000000000000000000000", "PX", "60000"]],
+    ];
+    let (server, run) = (RedisServer::start().await, Run::new("fault-42"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut longest = Duration::ZERO;
+    for overwrite in overwrites {
+        let mut told = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+        for command in overwrite {
+            server.call(command).await;
+        }
+        let since = now();
+        let kind = server.call(&["TYPE", "k"]).await;
+        let reason = timeout(SOON, told.guard().lost()).await.expect("it is told");
+        longest = longest.max(span(since, now()));
+        assert_eq!(reason, LossReason::Taken, "{overwrite:?}");
+        assert!(!told.check());
+        let extended = told.extend(TTL).await.expect_err("it is lost");
+        assert_eq!(extended.kind(), ErrorKind::Lost(LossReason::Taken));
+        told.release().await.expect_err("it is lost");
+        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+
+        // Whoever asks for it now is told what is in the way.
+        let error = client.acquire("k", TTL, |request| request.wait(ms(100))).await.expect_err("it is in the way");
+        let expected = if overwrite[0][0] == "SET" { ErrorKind::Busy } else { ErrorKind::WrongType };
+        assert_eq!(error.kind(), expected, "{overwrite:?}: {error}");
+        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+
+        // A release right after the overwriting, which nobody has noticed yet, leaves it alone as well.
+        server.call(&["DEL", "k"]).await;
+        let unaware = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+        for command in overwrite {
+            server.call(command).await;
+        }
+        unaware.release().await.expect_err("it is gone");
+        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+        server.call(&["DEL", "k"]).await;
+    }
+    figure(42, "overwritten to told, ttl 1 s", longest);
+    assert!(longest < TTL / 3 + ms(250) + SLACK, "{longest:?}");
+    eventually(SOON, "nothing is left", async || server.keys("k").await.is_empty()).await;
+    run.settle(&server, SOON).await;
+    judged(&run);
+}

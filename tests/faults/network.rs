@@ -1,0 +1,223 @@
+//! A network that loses, holds back and cuts.
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{
+    FaultProxy, RedisServer, actor, eventually, figure,
+    history::{Op, Recorded, Run, now},
+};
+use tokio::time::{sleep, timeout};
+
+use crate::*;
+
+struct Wire {
+    server: RedisServer,
+    proxy: FaultProxy,
+    run: Run,
+    manager: LockManager,
+    /// Behind the proxy.
+    client: Recorded,
+}
+
+async fn behind_proxy(name: &str) -> Wire {
+    let (server, run) = (RedisServer::start().await, Run::new(name));
+    let proxy = FaultProxy::start(server.address()).await;
+    let (manager, client) = client(&run, &server.url_at(&proxy.address()), "p0").await;
+    // The server knows the scripts: else it is the question for them that gets lost.
+    manager.lock("warm").await.expect("free").release().await.expect("held");
+    Wire { server, proxy, run, manager, client }
+}
+
+#[tokio::test]
+async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() {
+    let Wire { server, proxy, run, client, .. } = behind_proxy("fault-21").await;
+    let mut waiter = actor!(run, server.url(), "waiter").await;
+    let mut held = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+    waiter.begin("k", TTL, LONG).await;
+    waiter.surely_waits(&server).await;
+    let since = now();
+    proxy.hole();
+    timeout(SOON, held.guard().lost()).await.expect("it is told");
+    let told = now();
+    assert!(!held.check());
+    assert!(span(since, told) < TTL + ms(50) + SLACK, "{:?}", span(since, told));
+    waiter.held((TTL + HANDOFF).saturating_sub(span(since, now()))).await;
+    figure(21, "cut to lost, ttl 1 s", span(since, told));
+    figure(21, "cut to next grant, ttl 1 s", span(since, now()));
+    proxy.pass();
+    run.broken_since(since);
+    assert!(held.release().await.is_err());
+    assert!(waiter.tell("check").await.starts_with("check held"), "its late release touches nobody");
+    assert_eq!(waiter.tell("release").await, "released");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_22_waiter_that_is_cut_off_ends_in_time_delays_nobody_and_works_again() {
+    let Wire { server, proxy, run, manager, client } = behind_proxy("fault-22").await;
+    let mut holder = actor!(run, server.url(), "holder").await;
+    let mut other = actor!(run, server.url(), "other").await;
+    holder.acquire("k", LONG).await;
+    let wait = TTL;
+    let asked = Instant::now();
+    let waits = tokio::spawn(async move { client.acquire("k", TTL, |request| request.wait(wait)).await.map(drop) });
+    sleep(ms(200)).await;
+    other.begin("k", LONG, LONG).await;
+    other.surely_waits(&server).await;
+    let since = now();
+    proxy.hole();
+    let error = timeout(SOON, waits).await.expect("it ends").expect("no panic").expect_err("nobody answers");
+    assert!(matches!(error.kind(), ErrorKind::Busy | ErrorKind::Backend), "{error}");
+    figure(22, "a wait of 1 s, cut off, ends after", asked.elapsed());
+    assert!(asked.elapsed() < wait + LIMIT + SLACK, "{:?}", asked.elapsed());
+    let released = Instant::now();
+    assert_eq!(holder.tell("release").await, "released");
+    other.held(HANDOFF).await;
+    figure(22, "handoff past a waiter that is cut off", released.elapsed());
+    assert_eq!(other.tell("release").await, "released");
+    sleep((3 * TTL).saturating_sub(span(since, now()))).await;
+    let healed = Instant::now();
+    proxy.pass();
+    let again = Recorded::new(&manager, &run.recorder("p0"), "again");
+    eventually(SOON, "it works again", async || again.acquire("k", TTL, |request| request).await.is_ok()).await;
+    figure(22, "healed to grant", healed.elapsed());
+    run.broken_since(since);
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_24_slow_network_takes_off_the_validity_until_nothing_is_left() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-24"));
+    let proxy = FaultProxy::start(server.address()).await;
+    let manager = LockManager::builder().url(&server.url_at(&proxy.address())).command_timeout(10 * TTL);
+    let manager = manager.connect().await.expect("connects");
+    let client = Recorded::new(&manager, &run.recorder("p0"), "");
+    let first = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+    first.release().await.expect("held");
+    for delay in [5, 50, 250].map(ms) {
+        proxy.delay(delay, delay / 5);
+        let held = client.acquire("k", TTL, |request| request.fixed()).await.expect("the key is free");
+        let remaining = held.guard().remaining();
+        assert!(remaining <= TTL - 2 * delay, "{remaining:?} at {delay:?}");
+        println!("delay {delay:?} each way: {remaining:?} of {TTL:?} are left");
+        held.release().await.expect("held");
+    }
+    let since = now();
+    proxy.delay(TTL, Duration::ZERO);
+    let waits = client.acquire("k", TTL, |request| request.wait(3 * TTL));
+    let error = timeout(SOON, waits).await.expect("it ends").expect_err("every answer comes too late");
+    println!("delay {TTL:?} each way: {error}");
+    proxy.pass();
+    run.broken_since(since);
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
+    assert!(acquired.into_iter().all(|event| event.deadline > event.t_return));
+}
+
+#[tokio::test]
+async fn fault_25_lost_request_is_repeated_and_grants_once() {
+    let Wire { server, proxy, run, client, .. } = behind_proxy("fault-25").await;
+    for _ in 0..5 {
+        let since = now();
+        proxy.drop_requests();
+        let (acquired, ()) = tokio::join!(client.acquire("k", LONG, |request| request), async {
+            sleep(ms(50)).await;
+            proxy.pass();
+            proxy.reset();
+        });
+        run.broken_since(since);
+        let held = acquired.expect("it is asked again");
+        let token = server.call(&["GET", "k"]).await;
+        assert!(!token.is_nil());
+        held.release().await.expect("held");
+        assert!(server.call(&["GET", "k"]).await.is_nil(), "one grant, and it was released");
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_26_lost_reply_of_an_extend_does_not_lengthen_the_lease() {
+    let Wire { server, proxy, run, client, .. } = behind_proxy("fault-26-extend").await;
+    let mut held = client.acquire("k", 3 * TTL, |request| request.fixed()).await.expect("the key is free");
+    let since = now();
+    proxy.drop_replies();
+    let before = held.guard().remaining();
+    let error = held.extend(LONG).await.expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(held.guard().remaining() <= before);
+    let pttl = server.call(&["PTTL", "k"]).await.integer();
+    assert!(pttl > Some(10_000), "the server has done it: {pttl:?}");
+    proxy.pass();
+    proxy.reset();
+    run.broken_since(since);
+    eventually(SOON, "it is extended", async || held.extend(LONG).await.is_ok()).await;
+    assert!(held.guard().remaining() > LONG / 2);
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_26_lost_reply_of_a_release_frees_once_and_never_another_ones_lease() {
+    let Wire { server, proxy, run, client, .. } = behind_proxy("fault-26-release").await;
+    let mut other = actor!(run, server.url(), "other").await;
+    for _ in 0..3 {
+        let held = client.acquire("k", LONG, |request| request).await.expect("the key is free");
+        let since = now();
+        proxy.drop_replies();
+        let release = tokio::spawn(held.release());
+        eventually(SOON, "the release arrives", async || server.call(&["GET", "k"]).await.is_nil()).await;
+        other.acquire("k", LONG).await;
+        proxy.pass();
+        proxy.reset();
+        // Repeated, it finds another one's lease, and leaves it alone.
+        let _ = timeout(SOON, release).await.expect("it ends").expect("no panic");
+        run.broken_since(since);
+        sleep(ms(400)).await; // the clean-up repeats it, too
+        assert!(other.tell("check").await.starts_with("check held"));
+        assert_eq!(other.tell("release").await, "released");
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_27_request_that_comes_two_seconds_late_makes_no_second_holder_and_is_cleaned_up() {
+    let Wire { server, proxy, run, client, .. } = behind_proxy("fault-27").await;
+    let mut other = actor!(run, server.url(), "other").await;
+    for other_holds in [true, false] {
+        let since = now();
+        proxy.hole(); // what is sent now is kept, and arrives when the network is whole again
+        let error = client.acquire("k", LONG, |request| request.wait(TTL)).await.expect_err("nobody answers");
+        assert!(matches!(error.kind(), ErrorKind::Backend | ErrorKind::Busy), "{error}");
+        if other_holds {
+            other.acquire("k", LONG).await;
+        }
+        sleep((2 * TTL).saturating_sub(span(since, now()))).await;
+        let healed = Instant::now();
+        proxy.pass();
+        run.broken_since(since);
+        if other_holds {
+            sleep(TTL).await;
+            assert!(other.tell("check").await.starts_with("check held"));
+            assert_eq!(other.tell("release").await, "released");
+        } else {
+            // It may be there for a moment.
+            sleep(ms(20)).await;
+            eventually(SOON, "nothing is left", async || server.call(&["GET", "k"]).await.is_nil()).await;
+            figure(27, "a late request's key is gone after", healed.elapsed());
+        }
+        eventually(SOON, "the key can be had", async || {
+            match client.acquire("k", TTL, |request| request.wait(Duration::ZERO)).await {
+                Ok(held) => held.release().await.is_ok(),
+                Err(_) => false,
+            }
+        })
+        .await;
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}

@@ -1,0 +1,96 @@
+//! Processes that stop and go on.
+
+use lock_tests::{
+    Dice, RedisServer, actor, figure, for_seconds,
+    history::{Op, Outcome, Run, now},
+    team,
+};
+use tokio::time::sleep;
+
+use crate::*;
+
+#[tokio::test]
+async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms_nobody() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-02"));
+    let mut stopped = actor!(run, server.url(), "stopped").await;
+    let mut next = actor!(run, server.url(), "next").await;
+    let old = stopped.acquire("k", TTL).await;
+    next.begin("k", LONG, LONG).await;
+    next.surely_waits(&server).await;
+    let since = now();
+    stopped.process.pause();
+    let fence = next.held(TTL + HANDOFF).await;
+    assert!(fence > old);
+    assert_eq!(next.tell(&format!("count {}", server.address())).await, "counted");
+    sleep((TTL + TTL / 2).saturating_sub(span(since, now()))).await;
+
+    let resumed = now();
+    stopped.process.resume();
+    run.broken_since(since);
+    let (reason, at) = stopped.lost(SOON).await;
+    assert_eq!(reason, "Expired");
+    figure(2, "CONT to lost", span(resumed, at));
+    assert!(span(resumed, at) < ms(250) + SLACK);
+    assert_eq!(stopped.tell("check").await, "check lost");
+    assert_eq!(stopped.tell(&format!("count {}", server.address())).await, "stale");
+    assert_eq!(stopped.tell("release").await, "failed Lost(Expired)");
+    assert!(next.tell("check").await.starts_with("check held"));
+    assert_eq!(next.tell("release").await, "released");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_03_holder_stopped_for_half_its_ttl_keeps_its_lease() {
+    let ttl = 3 * TTL;
+    let (server, run) = (RedisServer::start().await, Run::new("fault-03"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    let fence = holder.acquire("k", ttl).await;
+    for _ in 0..2 {
+        holder.process.pause();
+        sleep(ttl / 2).await;
+        holder.process.resume();
+        sleep(ttl / 3).await;
+        assert!(holder.tell("check").await.starts_with("check held"), "a false loss");
+    }
+    assert_eq!(holder.tell("release").await, "released");
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    assert!(history.events().iter().all(|event| event.fence.is_none_or(|found| found == fence)));
+    let renewals = history.events().iter().filter(|event| event.op == Op::Extend).count();
+    assert!(renewals >= 2, "{renewals} renewals were noticed");
+}
+
+#[tokio::test]
+async fn fault_04_processes_stopped_at_random_keep_every_rule() {
+    let ttl = ms(500);
+    let (server, run) = (RedisServer::start().await, Run::new("fault-04"));
+    let (url, register) = (format!("url={}", server.url()), format!("register={}", server.address()));
+    let mut team = team!(run, "contend", 4, "p", [url, register, "tasks=3", "keys=2", "ttl=500", "hold=20"]).await;
+    team.go().await;
+    let mut dice = Dice::named("fault_04");
+    let (start, since) = (Instant::now(), now());
+    while start.elapsed() < for_seconds(5) {
+        let victim = &team.members[usize::try_from(dice.below(4)).expect("small")];
+        victim.pause();
+        sleep(dice.between(Duration::ZERO, 2 * ttl)).await;
+        victim.resume();
+        sleep(ms(200)).await;
+    }
+    run.broken_since(since);
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let count = |op, result| history.events().iter().filter(|event| event.op == op && event.result == result).count();
+    let written = count(Op::Write, Outcome::Ok);
+    let (refused, lost) =
+        (count(Op::Write, Outcome::Fail) + count(Op::Read, Outcome::Fail), count(Op::Lost, Outcome::Ok));
+    println!("{rounds:?} rounds, {written} writes, {refused} refused as stale, {lost} leases lost");
+    let mut counted = 0;
+    for key in 0..2 {
+        let value = server.call(&["HGET", &format!("register:k{key}"), "value"]).await.text();
+        counted += value.map_or(0, |value| value.parse::<usize>().expect("a number"));
+    }
+    let unknown = count(Op::Write, Outcome::Info);
+    assert!((written..=written + unknown).contains(&counted), "{counted} of {written} updates");
+}

@@ -1,0 +1,190 @@
+//! A server that answers, and says no.
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{
+    RawClient, RedisServer, eventually, figure, free_port,
+    history::{Recorded, Run, now},
+};
+use tokio::time::sleep;
+
+use crate::*;
+
+#[tokio::test]
+async fn fault_36_without_memory_to_spare_nothing_new_is_held_and_the_old_is_kept() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-36"));
+    let (manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("held", TTL, |request| request).await.expect("the key is free");
+    let since = now();
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    let other = Recorded::new(&manager, &run.recorder("p0"), "other");
+    let error = other.acquire("new", TTL, |request| request.wait(ms(500))).await.expect_err("there is no memory");
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("out of memory"), "{error}");
+    sleep(2 * TTL).await;
+    assert!(held.check(), "it was renewed");
+    held.extend(5 * TTL).await.expect("needs no memory");
+    held.release().await.expect("needs no memory");
+    assert_eq!(server.call(&["EXISTS", "held", "new"]).await.integer(), Some(0));
+    let restored = Instant::now();
+    server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    let held = other.acquire("new", TTL, |request| request).await.expect("there is memory");
+    figure(36, "memory to spare to next grant", restored.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// Asks for a second while the server refuses with `kinds`; returns how often it was asked.
+async fn asked_in_vain(server: &RedisServer, run: &Run, client: &Recorded, kind: ErrorKind) -> u64 {
+    let (since, before) = (now(), server.script_calls().await);
+    let start = Instant::now();
+    let mut attempts = 0;
+    while start.elapsed() < TTL {
+        let error = client.acquire("k", TTL, |request| request.wait(TTL)).await.expect_err("it is refused");
+        assert_eq!(error.kind(), kind, "{error}");
+        println!("{error}");
+        attempts += 1;
+        // A user of the library would pause, too.
+        sleep(ms(200)).await;
+    }
+    run.broken_since(since);
+    let calls = server.script_calls().await - before;
+    assert!(calls <= 20 + attempts, "{calls} calls for {attempts} requests");
+    calls
+}
+
+#[tokio::test]
+async fn fault_38_replica_refuses_without_a_hot_loop() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-38-readonly"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    server.call(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
+    let calls = asked_in_vain(&server, &run, &client, ErrorKind::Backend).await;
+    println!("{calls} calls in a second");
+    let since = now();
+    server.call(&["REPLICAOF", "NO", "ONE"]).await;
+    let promoted = Instant::now();
+    let held = client.acquire("k", TTL, |request| request).await.expect("it is a primary again");
+    figure(38, "promoted to next grant", promoted.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_38_too_few_replicas_refuse_without_a_hot_loop() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-38-noreplicas"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    server.call(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
+    let calls = asked_in_vain(&server, &run, &client, ErrorKind::Backend).await;
+    println!("{calls} calls in a second");
+    server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
+    let restored = Instant::now();
+    let held = client.acquire("k", TTL, |request| request).await.expect("it takes writes again");
+    figure(38, "replicas enough to next grant", restored.elapsed());
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-39"));
+    let (manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("held", 3 * TTL, |request| request).await.expect("free");
+    // One for the harness, besides ours.
+    let mut harness = server.connect().await.expect("connects");
+    let since = now();
+    harness.call(&["CONFIG", "SET", "maxclients", "2"]).await.expect("is answered");
+    let error = LockManager::builder().url(&server.url()).command_timeout(LIMIT).connect().await;
+    let error = error.expect_err("there is no room");
+    println!("{error}");
+    // Ours is killed, and its place is taken.
+    kill_all(&mut harness).await;
+    harness.call(&["CONFIG", "SET", "maxclients", "1"]).await.expect("is answered");
+    let rejected = async |harness: &mut RawClient| {
+        let info = harness.call(&["INFO", "stats"]).await.expect("is answered").text().unwrap_or_default();
+        let field = info.lines().find_map(|line| line.strip_prefix("rejected_connections:")?.parse::<u64>().ok());
+        field.expect("INFO has it")
+    };
+    let before = rejected(&mut harness).await;
+    let other = Recorded::new(&manager, &run.recorder("p0"), "other");
+    let asked = Instant::now();
+    let refused = other.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("there is no room");
+    println!("{refused}, after {:?}", asked.elapsed());
+    sleep(TTL).await;
+    let tries = rejected(&mut harness).await - before;
+    let seconds = asked.elapsed().as_secs_f64();
+    println!("{:.1} tries to connect a second", tries as f64 / seconds);
+    assert!(tries as f64 / seconds <= 25.0, "{tries} tries to connect in {seconds:.1} s");
+    harness.call(&["CONFIG", "SET", "maxclients", "100"]).await.expect("is answered");
+    let restored = Instant::now();
+    eventually(SOON, "it is let in again", async || held.extend(3 * TTL).await.is_ok()).await;
+    figure(39, "room to next answer", restored.elapsed());
+    run.broken_since(since);
+    assert!(held.check(), "the lease outlived it");
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_40_password_asked_for_at_run_time_is_a_permanent_error_without_a_secret() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-40-password"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut harness = server.connect().await.expect("connects");
+    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    harness.call(&["CONFIG", "SET", "requirepass", "hush-hush"]).await.expect("is answered");
+    kill_all(&mut harness).await;
+    let error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it has no password");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(!error.is_retryable(), "{error}");
+    assert!(!format!("{error} {error:?}").contains("hush-hush"));
+    harness.call(&["CONFIG", "SET", "requirepass", ""]).await.expect("is answered");
+    let restored = Instant::now();
+    eventually(SOON, "it is let in again", async || match client.acquire("k", TTL, |request| request).await {
+        Ok(held) => held.release().await.is_ok(),
+        Err(_) => false,
+    })
+    .await;
+    figure(40, "password gone to next grant", restored.elapsed());
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secret() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-40-rights"));
+    server.call(&["ACL", "SETUSER", "shop", "on", ">hush-hush", "~*", "&*", "+@all"]).await;
+    let (_manager, client) = client(&run, &format!("redis://shop:hush-hush@{}", server.address()), "p0").await;
+    let mut held = client.acquire("held", TTL, |request| request).await.expect("free");
+    server.call(&["ACL", "SETUSER", "shop", "-@all"]).await;
+    let other = Recorded::new(&_manager, &run.recorder("p0"), "other");
+    let error = other.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it may do nothing");
+    assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported), "{error}");
+    assert!(!error.is_retryable(), "{error}");
+    assert!(!format!("{error} {error:?}").contains("hush-hush"));
+    println!("{error}");
+    // What cannot be renewed is lost at its deadline, and not before.
+    let reason = tokio::time::timeout(SOON, held.guard().lost()).await.expect("it is told");
+    println!("the held one: {reason:?}");
+    assert!(!held.check());
+    server.call(&["ACL", "SETUSER", "shop", "+@all"]).await;
+    let held = other.acquire("held", TTL, |request| request).await.expect("it may again");
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// Kills the connections of everybody else: one that hears calls counts as a subscriber.
+async fn kill_all(harness: &mut RawClient) {
+    let mut killed = 0;
+    for class in ["normal", "pubsub"] {
+        let answer = harness.call(&["CLIENT", "KILL", "TYPE", class, "SKIPME", "yes"]).await.expect("is answered");
+        killed += answer.integer().expect("a number");
+    }
+    assert!(killed > 0, "there was nobody to kill");
+}

@@ -1,0 +1,310 @@
+//! A server that dies, stops, hangs or forgets.
+
+use std::{fs, io, path::Path};
+
+use lock_core::{ErrorKind, LossReason};
+use lock_tests::{
+    RedisServer, Reply, actor, eventually, figure, for_seconds,
+    history::{Checker, Mark, Op, Outcome, Run, now},
+    team,
+};
+use tokio::time::{sleep, timeout};
+
+use crate::*;
+
+/// Kills the server while a team contends, and starts it again at once; `between` is done while it is down. Returns
+/// what the checker has to excuse if data was lost. The registers are elsewhere, and stay.
+async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, between: impl AsyncFnOnce(&Path)) -> Mark {
+    let registers = RedisServer::start().await;
+    let (url, register) = (format!("url={}", server.url()), format!("register={}", registers.address()));
+    let mut team = team!(run, "contend", 3, "p", [url, register, "tasks=4", "keys=2", "ttl=1000", "hold=10"]).await;
+    team.go().await;
+    sleep(ms(700)).await;
+    let killed = now();
+    server.stop();
+    between(server.folder()).await;
+    server.start_again().await;
+    let up = now();
+    sleep(ms(1_500)).await;
+    run.broken_since(killed);
+    let rounds = team.stop(SOON).await;
+    run.settle(server, SOON).await;
+    let history = run.history().expect("the files can be read");
+    let recovered = span(up, first_grant(&history, up));
+    figure(fault, "next grant after the server was up again", recovered);
+    assert!(recovered < TTL + HANDOFF, "{recovered:?}");
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
+    Mark { key: None, from: killed, to: up }
+}
+
+#[tokio::test]
+async fn fault_07_server_killed_without_persistence() {
+    let (mut server, run) = (RedisServer::start().await, Run::new("fault-07"));
+    let mark = killed_and_started(&run, &mut server, 7, async |_: &Path| {}).await;
+    // Two holders across the loss are documented. Nothing else is excused: fencing tokens rise.
+    judged_by(&run, Checker::new().mark(mark));
+}
+
+#[tokio::test]
+async fn fault_08_server_killed_that_writes_everything_down_at_once() {
+    let server = RedisServer::builder().option("--appendonly", "yes").option("--appendfsync", "always");
+    let (mut server, run) = (server.start().await, Run::new("fault-08"));
+    killed_and_started(&run, &mut server, 8, async |_: &Path| {}).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_08_lease_survives_a_server_that_writes_everything_down_at_once() {
+    let server = RedisServer::builder().option("--appendonly", "yes").option("--appendfsync", "always");
+    let (mut server, run) = (server.start().await, Run::new("fault-08-lease"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("k", 5 * TTL, |request| request).await.expect("the key is free");
+    let before = now();
+    server.restart().await;
+    run.broken_since(before);
+    let mut other = actor!(run, server.url(), "other").await;
+    assert_eq!(other.tell("try k 1000").await, "busy");
+    eventually(SOON, "it is renewed again", async || held.extend(5 * TTL).await.is_ok()).await;
+    assert!(held.check());
+    held.release().await.expect("it was held all the time");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_09_server_that_loses_the_last_second() {
+    let server = RedisServer::builder().option("--appendonly", "yes").option("--appendfsync", "everysec");
+    let (mut server, run) = (server.start().await, Run::new("fault-09"));
+    let saved = tempfile::tempdir().expect("a folder can be made");
+    let copy = saved.path().join("files");
+    // As after a power loss: what it had written when the team began is all that is there.
+    let files = server.folder().join("appendonlydir");
+    copied(&files, &copy).expect("files can be copied");
+    let mark = killed_and_started(&run, &mut server, 9, async |folder: &Path| {
+        let files = folder.join("appendonlydir");
+        fs::remove_dir_all(&files).expect("files can be removed");
+        copied(&copy, &files).expect("files can be copied");
+    })
+    .await;
+    judged_by(&run, Checker::new().mark(mark));
+}
+
+fn copied(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        fs::copy(entry.path(), to.join(entry.file_name()))?;
+    }
+    Ok(())
+}
+
+#[tokio::test]
+async fn fault_10_server_stopped_for_less_than_the_ttl() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-10-short"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", 3 * TTL).await;
+    let since = now();
+    server.pause();
+    sleep(TTL).await;
+    server.resume();
+    run.broken_since(since);
+    sleep(3 * TTL).await; // past the ttl that it had
+    assert!(holder.tell("check").await.starts_with("check held"));
+    assert_eq!(holder.tell("release").await, "released");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_10_server_stopped_for_longer_than_the_ttl() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-10-long"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    let mut waiter = actor!(run, server.url(), "waiter").await;
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    holder.acquire("k", TTL).await;
+    waiter.begin("k", LONG, LONG).await;
+    waiter.surely_waits(&server).await;
+    let since = now();
+    server.pause();
+    let asked = Instant::now();
+    let error = client.acquire("other", TTL, |request| request).await.expect_err("nobody answers");
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    figure(10, "time to error, limit 300 ms", asked.elapsed());
+    assert!(asked.elapsed() < LIMIT + SLACK, "{:?}", asked.elapsed());
+    let (reason, lost) = holder.lost(TTL + SLACK).await;
+    assert_eq!(reason, "Expired");
+    assert!(span(since, lost) < TTL + SLACK);
+    sleep((TTL + TTL / 2).saturating_sub(span(since, now()))).await;
+    let resumed = now();
+    server.resume();
+    // The waiter may have gone through failed requests meanwhile: then it says so, and a new one is served.
+    let got = waiter.process.line(HANDOFF + TTL).await.unwrap_or_default();
+    if got.starts_with("refused") {
+        assert_eq!(got, "refused Backend");
+        waiter.acquire("k", LONG).await;
+    } else {
+        assert!(got.starts_with("held "), "{got}");
+    }
+    run.broken_since(since);
+    assert_eq!(waiter.tell("release").await, "released");
+    assert_eq!(holder.tell("release").await, "failed Lost(Expired)");
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    assert!(first_grant(&history, since) >= resumed, "a lease was granted by a server that stood still");
+    figure(10, "next grant after CONT", span(resumed, first_grant(&history, since)));
+}
+
+#[tokio::test]
+async fn fault_11_server_that_hangs_costs_the_limit_of_a_request() {
+    let hangs: [&[&str]; 3] =
+        [&["DEBUG", "SLEEP", "1.2"], &["CLIENT", "PAUSE", "1200", "ALL"], &["CLIENT", "PAUSE", "1200", "WRITE"]];
+    let (server, run) = (RedisServer::start().await, Run::new("fault-11"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("held", 4 * TTL, |request| request).await.expect("the key is free");
+    let other = lock_tests::history::Recorded::new(&_manager, &run.recorder("p0"), "other");
+    let mut longest = Duration::ZERO;
+    for hang in hangs {
+        let mut nemesis = server.connect().await.expect("connects");
+        let since = now();
+        nemesis.send(hang).await.expect("is sent");
+        sleep(ms(20)).await; // so that it is there before our request
+        let asked = Instant::now();
+        let error = other.acquire("k", TTL, |request| request).await.expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::Backend, "{hang:?}");
+        longest = longest.max(asked.elapsed());
+        assert!(asked.elapsed() < LIMIT + SLACK, "{hang:?}: {:?}", asked.elapsed());
+        let _ = timeout(SOON, nemesis.read()).await;
+        eventually(SOON, "it answers again", async || match other.acquire("k", TTL, |request| request).await {
+            Ok(held) => held.release().await.is_ok(),
+            Err(_) => false,
+        })
+        .await;
+        run.broken_since(since);
+        assert!(held.check(), "{hang:?}");
+    }
+    figure(11, "longest time to error, limit 300 ms", longest);
+    held.release().await.expect("it was held all the time");
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    // None was acquired with nothing left.
+    let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
+    assert!(acquired.into_iter().all(|event| event.deadline > event.t_return));
+}
+
+#[tokio::test]
+async fn fault_12_busy_script_is_an_error_that_can_be_retried() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-12"));
+    server.call(&["CONFIG", "SET", "busy-reply-threshold", "100"]).await;
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    let mut nemesis = server.connect().await.expect("connects");
+    let since = now();
+    nemesis.send(&["EVAL", "while true do end", "0"]).await.expect("is sent");
+    let mut killer = server.connect().await; // may itself be answered with BUSY
+    eventually(SOON, "the server says that it is busy", async || {
+        if killer.is_err() {
+            killer = server.connect().await;
+        }
+        match &mut killer {
+            Ok(killer) => matches!(killer.call(&["PING"]).await, Ok(Reply::Error(error)) if error.starts_with("BUSY")),
+            Err(_) => false,
+        }
+    })
+    .await;
+    let error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("the server is busy");
+    assert!(error.is_retryable(), "{error}");
+    println!("{error}");
+    let killed = Instant::now();
+    let answer = killer.expect("connected").call(&["SCRIPT", "KILL"]).await.expect("is answered");
+    assert_eq!(answer.text().as_deref(), Some("OK"));
+    let held = client.acquire("k", TTL, |request| request).await.expect("the server has time again");
+    figure(12, "next grant after SCRIPT KILL", killed.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_up() {
+    let (server, registers, run) = (RedisServer::start().await, RedisServer::start().await, Run::new("fault-28"));
+    let (url, register) = (format!("url={}", server.url()), format!("register={}", registers.address()));
+    let mut team = team!(run, "contend", 3, "p", [url, register, "tasks=4", "keys=2", "ttl=2000", "hold=5"]).await;
+    team.go().await;
+    let start = Instant::now();
+    let since = now();
+    let mut kills = 0;
+    while start.elapsed() < for_seconds(3) {
+        for class in ["normal", "pubsub"] {
+            let killed = server.call(&["CLIENT", "KILL", "TYPE", class, "SKIPME", "yes"]).await;
+            kills += killed.integer().unwrap_or(0);
+        }
+        sleep(ms(100)).await;
+    }
+    run.broken_since(since);
+    // Then, without kills, everybody goes on.
+    let clients = server.client_list().await.len();
+    sleep(TTL).await;
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let lost = history.events().iter().filter(|event| event.op == Op::Lost).count();
+    println!("{kills} connections killed, {clients} at the end, {rounds:?} rounds, {lost} leases lost");
+    assert_eq!(lost, 0);
+    assert!(clients <= 2 * 3, "{clients} connections");
+    assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
+    eventually(SOON, "no connection is left", async || server.client_list().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn fault_35_scripts_forgotten_all_the_time_are_not_noticed() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-35"));
+    let url = format!("url={}", server.url());
+    let mut team = team!(run, "contend", 2, "p", [url, "tasks=4", "keys=2", "ttl=600", "hold=5", "extends=20"]).await;
+    team.go().await;
+    let mut nemesis = server.connect().await.expect("connects");
+    let (start, mut flushes) = (Instant::now(), 0);
+    while start.elapsed() < for_seconds(2) {
+        nemesis.call(&["SCRIPT", "FLUSH"]).await.expect("is answered");
+        flushes += 1;
+        sleep(ms(10)).await;
+    }
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let errors = history.events().iter().filter(|event| event.result != Outcome::Ok).count();
+    println!("{flushes} flushes, {rounds:?} rounds, {errors} errors");
+    assert_eq!(errors, 0);
+}
+
+#[tokio::test]
+async fn fault_41_holder_whose_data_is_deleted_is_told() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-41"));
+    let (manager, client) = client(&run, &server.url(), "p0").await;
+    let mut checker = Checker::new();
+    let mut longest = Duration::ZERO;
+    for round in 0..4 {
+        let mut held = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+        sleep(ms(100 * round)).await;
+        let from = now();
+        let deletes: &[&str] = if round % 2 == 0 { &["FLUSHALL"] } else { &["DEL", "k"] };
+        server.call(deletes).await;
+        let to = now();
+        checker = checker.mark(Mark { key: Some("k".to_owned()), from, to });
+        let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
+        longest = longest.max(span(to, now()));
+        assert_eq!(reason, LossReason::Taken);
+        assert!(!held.check());
+        // Somebody else's lease is not touched by what the former holder does.
+        let other = lock_tests::history::Recorded::new(&manager, &run.recorder("p1"), "");
+        let mut next = other.acquire("k", TTL, |request| request).await.expect("the key is free");
+        let error = held.release().await.expect_err("it is lost");
+        assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Taken));
+        assert!(next.check());
+        next.release().await.expect("held");
+    }
+    figure(41, "deleted to told, ttl 1 s", longest);
+    assert!(longest < TTL / 3 + ms(250) + SLACK, "{longest:?}");
+    run.settle(&server, SOON).await;
+    judged_by(&run, checker);
+}
