@@ -139,7 +139,11 @@ async fn fault_40_password_asked_for_at_run_time_is_a_permanent_error_without_a_
     client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
     harness.call(&["CONFIG", "SET", "requirepass", "hush-hush"]).await.expect("is answered");
     kill_all(&mut harness).await;
-    let error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it has no password");
+    let mut error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it has no password");
+    if error.kind() == ErrorKind::Backend {
+        // That one was on its way when the connection was killed, so nobody knows what became of it.
+        error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it has no password");
+    }
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(!error.is_retryable(), "{error}");
     assert!(!format!("{error} {error:?}").contains("hush-hush"));
