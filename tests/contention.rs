@@ -359,8 +359,20 @@ fn turns(history: &History) -> BTreeMap<String, u64> {
     turns
 }
 
-/// A team of ours and one that breaks the rules, in a real run: the checker finds it.
+/// Runs of ours beside a client that breaks the rules, until it has broken one: on a slow machine it may have come to
+/// nothing in the first.
 async fn caught(manners: &str, name: &str) -> Vec<Rule> {
+    for attempt in 0..5 {
+        let rules = broken_rules(manners, &format!("{name}-{attempt}")).await;
+        if !rules.is_empty() {
+            return rules;
+        }
+    }
+    Vec::new()
+}
+
+/// The rules that a team of ours and one of another library have broken in a real run, as the checker sees it.
+async fn broken_rules(manners: &str, name: &str) -> Vec<Rule> {
     let (server, run) = (RedisServer::start().await, Run::new(name));
     let address = format!("address={}", server.address());
     let manners = format!("manners={manners}");
@@ -401,5 +413,5 @@ async fn client_that_believes_in_its_lease_for_too_long_is_caught() {
 
 #[tokio::test]
 async fn well_behaved_client_beside_them_is_not() {
-    assert_eq!(caught("good", "caught-nobody").await, []);
+    assert_eq!(broken_rules("good", "caught-nobody").await, []);
 }

@@ -390,7 +390,11 @@ impl Tenures {
         self.wheel.next()
     }
 
+    /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
     fn end(&mut self, id: TenureId, reason: LossReason, wakers: Wakers) -> Option<Ended> {
+        if reason == LossReason::Released {
+            return None;
+        }
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key, tenure.token);
         Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, wakers })
@@ -576,6 +580,17 @@ mod tests {
         let later = HoldId { number: 2, ..second };
         assert!(tenures.leave(later).is_none(), "a later hold of the tenure is another hold");
         assert_eq!(tenures.len(), 1);
+    }
+
+    #[test]
+    fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
+        let mut tenures = Tenures::new();
+        let hold = enter(&mut tenures, "k", 900);
+        // The guard ends its hold first, and speaks to the engine then: others may come in between.
+        assert_eq!(tenures.of_hold(hold).unwrap().hold.release(), Ok(()));
+        assert!(tenures.settle(hold.tenure).is_none());
+        assert!(tenures.advance(at(300)).is_empty());
+        assert!(tenures.leave(hold).is_some());
     }
 
     #[test]

@@ -58,6 +58,8 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     lines.recv().await;
     stop.send_replace(true);
     let rounds: u64 = tasks.join_all().await.into_iter().sum();
+    // What was dropped last is still to be sent, and this process ends here.
+    manager.shutdown(Duration::from_secs(5)).await;
     println!("done {rounds}");
     Ok(())
 }

@@ -19,7 +19,7 @@ fn by_another_pin(id: u64) -> Pin<Box<dyn Future<Output = Result<u64, Error>>>> 
 
 #[distributed_lock(key = "goods:<id>")]
 fn by_another_function_of_box(id: u64) -> Pin<Box<dyn Future<Output = Result<u64, Error>>>> {
-    Box::into_pin(async move { Ok(id) })
+    Box::into_pin(Box::new(async move { Ok(id) }))
 }
 
 #[distributed_lock(key = "goods:<id>")]
