@@ -142,7 +142,7 @@ async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
         let begin = tokio::time::Instant::now();
         let mut request = call("/shop/key", "busy");
         request.headers_mut().insert("grpc-timeout", time_out.parse().unwrap());
-        let refused = layer(&manager).wait(wait).layer(service.clone()).oneshot(request);
+        let refused = layer(&manager).wait(wait).layer(service).oneshot(request);
         let response = tokio::time::timeout(Duration::from_secs(700), refused).await.unwrap().unwrap();
         assert_eq!(Status::from_header_map(response.headers()).unwrap().code(), code);
         let close = waited..waited + Duration::from_millis(5);

@@ -10,8 +10,10 @@
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
-pub(crate) mod contender;
+mod contender;
+mod exchange;
 pub(crate) mod line;
+mod succession;
 pub(crate) mod tenure;
 
 use std::{
@@ -25,12 +27,12 @@ use rand::{RngExt, rngs::StdRng};
 use tokio::sync::oneshot;
 
 use self::{
-    contender::{CHECK, Contender, Found},
+    contender::Contender,
     line::{Lines, Standing, WaiterId},
-    tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms, block_for},
+    tenure::{Acquired, Ended, HoldId, Offer, Renewing, Tenures, Terms},
 };
 use crate::{
-    backend::{self, BackendError, Operation, Outcome, Place},
+    backend::{self, BackendError, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
@@ -363,147 +365,7 @@ impl Queues {
         }
     }
 
-    // ---- the backend
-
-    /// Takes what waits to be sent `now`, at most `most`.
-    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Vec<Operation>, Vec<Purpose>) {
-        let (mut operations, mut purposes) = (Vec::new(), Vec::new());
-        while operations.len() < most
-            && let Some(item) = self.outbox.pop_front()
-        {
-            match item {
-                Item::Ask(key, token) => {
-                    // One that gave up meanwhile sends nothing.
-                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
-                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
-                    let request = self.request(&key, &terms, token, tries);
-                    if let Some((_, contender)) = self.lines.contender(&key, token) {
-                        contender.callable = self.listening;
-                        contender.sending(terms.ttl, now, epoch);
-                    }
-                    let jitter = self.jitter();
-                    self.wheel.set(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
-                    operations.push(Operation::Acquire(request));
-                    purposes.push(Purpose::Ask(key, token));
-                }
-                Item::Release(parting, doubt, answer) => {
-                    operations.push(Operation::Release(parting.release(|| now)));
-                    purposes.push(Purpose::Release(parting, doubt, answer));
-                }
-                Item::Refill(refill) => {
-                    operations.push(Operation::Renew(refill.request.clone()));
-                    purposes.push(Purpose::Refill(refill));
-                }
-            }
-        }
-        (operations, purposes)
-    }
-
-    /// Takes the answer to an operation that [`send`](Self::send) gave out.
-    pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
-        match purpose {
-            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
-            Purpose::Release(parting, doubt, answer) => {
-                let settled = match &result {
-                    Ok(_) => !trip.repeated && CleanUp::settles(doubt, trip.epoch),
-                    Err(error) => error.kind() == ErrorKind::WrongType,
-                };
-                if !settled {
-                    self.cleanup.push(parting, doubt, trip.now);
-                }
-                // Nobody may be left to hear it.
-                let _ = answer.send((result, trip.repeated));
-            }
-            Purpose::Refill(refill) => {
-                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent);
-                self.bury(ended, trip.now);
-            }
-        }
-    }
-
-    /// Takes the answer to a contender's request. An answer for one that is over is ignored: its token is on the
-    /// clean-up list, or its tenure goes on.
-    pub(crate) fn acquired(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, trip: Trip) {
-        let Trip { sent, now, epoch, repeated } = trip;
-        if result.is_ok() {
-            self.took(now.since(sent));
-        }
-        let Some((id, contender)) = self.lines.contender(key, token) else { return };
-        let found = match result {
-            Ok(Outcome::Held { fence, block }) => {
-                contender.answered(epoch, repeated);
-                let doubt = contender.doubt();
-                return self.got(key, id, Acquired { token, fence, block, sent, doubt, passes: true }, now);
-            }
-            Ok(Outcome::Busy { remaining, foreign, position }) => Found { remaining, foreign, position },
-            Ok(Outcome::Queued { position }) => Found { remaining: None, foreign: false, position },
-            Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
-            Err(error) => {
-                if !error.may_have_happened() {
-                    contender.answered(epoch, false);
-                }
-                return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
-            }
-        };
-        contender.answered(epoch, repeated);
-        let jitter = self.random.random();
-        let pause = contender.pause(found, self.listening, jitter);
-        let waiter = self.lines.waiter(id);
-        if waiter.tries || waiter.overdue {
-            let error = Error::busy(ATTEMPT, key, Duration::ZERO);
-            self.dismiss(id, error, now);
-        } else {
-            self.wheel.set(id, now + pause);
-        }
-    }
-
-    /// A place of this process was called: it takes the key, or says that it does not want it any more.
-    pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
-        if self.lines.contender(&key, token).is_some() {
-            self.ask(key, token, true);
-        } else if self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token) {
-            let doubt = Doubt { until: now, unanswered_since: None };
-            self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
-        }
-    }
-
-    /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
-    pub(crate) fn listen(&mut self, listening: bool) {
-        self.listening = listening;
-        if listening {
-            self.ask_again(|contender| contender.answered);
-        }
-    }
-
-    /// Begins anew after the engine's task has ended and its requests with it.
-    pub(crate) fn restart(&mut self, now: Moment) {
-        self.listening = false;
-        self.cleanup.restart(now);
-        let ended = self.tenures.lose_all(None, LossReason::ShutDown);
-        self.bury(ended, now);
-        self.ask_again(|contender| !contender.by_caller);
-        // Somebody has to start the next task.
-        for id in self.lines.ids() {
-            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
-        }
-    }
-
-    /// Fails every waiter.
-    pub(crate) fn shut_down(&mut self, now: Moment) {
-        for id in self.lines.ids() {
-            let waiter = self.lines.waiter(id);
-            let key = waiter.key.clone();
-            let error = Error::new(ErrorKind::ShutDown, ATTEMPT).on(&key);
-            match &waiter.state {
-                Standing::InLine(_) => self.fail(&key, &error, now),
-                Standing::Turn(..) | Standing::Missed => {
-                    waiter.state = Standing::Failed(error);
-                    self.wakes.waiters.extend(waiter.waker.take());
-                }
-                Standing::Failed(_) => {}
-            }
-        }
-    }
+    // ---- time
 
     /// Does what is due `now`: turns that were missed, and contenders that ask on their own account.
     pub(crate) fn advance(&mut self, now: Moment) {
@@ -527,189 +389,6 @@ impl Queues {
                 Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}
             }
         }
-    }
-
-    /// Takes note of how long a call to the backend took.
-    fn took(&mut self, round_trip: Duration) {
-        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
-    }
-
-    // ---- within
-
-    /// Has the next waiter's hold follow in the same tenure.
-    fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
-        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key.clone()) else { return false };
-        if self.lines.tenure(&key) != Some(hold.tenure) {
-            return false;
-        }
-        let Some(next) = self.lines.first(&key) else { return false };
-        let terms = self.lines.waiter(next).terms;
-        let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
-        self.offer(next, offer, now);
-        let waiters = self.lines.length(&key);
-        if waiters > 0
-            && let Some(refill) = self.tenures.refill(hold.tenure, waiters, now)
-        {
-            self.outbox.push_back(Item::Refill(refill));
-        }
-        true
-    }
-
-    /// Offers a hold to a waiter, whose turn has come.
-    fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
-        self.lines.take_out(id, Standing::Turn(hold, arc));
-        self.wheel.set(id, now + TURN);
-        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
-    }
-
-    /// The contender's request was granted.
-    fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
-        let waiter = self.lines.waiter(id);
-        let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
-        if now >= terms.ttl.deadline(acquired.sent) {
-            // No validity left: that is no acquire. Its token is over, and a new one asks.
-            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
-            self.cleanup.push(parting, acquired.doubt, now);
-            if overdue {
-                self.lines.waiter(id).state = Standing::InLine(None);
-                let ttl = terms.ttl.get();
-                let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
-                self.dismiss(id, Error::new(ErrorKind::Backend, ATTEMPT).on(key).detail(detail), now);
-            } else {
-                self.contend(id);
-            }
-            return;
-        }
-        let clock = Arc::clone(&self.clock);
-        let offer = self.tenures.enter(key, &terms, acquired, &clock, now);
-        self.lines.possess(key, offer.0.tenure);
-        self.offer(id, offer, now);
-    }
-
-    /// Sends the first waiter away with an error; the next one contends.
-    fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
-        let waiter = self.lines.waiter(id);
-        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
-        let contender = self.lines.take_out(id, Standing::Failed(error));
-        self.wheel.unset(id);
-        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
-        match contender {
-            Some(contender) => self.succeed(&key, contender, &terms, tries, now),
-            None => self.begin_again(&key),
-        }
-    }
-
-    /// Fails everybody who waits for a key: what the backend said of it holds for all.
-    fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
-        while let Some(id) = self.lines.first(key) {
-            let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
-            self.wheel.unset(id);
-            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
-            if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
-                self.cleanup.push(parting, doubt, now);
-            }
-        }
-        self.lines.tidy(key);
-    }
-
-    /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
-    fn succeed(&mut self, key: &LockKey, mut contender: Contender, terms: &Terms, tries: bool, now: Moment) {
-        if let Some(next) = self.lines.first(key) {
-            let waiter = self.lines.waiter(next);
-            if !tries && !waiter.tries && waiter.terms.fit(terms) {
-                let token = contender.token;
-                let by_caller = std::mem::take(&mut contender.by_caller);
-                waiter.state = Standing::InLine(Some(contender));
-                self.wheel.set(next, now + CHECK);
-                if by_caller {
-                    // Nobody is left to hear the answer.
-                    self.ask(key.clone(), token, false);
-                }
-                return;
-            }
-        }
-        if let Some((parting, doubt)) = contender.parting(key) {
-            self.cleanup.push(parting, doubt, now);
-        }
-        self.begin_again(key);
-    }
-
-    /// A tenure is over: the first waiter contends, if there is one.
-    fn free(&mut self, key: &LockKey, tenure: TenureId) {
-        if self.lines.dispossess(key, tenure) {
-            self.begin_again(key);
-        }
-    }
-
-    /// Has the first waiter contend, unless the process possesses the key.
-    fn begin_again(&mut self, key: &LockKey) {
-        match self.lines.first(key) {
-            Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
-            _ => self.lines.tidy(key),
-        }
-    }
-
-    /// Makes the first waiter the contender, with a token of its own.
-    fn contend(&mut self, id: WaiterId) {
-        let contender = Contender::new(self.token());
-        let token = contender.token;
-        let waiter = self.lines.waiter(id);
-        waiter.state = Standing::InLine(Some(contender));
-        let key = waiter.key.clone();
-        self.ask(key, token, false);
-    }
-
-    /// Puts a waiter at the end of its line again.
-    fn rejoin(&mut self, id: WaiterId) {
-        self.lines.reenter(id);
-        let key = self.lines.waiter(id).key.clone();
-        if self.lines.first(&key) == Some(id) {
-            self.begin_again(&key);
-        }
-    }
-
-    /// Has the contender's request sent: before all others where it was called.
-    fn ask(&mut self, key: LockKey, token: Token, called: bool) {
-        let Some((_, contender)) = self.lines.contender(&key, token) else { return };
-        if std::mem::replace(&mut contender.queued, true) {
-            return;
-        }
-        let item = Item::Ask(key, token);
-        if called {
-            self.outbox.push_front(item);
-        } else {
-            self.outbox.push_back(item);
-        }
-    }
-
-    fn ask_again(&mut self, whether: impl Fn(&Contender) -> bool) {
-        for id in self.lines.ids() {
-            let waiter = self.lines.waiter(id);
-            if let Standing::InLine(Some(contender)) = &mut waiter.state
-                && whether(contender)
-            {
-                let (key, token) = (waiter.key.clone(), contender.token);
-                self.ask(key, token, false);
-            }
-        }
-    }
-
-    fn request(&self, key: &LockKey, terms: &Terms, token: Token, tries: bool) -> backend::Acquire {
-        let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
-        if terms.fit(terms) {
-            request.block = block_for(self.lines.length(key));
-        }
-        if !tries {
-            let channel = if self.listening { Arc::clone(&self.channel) } else { "".into() };
-            let life = LEAST_LIFE.max(self.round_trip * 2 + Duration::from_secs(1));
-            request.place = Some(Place::new(channel, life, self.window()));
-        }
-        request
-    }
-
-    /// How long the others wait for a waiter that was called.
-    fn window(&self) -> Duration {
-        LEAST_WINDOW.max(self.round_trip * 4)
     }
 
     fn forget(&mut self, id: WaiterId) -> line::Waiter {

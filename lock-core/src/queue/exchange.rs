@@ -1,0 +1,211 @@
+//! What is sent to the backend, and what becomes of the answers and of the calls that come from it.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt;
+
+use super::{
+    ATTEMPT, Item, LEAST_LIFE, LEAST_WINDOW, Purpose, Queues, Trip,
+    contender::{CHECK, Contender, Found},
+    line::{self, Standing},
+    tenure::{Acquired, Terms, block_for},
+    unexpected,
+};
+use crate::{
+    backend::{self, BackendError, Operation, Outcome, Place},
+    cleanup::{CleanUp, Doubt, Parting},
+    clock::Moment,
+    error::{Error, ErrorKind, LossReason},
+    key::LockKey,
+    token::Token,
+};
+
+impl Queues {
+    /// Takes what waits to be sent `now`, at most `most`.
+    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Vec<Operation>, Vec<Purpose>) {
+        let (mut operations, mut purposes) = (Vec::new(), Vec::new());
+        while operations.len() < most
+            && let Some(item) = self.outbox.pop_front()
+        {
+            match item {
+                Item::Ask(key, token) => {
+                    // One that gave up meanwhile sends nothing.
+                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
+                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
+                    let request = self.request(&key, &terms, token, tries);
+                    if let Some((_, contender)) = self.lines.contender(&key, token) {
+                        contender.callable = self.listening;
+                        contender.sending(terms.ttl, now, epoch);
+                    }
+                    let jitter = self.jitter();
+                    self.wheel.set(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    operations.push(Operation::Acquire(request));
+                    purposes.push(Purpose::Ask(key, token));
+                }
+                Item::Release(parting, doubt, answer) => {
+                    operations.push(Operation::Release(parting.release(|| now)));
+                    purposes.push(Purpose::Release(parting, doubt, answer));
+                }
+                Item::Refill(refill) => {
+                    operations.push(Operation::Renew(refill.request.clone()));
+                    purposes.push(Purpose::Refill(refill));
+                }
+            }
+        }
+        (operations, purposes)
+    }
+
+    /// Takes the answer to an operation that [`send`](Self::send) gave out.
+    pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
+        match purpose {
+            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
+            Purpose::Release(parting, doubt, answer) => {
+                let settled = match &result {
+                    Ok(_) => !trip.repeated && CleanUp::settles(doubt, trip.epoch),
+                    Err(error) => error.kind() == ErrorKind::WrongType,
+                };
+                if !settled {
+                    self.cleanup.push(parting, doubt, trip.now);
+                }
+                // Nobody may be left to hear it.
+                let _ = answer.send((result, trip.repeated));
+            }
+            Purpose::Refill(refill) => {
+                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent);
+                self.bury(ended, trip.now);
+            }
+        }
+    }
+
+    /// Takes the answer to a contender's request. An answer for one that is over is ignored: its token is on the
+    /// clean-up list, or its tenure goes on.
+    pub(crate) fn acquired(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, trip: Trip) {
+        let Trip { sent, now, epoch, repeated } = trip;
+        if result.is_ok() {
+            self.took(now.since(sent));
+        }
+        let Some((id, contender)) = self.lines.contender(key, token) else { return };
+        let found = match result {
+            Ok(Outcome::Held { fence, block }) => {
+                contender.answered(epoch, repeated);
+                let doubt = contender.doubt();
+                return self.got(key, id, Acquired { token, fence, block, sent, doubt, passes: true }, now);
+            }
+            Ok(Outcome::Busy { remaining, foreign, position }) => Found { remaining, foreign, position },
+            Ok(Outcome::Queued { position }) => Found { remaining: None, foreign: false, position },
+            Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
+            Err(error) => {
+                if !error.may_have_happened() {
+                    contender.answered(epoch, false);
+                }
+                return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
+            }
+        };
+        contender.answered(epoch, repeated);
+        let pause = contender.pause(found, self.listening, self.random.random());
+        let waiter = self.lines.waiter(id);
+        if waiter.tries || waiter.overdue {
+            let error = Error::busy(ATTEMPT, key, Duration::ZERO);
+            self.dismiss(id, error, now);
+        } else {
+            self.wheel.set(id, now + pause);
+        }
+    }
+
+    /// A place of this process was called: it takes the key, or says that it does not want it any more.
+    pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
+        if self.lines.contender(&key, token).is_some() {
+            self.ask(key, token, true);
+        } else if self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token) {
+            let doubt = Doubt { until: now, unanswered_since: None };
+            self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
+        }
+    }
+
+    /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
+    pub(crate) fn listen(&mut self, listening: bool) {
+        self.listening = listening;
+        if listening {
+            self.ask_again(|contender| contender.answered);
+        }
+    }
+
+    /// Begins anew after the engine's task has ended and its requests with it.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        self.listening = false;
+        self.cleanup.restart(now);
+        let ended = self.tenures.lose_all(None, LossReason::ShutDown);
+        self.bury(ended, now);
+        self.ask_again(|contender| !contender.by_caller);
+        // Somebody has to start the next task.
+        for id in self.lines.ids() {
+            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        }
+    }
+
+    /// Fails every waiter.
+    pub(crate) fn shut_down(&mut self, now: Moment) {
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            let key = waiter.key.clone();
+            let error = Error::new(ErrorKind::ShutDown, ATTEMPT).on(&key);
+            match &waiter.state {
+                Standing::InLine(_) => self.fail(&key, &error, now),
+                Standing::Turn(..) | Standing::Missed => {
+                    waiter.state = Standing::Failed(error);
+                    self.wakes.waiters.extend(waiter.waker.take());
+                }
+                Standing::Failed(_) => {}
+            }
+        }
+    }
+
+    /// Has the contender's request sent: before all others where it was called.
+    pub(super) fn ask(&mut self, key: LockKey, token: Token, called: bool) {
+        let Some((_, contender)) = self.lines.contender(&key, token) else { return };
+        if std::mem::replace(&mut contender.queued, true) {
+            return;
+        }
+        let item = Item::Ask(key, token);
+        if called {
+            self.outbox.push_front(item);
+        } else {
+            self.outbox.push_back(item);
+        }
+    }
+
+    pub(super) fn ask_again(&mut self, whether: impl Fn(&Contender) -> bool) {
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::InLine(Some(contender)) = &mut waiter.state
+                && whether(contender)
+            {
+                let (key, token) = (waiter.key.clone(), contender.token);
+                self.ask(key, token, false);
+            }
+        }
+    }
+
+    pub(super) fn request(&self, key: &LockKey, terms: &Terms, token: Token, tries: bool) -> backend::Acquire {
+        let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
+        if terms.fit(terms) {
+            request.block = block_for(self.lines.length(key));
+        }
+        if !tries {
+            let channel = if self.listening { Arc::clone(&self.channel) } else { "".into() };
+            let life = LEAST_LIFE.max(self.round_trip * 2 + Duration::from_secs(1));
+            request.place = Some(Place::new(channel, life, self.window()));
+        }
+        request
+    }
+
+    /// How long the others wait for a waiter that was called.
+    pub(super) fn window(&self) -> Duration {
+        LEAST_WINDOW.max(self.round_trip * 4)
+    }
+
+    /// Takes note of how long a call to the backend took.
+    pub(super) fn took(&mut self, round_trip: Duration) {
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+}

@@ -1,0 +1,150 @@
+//! Who comes next: how a hold, a turn or a place goes from one waiter to another.
+
+use std::sync::Arc;
+
+use super::{
+    ATTEMPT, Item, Queues, TURN,
+    contender::{CHECK, Contender},
+    line::{Standing, WaiterId},
+    tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+};
+use crate::{
+    cleanup::Parting,
+    clock::Moment,
+    error::{Error, ErrorKind},
+    key::LockKey,
+};
+
+impl Queues {
+    /// Has the next waiter's hold follow in the same tenure.
+    pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
+        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key.clone()) else { return false };
+        if self.lines.tenure(&key) != Some(hold.tenure) {
+            return false;
+        }
+        let Some(next) = self.lines.first(&key) else { return false };
+        let terms = self.lines.waiter(next).terms;
+        let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
+        self.offer(next, offer, now);
+        let waiters = self.lines.length(&key);
+        if waiters > 0
+            && let Some(refill) = self.tenures.refill(hold.tenure, waiters, now)
+        {
+            self.outbox.push_back(Item::Refill(refill));
+        }
+        true
+    }
+
+    /// Offers a hold to a waiter, whose turn has come.
+    pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
+        self.lines.take_out(id, Standing::Turn(hold, arc));
+        self.wheel.set(id, now + TURN);
+        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+    }
+
+    /// The contender's request was granted.
+    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
+        if now >= terms.ttl.deadline(acquired.sent) {
+            // No validity left: that is no acquire. Its token is over, and a new one asks.
+            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
+            self.cleanup.push(parting, acquired.doubt, now);
+            if overdue {
+                self.lines.waiter(id).state = Standing::InLine(None);
+                let ttl = terms.ttl.get();
+                let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
+                self.dismiss(id, Error::new(ErrorKind::Backend, ATTEMPT).on(key).detail(detail), now);
+            } else {
+                self.contend(id);
+            }
+            return;
+        }
+        let clock = Arc::clone(&self.clock);
+        let offer = self.tenures.enter(key, &terms, acquired, &clock, now);
+        self.lines.possess(key, offer.0.tenure);
+        self.offer(id, offer, now);
+    }
+
+    /// Sends the first waiter away with an error; the next one contends.
+    pub(super) fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
+        let contender = self.lines.take_out(id, Standing::Failed(error));
+        self.wheel.unset(id);
+        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        match contender {
+            Some(contender) => self.succeed(&key, contender, &terms, tries, now),
+            None => self.begin_again(&key),
+        }
+    }
+
+    /// Fails everybody who waits for a key: what the backend said of it holds for all.
+    pub(super) fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
+        while let Some(id) = self.lines.first(key) {
+            let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
+            self.wheel.unset(id);
+            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+            if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
+                self.cleanup.push(parting, doubt, now);
+            }
+        }
+        self.lines.tidy(key);
+    }
+
+    /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
+    pub(super) fn succeed(&mut self, key: &LockKey, mut contender: Contender, terms: &Terms, tries: bool, now: Moment) {
+        if let Some(next) = self.lines.first(key) {
+            let waiter = self.lines.waiter(next);
+            if !tries && !waiter.tries && waiter.terms.fit(terms) {
+                let token = contender.token;
+                let by_caller = std::mem::take(&mut contender.by_caller);
+                waiter.state = Standing::InLine(Some(contender));
+                self.wheel.set(next, now + CHECK);
+                if by_caller {
+                    // Nobody is left to hear the answer.
+                    self.ask(key.clone(), token, false);
+                }
+                return;
+            }
+        }
+        if let Some((parting, doubt)) = contender.parting(key) {
+            self.cleanup.push(parting, doubt, now);
+        }
+        self.begin_again(key);
+    }
+
+    /// A tenure is over: the first waiter contends, if there is one.
+    pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId) {
+        if self.lines.dispossess(key, tenure) {
+            self.begin_again(key);
+        }
+    }
+
+    /// Has the first waiter contend, unless the process possesses the key.
+    pub(super) fn begin_again(&mut self, key: &LockKey) {
+        match self.lines.first(key) {
+            Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
+            _ => self.lines.tidy(key),
+        }
+    }
+
+    /// Makes the first waiter the contender, with a token of its own.
+    pub(super) fn contend(&mut self, id: WaiterId) {
+        let contender = Contender::new(self.token());
+        let token = contender.token;
+        let waiter = self.lines.waiter(id);
+        waiter.state = Standing::InLine(Some(contender));
+        let key = waiter.key.clone();
+        self.ask(key, token, false);
+    }
+
+    /// Puts a waiter at the end of its line again.
+    pub(super) fn rejoin(&mut self, id: WaiterId) {
+        self.lines.reenter(id);
+        let key = self.lines.waiter(id).key.clone();
+        if self.lines.first(&key) == Some(id) {
+            self.begin_again(&key);
+        }
+    }
+}

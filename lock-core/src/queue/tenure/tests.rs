@@ -1,0 +1,134 @@
+use super::*;
+use crate::clock::Sleep;
+
+/// A clock that stands still: these tests say what the time is.
+#[derive(Debug)]
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Moment {
+        at(0)
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_origin(Duration::from_millis(ms))
+}
+
+fn terms(ttl_ms: u64) -> Terms {
+    let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
+    let (max_hold, at_least, label) = (None, Duration::ZERO, "");
+    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
+}
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(Still)
+}
+
+fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
+    let doubt = Doubt { until: at(0), unanswered_since: None };
+    let acquired = Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true };
+    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &clock(), at(0));
+    tenures.begin(id, terms, at(0));
+    id
+}
+
+fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
+    enter_with(tenures, key, &terms(ttl_ms), 1)
+}
+
+#[test]
+fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the_next() {
+    let mut tenures = Tenures::new();
+    let terms = terms(900);
+    let first = enter_with(&mut tenures, "k", &terms, 2);
+    let (second, hold) = tenures.pass(first, &terms, &clock(), at(1)).unwrap();
+    assert_eq!(hold.fence.get(), 11);
+    assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+    assert!(tenures.pass(second, &terms, &clock(), at(1)).is_none(), "the block is used up");
+    let refill = tenures.refill(second.tenure, 5, at(1)).unwrap();
+    assert_eq!(refill.request.block, 5);
+    assert!(tenures.refill(second.tenure, 5, at(1)).is_none(), "asked for already");
+    let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
+    assert!(tenures.refilled(&refill, Some(answer), at(1)).is_none());
+    let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
+    assert_eq!(hold.fence.get(), 20);
+    assert!(tenures.refill(second.tenure, 5, at(2)).is_none(), "enough is left");
+}
+
+#[test]
+fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
+    let pass = |terms: &Terms, next: &Terms, now| {
+        let mut tenures = Tenures::new();
+        let first = enter_with(&mut tenures, "k", terms, 9);
+        tenures.pass(first, next, &clock(), now).is_some()
+    };
+    let long = terms(900);
+    assert!(pass(&long, &long, at(99)));
+    assert!(!pass(&long, &long, at(100)), "others have waited for long enough");
+    assert!(!pass(&long, &terms(901), at(1)));
+    assert!(!pass(&long, &Terms { renewal: Renewal::Never, ..long }, at(1)));
+    let fixed = Terms { renewal: Renewal::Never, ..long };
+    assert!(!pass(&fixed, &fixed, at(1)), "nothing would renew it");
+    let short = terms(100);
+    assert!(pass(&short, &short, at(40)));
+    assert!(!pass(&short, &short, at(60)), "less than half the ttl is left");
+    let kept = Terms { at_least: Duration::from_millis(50), ..long };
+    assert!(!pass(&kept, &long, at(49)) && pass(&kept, &long, at(50)));
+}
+
+#[test]
+fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
+    let mut tenures = Tenures::new();
+    for ttl_ms in [900, 300, 600, 1_200] {
+        enter(&mut tenures, &ttl_ms.to_string(), ttl_ms);
+    }
+    assert!(tenures.advance(at(500)).is_empty());
+    let first = tenures.renewals(2, at(500));
+    let rest = tenures.renewals(9, at(500));
+    let keys = |renewals: &[Renewing]| -> Vec<_> {
+        renewals.iter().map(|renewal| renewal.request.key.as_str().to_owned()).collect()
+    };
+    assert_eq!((keys(&first), keys(&rest)), (vec!["300".into(), "600".into()], vec!["900".into(), "1200".into()]));
+}
+
+#[test]
+fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
+    let mut tenures = Tenures::new();
+    let first = enter(&mut tenures, "first", 900);
+    assert!(tenures.leave(first).is_some());
+    let second = enter(&mut tenures, "second", 900);
+    assert_eq!(first.tenure.index, second.tenure.index);
+    assert!(tenures.leave(first).is_none() && tenures.lose(first, LossReason::Taken).is_none());
+    assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+    let later = HoldId { number: 2, ..second };
+    assert!(tenures.leave(later).is_none(), "a later hold of the tenure is another hold");
+    assert_eq!(tenures.len(), 1);
+}
+
+#[test]
+fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
+    let mut tenures = Tenures::new();
+    let hold = enter(&mut tenures, "k", 900);
+    // The guard ends its hold first, and speaks to the engine then: others may come in between.
+    assert_eq!(tenures.of_hold(hold).unwrap().hold.release(), Ok(()));
+    assert!(tenures.settle(hold.tenure).is_none());
+    assert!(tenures.advance(at(300)).is_empty());
+    assert!(tenures.leave(hold).is_some());
+}
+
+#[test]
+fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
+    let mut tenures = Tenures::new();
+    let hold = enter(&mut tenures, "k", 900);
+    tenures.advance(at(300));
+    let renewals = tenures.renewals(9, at(300));
+    tenures.advance(at(600));
+    assert!(!tenures.has_renewals());
+    tenures.leave(hold);
+    assert!(tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5).is_none());
+}
