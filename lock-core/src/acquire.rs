@@ -122,6 +122,10 @@ impl Acquire {
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
         let engine = Arc::clone(&self.request.engine);
+        if !matches!(self.step, Step::Begin) {
+            // A hold that begins now counts from now, not from the last poll.
+            self.now = engine.now();
+        }
         loop {
             match &mut self.step {
                 Step::Begin => {

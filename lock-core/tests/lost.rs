@@ -90,6 +90,19 @@ async fn a_lease_that_outlives_its_guard_is_told_of_the_release() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn max_hold_counts_from_the_hold_and_not_from_the_wait_before_it() {
+    let manager = LockManager::in_memory();
+    let first = manager.lock("k").await.unwrap();
+    let next = tokio::spawn(manager.lock("k").max_hold(secs(2)).wait(secs(9)).acquire());
+    sleep(secs(5)).await;
+    drop(first);
+    let guard = next.await.unwrap().unwrap();
+    sleep(ms(1_900)).await;
+    assert!(guard.is_held());
+    assert_eq!(guard.lost().await, LossReason::MaxHold);
+}
+
+#[tokio::test(start_paused = true)]
 async fn max_hold_ends_a_hold_that_is_stuck_and_frees_the_key() {
     let manager = LockManager::in_memory();
     let guard = manager.lock("k").ttl(secs(3)).max_hold(secs(20)).await.unwrap();
