@@ -311,3 +311,26 @@ async fn a_key_can_be_kept_busy_for_longer_than_the_work() {
     let error = manager.lock("k").at_least(Duration::MAX).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid(Argument::AtLeast));
 }
+
+#[tokio::test(start_paused = true)]
+async fn more_waiters_than_the_builder_allows_are_refused_at_once() {
+    let manager = LockManager::builder().url("memory://").max_waiters_per_key(1).max_waiters(2).build().unwrap();
+    let guard = manager.lock("k").await.unwrap();
+    let other = manager.lock("other").await.unwrap();
+    let waiting: Vec<_> = ["k", "other"].map(|key| tokio::spawn(manager.lock(key).wait(secs(5)).acquire())).into();
+    tokio::task::yield_now().await;
+    let before = Instant::now();
+    for (key, option) in [("k", "`max_waiters_per_key`"), ("other", "`max_waiters_per_key`")] {
+        let error = manager.lock(key).wait(secs(5)).await.unwrap_err();
+        assert_eq!((error.kind(), error.key(), error.is_retryable()), (ErrorKind::Overloaded, Some(key), true));
+        assert!(error.to_string().contains(option), "{error}");
+    }
+    let _third = manager.lock("third").await.expect("holders do not count");
+    let error = manager.lock("third").wait(secs(5)).await.unwrap_err();
+    assert!(error.to_string().contains("`max_waiters`"), "{error}");
+    assert_eq!(before.elapsed(), Duration::ZERO);
+    drop((guard, other));
+    for waiter in waiting {
+        waiter.await.unwrap().expect("who was let in is served");
+    }
+}

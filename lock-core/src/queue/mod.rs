@@ -15,6 +15,8 @@ mod exchange;
 pub(crate) mod line;
 mod succession;
 pub(crate) mod tenure;
+#[cfg(test)]
+mod tests;
 
 use std::{
     collections::VecDeque,

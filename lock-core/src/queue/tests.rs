@@ -1,0 +1,463 @@
+use std::{
+    panic::Location,
+    sync::atomic::{AtomicU64, Ordering},
+};
+
+use rand::SeedableRng;
+
+use super::*;
+use crate::{backend::Operation, clock::Sleep, lease::Hold, validity::Renewal};
+
+/// A clock that these tests set.
+#[derive(Debug, Default)]
+struct Manual(AtomicU64);
+
+impl Clock for Manual {
+    fn now(&self) -> Moment {
+        at(self.0.load(Ordering::Relaxed))
+    }
+
+    fn sleep(&self, _: Duration) -> Sleep {
+        Box::pin(std::future::pending())
+    }
+}
+
+fn at(ms: u64) -> Moment {
+    Moment::from_origin(Duration::from_millis(ms))
+}
+
+fn key() -> LockKey {
+    LockKey::new("k").unwrap()
+}
+
+fn terms(ttl_ms: u64) -> Terms {
+    let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
+    let (max_hold, at_least, label) = (None, Duration::ZERO, "");
+    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
+}
+
+/// Queues with a clock, and with the answers of a backend where every key is free.
+struct Process {
+    queues: Queues,
+    clock: Arc<Manual>,
+    fence: u64,
+}
+
+impl Process {
+    fn new() -> Self {
+        Self::limited(usize::MAX, usize::MAX)
+    }
+
+    fn limited(per_key: usize, in_all: usize) -> Self {
+        let clock = Arc::<Manual>::default();
+        let random = StdRng::seed_from_u64(1);
+        let queues = Queues::new(Arc::clone(&clock) as Arc<dyn Clock>, random, Limits { per_key, in_all });
+        Self { queues, clock, fence: 100 }
+    }
+
+    fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    fn pass_time(&mut self, ms: u64) {
+        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+        let now = self.now();
+        let ended = self.queues.tenures.advance(now);
+        self.queues.bury(ended, now);
+        self.queues.advance(now);
+    }
+
+    /// A waiter that stands in line, since another call is under way.
+    fn wait_on(&mut self, terms: Terms) -> WaiterId {
+        let now = self.now();
+        match self.queues.arrive(&key(), terms, false, false, now, 1) {
+            Ok(Arrival::Wait(id)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn wait(&mut self) -> WaiterId {
+        self.wait_on(terms(9_000))
+    }
+
+    fn trip(&self) -> Trip {
+        Trip { sent: self.now(), now: self.now(), epoch: 1, repeated: false }
+    }
+
+    fn send(&mut self) -> (Vec<Operation>, Vec<Purpose>) {
+        let now = self.now();
+        self.queues.send(256, now, 1)
+    }
+
+    /// Sends what is to be sent, and has each request for the key granted.
+    fn grant(&mut self) -> Vec<&'static str> {
+        self.answer(|process, acquire| {
+            let first = process.fence;
+            process.fence += u64::from(acquire.block);
+            Ok(Outcome::Held { fence: first, block: acquire.block })
+        })
+    }
+
+    fn answer(
+        &mut self,
+        mut acquired: impl FnMut(&mut Self, &backend::Acquire) -> Result<Outcome, BackendError>,
+    ) -> Vec<&'static str> {
+        let (operations, purposes) = self.send();
+        let mut kinds = Vec::new();
+        for (operation, purpose) in operations.iter().zip(purposes) {
+            let (kind, outcome) = match operation {
+                Operation::Acquire(acquire) => ("acquire", acquired(self, acquire)),
+                Operation::Renew(renew) => {
+                    let (first, remaining) = (self.fence, Duration::from_secs(9));
+                    self.fence += u64::from(renew.block);
+                    ("renew", Ok(Outcome::Renewed { remaining, fence: Some(first), block: renew.block }))
+                }
+                _ => ("release", Ok(Outcome::Released)),
+            };
+            kinds.push(kind);
+            self.queues.answered(purpose, outcome, self.trip());
+        }
+        kinds
+    }
+
+    fn poll(&mut self, id: WaiterId) -> Poll<Result<Offer, Error>> {
+        let now = self.now();
+        self.queues.poll(id, Waker::noop(), now)
+    }
+
+    fn hold(&mut self, id: WaiterId) -> (HoldId, Arc<Hold>) {
+        match self.poll(id) {
+            Poll::Ready(Ok(offer)) => offer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn error(&mut self, id: WaiterId) -> ErrorKind {
+        match self.poll(id) {
+            Poll::Ready(Err(error)) => error.kind(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
+        let now = self.now();
+        hold.release().unwrap();
+        self.queues.release(id, false, now)
+    }
+
+    fn leave(&mut self, id: WaiterId) {
+        let now = self.now();
+        self.queues.leave(id, now);
+    }
+
+    /// What is on the clean-up list, and due.
+    fn cleaned_up(&mut self) -> Vec<backend::Release> {
+        let now = self.now();
+        let due = self.queues.cleanup.due(now, 256);
+        due.into_iter()
+            .map(|due| {
+                self.queues.cleanup.tried(due.entry, Some(1), now, now);
+                due.release
+            })
+            .collect()
+    }
+}
+
+fn token(operation: &Operation) -> Token {
+    match operation {
+        Operation::Acquire(acquire) => acquire.token,
+        Operation::Renew(renew) => renew.token,
+        Operation::Release(release) => release.token,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() {
+    let mut process = Process::new();
+    let asked = process.queues.arrive(&key(), terms(9_000), false, true, at(0), 1).unwrap();
+    let Arrival::Ask(id, request) = asked else { panic!("{asked:?}") };
+    assert!(process.send().0.is_empty(), "nobody else asks");
+    let second = process.wait();
+    let held = Outcome::Held { fence: 1, block: 1 };
+    process.queues.acquired(&key(), request.token, Ok(held), process.trip());
+    assert!(process.poll(second).is_pending());
+    let first = process.hold(id);
+    assert!(matches!(process.release(first), Departure::Sent(_)));
+    assert_eq!(process.grant(), ["release", "acquire"], "they travel together");
+    assert!(process.poll(second).is_ready());
+}
+
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came_with_rising_fences_and_one_request() {
+    let mut process = Process::new();
+    let waiters: Vec<_> = (0..5).map(|_| process.wait()).collect();
+    let (operations, purposes) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!((operations.len(), request.block), (1, 5), "a fencing token for each who waits");
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 100, block: 5 }), process.trip());
+    }
+    for (index, waiter) in waiters.iter().enumerate() {
+        for later in &waiters[index + 1..] {
+            assert!(process.poll(*later).is_pending());
+        }
+        let held = process.hold(*waiter);
+        assert_eq!(held.1.fence.get(), 100 + index as u64);
+        let departure = process.release(held);
+        assert!(index == 4 || matches!(departure, Departure::Passed), "{departure:?}");
+    }
+    assert_eq!(process.grant(), ["release"]);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_hot_key_has_its_fencing_tokens_filled_up_before_they_are_used_up() {
+    let mut process = Process::new();
+    let waiters: Vec<_> = (0..100).map(|_| process.wait()).collect();
+    assert_eq!(process.grant(), ["acquire"]);
+    let (mut last, mut renewals) = (0, 0);
+    for waiter in waiters.iter().take(99) {
+        let held = process.hold(*waiter);
+        assert!(held.1.fence.get() > last);
+        last = held.1.fence.get();
+        assert!(matches!(process.release(held), Departure::Passed));
+        renewals += process.grant().len();
+    }
+    assert!((3..9).contains(&renewals), "{renewals} requests for 99 holds");
+}
+
+#[test]
+fn after_its_budget_a_process_lets_others_come_first() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    let held = process.hold(first);
+    process.pass_time(99);
+    let Departure::Passed = process.release(held) else { panic!("the budget is not used up") };
+    let held = process.hold(second);
+    let third = process.wait();
+    process.pass_time(1);
+    assert!(matches!(process.release(held), Departure::Sent(_)));
+    let (operations, _) = process.send();
+    let [Operation::Release(release), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
+    assert_ne!(release.token, acquire.token, "each tenure has a token of its own");
+    assert!(process.poll(third).is_pending());
+}
+
+#[test]
+fn a_waiter_that_is_not_polled_in_time_loses_its_turn_and_stands_at_the_end_when_it_is() {
+    let mut process = Process::new();
+    let (first, second, third) = (process.wait(), process.wait(), process.wait());
+    process.grant();
+    process.pass_time(99);
+    assert!(process.poll(second).is_pending());
+    process.pass_time(2);
+    // Out of budget too: the next one asks.
+    process.grant();
+    let held = process.hold(second);
+    assert!(process.poll(first).is_pending());
+    let Departure::Passed = process.release(held) else { panic!("there are waiters") };
+    let held = process.hold(third);
+    let Departure::Sent(_) = process.release(held) else { panic!("the fencing tokens are used up") };
+    process.grant();
+    let held = process.hold(first);
+    drop(process.release(held));
+    process.grant();
+    process.cleaned_up();
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_future_dropped_when_its_turn_has_come_passes_the_key_on() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    process.leave(first);
+    let held = process.hold(second);
+    process.queues.depart(held.0, at(0));
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    let (operations, purposes) = process.send();
+    let first_token = token(&operations[0]);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    assert!(process.queues.give_up(first, at(0)));
+    assert!(process.cleaned_up().is_empty(), "the place is kept");
+    process.queues.called(key(), first_token, at(0));
+    let (operations, _) = process.send();
+    assert_eq!(token(&operations[0]), first_token);
+
+    // On other terms the place is left, and the next one asks anew.
+    let mut process = Process::new();
+    let (first, other) = (process.wait(), process.wait_on(terms(500)));
+    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    assert!(process.queues.give_up(first, at(0)));
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].place);
+    let (operations, _) = process.send();
+    assert_ne!(token(&operations[0]), left[0].token);
+    let _ = (second, other);
+}
+
+#[test]
+fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    let (_, purposes) = process.send();
+    assert!(!process.queues.give_up(waiter, at(0)), "the key may be free");
+    for purpose in purposes {
+        let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+        process.queues.answered(purpose, Ok(busy), process.trip());
+    }
+    assert_eq!(process.error(waiter), ErrorKind::Busy);
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].place, "its place is left");
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    let (operations, purposes) = process.send();
+    let ours = token(&operations[0]);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    process.queues.called(key(), ours, at(0));
+    process.queues.called(key(), ours, at(0));
+    assert_eq!(process.grant(), ["acquire"], "once is enough");
+    process.queues.called(key(), ours, at(0));
+    assert!(process.cleaned_up().is_empty() && process.send().0.is_empty(), "it has the key meanwhile");
+    let stranger = Token::from_random(7);
+    process.queues.called(key(), stranger, at(0));
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].token == stranger && left[0].place);
+    assert!(process.poll(waiter).is_ready());
+}
+
+#[test]
+fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
+    let mut process = Process::new();
+    let waiter = process.wait_on(terms(100));
+    let (operations, purposes) = process.send();
+    let over = token(&operations[0]);
+    let sent = process.trip();
+    process.clock.0.store(100, Ordering::Relaxed);
+    for purpose in purposes {
+        let trip = Trip { now: at(100), ..sent };
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), trip);
+    }
+    assert!(process.poll(waiter).is_pending());
+    assert_eq!(process.cleaned_up()[0].token, over);
+    assert_ne!(token(&process.send().0[0]), over);
+}
+
+#[test]
+fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_others() {
+    let mut process = Process::new();
+    let waiters = [process.wait(), process.wait()];
+    let other = process.queues.arrive(&LockKey::new("other").unwrap(), terms(9_000), false, false, at(0), 1);
+    let Ok(Arrival::Wait(other)) = other else { panic!("{other:?}") };
+    let mut first = true;
+    process.answer(|_, _| match std::mem::take(&mut first) {
+        true => Err(BackendError::new(ErrorKind::WrongType, "a list")),
+        false => Ok(Outcome::Held { fence: 1, block: 1 }),
+    });
+    for waiter in waiters {
+        assert_eq!(process.error(waiter), ErrorKind::WrongType);
+    }
+    assert!(matches!(process.poll(other), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_try_takes_no_place_and_is_refused_where_others_stand_before_it() {
+    let mut process = Process::new();
+    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(&key(), terms(9_000), true, true, at(0), 1) else {
+        panic!("it asks")
+    };
+    assert!(request.place.is_none());
+    let refused = process.queues.arrive(&key(), terms(9_000), true, true, at(0), 1);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
+    assert_eq!(process.error(id), ErrorKind::Busy);
+    assert!(process.queues.is_empty(), "and nothing is left to be released");
+}
+
+#[test]
+fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
+    let mut process = Process::limited(2, 3);
+    let held = process.wait();
+    process.grant();
+    process.hold(held);
+    let (first, _second) = (process.wait(), process.wait());
+    let full = |process: &mut Process| process.queues.arrive(&key(), terms(9_000), false, false, at(0), 1).unwrap_err();
+    let error = full(&mut process);
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Overloaded, Some("k")));
+    assert!(error.to_string().contains("max_waiters_per_key"), "{error}");
+    process.leave(first);
+    process.wait();
+    // In all: one more elsewhere, behind a holder there.
+    let other = LockKey::new("other").unwrap();
+    let Ok(Arrival::Wait(id)) = process.queues.arrive(&other, terms(9_000), false, false, at(0), 1) else {
+        panic!("nobody is there")
+    };
+    process.grant();
+    process.hold(id);
+    assert!(process.queues.arrive(&other, terms(9_000), false, false, at(0), 1).is_ok());
+    let error = process.queues.arrive(&other, terms(9_000), false, false, at(0), 1).unwrap_err();
+    assert!(error.to_string().contains("`max_waiters`"), "{error}");
+}
+
+#[test]
+fn a_hold_that_is_over_ends_nobody_else_s() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    let held = process.hold(first);
+    let over = held.0;
+    assert!(matches!(process.release(held), Departure::Passed));
+    let next = process.hold(second);
+    assert!(matches!(process.queues.release(over, false, at(0)), Departure::Over));
+    process.queues.depart(over, at(0));
+    assert!(process.queues.hand_over(over).is_none());
+    assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
+}
+
+#[test]
+fn places_are_asked_for_again_when_calls_can_come() {
+    let mut process = Process::new();
+    let _waiter = process.wait();
+    let (operations, purposes) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!(&*request.place.as_ref().unwrap().channel, "", "nobody would hear a call");
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    process.queues.listen(true);
+    let (operations, _) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!(request.place.as_ref().unwrap().channel, *process.queues.channel());
+}
+
+#[test]
+fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
+    let mut process = Process::new();
+    let waiters = [process.wait(), process.wait()];
+    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    process.queues.shut_down(at(0));
+    for waiter in waiters {
+        assert_eq!(process.error(waiter), ErrorKind::ShutDown);
+    }
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
