@@ -4,14 +4,14 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
+#[cfg(all(test, lock_loom))]
+mod models;
+
 use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicUsize, Ordering},
-    },
+    sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -31,6 +31,7 @@ use crate::{
         tenure::{Acquired, HoldId, Offer, Terms},
     },
     renewal::task,
+    sync::{AtomicUsize, Mutex, MutexGuard, Ordering},
     token::Token,
     validity::Ttl,
 };

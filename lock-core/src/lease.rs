@@ -3,7 +3,7 @@ use std::{
     future::Future,
     panic::Location,
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
     time::Duration,
 };
@@ -15,6 +15,7 @@ use crate::{
     error::LossReason,
     key::LockKey,
     metrics,
+    sync::{Mutex, MutexGuard},
     token::FencingToken,
 };
 

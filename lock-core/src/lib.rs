@@ -100,6 +100,7 @@ mod renewal;
 mod request;
 mod scope;
 mod slot;
+mod sync;
 mod token;
 mod validity;
 

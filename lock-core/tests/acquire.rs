@@ -331,6 +331,6 @@ async fn more_waiters_than_the_builder_allows_are_refused_at_once() {
     assert_eq!(before.elapsed(), Duration::ZERO);
     drop((guard, other));
     for waiter in waiting {
-        waiter.await.unwrap().expect("who was let in is served");
+        drop(waiter.await.unwrap().expect("who was let in is served"));
     }
 }

@@ -36,15 +36,15 @@ impl Drop for Running {
 }
 
 /// What one call to the backend is for.
-enum Work {
+pub(crate) enum Work {
     Renew(Vec<Renewing>),
     /// Clean-ups, then what waited to be sent; together they count as under way.
     Send(Vec<Try>, Vec<Purpose>, UnderWay),
 }
 
 /// What the state decided to do next.
-struct Step {
-    work: Vec<(Vec<Operation>, Work)>,
+pub(crate) struct Step {
+    pub(crate) work: Vec<(Vec<Operation>, Work)>,
     /// Until when to sleep.
     until: Moment,
     /// Whether there is nothing left to do, now or later.
@@ -56,7 +56,7 @@ type Done = (Moment, u64, Work, Result<Answer, BackendError>);
 
 /// The calls under way, by kind.
 #[derive(Default)]
-struct Calls {
+pub(crate) struct Calls {
     renewing: usize,
     sending: usize,
 }
@@ -125,7 +125,7 @@ impl Timer {
 
 impl State {
     /// Decides what to send now, until when to sleep, and whether there is nothing left to do.
-    fn step(&mut self, core: &Arc<Core>, now: Moment, epoch: u64, calls: &mut Calls) -> Step {
+    pub(crate) fn step(&mut self, core: &Arc<Core>, now: Moment, epoch: u64, calls: &mut Calls) -> Step {
         let queues = &mut self.queues;
         let ended = queues.tenures.advance(now);
         queues.bury(ended, now);

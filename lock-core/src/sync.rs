@@ -1,0 +1,12 @@
+//! What threads share, so that a model checker can take its place: see `engine/models.rs`.
+
+#[cfg(all(test, lock_loom))]
+pub(crate) use loom::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
+#[cfg(not(all(test, lock_loom)))]
+pub(crate) use std::sync::{
+    Mutex, MutexGuard,
+    atomic::{AtomicUsize, Ordering},
+};
