@@ -4,6 +4,7 @@
 //! goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed. Limits are generous, since these
 //! tests share a machine with others: the figures say what a limit hides.
 
+mod clocks;
 mod data;
 mod guards;
 mod network;

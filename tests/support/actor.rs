@@ -9,11 +9,15 @@ use crate::{
     wait::{eventually, eventually_some},
 };
 
-/// Starts a process in the role `act`: `actor!(run, server.url(), "p1")`. The name is also that of its connection.
+/// Starts a process in the role `act`: `actor!(run, server.url(), "p1")`. The name is also that of its connection. With
+/// `through ["env", "A=B"]` behind it, that command starts it.
 #[macro_export]
 macro_rules! actor {
     ($run:expr, $url:expr, $name:expr $(,)?) => {
         $crate::Actor::start(env!("CARGO_BIN_EXE_lock-role"), &$run, &$url, $name)
+    };
+    ($run:expr, $url:expr, $name:expr, through $command:expr) => {
+        $crate::Actor::start_through(&$command, env!("CARGO_BIN_EXE_lock-role"), &$run, &$url, $name)
     };
 }
 
@@ -48,7 +52,18 @@ impl Actor {
     /// # Panics
     /// When it isn't ready soon.
     pub async fn start(program: &str, run: &Run, url: &str, name: &str) -> Self {
-        let mut process = Process::start(program, ["act", url, &run.folder_text(), name]);
+        Self::start_through(&[], program, run, url, name).await
+    }
+
+    /// The same, started by another command, which must become `program` (as `env` does) and not stay beside it.
+    ///
+    /// # Panics
+    /// When it isn't ready soon.
+    pub async fn start_through(command: &[&str], program: &str, run: &Run, url: &str, name: &str) -> Self {
+        let folder = run.folder_text();
+        let mut words = command.iter().copied().chain([program, "act", url, &folder, name]);
+        let first = words.next().expect("there is a program");
+        let mut process = Process::start(first, words);
         process.expect("ready", SOON).await;
         Self { name: name.to_owned(), process }
     }
@@ -161,6 +176,19 @@ impl Team {
         for member in &mut self.members {
             member.send("go").await;
         }
+    }
+
+    /// Starts one more, which begins at once; it is told the same as the others, and called `name`.
+    ///
+    /// # Panics
+    /// When it isn't ready soon.
+    pub async fn join(&mut self, program: &str, run: &Run, role: &str, name: &str, options: &[String]) {
+        let mut arguments = vec![role.to_owned(), format!("folder={}", run.folder_text()), format!("name={name}")];
+        arguments.extend_from_slice(options);
+        let mut member = Process::start(program, arguments);
+        member.expect("ready", SOON).await;
+        member.send("go").await;
+        self.members.push(member);
     }
 
     /// Lets them finish their rounds; returns how many each has had.

@@ -28,6 +28,7 @@ pub(crate) struct Setup {
     pub(crate) missing: Vec<String>,
     pub(crate) password: Option<String>,
     pub(crate) socket: bool,
+    pub(crate) environment: Vec<(String, String)>,
 }
 
 impl Setup {
@@ -96,6 +97,7 @@ impl Setup {
         let log = log.expect("a file can be made in our own folder");
         let twin = log.try_clone().expect("a file can be opened twice");
         command.stdin(Stdio::null()).stdout(log).stderr(twin);
+        command.envs(self.environment.iter().map(|(name, value)| (name, value)));
         match command.spawn() {
             Ok(child) => Running { reaper: Some(Reaper::watch(child.id(), Some(&folder.path))), child },
             Err(error) => cannot_start(&error),

@@ -13,6 +13,7 @@ pub mod proxy;
 pub mod resp;
 pub mod server;
 pub mod wait;
+pub mod wall_clock;
 
 mod launch;
 mod ports;
@@ -27,3 +28,4 @@ pub use proxy::FaultProxy;
 pub use resp::{RawClient, Reply};
 pub use server::RedisServer;
 pub use wait::{eventually, eventually_some};
+pub use wall_clock::WallClock;

@@ -222,6 +222,13 @@ impl ServerBuilder {
         self
     }
 
+    /// Runs with this environment variable.
+    #[must_use]
+    pub fn environment(mut self, name: &str, value: &str) -> Self {
+        self.setup.environment.push((name.to_owned(), value.to_owned()));
+        self
+    }
+
     /// Listens on a socket in the file system as well, see [`RedisServer::socket_url`].
     #[must_use]
     pub fn unix_socket(mut self) -> Self {

@@ -4,22 +4,25 @@
 //! | --- | --- |
 //! | `url`, `folder`, `name` | the Redis of the locks, the folder of the history, the name of the process in it |
 //! | `register` | the address of the Redis with the fenced registers; none are written without it |
+//! | `unfenced` | the address of a Redis with a number for each key that is read and written without a fencing token |
 //! | `tasks`, `keys` | how many; the keys are `k0`, `k1`, … |
 //! | `ttl`, `wait`, `hold`, `pause` | in milliseconds; holds and pauses are random, up to that long |
 //! | `drops` | how many of a hundred acquires are dropped at a random moment, up to `drop_within` milliseconds |
 //! | `extends` | how many of a hundred holds are extended once |
 //!
-//! Says `ready` when it is connected, and begins at a line of input. After the next line, or when the input ends, each
-//! task finishes its round; then it says `done ROUNDS`.
+//! Says `ready` when it is connected, and begins at a line of input. To `tasks` it answers `tasks NUMBER`, how many tasks
+//! its runtime has. After any other line, or when the input ends, each task finishes its round; then it says
+//! `done ROUNDS`.
 
 use std::{collections::HashMap, error::Error, path::Path, sync::Arc, time::Duration};
 
 use lock_core::LockManager;
 use lock_tests::{
-    Dice,
+    Dice, RawClient,
     history::{Recorded, Recorder, Register},
 };
 use tokio::{
+    runtime::Handle,
     sync::watch,
     task::JoinSet,
     time::{sleep, timeout},
@@ -51,11 +54,17 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
             Ok(address) => Some(Register::connect(address).await?),
             Err(_) => None,
         };
+        let unfenced = match options.text("unfenced") {
+            Ok(address) => Some(RawClient::tcp(address).await?),
+            Err(_) => None,
+        };
         let client = Recorded::new(&manager, &recorder, &task);
         let dice = Dice::named(&format!("{name}/{task}"));
-        tasks.spawn(rounds(client, Arc::clone(&plan), register, dice, stopped.clone()));
+        tasks.spawn(rounds(client, Arc::clone(&plan), (register, unfenced), dice, stopped.clone()));
     }
-    lines.recv().await;
+    while lines.recv().await.is_some_and(|line| line == "tasks") {
+        println!("tasks {}", Handle::current().metrics().num_alive_tasks());
+    }
     stop.send_replace(true);
     let rounds: u64 = tasks.join_all().await.into_iter().sum();
     // What was dropped last is still to be sent, and this process ends here.
@@ -79,7 +88,7 @@ struct Plan {
 async fn rounds(
     client: Recorded,
     plan: Arc<Plan>,
-    mut register: Option<Register>,
+    (mut register, mut unfenced): (Option<Register>, Option<RawClient>),
     mut dice: Dice,
     stopped: watch::Receiver<bool>,
 ) -> u64 {
@@ -98,7 +107,11 @@ async fn rounds(
         if let Some(register) = &mut register {
             held.count(register).await;
         }
-        sleep(dice.between(Duration::ZERO, plan.hold)).await;
+        let hold = dice.between(Duration::ZERO, plan.hold);
+        match &mut unfenced {
+            Some(redis) => count_unfenced(redis, &key, hold).await,
+            None => sleep(hold).await,
+        }
         if dice.below(100) < plan.extends {
             let _ = held.extend(plan.ttl).await;
         }
@@ -111,6 +124,18 @@ async fn rounds(
         sleep(dice.between(Duration::ZERO, plan.pause)).await;
     }
     had
+}
+
+/// Reads a number, and writes one more a while later, whatever has become of the lease; counts the writes beside it.
+async fn count_unfenced(redis: &mut RawClient, key: &str, hold: Duration) {
+    let (number, writes) = (Register::name(&format!("unfenced:{key}")), Register::name(&format!("writes:{key}")));
+    let read = redis.call(&["GET", &number]).await;
+    sleep(hold).await;
+    let Ok(read) = read else { return };
+    let read: u64 = read.text().and_then(|text| text.parse().ok()).unwrap_or_default();
+    if redis.call(&["SET", &number, &(read + 1).to_string()]).await.is_ok() {
+        let _ = redis.call(&["INCR", &writes]).await;
+    }
 }
 
 /// What was given as `name=value`.

@@ -1,0 +1,90 @@
+//! Wall clocks that step, of a client and of the server. They take Linux and a C compiler.
+
+use lock_core::{ErrorKind, LossReason};
+use lock_tests::{
+    RedisServer, WallClock, actor, figure,
+    history::{Checker, Mark, Run, now},
+};
+use tokio::time::{sleep, timeout};
+
+use crate::*;
+
+const HOUR_MS: i64 = 3_600_000;
+
+/// A clock, unless this system has none that can be set.
+fn wall_clock() -> Option<WallClock> {
+    let clock = WallClock::new();
+    if clock.is_none() {
+        println!("left out: no wall clock can be set here");
+    }
+    clock
+}
+
+/// A server by this clock.
+async fn server_by(clock: &WallClock) -> RedisServer {
+    let [preload, shift] = clock.environment();
+    RedisServer::builder().environment(preload.0, &preload.1).environment(shift.0, &shift.1).start().await
+}
+
+#[tokio::test]
+async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
+    let Some(clock) = wall_clock() else { return };
+    let (server, run) = (RedisServer::start().await, Run::new("fault-29"));
+    let environment = clock.environment().map(|(name, value)| format!("{name}={value}"));
+    let command = ["env", &environment[0], &environment[1]];
+    let mut stepping = actor!(run, server.url(), "stepping", through command).await;
+    let mut other = actor!(run, server.url(), "other").await;
+    let mut last = 0;
+    for step in [HOUR_MS, -HOUR_MS, 0] {
+        last = last.max(stepping.acquire("k", TTL).await);
+        clock.set(step);
+        other.begin("k", TTL, LONG).await;
+        sleep(TTL + TTL / 2).await; // renewals go on, and nothing ends too soon
+        let checked = stepping.tell("check").await;
+        let remaining: u64 =
+            checked.strip_prefix("check held ").unwrap_or_else(|| panic!("{checked}")).parse().unwrap();
+        assert!(u128::from(remaining) <= TTL.as_millis(), "{remaining} ms");
+        assert_eq!(stepping.tell("release").await, "released");
+        let fence = other.held(HANDOFF).await;
+        assert!(fence > last, "numbers are the server's");
+        last = fence;
+        assert_eq!(other.tell("release").await, "released");
+    }
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_rise() {
+    let Some(clock) = wall_clock() else { return };
+    let (server, run) = (server_by(&clock).await, Run::new("fault-30"));
+    let ttl = 3 * TTL;
+    let mut next = actor!(run, server.url(), "next").await;
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let mut held = client.acquire("k", ttl, |request| request).await.expect("the key is free");
+    let from = now();
+    clock.set(60_000);
+    // Documented: the server counts from its own clock, so the key is free, and the holder does not know yet.
+    let fence = next.acquire("k", ttl).await;
+    let stepped = now();
+    assert!(fence > held.fence().get());
+    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
+    assert_eq!(reason, LossReason::Taken);
+    figure(30, "clock stepped forward to told, ttl 3 s", span(from, now()));
+    assert!(span(from, now()) < ttl / 3 + ms(250) + SLACK, "{:?}", span(from, now()));
+    assert!(!held.check());
+    assert_eq!(held.release().await.expect_err("it is lost").kind(), ErrorKind::Lost(LossReason::Taken));
+    assert!(next.tell("check").await.starts_with("check held"), "its release touched nobody");
+    assert_eq!(next.tell("release").await, "released");
+    // Back again: the counter leads the clock by a minute, and goes on from there.
+    clock.set(0);
+    let back = client.acquire("k", ttl, |request| request).await.expect("the key is free");
+    assert!(back.fence().get() > fence, "{:?} after {fence}", back.fence());
+    back.release().await.expect("held");
+    // The counter outlives its lead.
+    let pttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer().expect("a number");
+    assert!((60_000..=121_000).contains(&pttl), "{pttl} ms");
+    server.call(&["DEL", "{0}lock-core:fence"]).await; // lest it be counted as left over
+    run.settle(&server, SOON).await;
+    judged_by(&run, Checker::new().mark(Mark { key: None, from, to: stepped }));
+}
