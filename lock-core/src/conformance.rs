@@ -59,6 +59,7 @@ impl Suite<'_> {
         self.leaves_a_released_key_to_expire().await;
         self.expires_silent_holders().await;
         self.renews_and_never_shortens().await;
+        self.mends_an_expiry_that_was_found_too_far_ahead().await;
         self.gives_rising_fencing_tokens().await;
         self.repeats_without_harm().await;
         self.executes_a_batch_in_order().await;
@@ -137,6 +138,27 @@ impl Suite<'_> {
         }
         tokio::time::sleep(SHORT + SHORT / 2).await;
         assert!(self.acquire(&key, two, LONG).await.is_none(), "renewed beyond its first ttl");
+    }
+
+    async fn mends_an_expiry_that_was_found_too_far_ahead(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        let mend = |token, found| Operation::Renew(Renew::new(key.clone(), token, LONG / 3).mending(found));
+        assert_eq!(self.call(mend(two, LONG)).await, Outcome::Gone, "another token mends nothing");
+        for (found, mends) in [(LONG * 2, false), (LONG / 2, false), (LONG, true), (LONG, false)] {
+            match self.call(mend(one, found)).await {
+                Outcome::Renewed { remaining, .. } if mends => {
+                    assert!(remaining <= LONG / 3, "an expiry that is too far ahead is set anew, not {remaining:?}");
+                    assert!(remaining > LONG / 6, "{remaining:?} is left of {:?}", LONG / 3);
+                    let longer = self.call(renew(&key, one, LONG * 4)).await;
+                    assert!(matches!(longer, Outcome::Renewed { .. }), "{longer:?}");
+                }
+                Outcome::Renewed { remaining, .. } => {
+                    assert!(remaining > LONG / 2, "{found:?} is not what is left: {remaining:?} stays");
+                }
+                outcome => panic!("the holder's token renews, not {outcome:?}"),
+            }
+        }
     }
 
     async fn gives_rising_fencing_tokens(&mut self) {

@@ -229,10 +229,14 @@ impl Engine {
     }
 
     /// The request that renews a hold by the user's own wish; none if the hold is over.
-    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl) -> Option<Renew> {
+    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl, now: Moment) -> Option<Renew> {
         let state = self.core.state();
-        let tenure = state.queues.tenures.of_hold(hold)?;
-        Some(Renew::new(tenure.key.clone(), tenure.token, ttl.get()))
+        Some(state.queues.tenures.of_hold(hold)?.renew(ttl, now))
+    }
+
+    /// Takes note of what a request sent at `sent` found to be left at the key.
+    pub(crate) fn found(&self, hold: HoldId, remaining: Duration, sent: Moment) {
+        self.core.with(|state| state.queues.tenures.found(hold, remaining, sent));
     }
 
     /// Takes note that the deadline of a hold was moved by a request sent at `sent`.

@@ -113,13 +113,14 @@ impl LockGuard {
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
         self.engine.extended(id, sent, ttl);
-        let Some(request) = self.engine.renewal_of(id, ttl) else {
+        let Some(request) = self.engine.renewal_of(id, ttl, sent) else {
             return Err(lost(hold.lose(LossReason::Taken)));
         };
         match self.engine.call(vec![Operation::Renew(request)]).await.and_then(Answer::single) {
-            Ok(Outcome::Renewed { .. }) => {
+            Ok(Outcome::Renewed { remaining, .. }) => {
                 hold.raise(ttl.deadline(sent), version);
                 self.engine.extended(id, sent, ttl);
+                self.engine.found(id, remaining, sent);
                 hold.check().map_err(lost)
             }
             Ok(Outcome::Gone) => {

@@ -2,7 +2,7 @@
 
 use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
-    RedisServer, WallClock, actor, figure,
+    RedisServer, WallClock, actor, eventually, figure,
     history::{Checker, Mark, Run, now},
 };
 use tokio::time::{sleep, timeout};
@@ -87,4 +87,51 @@ async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_ri
     server.call(&["DEL", "{0}lock-core:fence"]).await; // lest it be counted as left over
     run.settle(&server, SOON).await;
     judged_by(&run, Checker::new().mark(Mark { key: None, from, to: stepped }));
+}
+#[tokio::test]
+async fn fault_31_server_clock_that_steps_back_is_mended_by_renewals_and_not_slept_on() {
+    let Some(clock) = wall_clock() else { return };
+    let (server, run) = (server_by(&clock).await, Run::new("fault-31"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    let mut waiter = actor!(run, server.url(), "waiter").await;
+    holder.acquire("k", TTL).await;
+    waiter.begin("k", TTL, LONG).await;
+    waiter.surely_waits(&server).await;
+    let pttl = async || server.call(&["PTTL", "k"]).await.integer().expect("a number");
+    clock.set(-HOUR_MS);
+    let stepped = Instant::now();
+    let since = now();
+    eventually(SOON, "a renewal mends the expiry", async || pttl().await <= 1_000).await;
+    figure(31, "clock stepped back to expiry mended, ttl 1 s", stepped.elapsed());
+    assert!(stepped.elapsed() < TTL / 3 + ms(250) + SLACK, "{:?}", stepped.elapsed());
+    sleep(TTL).await;
+    assert!(holder.tell("check").await.starts_with("check held"), "no lease is lost by it");
+    run.broken_since(since);
+    assert_eq!(holder.tell("release").await, "released");
+    waiter.held(HANDOFF).await;
+    assert_eq!(waiter.tell("release").await, "released");
+
+    // A holder that crashes before it could mend it: the key is stuck until somebody forces it. A waiter looks again all
+    // the same, rather than sleep for an hour.
+    let mut next = actor!(run, server.url(), "next").await;
+    holder.process.send("fixed k 1000 1000").await;
+    holder.held(SOON).await;
+    let since = now();
+    clock.set(-2 * HOUR_MS);
+    next.begin("k", TTL, LONG).await;
+    holder.kill(&run).await;
+    next.surely_waits(&server).await;
+    sleep(TTL + TTL / 2).await;
+    let left = pttl().await;
+    assert!(left > HOUR_MS - 60_000, "{left} ms: stuck, as documented");
+    let freed = Instant::now();
+    server.call(&["DEL", "k"]).await; // which calls nobody
+    next.held(ms(500) + HANDOFF).await;
+    run.broken_since(since);
+    figure(31, "stuck key removed to next grant", freed.elapsed());
+    assert_eq!(next.tell("release").await, "released");
+    // What the counter got before the steps is in the future now, and expires later.
+    server.call(&["DEL", "{0}lock-core:fence"]).await;
+    run.settle(&server, SOON).await;
+    judged(&run);
 }

@@ -179,7 +179,9 @@ impl State {
             Operation::Acquire(acquire) => self.acquire(acquire, now, time),
             Operation::Renew(renew) => match self.held(&renew.key, now) {
                 Some(entry) if entry.token == renew.token => {
-                    entry.expires = entry.expires.max(now + renew.ttl);
+                    let left = entry.expires.since(now);
+                    let mends = renew.too_far.is_some_and(|found| left <= found && left + MENDS_WITHIN > found);
+                    entry.expires = if mends { now + renew.ttl } else { entry.expires.max(now + renew.ttl) };
                     let remaining = entry.expires.since(now);
                     let fence = (renew.block > 0).then(|| self.fences(renew.block, time));
                     Outcome::Renewed { remaining, fence, block: renew.block }
@@ -331,6 +333,9 @@ impl State {
         }
     }
 }
+
+/// How long after an expiry was found to be too far ahead it is still known to be that one.
+const MENDS_WITHIN: Duration = Duration::from_secs(2);
 
 fn micros(duration: Duration) -> u64 {
     u64::try_from(duration.as_micros()).unwrap_or(u64::MAX)

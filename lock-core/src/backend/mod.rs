@@ -136,7 +136,7 @@ pub struct Place {
     pub window: Duration,
 }
 
-/// Pushes the expiry of `key` out to `ttl` from now, never below what is left.
+/// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -148,6 +148,10 @@ pub struct Renew {
     pub ttl: Duration,
     /// How many new fencing tokens to take along; zero for none.
     pub block: u32,
+    /// What a renewal found to be left, where that is more than any request of this token can have asked for: the
+    /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
+    /// now although that is sooner. Else it has been set by another request meanwhile.
+    pub too_far: Option<Duration>,
 }
 
 /// Deletes `key` if it is held with `token`, or leaves it to expire.
@@ -199,7 +203,14 @@ impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 0 }
+        Self { key, token, ttl, block: 0, too_far: None }
+    }
+
+    /// Mends an expiry that is too far ahead, if it is the one that was found.
+    #[must_use]
+    pub fn mending(mut self, too_far: Duration) -> Self {
+        self.too_far = Some(too_far);
+        self
     }
 
     /// Takes new fencing tokens along.

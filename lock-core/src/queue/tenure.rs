@@ -83,6 +83,8 @@ pub(crate) struct Tenure {
     renewing: bool,
     /// Renewals that failed since the last success.
     failures: u32,
+    /// What was found to be left at the key, where that is too much.
+    too_far: Option<Duration>,
     /// Until when the key stays busy even if the hold ends sooner.
     keep_until: Moment,
     doubt: Doubt,
@@ -172,6 +174,7 @@ impl Tenures {
             renew_at: Moment::NEVER,
             renewing: false,
             failures: 0,
+            too_far: None,
             keep_until: AT_ONCE,
             doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };
@@ -284,6 +287,13 @@ impl Tenures {
         self.wheel.set(index, timer);
     }
 
+    /// Takes note of what a request of the user's own, sent at `sent`, found to be left at the key.
+    pub(crate) fn found(&mut self, hold: HoldId, remaining: Duration, sent: Moment) {
+        if let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) {
+            tenure.found(remaining, sent);
+        }
+    }
+
     /// Moves on to `now`: collects the renewals that are due and returns the tenures that ended by themselves.
     pub(crate) fn advance(&mut self, now: Moment) -> Vec<Ended> {
         let mut fired = Vec::new();
@@ -320,7 +330,7 @@ impl Tenures {
             renewals.push(Renewing {
                 tenure: id,
                 version: tenure.hold.version(),
-                request: Renew::new(tenure.key.clone(), tenure.token, tenure.ttl.get()),
+                request: tenure.renew(tenure.ttl, now),
             });
         }
         renewals
@@ -344,10 +354,14 @@ impl Tenures {
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
         let taken = match outcome {
-            Some(Outcome::Renewed { .. }) => {
+            Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
                 tenure.hold.raise(tenure.ttl.deadline(sent), renewal.version);
                 tenure.plan_renewal(sent);
+                tenure.found(remaining, sent);
+                if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
+                    tenure.renew_at = now; // at once, lest the holder dies before
+                }
                 None
             }
             Some(_) => Some(LossReason::Taken),
@@ -435,6 +449,24 @@ impl Tenure {
     /// What must be true before the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
+    }
+
+    /// The request that renews it for `ttl`, to be sent `now`. One that mends an expiry that is too far ahead leaves as
+    /// much as any request before it asked for: whichever of them is executed later, no holder's deadline comes after
+    /// the key's.
+    pub(crate) fn renew(&self, ttl: Ttl, now: Moment) -> Renew {
+        let renew = |ttl| Renew::new(self.key.clone(), self.token, ttl);
+        match self.too_far {
+            None => renew(ttl.get()),
+            Some(found) => renew(self.doubt.until.since(now).max(ttl.get()) + Duration::from_millis(1)).mending(found),
+        }
+    }
+
+    /// Takes note of what is left at the key, where that is more than any request so far can have asked for: then the
+    /// backend's clock was set back, and the key would outlive a holder that dies by as much.
+    fn found(&mut self, remaining: Duration, sent: Moment) {
+        let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
+        self.too_far = (remaining > most).then_some(remaining);
     }
 
     /// Sets the time of the next renewal after a success that was sent at `sent`.

@@ -19,6 +19,11 @@ pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitt
     now + pause.mul_f64(0.5 + jitter / 2.0)
 }
 
+/// By how much a backend's account of what is left may exceed ours before its clock counts as set back: more than what
+/// clocks that run at different rates and requests that took long can make of it in a renewed lease. To be wrong about
+/// it does no harm.
+pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
+
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_millis(500);
 

@@ -67,7 +67,8 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
                 call.arg(u8::from(acquire.place.is_some()))
             }
             Operation::Renew(renew) => {
-                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block)
+                let too_far = renew.too_far.map_or(0, millis);
+                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far)
             }
             Operation::Release(release) => {
                 call.arg("release").arg(release.token.reveal()).arg(millis(release.after)).arg(u8::from(release.place))

@@ -5,7 +5,8 @@
 --       3–5: how the caller's waiters are called: channel ('' for not at all), life of a place and call window in ms;
 --       then for each item:
 --         acquire  token, ttl in ms, size of the block, token to take the key from ('' for none), 1 if a place is wanted
---         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none)
+--         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none), ms that were found to be left
+--                  and are too many (0 for none)
 --         release  token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place
 --         inspect
 --         force    1 to remove foreign holders too
@@ -214,21 +215,24 @@ while k <= #KEYS do
     k, a = k + 2, a + 4
 
   elseif operation == 'renew' then
-    -- Works without memory to spare, and never shortens.
+    -- Works without memory to spare, and never shortens; but for an expiry that the owner has found to be too far ahead
+    -- (this clock was set back), if it is still that one.
     if held ~= token then
       reply(GONE)
     else
       local ttl, left = tonumber(ARGV[a + 2]), redis.call('PTTL', key)
-      local pushed = left < ttl and redis.pcall('PEXPIRE', key, ttl)
+      local found = tonumber(ARGV[a + 4])
+      local mends = left <= found and left > found - 2000
+      local pushed = (left < ttl or mends) and redis.pcall('PEXPIRE', key, ttl)
       if type(pushed) == 'table' then
         reply(ERROR, pushed.err)
       else
         local first, size
         if ARGV[a + 3] ~= '0' then first, size = take_fences(tonumber(ARGV[a + 3])) end
-        reply(RENEWED, math.max(left, ttl), first, size)
+        reply(RENEWED, mends and ttl or math.max(left, ttl), first, size)
       end
     end
-    k, a = k + 1, a + 4
+    k, a = k + 1, a + 5
 
   else
     -- What is no string is an error here.

@@ -1,0 +1,125 @@
+//! A backend whose clock is set back; virtual time.
+
+mod support;
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{
+    LockKey, LockManager, LossReason,
+    backend::{Answer, Backend, MemoryBackend, Operation, Reply},
+    clock::{Clock, Moment, Sleep, TokioClock},
+};
+use tokio::time::sleep;
+
+use support::{ms, secs};
+
+/// The backend's clock: an hour ahead, and set back as the test says.
+#[derive(Clone, Debug)]
+struct Stepping {
+    clock: TokioClock,
+    behind: Arc<AtomicU64>,
+}
+
+impl Clock for Stepping {
+    fn now(&self) -> Moment {
+        let ahead = self.clock.now() + secs(3_600);
+        ahead - secs(self.behind.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        self.clock.sleep(duration)
+    }
+}
+
+/// A store by that clock, for an engine by another.
+#[derive(Clone, Debug)]
+struct Elsewhere {
+    store: MemoryBackend,
+    clock: Stepping,
+}
+
+impl Backend for Elsewhere {
+    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+        self.store.call(batch)
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.store.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(self.clock.clock)
+    }
+}
+
+impl Elsewhere {
+    fn manager() -> (LockManager, Self) {
+        let clock = Stepping { clock: TokioClock::new(), behind: Arc::new(AtomicU64::new(0)) };
+        let this = Self { store: MemoryBackend::with_clock(Arc::new(clock.clone())), clock };
+        (LockManager::builder().backend(this.clone()).build().unwrap(), this)
+    }
+
+    fn set_back(&self, seconds: u64) {
+        self.clock.behind.fetch_add(seconds, Ordering::SeqCst);
+    }
+}
+
+/// What the backend says is left of the key.
+async fn left(manager: &LockManager) -> Duration {
+    manager.inspect("k").await.unwrap().remaining().unwrap_or_default()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_expiry_that_a_step_back_put_too_far_ahead_is_mended_by_the_next_renewal() {
+    let (manager, backend) = Elsewhere::manager();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.set_back(1_800);
+    assert!(left(&manager).await > secs(1_790));
+    sleep(ms(1_100)).await;
+    assert!(left(&manager).await <= ms(3_001), "{:?}", left(&manager).await);
+    sleep(secs(30)).await;
+    assert!(guard.is_held() && left(&manager).await <= ms(3_001));
+    guard.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn mending_leaves_what_the_user_extended() {
+    let (manager, backend) = Elsewhere::manager();
+    let mut guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    guard.extend(secs(60)).await.unwrap();
+    backend.set_back(1_800);
+    sleep(secs(2)).await;
+    let (ours, theirs) = (guard.remaining(), left(&manager).await);
+    assert!(theirs >= ours && theirs < secs(60), "{theirs:?}, of which {ours:?} is relied on");
+    sleep(secs(50)).await;
+    assert!(guard.is_held() && guard.remaining() <= left(&manager).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_extension_mends_what_the_one_before_it_found() {
+    let (manager, backend) = Elsewhere::manager();
+    let mut guard = manager.lock("k").ttl(secs(3)).fixed().await.unwrap();
+    backend.set_back(1_800);
+    guard.extend(secs(3)).await.unwrap();
+    guard.extend(secs(3)).await.unwrap();
+    assert!(left(&manager).await <= ms(3_001), "{:?}", left(&manager).await);
+    assert_eq!(guard.lost().await, LossReason::Expired);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_step_forward_frees_the_key_and_is_a_loss() {
+    let (manager, backend) = Elsewhere::manager();
+    let guard = manager.lock("k").ttl(secs(3)).await.unwrap();
+    backend.set_back(60);
+    sleep(ms(1_100)).await;
+    backend.clock.behind.store(0, Ordering::SeqCst);
+    let before = tokio::time::Instant::now();
+    assert_eq!(guard.lost().await, LossReason::Taken);
+    assert!(before.elapsed() <= ms(1_100), "told by the next renewal, after {:?}", before.elapsed());
+}
