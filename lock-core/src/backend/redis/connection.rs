@@ -9,7 +9,7 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -23,7 +23,7 @@ use tokio::{
     time::{Instant, sleep, timeout, timeout_at},
 };
 
-use super::failure;
+use super::{advice::Advice, failure};
 use crate::{
     backend::{BackendError, Calls},
     error::ErrorKind,
@@ -40,8 +40,7 @@ pub(super) struct Connector {
     /// The newest epoch that somebody found broken.
     broken: AtomicU64,
     found_broken: Notify,
-    /// Whether it was said that this user may not call others.
-    said_refused: AtomicBool,
+    pub(super) advice: Advice,
 }
 
 /// How to reach the node.
@@ -97,7 +96,7 @@ impl Connector {
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             found_broken: Notify::new(),
-            said_refused: AtomicBool::new(false),
+            advice: Advice::default(),
         }
     }
 
@@ -177,16 +176,6 @@ impl Connector {
     fn replace(&self, epoch: u64) {
         self.broken.fetch_max(epoch, Ordering::AcqRel);
         self.found_broken.notify_one();
-    }
-
-    /// Says once that waiters of other processes cannot be called, and will come by themselves.
-    pub(super) fn calls_are_refused(&self) {
-        if !self.said_refused.swap(true, Ordering::Relaxed) {
-            tracing::warn!(
-                address = self.address(),
-                "the user may not PUBLISH on `lock-core:calls:*`: waiters in other processes are not called, and poll"
-            );
-        }
     }
 
     /// Connects, listens for calls, watches the connection, and connects anew, for as long as it is polled.
@@ -276,7 +265,7 @@ impl Connector {
         }
         let mut connected = match open(if *resp2 { client_resp2 } else { client }, *resp2).await {
             Err(error) if lacks_resp3(&error) => {
-                tracing::info!(address = self.address(), "no RESP3: going on with RESP2, and waiters poll");
+                self.advice.no_resp3(self.address());
                 *resp2 = true;
                 open(client_resp2, true).await
             }
@@ -288,7 +277,8 @@ impl Connector {
         handshake.cmd("CLIENT").arg("SETNAME").arg(client_name);
         handshake.cmd("CLIENT").arg("ID");
         handshake.cmd("INFO").arg("server");
-        let replies = connected.inner.send_packed_commands(&handshake, 0, 3).await.map_err(failed)?;
+        handshake.cmd("INFO").arg("memory");
+        let replies = connected.inner.send_packed_commands(&handshake, 0, 4).await.map_err(failed)?;
         // Each may be forbidden to the user, and then is done without.
         let info = replies.get(2).and_then(info).unwrap_or_default();
         if let Some(version) = field(info, "redis_version")
@@ -303,6 +293,7 @@ impl Connector {
                 format!("{} runs Redis {version}; version {LEAST_MAJOR} is the least", self.address()),
             ));
         }
+        self.advice.memory(self.address(), replies.get(3).and_then(self::info).unwrap_or_default());
         if let (Some(Value::Int(id)), Some(run)) = (replies.get(1), field(info, "run_id")) {
             connected.identity = Some(Identity { id: *id, run: run.to_owned() });
         }
@@ -319,11 +310,7 @@ impl Connector {
                 Ok(()) => true,
                 Err(error) if is_broken(&error) => return Err(failed(error)),
                 Err(error) => {
-                    // Said once: a reconnect finds the same.
-                    if former.is_none() {
-                        let address = self.address();
-                        tracing::warn!(address, %error, "the user may not SUBSCRIBE to `lock-core:calls:*`; polling");
-                    }
+                    self.advice.no_subscribe(self.address(), &error);
                     false
                 }
             };
@@ -395,7 +382,7 @@ fn info(reply: &Value) -> Option<&str> {
 }
 
 /// A field of `INFO`.
-fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
+pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 

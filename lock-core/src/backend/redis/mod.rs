@@ -1,5 +1,6 @@
 //! Redis as the backend: one node.
 
+mod advice;
 mod connection;
 mod failure;
 mod script;
@@ -116,7 +117,7 @@ async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, Ba
                 let mut answer = script::answer(reply, batch.len())?;
                 answer.repeated = unanswered.is_some();
                 if answer.calls_refused {
-                    connector.calls_are_refused();
+                    connector.advice.no_publish(connector.address());
                 }
                 return Ok(answer);
             }

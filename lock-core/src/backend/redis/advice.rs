@@ -1,0 +1,61 @@
+//! What works less well with this server or this user than it could: said once for each manager, not at each reconnect.
+
+use std::{
+    fmt,
+    sync::atomic::{AtomicBool, Ordering},
+};
+
+/// What was said already.
+#[derive(Default)]
+pub(super) struct Advice {
+    no_publish: AtomicBool,
+    no_subscribe: AtomicBool,
+    no_resp3: AtomicBool,
+    evicts: AtomicBool,
+}
+
+impl Advice {
+    /// Waiters of other processes cannot be called, and will come by themselves.
+    pub(super) fn no_publish(&self, address: &str) {
+        if first(&self.no_publish) {
+            tracing::warn!(
+                address,
+                "the user may not PUBLISH on `lock-core:calls:*`: waiters in other processes are not called, and poll"
+            );
+        }
+    }
+
+    /// Nobody can call this process.
+    pub(super) fn no_subscribe(&self, address: &str, error: &dyn fmt::Display) {
+        if first(&self.no_subscribe) {
+            tracing::warn!(address, %error, "the user may not SUBSCRIBE to `lock-core:calls:*`; polling");
+        }
+    }
+
+    /// Nor can they over the older protocol.
+    pub(super) fn no_resp3(&self, address: &str) {
+        if first(&self.no_resp3) {
+            tracing::info!(address, "no RESP3: going on with RESP2, and waiters poll");
+        }
+    }
+
+    /// A server whose memory is limited may drop any key with a ttl, as every lock is one, unless its policy is
+    /// `noeviction`. `info` is what INFO says of its memory; nothing where it may not be asked.
+    pub(super) fn memory(&self, address: &str, info: &str) {
+        let limited = super::connection::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
+        let policy = super::connection::field(info, "maxmemory_policy").unwrap_or("noeviction");
+        if limited && policy != "noeviction" && first(&self.evicts) {
+            tracing::warn!(
+                address,
+                policy,
+                "the server drops keys when its memory is full, locks too, which frees them early: set \
+                 maxmemory-policy to noeviction, or use a server of its own for locks"
+            );
+        }
+    }
+}
+
+/// Whether it has not been said yet.
+fn first(said: &AtomicBool) -> bool {
+    !said.swap(true, Ordering::Relaxed)
+}
