@@ -62,7 +62,7 @@ impl Elsewhere {
     fn manager() -> (LockManager, Self) {
         let clock = Stepping { clock: TokioClock::new(), behind: Arc::new(AtomicU64::new(0)) };
         let this = Self { store: MemoryBackend::with_clock(Arc::new(clock.clone())), clock };
-        (LockManager::builder().backend(this.clone()).build().unwrap(), this)
+        (LockManager::builder().backend(this.clone()).build().expect("its options are sound"), this)
     }
 
     fn set_back(&self, seconds: u64) {
@@ -72,7 +72,7 @@ impl Elsewhere {
 
 /// What the backend says is left of the key.
 async fn left(manager: &LockManager) -> Duration {
-    manager.inspect("k").await.unwrap().remaining().unwrap_or_default()
+    manager.inspect("k").await.expect("is answered").remaining().unwrap_or_default()
 }
 
 #[tokio::test(start_paused = true)]

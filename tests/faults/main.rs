@@ -6,6 +6,7 @@
 
 mod clocks;
 mod data;
+mod foreign;
 mod guards;
 mod network;
 mod processes;
@@ -15,6 +16,7 @@ mod server;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
+pub(crate) use lock_tests::for_seconds;
 use lock_tests::history::{Checker, History, Op, Recorded, Run};
 
 /// The ttl of most leases here.

@@ -2,7 +2,7 @@
 
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::{
-    FaultProxy, RedisServer, actor, eventually, figure,
+    FaultProxy, Namespace, RedisServer, actor, eventually, figure,
     history::{Op, Recorded, Run, now},
 };
 use tokio::time::{sleep, timeout};
@@ -82,6 +82,45 @@ async fn fault_22_waiter_that_is_cut_off_ends_in_time_delays_nobody_and_works_ag
     eventually(SOON, "it works again", async || again.acquire("k", TTL, |request| request).await.is_ok()).await;
     figure(22, "healed to grant", healed.elapsed());
     run.broken_since(since);
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// Needs root, for a network that no proxy can imitate: neither side is ever told that the other is gone.
+#[tokio::test]
+async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
+    let Some(namespace) = Namespace::new() else {
+        println!("left out: no network namespace can be made here");
+        return;
+    };
+    let server = RedisServer::builder().option("--bind", "0.0.0.0").password("half-open").start().await;
+    let run = Run::new("fault-23");
+    let url = server.url_at(&format!("{}:{}", namespace.address(), server.port()));
+    let mut holder = actor!(run, url, "holder", through namespace.command()).await;
+    let mut waiter = actor!(run, server.url(), "waiter").await;
+    holder.acquire("k", TTL).await;
+    waiter.begin("k", LONG, LONG).await;
+    waiter.surely_waits(&server).await;
+    let since = now();
+    namespace.unplug();
+    let (reason, told) = holder.lost(TTL + SLACK).await;
+    assert_eq!(reason, "Expired");
+    figure(23, "cable pulled to lost, ttl 1 s", span(since, told));
+    waiter.held((TTL + HANDOFF).saturating_sub(span(since, now()))).await;
+    figure(23, "cable pulled to next grant, ttl 1 s", span(since, now()));
+    let asked = Instant::now();
+    assert_eq!(holder.tell("release").await, "failed Lost(Expired)");
+    assert_eq!(holder.tell("try other 1000").await, "refused Backend");
+    figure(23, "time to error, limit 1 s", asked.elapsed());
+    assert!(asked.elapsed() < TTL + SLACK, "{:?}", asked.elapsed());
+    let plugged = Instant::now();
+    assert!(namespace.plug());
+    eventually(SOON, "it works again", async || holder.tell("try other 1000").await.starts_with("held ")).await;
+    figure(23, "cable put in to grant", plugged.elapsed());
+    run.broken_since(since);
+    assert_eq!(holder.tell("release").await, "released");
+    assert!(waiter.tell("check").await.starts_with("check held"));
+    assert_eq!(waiter.tell("release").await, "released");
     run.settle(&server, SOON).await;
     judged(&run);
 }

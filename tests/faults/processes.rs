@@ -1,7 +1,7 @@
 //! Processes that stop and go on.
 
 use lock_tests::{
-    Dice, RedisServer, actor, figure, for_seconds,
+    Dice, RedisServer, actor, figure,
     history::{Op, Outcome, Run, now},
     team,
 };

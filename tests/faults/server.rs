@@ -4,7 +4,7 @@ use std::{fs, io, path::Path};
 
 use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
-    RedisServer, Reply, actor, eventually, eventually_some, figure, for_seconds,
+    RedisServer, Reply, actor, eventually, eventually_some, figure,
     history::{Checker, Mark, Op, Outcome, Run, now},
     team,
 };

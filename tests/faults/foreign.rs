@@ -1,0 +1,137 @@
+//! Clients of other libraries on the same key: real ones where they can be installed, their bytes everywhere.
+
+use std::path::{Path, PathBuf};
+
+use lock_core::ErrorKind;
+use lock_tests::{
+    Process, RedisServer, Reply, eventually, figure,
+    history::{ForeignClient, Manners, Run, now},
+    role, team,
+};
+use tokio::{
+    process::Command,
+    time::{sleep, timeout},
+};
+
+use crate::*;
+
+/// A Python that has the libraries; none where there is no Python or no package index. Kept beside what cargo builds.
+async fn python() -> Option<PathBuf> {
+    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-clients");
+    let (program, done) = (folder.join("bin").join("python"), folder.join("installed"));
+    if done.exists() {
+        return Some(program);
+    }
+    let run = async |program: &Path, arguments: &[&str]| {
+        let output = timeout(INSTALLED_WITHIN, Command::new(program).args(arguments).kill_on_drop(true).output()).await;
+        output.is_ok_and(|output| output.is_ok_and(|output| output.status.success()))
+    };
+    let made = run(Path::new("python3"), &["-m", "venv", &folder.display().to_string()]).await
+        && run(&program, &["-m", "pip", "install", "-q", "redis", "python-redis-lock", "redlock-py"]).await;
+    if !made {
+        return None;
+    }
+    std::fs::write(done, "").expect("a file can be made there");
+    Some(program)
+}
+
+#[tokio::test]
+async fn fault_43_clients_of_python_libraries_and_ours_lose_no_update() {
+    let Some(python) = python().await else {
+        println!("left out: the Python libraries cannot be installed here; their bytes are tried all the same");
+        return;
+    };
+    let server = RedisServer::start().await;
+    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("faults").join("foreign.py");
+    let rounds = 15 * u32::try_from(for_seconds(2).as_secs()).expect("small") / 2;
+    let (script, port, theirs_each) = (script.display().to_string(), server.port().to_string(), rounds.to_string());
+    let libraries = ["redis-py", "redis-py-without-ttl", "python-redis-lock", "redlock-py"];
+    let mut theirs: Vec<_> = libraries
+        .iter()
+        .map(|library| Process::start(&python, [script.as_str(), library, &port, &theirs_each]))
+        .collect();
+    let ours_each = 4 * rounds;
+    let mut ours: Vec<_> =
+        (0..2).map(|_| role!("count", server.url(), server.address(), "lock:shared", ours_each)).collect();
+    let within = SOON + 20 * for_seconds(2);
+    for process in theirs.iter_mut().chain(&mut ours) {
+        process.expect("counted", within).await;
+    }
+    let counted = server.call(&["GET", "lock:shared:number"]).await.text();
+    let total = 2 * ours_each + 4 * rounds;
+    println!("{counted:?} of {total} increments");
+    assert_eq!(counted, Some(total.to_string()), "no update is lost");
+    assert!(server.call(&["GET", "lock:shared"]).await.is_nil());
+}
+
+#[tokio::test]
+async fn fault_43_clients_by_the_bytes_of_other_libraries_exclude_and_are_excluded() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-43"));
+    let address = format!("address={}", server.address());
+    let (url, register) = (format!("url={}", server.url()), format!("register={}", server.address()));
+    let mut ours = team!(run, "contend", 2, "p", [url, register, "tasks=4", "keys=1", "pause=5"]).await;
+    let mut theirs = team!(run, "foreign", 2, "f", [address, "tasks=2", "keys=1"]).await;
+    ours.go().await;
+    theirs.go().await;
+    sleep(for_seconds(1)).await;
+    let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
+    run.settle(&server, SOON).await;
+    judged(&run);
+    println!("{rounds:?} rounds, ours and theirs");
+    assert!(rounds.iter().all(|rounds| rounds.iter().sum::<u64>() > 0), "{rounds:?}");
+}
+
+#[tokio::test]
+async fn fault_43_holder_without_ttl_is_waited_for_without_a_busy_loop() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-43-no-ttl"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let recorder = run.recorder("foreign");
+    let foreign = ForeignClient::connect(&server.address(), &recorder, "t0", Manners::Good).await;
+    let mut foreign = foreign.expect("connects");
+    let token = foreign.acquire("k", None, Duration::ZERO).await.expect("is answered").expect("the key is free");
+    let (calls, start) = (server.script_calls().await, Instant::now());
+    let waits = tokio::spawn(async move { client.acquire("k", TTL, |request| request.wait(LONG)).await });
+    sleep(2 * TTL).await;
+    let rate = (server.script_calls().await - calls) as f64 / start.elapsed().as_secs_f64();
+    println!("{rate:.1} calls a second by one waiter");
+    assert!(rate <= 20.0, "{rate} calls a second");
+    assert!(!waits.is_finished());
+    let since = now();
+    assert!(foreign.release("k", &token).await.expect("is answered"));
+    let held = waits.await.expect("no panic").expect("it is free");
+    figure(43, "released by a foreign holder to next grant", span(since, now()));
+    assert!(span(since, now()) < ms(250) + HANDOFF);
+    held.release().await.expect("held");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// Redisson keeps a hash at the key of its lock, with a field for each thread that holds it.
+#[tokio::test]
+async fn fault_43_redisson_lock_is_told_apart_and_kept_out() {
+    const REDISSON: &str = "
+if ((redis.call('exists', KEYS[1]) == 0) or (redis.call('hexists', KEYS[1], ARGV[2]) == 1)) then
+redis.call('hincrby', KEYS[1], ARGV[2], 1); redis.call('pexpire', KEYS[1], ARGV[1]); return nil; end;
+return redis.call('pttl', KEYS[1]);";
+    let (server, run) = (RedisServer::start().await, Run::new("fault-43-redisson"));
+    let (_manager, client) = client(&run, &server.url(), "p0").await;
+    let theirs = ["EVAL", REDISSON, "1", "k", "30000", "8743c9c0-0795-4907-87fd-6c719a6b4586:1"];
+    assert!(server.call(&theirs).await.is_nil(), "they have it");
+    let asked = Instant::now();
+    let error = client.acquire("k", TTL, |request| request.wait(LONG)).await.expect_err("another kind of lock");
+    assert_eq!(error.kind(), ErrorKind::WrongType);
+    assert!(asked.elapsed() < SLACK, "at once: {:?}", asked.elapsed());
+    let kept = server.call(&["HGET", "k", theirs[5]]).await.text();
+    assert_eq!(kept.as_deref(), Some("1"), "their lock was left alone");
+    server.call(&["DEL", "k"]).await;
+
+    let mut held = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+    assert!(matches!(server.call(&theirs).await, Reply::Error(error) if error.contains("WRONGTYPE")), "and so is ours");
+    assert!(held.check());
+    held.release().await.expect("held");
+    eventually(SOON, "nothing is left", async || server.keys("k").await.is_empty()).await;
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+const INSTALLED_WITHIN: Duration = Duration::from_secs(40);
