@@ -12,6 +12,7 @@ mod network;
 mod processes;
 mod refusals;
 mod server;
+mod soak;
 
 pub(crate) use std::time::{Duration, Instant};
 
