@@ -114,7 +114,7 @@ async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
     figure(23, "time to error, limit 1 s", asked.elapsed());
     assert!(asked.elapsed() < TTL + SLACK, "{:?}", asked.elapsed());
     let plugged = Instant::now();
-    assert!(namespace.plug());
+    namespace.plug();
     eventually(SOON, "it works again", async || holder.tell("try other 1000").await.starts_with("held ")).await;
     figure(23, "cable put in to grant", plugged.elapsed());
     run.broken_since(since);

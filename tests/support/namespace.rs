@@ -35,7 +35,7 @@ impl Namespace {
             && ip(&["address", "add", &format!("{}/30", this.address), "dev", &this.cable])
             && ip(&["-n", &this.name, "address", "add", &format!("{net}.2/30"), "dev", &inside])
             && ip(&["-n", &this.name, "link", "set", &inside, "up"])
-            && this.plug();
+            && ip(&["link", "set", &this.cable, "up"]);
         made.then_some(this)
     }
 
@@ -60,8 +60,11 @@ impl Namespace {
     }
 
     /// Puts the cable in.
-    pub fn plug(&self) -> bool {
-        ip(&["link", "set", &self.cable, "up"])
+    ///
+    /// # Panics
+    /// When the system refuses.
+    pub fn plug(&self) {
+        assert!(ip(&["link", "set", &self.cable, "up"]));
     }
 }
 
