@@ -17,6 +17,7 @@ use tower_service::Service;
 use crate::{
     admission::Place,
     layer::Shared,
+    metrics,
     mode::{Mode, UntilResponse},
     protocol::{OutOfTime, Protocol, Refusal},
 };
@@ -155,6 +156,7 @@ where
                             if let Some(shared) = &asked.lets_through {
                                 shared.count_let_through();
                             }
+                            metrics::let_through(name);
                             let (mut service, mut request) = call.take().expect("a lease is acquired once");
                             tell_waited(protocol, &mut request, deadline.as_deref());
                             let work = service.call(request);
@@ -174,6 +176,7 @@ where
                 StateProj::Refusing { refusal } => {
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
+                    metrics::refused(name, &refusal);
                     // What the protocol logs about it names the layer.
                     let span = tracing::error_span!("lock.refuse", lock = name);
                     return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));

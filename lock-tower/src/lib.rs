@@ -196,10 +196,19 @@
 //!
 //! # What it shows
 //!
-//! Metrics (lock-core's feature `metrics`), the span `lock.acquire` and the layer's own log lines have the
-//! [`name`](LockLayer::name) of the layer in their field `lock`. A request that is refused gets one line: an error where
-//! the service has to be repaired, a warning where the backend or the limits are at fault, and a debug line where the
-//! key was merely busy or unusable. [`let_through`](LockLayer::let_through) counts requests without a lock.
+//! The span `lock.acquire` and the layer's own log lines have the [`name`](LockLayer::name) of the layer in their field
+//! `lock`. A request that is refused gets one line: an error where the service has to be repaired, a warning where the
+//! backend or the limits are at fault, and a debug line where the key was merely busy or unusable.
+//! [`let_through`](LockLayer::let_through) counts requests without a lock.
+//!
+//! With the feature `metrics` there are counters for the [`metrics`](https://docs.rs/metrics) facade, beside those of
+//! lock-core, which say how long requests waited and leases were held. Their label `lock` is the name of the layer, too,
+//! and never a key:
+//!
+//! | name | kind | meaning |
+//! | --- | --- | --- |
+//! | `lock_layer_refusals_total` | counter, also label `reason` | requests that the lock refused or broke off: `key`, `not_acquired` (`lock_acquires_total` tells why), `overloaded`, `out_of_time`, `lost`, `misconfigured` |
+//! | `lock_layer_let_through_total` | counter | requests that went through without a lock, as the backend did not answer |
 //!
 //! # When not to use it
 //!
@@ -215,6 +224,7 @@
 //! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the keys `header`, `method_and_path` and `extension` |
 //! | `axum` | the key `path_param`, and the extractor `Held` for handlers; brings `http` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http` |
+//! | `metrics` | counters through the `metrics` facade, see [above](#what-it-shows); brings that of lock-core |
 //!
 //! [tower]: https://docs.rs/tower
 
@@ -232,6 +242,7 @@ mod held;
 mod http;
 pub mod key;
 mod layer;
+mod metrics;
 mod misconfigured;
 mod mode;
 mod protocol;

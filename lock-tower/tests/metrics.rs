@@ -1,12 +1,18 @@
 //! What the `metrics` facade gets to see of a layer.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::collections::BTreeMap;
+mod support;
+
+use std::{collections::BTreeMap, time::Duration};
 
 use http::{Request, Response};
-use lock_core::LockManager;
-use lock_tower::{BoxError, LockLayer};
+use lock_core::{ErrorKind, LockManager};
+use lock_tower::{
+    BoxError, LockLayer, OnBackendError,
+    key::{fixed, header},
+};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
+use support::{Failing, poll_once};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[test]
@@ -25,6 +31,7 @@ fn metrics_have_the_name_of_the_layer_and_never_the_key() {
             sell.clone().oneshot(post("/goods/2")).await.unwrap();
             let _guard = manager.lock("/goods/3").label("by hand").await.unwrap();
             sell.oneshot(post("/goods/3")).await.unwrap();
+            refuse(&manager).await;
             LockLayer::http(manager, key).layer(shop).oneshot(post("/goods/4")).await.unwrap();
         });
     });
@@ -45,5 +52,42 @@ fn metrics_have_the_name_of_the_layer_and_never_the_key() {
     assert_eq!(count("lock_wait_seconds{lock=sell}"), 3);
     assert_eq!(count("lock_hold_seconds{lock=sell}"), 2);
     assert_eq!(count("lock_acquires_total{lock=,outcome=acquired}"), 1, "a layer without a name");
+    for reason in ["key", "not_acquired", "overloaded", "out_of_time", "lost", "misconfigured"] {
+        assert_eq!(count(&format!("lock_layer_refusals_total{{lock={reason},reason={reason}}}")), 1);
+    }
+    assert_eq!(count("lock_layer_refusals_total{lock=sell,reason=not_acquired}"), 1);
+    assert_eq!(count("lock_layer_let_through_total{lock=open}"), 1);
     assert!(!format!("{counted:?}").contains("goods"), "a key in a label: {counted:#?}");
+}
+
+/// A layer for each reason to refuse, named after it, and one that lets through.
+async fn refuse(manager: &LockManager) {
+    let shop = service_fn(async |_: Request<()>| Ok::<_, BoxError>(Response::new(String::new())));
+    let goods = || Request::post("/goods/3").header("grpc-timeout", "100m").body(()).unwrap();
+    let layer = |name| LockLayer::http(manager.clone(), fixed("/goods/3")).name(name).try_only();
+
+    layer("not_acquired").layer(shop).oneshot(goods()).await.unwrap();
+    layer("misconfigured").ttl(Duration::ZERO).layer(shop).oneshot(goods()).await.unwrap();
+    let keyless = LockLayer::http(manager.clone(), header("x-goods")).name("key");
+    keyless.layer(shop).oneshot(goods()).await.unwrap();
+
+    let crowded = layer("overloaded").wait(Duration::from_secs(9)).max_waiters(1).layer(shop);
+    let mut first = Box::pin(crowded.clone().oneshot(goods()));
+    assert!(poll_once(&mut first).is_pending());
+    crowded.oneshot(goods()).await.unwrap();
+    drop(first);
+
+    let grpc = LockLayer::grpc(manager.clone(), fixed("/goods/3")).name("out_of_time");
+    grpc.layer(shop).oneshot(goods()).await.unwrap();
+
+    let loses = service_fn(|_: Request<()>| async {
+        manager.force_release("/goods/5").await?;
+        tokio::task::yield_now().await;
+        Ok::<_, BoxError>(Response::new(String::new()))
+    });
+    LockLayer::http(manager.clone(), fixed("/goods/5")).name("lost").layer(loses).oneshot(goods()).await.unwrap();
+
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend)).build().unwrap();
+    let open = LockLayer::http(down, fixed("/goods/3")).name("open").on_backend_error(OnBackendError::LetThrough);
+    open.layer(shop).oneshot(goods()).await.unwrap();
 }

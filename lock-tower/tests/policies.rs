@@ -8,15 +8,14 @@ use std::time::Duration;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use lock_core::{
-    ErrorKind, Lease, LockManager, LossReason, OnLost,
-    backend::{Answer, Backend, BackendError, Operation, Reply},
-};
+use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
 use lock_tower::{
     BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal,
     key::{Fixed, fixed},
 };
-use support::{Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
+use support::{
+    Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
+};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -321,19 +320,4 @@ async fn limits_and_counts_are_those_of_all_clones_whatever_their_mode() {
     let open = LockLayer::new(down, fixed("key")).on_backend_error(OnBackendError::LetThrough);
     soon(open.clone().detached().layer(works(&Floor::default())).oneshot(1)).await.unwrap();
     assert_eq!(open.let_through(), 1);
-}
-
-/// A backend that fails.
-#[derive(Debug)]
-struct Failing(ErrorKind);
-
-impl Backend for Failing {
-    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
-        let error = BackendError::new(self.0, "down");
-        Box::pin(async { Err(error) })
-    }
-
-    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
-        Box::pin(async { Ok(Vec::new()) })
-    }
 }

@@ -16,7 +16,10 @@ use std::{
     time::Duration,
 };
 
-use lock_core::LockManager;
+use lock_core::{
+    ErrorKind, LockManager,
+    backend::{Answer, Backend, BackendError, Operation, Reply},
+};
 use lock_tower::BoxError;
 use tower::{Service, service_fn};
 
@@ -262,4 +265,19 @@ pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
 /// Returns the error of a lock inside a boxed one.
 pub(crate) fn lock_error(error: &BoxError) -> &lock_core::Error {
     error.downcast_ref().unwrap_or_else(|| panic!("no error of the lock: {error}"))
+}
+
+/// A backend that fails in one way.
+#[derive(Debug)]
+pub(crate) struct Failing(pub(crate) ErrorKind);
+
+impl Backend for Failing {
+    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+        let error = BackendError::new(self.0, "down");
+        Box::pin(async { Err(error) })
+    }
+
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
 }

@@ -1,0 +1,30 @@
+//! What the layer counts beside lock-core, through the `metrics` facade (feature `metrics`; without it all of this is
+//! nothing). The crate's documentation has the table.
+
+use crate::protocol::Refusal;
+
+/// A request that the lock refused or broke off.
+#[cfg(feature = "metrics")]
+pub(crate) fn refused(lock: &'static str, refusal: &Refusal) {
+    let reason = match refusal {
+        Refusal::Key(_) => "key",
+        Refusal::Misconfigured(_) => "misconfigured",
+        Refusal::NotAcquired { .. } => "not_acquired",
+        Refusal::Overloaded(_) => "overloaded",
+        Refusal::OutOfTime(_) => "out_of_time",
+        Refusal::Lost(_) => "lost",
+    };
+    metrics::counter!("lock_layer_refusals_total", "lock" => lock, "reason" => reason).increment(1);
+}
+
+/// A request that goes through without its lock, as the backend did not answer.
+#[cfg(feature = "metrics")]
+pub(crate) fn let_through(lock: &'static str) {
+    metrics::counter!("lock_layer_let_through_total", "lock" => lock).increment(1);
+}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn refused(_lock: &'static str, _refusal: &Refusal) {}
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn let_through(_lock: &'static str) {}
