@@ -5,7 +5,8 @@
 //! cargo run --example axum_handlers -- redis://127.0.0.1:6379
 //! ```
 //!
-//! It listens on port 3000, or on another one: `PORT=3001 cargo run …`.
+//! It listens on port 3000, or on another one: `PORT=3001 cargo run …`; with `PORT=0` on one that is free, and it says
+//! which.
 //!
 //! Two buyers of one good: the second is served when the first is done. Then two goods, at the same time:
 //!

@@ -26,7 +26,7 @@ pub(crate) struct App {
 impl App {
     /// The routes. Only the payment has the layer: a `route_layer` is for the routes that stand above it.
     pub(crate) fn service(self) -> Router {
-        let clicks = LockLayer::http(self.manager.clone(), order_of).ttl(TTL).wait(Duration::ZERO);
+        let clicks = LockLayer::http(self.manager.clone(), order_of).name("payment").ttl(TTL).try_only();
         Router::new()
             .route("/orders/{order}/pay", post(pay))
             .route_layer(clicks)

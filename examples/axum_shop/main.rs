@@ -7,8 +7,9 @@
 //! DATABASE_URL=postgres://shop:secret@127.0.0.1/shop cargo run --example axum_shop -- redis://127.0.0.1:6379
 //! ```
 //!
-//! Without `DATABASE_URL` it is SQLite in memory. `PORT` is another port than 3000, so that a second instance can
-//! run beside the first. There are four goods, ten of each:
+//! Without `DATABASE_URL` it is SQLite in memory. It listens on port 3000, or on another one, so that a second instance
+//! can run beside the first: `PORT=3001 cargo run …`; with `PORT=0` on one that is free, and it says which. There are
+//! four goods, ten of each:
 //!
 //! ```text
 //! curl localhost:3000/goods
@@ -33,7 +34,8 @@
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
 //! ```
 //!
-//! What was sold and refused, and what lock-core counts, for Prometheus:
+//! What was sold and refused, and what the locks count, for Prometheus. Locks go by the template of the attribute
+//! (`goods:<good>`), by the name of the layer (`payment`), or by the label of the request, and never by their keys:
 //!
 //! ```text
 //! curl localhost:3000/metrics
@@ -46,12 +48,14 @@
 //! Lock, begin, read, write, commit, release: in this order. The other way round, *begin, lock, read, write, release,
 //! commit*, is wrong: between release and commit the next holder reads what was there before, and a database that
 //! gives a transaction one view of the data shows it an old one even when it has waited. `shop.rs` keeps to that order
-//! by not taking a transaction from outside, and `tests.rs` shows on MariaDB what happens otherwise.
+//! by not taking a transaction from outside, and `tests/databases.rs` shows on MariaDB and PostgreSQL
+//! what happens otherwise.
 //!
 //! Each row also has a version that is compared as it is written. Under the lock it never differs. It is for the day
 //! when something writes without the lock, such as a script or an old service.
 
 mod app;
+mod metrics;
 mod shop;
 #[cfg(test)]
 mod tests;
@@ -60,8 +64,8 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use lock_core::LockManager;
-use metrics_exporter_prometheus::PrometheusBuilder;
 use tokio::net::TcpListener;
+use tokio::time::sleep;
 use tracing::info;
 
 use self::app::App;
@@ -70,8 +74,16 @@ use self::shop::Shop;
 #[tokio::main]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
-    // What the shop counts and what lock-core counts (its feature `metrics`) go through the same facade to one recorder.
-    let metrics = PrometheusBuilder::new().install_recorder().context("cannot count anything")?;
+    // What the shop counts, and lock-core and lock-tower (their feature `metrics`), goes through one facade to one recorder.
+    let metrics = metrics::builder()?.install_recorder().context("cannot count anything")?;
+    let swept = metrics.clone();
+    // Or what is counted would pile up where nobody asks for it.
+    tokio::spawn(async move {
+        loop {
+            sleep(Duration::from_secs(5)).await;
+            swept.run_upkeep();
+        }
+    });
 
     let locks = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
     let manager = LockManager::connect(&locks).await?;
@@ -81,7 +93,8 @@ async fn main() -> Result<()> {
     manager.lock("shop:layout").run(async |_| shop.lay_out().await).await??;
 
     let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse()).context("PORT is not a port")?;
-    let listener = TcpListener::bind(("127.0.0.1", port)).await.with_context(|| format!("port {port} is taken"))?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.with_context(|| format!("port {port} is taken, try `PORT=3001 cargo run …`"))?;
     println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
     let service = App { manager: manager.clone(), shop: shop.clone(), metrics }.service();
     axum::serve(listener, service).with_graceful_shutdown(ctrl_c()).await?;
