@@ -1,4 +1,4 @@
-//! Methods of `#[async_trait]` impls, which arrive as a `fn` that returns a boxed future. bad-input 46, 60
+//! Methods of `#[async_trait]` impls, which arrive as a `fn` that returns a boxed future.
 
 use std::{
     future::Future,
@@ -135,7 +135,7 @@ fn shop() -> Shop {
 }
 
 #[tokio::test]
-async fn methods_of_async_trait_impls_are_locked() -> Result<(), Error> {
+async fn bad_input_46_and_60_methods_of_async_trait_impls_are_locked() -> Result<(), Error> {
     let mut shop = shop();
     let locks = shop.locks.clone();
     assert_eq!(shop.by_reference(4).await?, "t:4 1");
@@ -194,7 +194,7 @@ mod written_by_hand {
     }
 
     #[tokio::test]
-    async fn boxed_block_is_locked_as_an_async_fn_is() -> Result<(), Error> {
+    async fn bad_input_46_boxed_block_is_locked_as_an_async_fn_is() -> Result<(), Error> {
         let manager = LockManager::in_memory();
         assert_eq!(manager.scope(descend(1, 3)).await?, 4);
         let _guard = manager.lock("tree:1:0").await?;

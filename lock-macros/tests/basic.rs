@@ -149,7 +149,6 @@ mod key {
             .await
     }
 
-    // bad-input 59
     #[distributed_lock(key = "<order.id>:<name>", lease = l)]
     async fn moves(order: Order, name: String) -> Result<String, Error> {
         let moved = tokio::task::spawn(async move { (order, name) }).await.expect("no panic");
@@ -157,7 +156,7 @@ mod key {
     }
 
     #[tokio::test]
-    async fn key_is_made_before_the_body_moves_its_arguments() -> Result<(), Error> {
+    async fn bad_input_59_key_is_made_before_the_body_moves_its_arguments() -> Result<(), Error> {
         let order = Order { id: 5, lines: vec![] };
         assert_eq!(LockManager::in_memory().scope(moves(order, "n".into())).await?, "5:n 5 n");
         Ok(())
@@ -170,7 +169,7 @@ mod key {
     }
 
     #[tokio::test]
-    async fn key_keeps_the_value_that_came_in() -> Result<(), Error> {
+    async fn bad_input_59_key_keeps_the_value_that_came_in() -> Result<(), Error> {
         assert_eq!(LockManager::in_memory().scope(changes(1)).await?, ("1".into(), 2));
         Ok(())
     }
@@ -324,7 +323,6 @@ mod options {
     }
 }
 
-// bad-input 58
 mod names {
     use super::*;
 
@@ -345,7 +343,7 @@ mod names {
     }
 
     #[tokio::test]
-    async fn arguments_may_have_the_names_that_the_expansion_uses() -> Result<(), Error> {
+    async fn bad_input_58_arguments_may_have_the_names_that_the_expansion_uses() -> Result<(), Error> {
         let text = LockManager::in_memory().scope(internal_names(1, 2, 3, 4, 5, 6, 7, 8)).await?;
         assert_eq!(text, "1:2:3:5:6:8 36");
         Ok(())

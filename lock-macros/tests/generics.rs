@@ -1,4 +1,4 @@
-//! Signatures of every kind, and what the future of a locked function is. bad-input 47, 55, 56, 65
+//! Signatures of every kind, and what the future of a locked function is.
 
 use std::{
     fmt::{Debug, Display},
@@ -71,7 +71,7 @@ mod signatures {
     }
 
     #[tokio::test]
-    async fn arguments_and_results_may_have_any_type() -> Result<(), Error> {
+    async fn bad_input_55_and_56_arguments_and_results_may_have_any_type() -> Result<(), Error> {
         LockManager::in_memory()
             .scope(async {
                 assert_eq!(generic("a", 1_u8).await?, ("a a".into(), 1));
@@ -162,7 +162,7 @@ mod qualifiers {
 
     /// Compiles only if the pointer is to an `unsafe fn`.
     #[test]
-    fn unsafe_stays_unsafe() {
+    fn bad_input_47_unsafe_stays_unsafe() {
         fn pointer<F: Future>(_: unsafe fn(u8) -> F) {}
         pointer(is_unsafe);
     }
@@ -190,7 +190,7 @@ mod future {
     }
 
     #[tokio::test]
-    async fn future_is_send_when_the_body_is() -> Result<(), Error> {
+    async fn bad_input_65_future_is_send_when_the_body_is() -> Result<(), Error> {
         let manager = LockManager::in_memory();
         let task = tokio::spawn(manager.scope(async {
             let shop = Shop { tenant: "t".into(), sold: Mutex::new(0) };
@@ -218,7 +218,7 @@ mod future {
     }
 
     #[tokio::test]
-    async fn future_that_is_not_send_runs_where_that_is_allowed() -> Result<(), Error> {
+    async fn bad_input_65_future_that_is_not_send_runs_where_that_is_allowed() -> Result<(), Error> {
         assert_eq!(LockManager::in_memory().scope(is_not_send(Rc::new(1))).await?, 1);
         Ok(())
     }

@@ -1,4 +1,4 @@
-//! Methods: every form of `self`, traits, and the manager in a field. bad-input 57
+//! Methods: every form of `self`, traits, and the manager in a field.
 
 use std::{
     pin::Pin,
@@ -68,7 +68,7 @@ mod every_self {
     }
 
     #[tokio::test]
-    async fn methods_of_every_form_are_locked() -> Result<(), Error> {
+    async fn bad_input_57_methods_of_every_form_are_locked() -> Result<(), Error> {
         assert_eq!(shop().by_reference(4).await?, "t1:4 1");
         assert_eq!(shop().by_mutable_reference(2).await?, "t1:1 3");
         assert_eq!(shop().by_value().await?.1.sold, 1);

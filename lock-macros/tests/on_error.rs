@@ -1,5 +1,4 @@
 //! Every way out of a locked function gives the lock back, and every failure arrives as the function's error.
-//! bad-input 62, 64
 
 use std::{
     panic::AssertUnwindSafe,
@@ -78,7 +77,7 @@ mod ways_out {
     }
 
     #[tokio::test]
-    async fn lock_is_given_back_on_every_way_out() {
+    async fn bad_input_64_lock_is_given_back_on_every_way_out() {
         let manager = LockManager::in_memory();
         for (way, expected) in [
             (Way::Value, Ok(0)),
@@ -99,7 +98,7 @@ mod ways_out {
     }
 
     #[tokio::test]
-    async fn panic_in_the_body_goes_on_to_the_caller_and_gives_the_lock_back() {
+    async fn bad_input_64_panic_in_the_body_goes_on_to_the_caller_and_gives_the_lock_back() {
         let manager = LockManager::in_memory();
         let scoped = manager.clone();
         let task =
@@ -109,7 +108,7 @@ mod ways_out {
     }
 
     #[tokio::test]
-    async fn future_dropped_inside_the_body_gives_the_lock_back() {
+    async fn bad_input_64_future_dropped_inside_the_body_gives_the_lock_back() {
         let manager = LockManager::in_memory();
         let mut out = 0;
         {
@@ -246,7 +245,7 @@ mod recursion {
     }
 
     #[tokio::test]
-    async fn function_that_asks_again_for_its_own_key_is_told_at_once() {
+    async fn bad_input_62_function_that_asks_again_for_its_own_key_is_told_at_once() {
         let manager = LockManager::in_memory();
         type Call = Pin<Box<dyn Future<Output = Result<u8, Failure>>>>;
         let [one, list, collection]: [Call; 3] =

@@ -1,4 +1,4 @@
-//! `on_busy`, `on_lost` and `at_least`, with every return type that they make possible. bad-input 53, 55
+//! `on_busy`, `on_lost` and `at_least`, with every return type that they make possible. bad_input_53, bad_input_55
 
 use std::{
     future::{Future, poll_fn},
@@ -187,7 +187,7 @@ mod call {
         Err(error.kind().to_string())
     }
 
-    // bad-input 55
+    // bad_input_55
     #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(shown), on_lost = ignore)]
     async fn opaque(id: u64) -> impl std::fmt::Display {
         id.to_string()

@@ -1,4 +1,4 @@
-//! Beside other attributes, above and below them, and with macros in the body. bad-input 60
+//! Beside other attributes, above and below them, and with macros in the body.
 
 use std::sync::{
     Arc,
@@ -65,7 +65,7 @@ mod with_instrument {
     }
 
     #[tokio::test]
-    async fn instrumented_functions_are_locked_in_both_orders() -> Result<(), Error> {
+    async fn bad_input_60_instrumented_functions_are_locked_in_both_orders() -> Result<(), Error> {
         let spans = Spans::default();
         let _default = tracing::subscriber::set_default(spans.clone());
         let manager = LockManager::in_memory();
@@ -82,7 +82,7 @@ mod with_tokio {
 
     #[distributed_lock(key = "test", manager = LockManager::in_memory(), lease = l)]
     #[tokio::test]
-    async fn test_below_the_attribute_runs_under_the_lock() -> Result<(), Error> {
+    async fn bad_input_60_test_below_the_attribute_runs_under_the_lock() -> Result<(), Error> {
         assert!(l.is_held());
         Ok(())
     }
@@ -142,7 +142,7 @@ mod with_built_in_attributes {
     async fn kept(id: NoSuchType) -> Result<(), Error> {}
 
     #[tokio::test]
-    async fn attributes_keep_their_meaning() -> Result<(), Error> {
+    async fn bad_input_60_attributes_keep_their_meaning() -> Result<(), Error> {
         assert_eq!(LockManager::in_memory().scope(kept(1)).await?, "k:1");
         assert_eq!(LockManager::in_memory().scope(partly(1)).await?, 1);
         Ok(())

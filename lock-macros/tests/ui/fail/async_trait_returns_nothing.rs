@@ -1,4 +1,4 @@
-// bad-input 46, 53
+// bad_input_46, bad_input_53
 use lock_core::distributed_lock;
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-// bad-input 50
+// bad_input_50
 use lock_core::{Error, distributed_lock};
 
 #[async_trait::async_trait]

@@ -1,4 +1,4 @@
-// bad-input 61
+// bad_input_61
 use lock_core::{Error, distributed_lock};
 
 #[async_trait::async_trait]

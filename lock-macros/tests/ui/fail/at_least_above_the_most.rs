@@ -1,4 +1,4 @@
-// bad-input 49
+// bad_input_49
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>", at_least = "1000000h")]

@@ -1,4 +1,4 @@
-// bad-input 46
+// bad_input_46
 use std::pin::Pin;
 
 use lock_core::{Error, distributed_lock};

@@ -1,4 +1,4 @@
-// bad-input 55
+// bad_input_55
 use lock_core::{Error, distributed_lock};
 
 fn refused(_: Error) -> u64 {

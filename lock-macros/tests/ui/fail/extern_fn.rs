@@ -1,4 +1,4 @@
-// bad-input 47
+// bad_input_47
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>")]

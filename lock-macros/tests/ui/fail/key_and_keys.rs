@@ -1,4 +1,4 @@
-// bad-input 45
+// bad_input_45
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>", keys = ["a", "b"])]

@@ -1,4 +1,4 @@
-// bad-input 59
+// bad_input_59
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(keys = ids)]

@@ -1,4 +1,4 @@
-// bad-input 52
+// bad_input_52
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(keys = ["goods:<id>", ""])]

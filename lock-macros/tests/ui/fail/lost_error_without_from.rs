@@ -1,4 +1,4 @@
-// bad-input 54
+// bad_input_54
 use lock_core::{Error, distributed_lock};
 
 fn refused(error: Error) -> Result<u64, String> {

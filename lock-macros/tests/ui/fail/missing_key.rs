@@ -1,4 +1,4 @@
-// bad-input 43
+// bad_input_43
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(ttl = "3s")]

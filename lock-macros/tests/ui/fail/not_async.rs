@@ -1,4 +1,4 @@
-// bad-input 46
+// bad_input_46
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>")]

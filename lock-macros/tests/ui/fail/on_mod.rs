@@ -1,4 +1,4 @@
-// bad-input 63
+// bad_input_63
 use lock_core::distributed_lock;
 
 #[distributed_lock(key = "goods")]

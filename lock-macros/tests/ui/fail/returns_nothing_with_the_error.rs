@@ -1,4 +1,4 @@
-// bad-input 53
+// bad_input_53
 use lock_core::distributed_lock;
 
 #[distributed_lock(key = "goods:<id>", on_busy = error, on_lost = cancel)]

@@ -1,4 +1,4 @@
-// bad-input 55
+// bad_input_55
 use lock_core::distributed_lock;
 
 #[distributed_lock(key = "goods:<id>")]

@@ -1,4 +1,4 @@
-// bad-input 54
+// bad_input_54
 use lock_core::distributed_lock;
 
 #[distributed_lock(key = "goods:<id>", on_busy = skip)]

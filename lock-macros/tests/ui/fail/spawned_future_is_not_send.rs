@@ -1,4 +1,4 @@
-// bad-input 65
+// bad_input_65
 use std::rc::Rc;
 
 use lock_core::{Error, distributed_lock};

@@ -1,4 +1,4 @@
-// bad-input 48
+// bad_input_48
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>", ttl = "10")]

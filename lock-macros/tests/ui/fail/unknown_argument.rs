@@ -1,4 +1,4 @@
-// bad-input 44
+// bad_input_44
 use lock_core::{Error, distributed_lock};
 
 #[distributed_lock(key = "goods:<id>", tll = "3s")]

@@ -1,4 +1,4 @@
-// bad-input 51
+// bad_input_51
 use lock_core::{Error, distributed_lock};
 
 struct Id(u64);
