@@ -22,7 +22,8 @@ use crate::{
 ///
 /// [`LockManager::lock`](crate::LockManager::lock) begins one with the manager's defaults. Awaiting it, or
 /// [`acquire`](Self::acquire), waits for the key; [`try_acquire`](Self::try_acquire) does not;
-/// [`run`](Self::run) keeps the lease around a piece of work and drops the work when the lease is lost.
+/// [`run`](Self::run) keeps the lease around a piece of work and drops the work when the lease is lost, and
+/// [`try_run`](Self::try_run) does so where the key is free.
 ///
 /// # Examples
 ///
@@ -265,6 +266,34 @@ impl LockRequest {
         guard.protect(work(lease)).await
     }
 
+    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if the key is busy.
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), without [`ErrorKind::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let nightly = || manager.lock("nightly").try_run(async |_| "cleaned up");
+    /// assert_eq!(nightly().await?, Some("cleaned up"));
+    ///
+    /// let _elsewhere = manager.lock("nightly").await?;
+    /// assert_eq!(nightly().await?, None);
+    /// # Ok(()) }
+    /// ```
+    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Lease) -> T) -> Result<Option<T>, Error> {
+        let Some(guard) = self.try_acquire().await? else { return Ok(None) };
+        let lease = guard.lease().clone();
+        guard.protect(work(lease)).await.map(Some)
+    }
+
     /// The key and the terms, or what is wrong with them.
     pub(crate) fn check(&self) -> Result<Asked, Error> {
         let key = self.keys.clone()?;
@@ -310,6 +339,20 @@ impl LockRequest<Vec<LockKey>> {
         let guard = self.acquire().await?;
         let leases = guard.leases().clone();
         guard.protect(work(leases)).await
+    }
+
+    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if one of the keys
+    /// is busy; see [`LockRequest::try_run`].
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), without [`ErrorKind::Busy`].
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, Error> {
+        let Some(guard) = self.try_acquire().await? else { return Ok(None) };
+        let leases = guard.leases().clone();
+        guard.protect(work(leases)).await.map(Some)
     }
 
     pub(crate) fn for_key(&self, key: LockKey) -> LockRequest {

@@ -38,6 +38,29 @@ async fn bad_input_10_a_wait_of_zero_is_one_try() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn try_run_works_under_the_lease_or_does_not_begin() {
+    let manager = LockManager::in_memory();
+    let mut runs = 0;
+    let fence = manager.lock("k").try_run(async |lease| (runs += 1, lease.fencing_token()).1).await.unwrap();
+    assert!(fence.is_some());
+    assert!(!manager.is_locked("k").await.unwrap(), "released");
+
+    let held = manager.lock("k").await.unwrap();
+    let before = Instant::now();
+    assert_eq!(manager.lock("k").try_run(async |_| runs += 1).await.unwrap(), None);
+    assert_eq!(manager.lock_all(["j", "k"]).try_run(async |_| runs += 1).await.unwrap(), None);
+    assert_eq!((before.elapsed(), runs), (Duration::ZERO, 1));
+    held.release().await.unwrap();
+    sleep(ms(1)).await; // until "j" is given back, in the background
+
+    let both = manager.lock_all(["j", "k"]).try_run(async |leases| leases.is_held());
+    assert_eq!(both.await.unwrap(), Some(true));
+    let stuck = manager.lock("k").max_hold(ms(50)).try_run(async |_| std::future::pending::<()>().await);
+    assert_eq!(stuck.await.unwrap_err().kind(), ErrorKind::Lost(LossReason::MaxHold));
+    assert!(manager.lock("").try_run(async |_| runs += 1).await.is_err(), "a bad key is no busy one");
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_wait_ends_when_it_is_over_and_says_so() {
     let manager = LockManager::in_memory();
     let _held = manager.lock("k").await.unwrap();

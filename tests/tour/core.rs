@@ -103,8 +103,9 @@ async fn renewal() -> Result {
 async fn at_least() -> Result {
     let manager = LockManager::in_memory();
     let job = manager.lock("jobs:nightly").at_least(Duration::from_secs(60));
-    if let Some(guard) = job.try_acquire().await? {
-        guard.protect(sell()).await??;
+    match job.try_run(async |_| sell().await).await? {
+        Some(done) => done?,
+        None => println!("another machine does it"),
     }
 
     assert!(manager.is_locked("jobs:nightly").await?);
