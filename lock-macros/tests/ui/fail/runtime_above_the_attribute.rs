@@ -1,7 +1,7 @@
 // bad_input_46, bad_input_60
 use lock_core::{Error, distributed_lock};
 
-#[tokio::main]
+#[tokio::main(flavor = "current_thread")]
 #[distributed_lock(key = "goods")]
 async fn main() -> Result<(), Error> {
     Ok(())
