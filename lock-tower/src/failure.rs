@@ -1,6 +1,10 @@
 //! What a refusal becomes.
 
-use std::{error::Error, fmt::Write as _, sync::Arc};
+use std::{
+    error::Error,
+    fmt::{self, Write as _},
+    sync::Arc,
+};
 
 use bytes::Bytes;
 use http::{HeaderValue, Response, StatusCode, header};
@@ -50,6 +54,12 @@ impl<A> Clone for Answer<A> {
 impl<A> Default for Answer<A> {
     fn default() -> Self {
         Self(None)
+    }
+}
+
+impl<A> fmt::Debug for Answer<A> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.0.is_some() { "replaced" } else { "as it is" })
     }
 }
 

@@ -1,22 +1,21 @@
-use std::{fmt, time::Duration};
+use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
-use lock_core::Lease;
 use tonic::{Code, Status};
 
 use crate::{
     BoxError,
-    body::ResponseBody,
     failure::{Answer, Verdict},
+    messages::of_messages,
     mode::Hold,
-    protocol::{Protocol, Refusal},
+    protocol::{HoldsBodies, Protocol, Refusal},
 };
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
 ///
 /// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
-/// client's side. The [`Lease`] is in the extensions of the request: `request.extensions().get::<Lease>()` in a
+/// client's side. The [`Lease`](lock_core::Lease) is in the extensions of the request: `request.extensions().get::<Lease>()` in a
 /// method of the service.
 ///
 /// | code | when |
@@ -58,7 +57,7 @@ use crate::{
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
 /// # let _ = (server, charge);
 /// ```
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Grpc {
     answer: Answer<Status>,
 }
@@ -93,22 +92,7 @@ impl Grpc {
 }
 
 impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Grpc {
-    const HOLDS_BODIES: bool = true;
-
-    type Response = Response<ResponseBody<ResBody>>;
-    type Error = Err;
-
-    fn attach(&self, request: &mut Request<ReqBody>, lease: &Lease) {
-        request.extensions_mut().insert(lease.clone());
-    }
-
-    fn done(&self, response: Response<ResBody>) -> Self::Response {
-        response.map(ResponseBody::service)
-    }
-
-    fn fail(&self, error: Err) -> Err {
-        error
-    }
+    of_messages!();
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
         let status = Status::new(code(refusal.verdict()), refusal.detail());
@@ -133,11 +117,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     }
 }
 
-impl fmt::Debug for Grpc {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Grpc").finish_non_exhaustive()
-    }
-}
+impl HoldsBodies for Grpc {}
 
 fn code(verdict: Verdict) -> Code {
     match verdict {

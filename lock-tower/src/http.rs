@@ -1,20 +1,19 @@
-use std::{fmt, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use http::{Method, Request, Response};
 use http_body::Body;
-use lock_core::Lease;
 
 use crate::{
-    body::ResponseBody,
     failure::Answer,
+    messages::of_messages,
     mode::Hold,
-    protocol::{Protocol, Refusal},
+    protocol::{HoldsBodies, Protocol, Refusal},
 };
 
 /// HTTP requests: a refusal is a response, and the service's errors stay what they are.
 ///
-/// The [`Lease`] is in the extensions of the request that the service sees: `request.extensions().get::<Lease>()`,
+/// The [`Lease`](lock_core::Lease) is in the extensions of the request that the service sees: `request.extensions().get::<Lease>()`,
 /// in axum `Extension(lease): Extension<Lease>`. Of several layers, it is that of the innermost.
 ///
 /// | status | when |
@@ -36,7 +35,7 @@ use crate::{
 /// The lease is released when the head of the response is there, before the client sees it. A body that the
 /// service streams after that is **not** under the lock, unless
 /// [`until_body_end`](crate::LockLayer::until_body_end) is set.
-#[derive(Clone, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct Http {
     methods: Methods,
     answer: Answer<Response<Bytes>>,
@@ -97,22 +96,7 @@ impl Http {
 }
 
 impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, Err> for Http {
-    const HOLDS_BODIES: bool = true;
-
-    type Response = Response<ResponseBody<ResBody>>;
-    type Error = Err;
-
-    fn attach(&self, request: &mut Request<ReqBody>, lease: &Lease) {
-        request.extensions_mut().insert(lease.clone());
-    }
-
-    fn done(&self, response: Response<ResBody>) -> Self::Response {
-        response.map(ResponseBody::service)
-    }
-
-    fn fail(&self, error: Err) -> Err {
-        error
-    }
+    of_messages!();
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
         let problem = refusal.to_problem();
@@ -135,8 +119,4 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     }
 }
 
-impl fmt::Debug for Http {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Http").field("methods", &self.methods).finish_non_exhaustive()
-    }
-}
+impl HoldsBodies for Http {}

@@ -16,7 +16,7 @@ use crate::{
     admission::{Admission, Limits, Overloaded, Place},
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
-    protocol::Plain,
+    protocol::{HoldsBodies, Plain},
     service::LockService,
 };
 
@@ -223,10 +223,13 @@ impl<K, P> LockLayer<K, P> {
     ///
     /// What the body asks for while it is read is not recognised as `WouldDeadlock`.
     ///
-    /// Only protocols can do it that know bodies: `Http`, `Grpc`, or one of your own; with another it does not compile.
-    /// The futures of the service have to be `Send + 'static`.
+    /// Only protocols can do it that know bodies: `Http`, `Grpc`, or one of your own that [`HoldsBodies`]. The futures of
+    /// the service have to be `Send + 'static`.
     #[must_use]
-    pub fn until_body_end(self) -> LockLayer<K, P, UntilBodyEnd> {
+    pub fn until_body_end(self) -> LockLayer<K, P, UntilBodyEnd>
+    where
+        P: HoldsBodies,
+    {
         self.into_mode()
     }
 

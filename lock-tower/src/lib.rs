@@ -242,6 +242,8 @@ mod held;
 mod http;
 pub mod key;
 mod layer;
+#[cfg(feature = "http")]
+mod messages;
 mod metrics;
 mod misconfigured;
 mod mode;
@@ -259,7 +261,7 @@ pub use crate::{
     layer::{LockLayer, OnBackendError},
     misconfigured::Misconfigured,
     mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
-    protocol::{OutOfTime, Plain, Protocol, Refusal},
+    protocol::{HoldsBodies, OutOfTime, Plain, Protocol, Refusal},
     service::LockService,
 };
 #[cfg(feature = "http")]

@@ -38,9 +38,6 @@ pub(crate) mod sealed {
 
     /// What is done with an acquired lease and the work of a service.
     pub trait Mode<F: Future> {
-        /// Whether the lease is held until the body has ended.
-        const HOLDS_BODIES: bool = false;
-
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<Hold>), Error>>;
 
@@ -109,8 +106,6 @@ where
     F: Future + Send + 'static,
     F::Output: Send,
 {
-    const HOLDS_BODIES: bool = true;
-
     type Work = Held<F::Output>;
 
     fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Held<F::Output> {

@@ -65,10 +65,6 @@ use crate::{BoxError, admission::Overloaded, misconfigured::Misconfigured, mode:
     note = "`Plain` wants an error that converts into a boxed one; `Http` wants `http::Request` and `http::Response`"
 )]
 pub trait Protocol<Req, Res, Err> {
-    /// Whether [`hold`](Self::hold) keeps a lease in a body. Where it is false,
-    /// [`until_body_end`](crate::LockLayer::until_body_end) does not compile. Default: false.
-    const HOLDS_BODIES: bool = false;
-
     /// What the locked service answers.
     type Response;
     /// What the locked service fails with.
@@ -110,13 +106,22 @@ pub trait Protocol<Req, Res, Err> {
     }
 
     /// Puts the lease into the response, to be held until its body ends; called only with
-    /// [`until_body_end`](crate::LockLayer::until_body_end), and only where [`HOLDS_BODIES`](Self::HOLDS_BODIES) is true.
-    /// Default: releases it.
+    /// [`until_body_end`](crate::LockLayer::until_body_end), which asks for [`HoldsBodies`]. Default: releases it.
     fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
         drop(hold);
         response
     }
 }
+
+/// A [`Protocol`] whose [`hold`](Protocol::hold) keeps the lease until the body of a response ends: what
+/// [`until_body_end`](crate::LockLayer::until_body_end) asks for.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot hold a lease in the body of a response",
+    label = "`until_body_end` needs a protocol that can",
+    note = "use `LockLayer::http` or `LockLayer::grpc`, or write `Protocol::hold` for one of your own, and \
+            `impl HoldsBodies` for it"
+)]
+pub trait HoldsBodies {}
 
 /// Why the lock did not let a request through, or broke it off; what a [`Protocol`] makes an answer
 /// of.

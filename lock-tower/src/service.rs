@@ -79,13 +79,6 @@ where
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
-        const {
-            assert!(
-                P::HOLDS_BODIES || !M::HOLDS_BODIES,
-                "`until_body_end` needs a protocol that can hold a lease in a body: `LockLayer::http`, `LockLayer::grpc`, \
-                 or one of your own with `Protocol::hold` and `Protocol::HOLDS_BODIES`"
-            );
-        }
         let protocol = self.lock.protocol.clone();
         let name = self.lock.name_of();
         if let Err(error) = self.lock.check() {

@@ -1,0 +1,24 @@
+//! What HTTP and gRPC have in common.
+
+/// The part of a [`Protocol`](crate::Protocol) of `Request<ReqBody>`, `Response<ResBody>` and `Err` that is the same for
+/// both: the lease is in the extensions of the request, the body in one that can hold it, and errors stay what they are.
+macro_rules! of_messages {
+    () => {
+        type Response = http::Response<crate::ResponseBody<ResBody>>;
+        type Error = Err;
+
+        fn attach(&self, request: &mut http::Request<ReqBody>, lease: &lock_core::Lease) {
+            request.extensions_mut().insert(lease.clone());
+        }
+
+        fn done(&self, response: http::Response<ResBody>) -> Self::Response {
+            response.map(crate::ResponseBody::service)
+        }
+
+        fn fail(&self, error: Err) -> Err {
+            error
+        }
+    };
+}
+
+pub(crate) use of_messages;
