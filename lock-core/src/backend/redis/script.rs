@@ -8,8 +8,8 @@ use super::failure;
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Place},
     error::ErrorKind,
+    key::LockKey,
     slot::{self, FENCE_COUNTER},
-    token::TOKEN_MARK,
 };
 
 /// How many values the reply has for each item.
@@ -30,54 +30,70 @@ pub(super) fn eval(batch: &[Operation]) -> Cmd {
 }
 
 fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
-    let keys =
-        batch.iter().map(|operation| if matches!(operation, Operation::Renew(_)) { 1 } else { 2 }).sum::<usize>();
+    let queues = batch.iter().filter(|operation| !matches!(operation, Operation::Renew(_)));
     let mut call = cmd(command);
-    call.arg(script).arg(1 + keys).arg(FENCE_COUNTER);
-    let mut fences = 0;
-    let mut place = None;
+    call.arg(script).arg(1 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER);
     for operation in batch {
-        let key = match operation {
-            Operation::Acquire(acquire) => {
-                fences += acquire.block;
-                place = place.or(acquire.place.as_ref());
-                &acquire.key
-            }
-            Operation::Renew(renew) => {
-                fences += renew.block;
-                call.arg(renew.key.wire());
-                continue;
-            }
-            Operation::Release(release) => &release.key,
-            Operation::Inspect { key } | Operation::Force { key, .. } => key,
-        };
-        call.arg(key.wire()).arg(slot::queue(key.wire()));
+        call.arg(key(operation).wire());
     }
-    call.arg(TOKEN_MARK).arg(fences);
-    match place {
-        // One manager has one channel, so that every place of a batch is the same.
-        Some(Place { channel, life, window }) => call.arg(&**channel).arg(millis(*life)).arg(millis(*window)),
-        None => call.arg("").arg(0).arg(0),
-    };
+    for operation in queues {
+        call.arg(slot::queue(key(operation).wire()));
+    }
+    let (mut fences, mut place) = (0, None);
     for operation in batch {
         match operation {
             Operation::Acquire(acquire) => {
-                let from = acquire.from.map(|token| token.reveal()).unwrap_or_default();
-                call.arg("acquire").arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block).arg(from);
-                call.arg(u8::from(acquire.place.is_some()))
+                fences += acquire.block;
+                place = place.or(acquire.place.as_ref());
+            }
+            Operation::Renew(renew) => fences += renew.block,
+            _ => {}
+        }
+    }
+    // One manager has one channel, so that every place of a batch is the same.
+    let place = place.map(|Place { channel, life, window }| format!("{} {} {channel}", millis(*life), millis(*window)));
+    call.arg(batch.len()).arg(fences).arg(place.unwrap_or_default());
+    for operation in batch {
+        match operation {
+            Operation::Acquire(acquire) => {
+                let name = match (acquire.from, &acquire.place) {
+                    (Some(_), _) => "take",
+                    (None, Some(_)) => "acquire",
+                    (None, None) => "try",
+                };
+                call.arg(name).arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block);
+                if let Some(from) = acquire.from {
+                    call.arg(from.reveal());
+                }
             }
             Operation::Renew(renew) => {
                 let too_far = renew.too_far.map_or(0, millis);
-                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far)
+                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
+            }
+            Operation::Release(release) if release.after.is_zero() && !release.place => {
+                call.arg("release").arg(release.token.reveal());
             }
             Operation::Release(release) => {
-                call.arg("release").arg(release.token.reveal()).arg(millis(release.after)).arg(u8::from(release.place))
+                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(u8::from(release.place));
             }
-            Operation::Inspect { .. } => call.arg("inspect"),
-            Operation::Force { foreign, .. } => call.arg("force").arg(u8::from(*foreign)),
-        };
+            Operation::Inspect { .. } => {
+                call.arg("inspect");
+            }
+            Operation::Force { foreign, .. } => {
+                call.arg("force").arg(u8::from(*foreign));
+            }
+        }
     }
     call
+}
+
+fn key(operation: &Operation) -> &LockKey {
+    match operation {
+        Operation::Acquire(acquire) => &acquire.key,
+        Operation::Renew(renew) => &renew.key,
+        Operation::Release(release) => &release.key,
+        Operation::Inspect { key } | Operation::Force { key, .. } => key,
+    }
 }
 
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
@@ -136,4 +152,15 @@ fn misread() -> BackendError {
         ErrorKind::Backend,
         "the server's reply to the lock script is not what the script gives; check that it is a Redis server",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::token::TOKEN_MARK;
+
+    #[test]
+    fn the_script_knows_our_tokens() {
+        assert!(SOURCE.contains(&format!("local MARK = '{TOKEN_MARK}'")));
+    }
 }

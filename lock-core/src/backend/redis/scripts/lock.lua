@@ -1,22 +1,25 @@
 -- Every operation of the lock, in one source, so that a server that has forgotten its scripts has forgotten all of them.
 --
--- KEYS  1: the counter of fencing tokens; then for each item its key and, but for `renew`, the queue of that key.
--- ARGV  1: the mark that our tokens begin with; 2: how many fencing tokens the items ask for together;
---       3–5: how the caller's waiters are called: channel ('' for not at all), life of a place and call window in ms;
---       then for each item:
---         acquire  token, ttl in ms, size of the block, token to take the key from ('' for none), 1 if a place is wanted
+-- KEYS  1: the counter of fencing tokens; then the key of each item; then the queues of those keys, of all items but
+--       `renew`.
+-- ARGV  1: how many items; 2: how many fencing tokens they ask for together; 3: how the caller's waiters are called:
+--       `life window channel`, the life of a place and the call window in ms ('' where nobody may wait); then each item:
+--         acquire  token, ttl in ms, size of the block; takes a place where the key is busy
+--         try      the same without a place
+--         take     the same, from the holder whose token follows
 --         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none), ms that were found to be left
 --                  and are too many (0 for none)
---         release  token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place
+--         release  token
+--         part     token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply four values for each item: HELD first-fence size 0 | BUSY pttl foreign position | QUEUED position 0 0 |
 --       RENEWED pttl first-fence size | RELEASED 0 0 0 | GONE 0 0 0 | ERROR message 0 0; then 1 if PUBLISH was refused.
 --
--- A queue is a hash. `first` and `next` bound the tickets; `#ticket` names the token that waits with it; a token's own
--- field is its place: `ticket end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
--- The counter holds `last until`: the last fencing token given out, and the latest end of any place under this counter,
--- in ms: while that has not come, and only then, somebody may be waiting.
+-- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
+-- `token end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
+-- The counter holds `last`, the last fencing token given out, or `last until`: until that time in ms, and no longer,
+-- somebody may be waiting for a key under this counter.
 --
 -- Invariants
 -- * A key holds a token or nothing; it is written only if it is free and nobody with a live place comes first, or holds
@@ -25,18 +28,29 @@
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
 -- * The counter is written before the key, so that a key is never held without a fencing token of its own.
 -- * No clock of a caller is ever read; the server's decides only who may be passed over.
+-- Where nobody waits it is four commands for an acquire and two for a release: each costs as much as the rest together.
 
 local ERROR, HELD, BUSY, QUEUED, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5, 6
+local MARK = 'lock-core:1:' -- what our tokens begin with
+local call, pcall = redis.call, redis.pcall
 
-local got = redis.call('MGET', unpack(KEYS))
-local time = redis.call('TIME')
-local micros = time[1] * 1000000 + time[2]
-local now = math.floor(micros / 1000)
--- What does not parse counts as absent: the clock alone keeps the tokens rising.
-local last, waiting = string.match(got[1] or '', '^(%d+) (%d+)$')
-last, waiting = tonumber(last) or 0, tonumber(waiting) or 0
+local items, fences_asked = tonumber(ARGV[1]), tonumber(ARGV[2])
+local got = call('MGET', unpack(KEYS, 1, items + 1))
+local last, waiting = tonumber(got[1]), 0
+if not last then
+  last, waiting = string.match(got[1] or '', '^(%d+) (%d+)$')
+  last, waiting = tonumber(last) or 0, tonumber(waiting) or 0
+elseif not (last >= 0 and last < 2 ^ 53) then
+  last = 0 -- what is no such number counts as absent: the clock alone keeps the tokens rising
+end
+local micros, now = 0, 0
+if fences_asked > 0 or waiting > 0 then
+  local time = call('TIME')
+  micros = time[1] * 1000000 + time[2]
+  now = math.floor(micros / 1000)
+  if waiting <= now then waiting = 0 end
+end
 
-local mark = ARGV[1]
 local written = {} -- what this call has put at a key: a token, or false
 local refused = 0
 local fence, reserved = 0, -1 -- the numbers that the counter has been raised for
@@ -44,20 +58,21 @@ local leads = last > micros + 1000
 
 local function write_counter()
   -- It outlives its lead over the clock: after that, the clock alone is larger.
-  local lives = 60000 + math.max(math.ceil((last - micros) / 1000), 0)
-  -- Not tostring: it would lose digits.
-  local reply = redis.pcall('SET', KEYS[1], string.format('%.0f %.0f', last, waiting), 'PX', lives)
-  return reply.err
+  local lives = '60000'
+  if last > micros then lives = lives + math.ceil((last - micros) / 1000) end
+  local value = last
+  if waiting > 0 then value = string.format('%.0f %.0f', last, waiting) end -- not tostring: it would lose digits
+  return pcall('SET', KEYS[1], value, 'PX', lives).err
 end
 
 -- Takes a block of fencing tokens: its first, its size, or an error. The counter is raised once for the whole call,
 -- unless it runs ahead of the clock: then each item gets one.
 local function take_fences(size)
-  local together = tonumber(ARGV[2])
+  local together = fences_asked
   if leads then size, together = 1, 1 end
   if fence + size - 1 > reserved then
-    local first = math.max(last + 1, micros)
-    last = first + math.max(size, together) - 1
+    local first = last < micros and micros or last + 1
+    last = first + (size > together and size or together) - 1
     local failed = write_counter()
     if failed then return nil, nil, failed end
     fence, reserved = first, last
@@ -66,153 +81,193 @@ local function take_fences(size)
   return fence - size, size
 end
 
+-- The bounds of a queue, and the ticket that a token has there.
+local function look(queue, token)
+  local found = pcall('HMGET', queue, 'first', 'next', token)
+  return tonumber(found[1]), tonumber(found[2]), tonumber(found[3])
+end
+
 -- Gives a token a place at the end of the queue, or keeps the one that it has, uncalled. Returns its position.
 local function keep_place(queue, token)
-  local found = redis.pcall('HMGET', queue, 'first', 'next', token)
-  if found.err then return 0 end
-  local ticket = found[3] and tonumber(string.match(found[3], '^%d+'))
-  local first = tonumber(found[1])
-  local life = tonumber(ARGV[4])
-  local place = ' ' .. now + life .. ' ' .. life .. ' 0 ' .. ARGV[5] .. ' ' .. ARGV[3]
-  if now + life > waiting then
-    waiting = now + life
+  local life, window, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
+  local ends = now + tonumber(life)
+  if ends > waiting then
+    -- Somewhat later, so that not every place writes the counter.
+    waiting = ends + 500
     if write_counter() then return 0 end
   end
+  local first, following, ticket = look(queue, token)
+  local place = token .. ' ' .. ends .. ' ' .. life .. ' 0 ' .. window .. ' ' .. channel
   local reply
-  if ticket and first then
-    reply = redis.pcall('HSET', queue, token, ticket .. place)
+  if first and ticket then
+    reply = pcall('HSET', queue, '#' .. ticket, place)
   else
-    ticket = tonumber(found[2]) or 1
+    ticket = following or 1
     first = first or ticket
-    reply = redis.pcall(
-      'HSET', queue, 'first', first, 'next', ticket + 1, '#' .. ticket, token, token, ticket .. place)
+    reply = pcall('HSET', queue, 'first', first, 'next', ticket + 1, token, ticket, '#' .. ticket, place)
   end
   if type(reply) == 'table' then return 0 end
-  redis.pcall('PEXPIREAT', queue, waiting + 1000)
+  pcall('PEXPIREAT', queue, waiting + 1000)
   return ticket - first + 1
 end
 
-local function remove_place(queue, token)
-  local place = redis.pcall('HGET', queue, token)
-  if type(place) == 'string' then
-    redis.call('HDEL', queue, token, '#' .. string.match(place, '^%d+'))
-    if redis.call('HLEN', queue) <= 2 then redis.call('DEL', queue) end
+-- Removes the place of a token that gives it up.
+local function leave(queue, token)
+  local _, _, ticket = look(queue, token)
+  if ticket then
+    call('HDEL', queue, token, '#' .. ticket)
+    if call('HLEN', queue) <= 2 then call('DEL', queue) end
   end
 end
 
 local function has_subscriber(channel)
   if channel == '' then return true end
-  local reply = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  local reply = pcall('PUBSUB', 'NUMSUB', channel)
   return reply.err or reply[2] > 0
 end
 
--- Calls the first live place of a free key, unless that is `mine` or it has been called. Places before it are dropped:
--- ended, called longer ago than their window, or without a subscriber. Returns whether somebody comes before `mine`.
-local function call_first(queue, key, mine)
-  local bounds = redis.pcall('HMGET', queue, 'first', 'next')
-  local head, following = tonumber(bounds[1]), tonumber(bounds[2])
-  if not head or not following then return false end
-  for ticket = head, following - 1 do
-    local token = redis.call('HGET', queue, '#' .. ticket)
-    if token == mine then
-      if ticket > head then redis.pcall('HSET', queue, 'first', ticket) end
-      return false
-    end
-    if token then
-      local ends, life, stamp, window, channel = string.match(
-        redis.call('HGET', queue, token) or '', '^%d+ (%d+) (%d+) (%d+) (%d+) (.*)$')
-      ends, stamp = tonumber(ends) or 0, tonumber(stamp) or 0
-      local live = now < ends and ends - now <= tonumber(life)
-      if live and stamp > 0 then
-        live = stamp <= now and now <= stamp + window and has_subscriber(channel)
-      elseif live then
-        local heard = 1
-        if channel ~= '' then heard = redis.pcall('PUBLISH', channel, token .. ' ' .. key) end
-        if type(heard) == 'table' then
-          refused = 1
-        elseif heard == 0 then
-          live = false
-        else
-          redis.pcall('HSET', queue, token,
-            ticket .. ' ' .. ends .. ' ' .. life .. ' ' .. now .. ' ' .. window .. ' ' .. channel)
-        end
+-- Whether a place lives, once it has been called if nobody has called it yet.
+local function is_called(queue, key, ticket, place)
+  local token, ends, life, stamp, window, channel = string.match(place, '^(%S+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+  ends, stamp = tonumber(ends) or 0, tonumber(stamp) or 0
+  if now >= ends or ends - now > tonumber(life) then return false end
+  if stamp > 0 then return stamp <= now and now <= stamp + window and has_subscriber(channel) end
+  local heard = 1
+  if channel ~= '' then heard = pcall('PUBLISH', channel, token .. ' ' .. key) end
+  if type(heard) == 'table' then
+    refused = 1
+  elseif heard == 0 then
+    return false
+  else
+    local called = token .. ' ' .. ends .. ' ' .. life .. ' ' .. now .. ' ' .. window .. ' ' .. channel
+    pcall('HSET', queue, '#' .. ticket, called)
+  end
+  return true
+end
+
+-- Calls the first live place of a free key between two tickets. Those before it are dropped: ended, called longer ago than
+-- their window, or without a subscriber. Returns its ticket; without one, the ticket after the last.
+local function call_first(queue, key, first, following)
+  for ticket = first, following - 1 do
+    local place = call('HGET', queue, '#' .. ticket)
+    if place then
+      if is_called(queue, key, ticket, place) then
+        if ticket > first then pcall('HSET', queue, 'first', ticket) end
+        return ticket
       end
-      if live then
-        if ticket > head then redis.pcall('HSET', queue, 'first', ticket) end
-        return true
-      end
-      redis.call('HDEL', queue, token, '#' .. ticket)
+      call('HDEL', queue, '#' .. ticket, string.match(place, '^%S*'))
     end
   end
-  redis.call('DEL', queue)
-  return false
+  return following
+end
+
+local function call_on(queue, key)
+  local first, following = look(queue, '')
+  if first and following and call_first(queue, key, first, following) == following then call('DEL', queue) end
+end
+
+-- Whether a free key may be taken by a token: nobody with a live place comes first. Then its place is removed.
+local function passes(queue, key, token)
+  local first, following, ticket = look(queue, token)
+  if not first or not following then return true end
+  local mine = ticket or following
+  if mine > first and call_first(queue, key, first, mine) < mine then return false end
+  if not ticket then call('DEL', queue) end -- nobody lives there
+  return true, mine + 1 < following, ticket
 end
 
 local function is_foreign(token)
-  return string.sub(token, 1, #mark) ~= mark and 1 or 0
+  return string.sub(token, 1, #MARK) ~= MARK and 1 or 0
 end
 
-local replies, r, k, a = {}, 0, 2, 6
+local replies, r = {}, 0
 local function reply(code, one, two, three)
   replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one or 0, two or 0, three or 0
   r = r + 4
 end
 
-while k <= #KEYS do
-  local operation, key, queue = ARGV[a], KEYS[k], KEYS[k + 1]
-  local token = ARGV[a + 1]
+local a, q = 4, items + 1
+for k = 2, items + 1 do
+  local operation, token, key = ARGV[a], ARGV[a + 1], KEYS[k]
+  local queue
+  if operation ~= 'renew' then
+    q = q + 1
+    queue = KEYS[q]
+  end
   local held = written[key]
   if held == nil then held = got[k] end
 
-  if operation == 'acquire' then
-    local from, wants_place = ARGV[a + 4], ARGV[a + 5] == '1'
-    if held == token or (from ~= '' and held == from) or (from == '' and not held) then
-      if not held and now < waiting and call_first(queue, key, token) then
-        reply(QUEUED, wants_place and keep_place(queue, token))
+  if operation == 'acquire' or operation == 'try' or operation == 'take' then
+    local may_take, others_wait, ticket
+    if operation == 'take' then
+      may_take = held == token or held == ARGV[a + 4]
+    else
+      may_take = not held or held == token
+    end
+    if not may_take then
+      if operation == 'take' then
+        reply(GONE)
+      else
+        local left = call('PTTL', key)
+        reply(BUSY, left, is_foreign(held), operation == 'acquire' and keep_place(queue, token))
+      end
+    else
+      if not held and waiting > 0 then may_take, others_wait, ticket = passes(queue, key, token) end
+      if not may_take then
+        reply(QUEUED, operation == 'acquire' and keep_place(queue, token))
       else
         local first, size, failed = take_fences(tonumber(ARGV[a + 3]))
         local set
         if failed then
           set = { err = failed }
         elseif held then
-          set = redis.pcall('SET', key, token, 'PX', ARGV[a + 2])
+          set = pcall('SET', key, token, 'PX', ARGV[a + 2])
         else
           -- MGET shows what is no string as free.
-          set = redis.pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
+          set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
         end
         if set.err then
           reply(ERROR, set.err)
         else
           written[key] = token
-          if now < waiting then remove_place(queue, token) end
+          if held and waiting > 0 then
+            leave(queue, token)
+          elseif ticket and others_wait then
+            call('HDEL', queue, token, '#' .. ticket)
+            pcall('HSET', queue, 'first', ticket + 1)
+          elseif ticket then
+            call('DEL', queue)
+          end
           reply(HELD, first, size)
         end
       end
-    elseif from ~= '' then
-      reply(GONE)
-    else
-      local left = redis.call('PTTL', key)
-      reply(BUSY, left, is_foreign(held), wants_place and keep_place(queue, token))
     end
-    k, a = k + 2, a + 6
+    a = a + (operation == 'take' and 5 or 4)
 
-  elseif operation == 'release' then
-    if ARGV[a + 3] == '1' and now < waiting then remove_place(queue, token) end
+  elseif operation == 'release' or operation == 'part' then
+    local after = '0'
+    if operation == 'part' then
+      after = ARGV[a + 2]
+      if ARGV[a + 3] == '1' and waiting > 0 then leave(queue, token) end
+      a = a + 2
+    end
+    a = a + 2
     local failed
     if held == token then
-      local after = ARGV[a + 2]
       local done
       if after == '0' then
-        done = redis.pcall('DEL', key)
+        done = pcall('DEL', key)
         written[key] = false
+        held = false
       else
-        done = redis.pcall('PEXPIRE', key, after)
+        done = pcall('PEXPIRE', key, after)
       end
       failed = type(done) == 'table' and done.err
+      if failed then reply(ERROR, failed) else reply(RELEASED) end
+    else
+      reply(GONE)
     end
-    if failed then reply(ERROR, failed) else reply(held == token and RELEASED or GONE) end
-    if now < waiting and not (written[key] or written[key] == nil and held) then call_first(queue, key) end
-    k, a = k + 2, a + 4
+    if waiting > 0 and not held then call_on(queue, key) end
 
   elseif operation == 'renew' then
     -- Works without memory to spare, and never shortens; but for an expiry that the owner has found to be too far ahead
@@ -220,10 +275,10 @@ while k <= #KEYS do
     if held ~= token then
       reply(GONE)
     else
-      local ttl, left = tonumber(ARGV[a + 2]), redis.call('PTTL', key)
+      local ttl, left = tonumber(ARGV[a + 2]), call('PTTL', key)
       local found = tonumber(ARGV[a + 4])
       local mends = left <= found and left > found - 2000
-      local pushed = (left < ttl or mends) and redis.pcall('PEXPIRE', key, ttl)
+      local pushed = (left < ttl or mends) and pcall('PEXPIRE', key, ttl)
       if type(pushed) == 'table' then
         reply(ERROR, pushed.err)
       else
@@ -232,28 +287,28 @@ while k <= #KEYS do
         reply(RENEWED, mends and ttl or math.max(left, ttl), first, size)
       end
     end
-    k, a = k + 1, a + 5
+    a = a + 5
 
   else
     -- What is no string is an error here.
-    held = redis.pcall('GET', key)
+    held = pcall('GET', key)
     if type(held) == 'table' then
       reply(ERROR, held.err)
     elseif operation == 'inspect' then
-      if held then reply(BUSY, redis.call('PTTL', key), is_foreign(held)) else reply(GONE) end
-    elseif not held or (ARGV[a + 1] == '0' and is_foreign(held) == 1) then
+      if held then reply(BUSY, call('PTTL', key), is_foreign(held)) else reply(GONE) end
+    elseif not held or (token == '0' and is_foreign(held) == 1) then
       reply(GONE)
     else
-      local done = redis.pcall('DEL', key)
+      local done = pcall('DEL', key)
       if type(done) == 'table' then
         reply(ERROR, done.err)
       else
         written[key] = false
         reply(RELEASED)
-        if now < waiting then call_first(queue, key) end
+        if waiting > 0 then call_on(queue, key) end
       end
     end
-    k, a = k + 2, a + (operation == 'force' and 2 or 1)
+    a = a + (operation == 'force' and 2 or 1)
   end
 end
 replies[r + 1] = refused
