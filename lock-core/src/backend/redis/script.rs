@@ -12,8 +12,8 @@ use crate::{
     slot::{self, FENCE_COUNTER},
 };
 
-/// How many values the reply has for each item.
-const ITEM: usize = 4;
+/// What the reply begins an item with that failed.
+const ERROR: i64 = 0;
 
 const SOURCE: &str = include_str!("scripts/lock.lua");
 
@@ -104,39 +104,52 @@ fn millis(duration: Duration) -> u64 {
 /// Reads the reply to a batch of `expected` items.
 pub(super) fn answer(reply: Value, expected: usize) -> Result<Answer, BackendError> {
     let Value::Array(values) = reply else { return Err(misread()) };
-    let (items, rest) = values.as_chunks::<ITEM>();
-    let (&[Value::Int(refused)], true) = (rest, items.len() == expected) else { return Err(misread()) };
-    let mut answer = Answer::new(items.iter().map(outcome).collect());
+    let mut values = values.as_slice();
+    let mut outcomes = Vec::with_capacity(expected);
+    for _ in 0..expected {
+        let (outcome, rest) = outcome(values).ok_or_else(misread)?;
+        outcomes.push(outcome);
+        values = rest;
+    }
+    let &[Value::Int(refused)] = values else { return Err(misread()) };
+    let mut answer = Answer::new(outcomes);
     answer.calls_refused = refused != 0;
     Ok(answer)
 }
 
-fn outcome(item: &[Value; ITEM]) -> Result<Outcome, BackendError> {
-    let [Value::Int(code), one, two, three] = item else { return Err(misread()) };
-    if *code == 0 {
-        return Err(failure::of_message(text(one).unwrap_or("an error without a text")));
+/// Reads the first outcome; returns what follows it too. None if it is not what the script gives.
+fn outcome(values: &[Value]) -> Option<(Result<Outcome, BackendError>, &[Value])> {
+    let (Value::Int(code), values) = values.split_first()? else { return None };
+    if *code == ERROR {
+        let (message, rest) = values.split_first()?;
+        return Some((Err(failure::of_message(text(message).unwrap_or("an error without a text"))), rest));
     }
-    let (&Value::Int(one), &Value::Int(two), &Value::Int(three)) = (one, two, three) else { return Err(misread()) };
-    let count = |number: i64| u32::try_from(number).map_err(|_| misread());
-    let position = |number| count(number).map(|position| (position > 0).then_some(position));
-    match code {
-        1 => Ok(Outcome::Held { fence: u64::try_from(one).map_err(|_| misread())?, block: count(two)? }),
-        // PTTL is negative for a key without a ttl.
-        2 => Ok(Outcome::Busy {
-            remaining: u64::try_from(one).ok().map(Duration::from_millis),
-            foreign: two != 0,
-            position: position(three)?,
-        }),
-        3 => Ok(Outcome::Queued { position: position(one)? }),
-        4 => Ok(Outcome::Renewed {
-            remaining: Duration::from_millis(u64::try_from(one).map_err(|_| misread())?),
-            fence: u64::try_from(two).ok().filter(|fence| *fence > 0),
-            block: count(three)?,
-        }),
-        5 => Ok(Outcome::Released),
-        6 => Ok(Outcome::Gone),
-        _ => Err(misread()),
-    }
+    let mut values = values.iter();
+    let mut next = || match values.next()? {
+        Value::Int(number) => Some(*number),
+        _ => None,
+    };
+    let count = |number: i64| u32::try_from(number).ok();
+    let position = |number: i64| count(number).map(|position| (position > 0).then_some(position));
+    let outcome = match *code {
+        1 => Outcome::Held { fence: u64::try_from(next()?).ok()?, block: count(next()?)? },
+        2 => Outcome::Busy {
+            // PTTL is negative for a key without a ttl.
+            remaining: u64::try_from(next()?).ok().map(Duration::from_millis),
+            foreign: next()? != 0,
+            position: position(next()?)?,
+        },
+        3 => Outcome::Queued { position: position(next()?)? },
+        4 => Outcome::Renewed {
+            remaining: Duration::from_millis(u64::try_from(next()?).ok()?),
+            fence: u64::try_from(next()?).ok().filter(|fence| *fence > 0),
+            block: count(next()?)?,
+        },
+        5 => Outcome::Released,
+        6 => Outcome::Gone,
+        _ => return None,
+    };
+    Some((Ok(outcome), values.as_slice()))
 }
 
 fn text(value: &Value) -> Option<&str> {

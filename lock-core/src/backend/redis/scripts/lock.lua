@@ -13,8 +13,8 @@
 --         part     token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place
 --         inspect
 --         force    1 to remove foreign holders too
--- Reply four values for each item: HELD first-fence size 0 | BUSY pttl foreign position | QUEUED position 0 0 |
---       RENEWED pttl first-fence size | RELEASED 0 0 0 | GONE 0 0 0 | ERROR message 0 0; then 1 if PUBLISH was refused.
+-- Reply for each item: HELD first-fence size | BUSY pttl foreign position | QUEUED position |
+--       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0.
 --
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
 -- `token end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
@@ -49,6 +49,21 @@ if fences_asked > 0 or waiting > 0 then
   micros = time[1] * 1000000 + time[2]
   now = math.floor(micros / 1000)
   if waiting <= now then waiting = 0 end
+end
+
+-- Most calls are one of these two.
+if items == 1 and waiting == 0 then
+  local operation, token = ARGV[4], ARGV[5]
+  if operation == 'release' and got[2] == token then
+    if type(pcall('DEL', KEYS[2])) ~= 'table' then return { RELEASED, 0 } end
+  elseif (operation == 'acquire' or operation == 'try') and not got[2] and last < micros then
+    local size = fences_asked
+    if not pcall('SET', KEYS[1], micros + size - 1, 'PX', '60001').err then
+      last = micros + size - 1
+      local set = pcall('SET', KEYS[2], token, 'PX', ARGV[6], 'NX')
+      if set and not set.err then return { HELD, micros, size, 0 } end
+    end
+  end
 end
 
 local written = {} -- what this call has put at a key: a token, or false
@@ -182,8 +197,8 @@ end
 
 local replies, r = {}, 0
 local function reply(code, one, two, three)
-  replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one or 0, two or 0, three or 0
-  r = r + 4
+  replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one, two, three
+  r = r + (three and 4 or two and 3 or one and 2 or 1)
 end
 
 local a, q = 4, items + 1
@@ -209,12 +224,12 @@ for k = 2, items + 1 do
         reply(GONE)
       else
         local left = call('PTTL', key)
-        reply(BUSY, left, is_foreign(held), operation == 'acquire' and keep_place(queue, token))
+        reply(BUSY, left, is_foreign(held), operation == 'acquire' and keep_place(queue, token) or 0)
       end
     else
       if not held and waiting > 0 then may_take, others_wait, ticket = passes(queue, key, token) end
       if not may_take then
-        reply(QUEUED, operation == 'acquire' and keep_place(queue, token))
+        reply(QUEUED, operation == 'acquire' and keep_place(queue, token) or 0)
       else
         local first, size, failed = take_fences(tonumber(ARGV[a + 3]))
         local set
@@ -282,9 +297,9 @@ for k = 2, items + 1 do
       if type(pushed) == 'table' then
         reply(ERROR, pushed.err)
       else
-        local first, size
+        local first, size = 0, 0
         if ARGV[a + 3] ~= '0' then first, size = take_fences(tonumber(ARGV[a + 3])) end
-        reply(RENEWED, mends and ttl or math.max(left, ttl), first, size)
+        reply(RENEWED, mends and ttl or math.max(left, ttl), first or 0, size or 0)
       end
     end
     a = a + 5
@@ -295,7 +310,7 @@ for k = 2, items + 1 do
     if type(held) == 'table' then
       reply(ERROR, held.err)
     elseif operation == 'inspect' then
-      if held then reply(BUSY, call('PTTL', key), is_foreign(held)) else reply(GONE) end
+      if held then reply(BUSY, call('PTTL', key), is_foreign(held), 0) else reply(GONE) end
     elseif not held or (token == '0' and is_foreign(held) == 1) then
       reply(GONE)
     else
