@@ -254,6 +254,83 @@ async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
 }
 
 #[tokio::test]
+async fn a_key_of_another_type_spoils_nothing_for_those_that_share_a_call_with_it() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    server.call(&["RPUSH", "list", "1"]).await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for index in 0..200 {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            if index % 2 == 0 {
+                assert_eq!(manager.lock("list").await.unwrap_err().kind(), ErrorKind::WrongType);
+            } else {
+                manager.lock(format!("k:{index}")).await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(server.keys("k:*").await, Vec::<String>::new());
+    assert_eq!(server.call(&["LLEN", "list"]).await.integer(), Some(1));
+}
+
+/// Reads and checks come first, so that no error comes after a write.
+#[tokio::test]
+async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let counter = "{0}lock-core:fence";
+    for foreign in [["RPUSH", counter, "1"], ["SET", counter, "no number"], ["SET", counter, "-1 x"]] {
+        server.call(&["DEL", counter]).await;
+        server.call(&foreign).await;
+        let guard = manager.lock("k").await.unwrap();
+        assert!(guard.fencing_token().get() > 1_000_000, "{foreign:?}: the clock alone keeps them rising");
+        guard.release().await.unwrap();
+        assert!(server.call(&["GET", "k"]).await.is_nil(), "{foreign:?}");
+    }
+    // A queue that is none: those who wait poll, and nobody is hurt.
+    let held = manager.lock("k").await.unwrap();
+    let other = LockManager::connect(&server.url()).await.unwrap();
+    let waits = tokio::spawn({
+        let other = other.clone();
+        async move { other.lock("k").await }
+    });
+    let queue = "{0}lock-core:queue:k";
+    lock_tests::eventually(ms(20_000), "it has a place", async || server.keys("*queue:k").await == [queue]).await;
+    server.call(&["DEL", queue]).await;
+    server.call(&["SET", queue, "no hash"]).await;
+    held.release().await.unwrap();
+    let next = waits.await.unwrap().unwrap();
+    assert_eq!(manager.lock("k").wait(ms(50)).await.unwrap_err().kind(), ErrorKind::Busy);
+    next.release().await.unwrap();
+    assert!(server.call(&["GET", "k"]).await.is_nil());
+}
+
+#[tokio::test]
+async fn bad_input_42_ten_thousand_keys_leave_nothing_but_the_counter() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let memory = async || server.info("used_memory").await.parse::<i64>().unwrap();
+    manager.lock("warm").await.unwrap().release().await.unwrap();
+    let before = memory().await;
+    let mut tasks = tokio::task::JoinSet::new();
+    for task in 0..100 {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            for index in 0..100 {
+                manager.lock(format!("k:{task}:{index}")).await.unwrap().release().await.unwrap();
+            }
+        });
+    }
+    tasks.join_all().await;
+    assert_eq!(server.keys("*").await, ["{0}lock-core:fence"]);
+    let pttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer().unwrap();
+    assert!((1..=61_000).contains(&pttl), "{pttl} ms");
+    let grown = memory().await - before;
+    assert!(grown < 1_000_000, "{grown} bytes more");
+}
+
+#[tokio::test]
 async fn bad_input_18_a_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     let server = RedisServer::start().await;
     let manager = LockManager::connect(&server.url()).await.unwrap();

@@ -73,6 +73,18 @@ async fn lease_outlives_killed_connections() {
 }
 
 #[tokio::test]
+async fn heartbeat_that_is_not_answered_replaces_the_connection_of_an_idle_manager() {
+    let (_server, proxy, manager) = behind_proxy().await;
+    manager.lock(KEY).await.unwrap().release().await.unwrap();
+    let before = proxy.accepted();
+    proxy.hole();
+    // Nobody asks for anything, and it is noticed all the same.
+    eventually(SOON, "it connects anew", async || proxy.accepted() > before).await;
+    proxy.pass();
+    manager.lock(KEY).await.unwrap().release().await.unwrap();
+}
+
+#[tokio::test]
 async fn release_that_lost_its_reply_has_freed_the_key() {
     let (server, proxy, manager) = behind_proxy().await;
     let guard = manager.lock(KEY).ttl(6 * SOON).await.unwrap();

@@ -93,6 +93,13 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     assert_eq!(log.count("may not SUBSCRIBE"), 2, "once by each of the two managers");
     *log.0.lock().unwrap() = Vec::new();
 
+    // An older protocol, over which nobody can be called.
+    let old = RedisServer::builder().without_command("HELLO").start().await;
+    old.call(&["ACL", "SETUSER", "all", "on", ">secret", "~*", "&*", "+@all"]).await;
+    connects_often(&old, &log, "all").await;
+    assert_eq!(log.count("no RESP3"), 2, "once by each of the two managers");
+    *log.0.lock().unwrap() = Vec::new();
+
     // Who may hear but not call.
     server.call(&["ACL", "SETUSER", "hears", "on", ">secret", "~*", "&*", "+@all", "-publish", "-info"]).await;
     connects_often(&server, &log, "hears").await;

@@ -1,4 +1,4 @@
-//! A backend whose clock is set back; virtual time.
+//! Clocks that step: a backend's that is set back, and ours over a suspend; virtual time.
 
 mod support;
 
@@ -122,4 +122,34 @@ async fn a_step_forward_frees_the_key_and_is_a_loss() {
     let before = tokio::time::Instant::now();
     assert_eq!(guard.lost().await, LossReason::Taken);
     assert!(before.elapsed() <= ms(1_100), "told by the next renewal, after {:?}", before.elapsed());
+}
+
+/// A clock that counts what the timers slept through.
+#[derive(Clone, Debug)]
+struct Suspended(Stepping);
+
+impl Clock for Suspended {
+    fn now(&self) -> Moment {
+        self.0.clock.now() + secs(self.0.behind.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        self.0.clock.sleep(duration)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_lapsed_while_the_machine_was_suspended_is_told_at_the_next_nap() {
+    let clock = Stepping { clock: TokioClock::new(), behind: Arc::new(AtomicU64::new(0)) };
+    let store = MemoryBackend::with_clock(Arc::new(Suspended(clock.clone())));
+    let manager = LockManager::builder().backend(store).build().expect("its options are sound");
+    let guard = manager.lock("k").ttl(secs(60)).await.expect("the key is free");
+    let told = tokio::spawn(guard.lost()); // nobody else looks
+    sleep(secs(1)).await;
+    // The machine sleeps for a minute and a half, of which tokio's timers know nothing.
+    clock.behind.store(90, Ordering::SeqCst);
+    let woken = tokio::time::Instant::now();
+    assert_eq!(told.await.expect("no panic"), LossReason::Expired);
+    assert!(woken.elapsed() <= ms(251), "{:?}", woken.elapsed());
+    assert!(!guard.is_held());
 }

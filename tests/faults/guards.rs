@@ -82,6 +82,15 @@ fn fault_32_guard_dropped_anywhere_is_released_or_expires_and_never_panics() {
     });
     released("dropped with an aborted task");
 
+    let other = runtime();
+    let (_manager, held) = held_on(&engine, &run, &url, LONG);
+    other.spawn(async move {
+        let _held = held;
+        sleep(LONG).await;
+    });
+    drop(other); // and with it the task and its guard
+    released("dropped by the end of another runtime");
+
     // After the end of the runtime nobody is left to release it.
     let (_manager, held) = held_on(&engine, &run, &url, TTL);
     drop(engine);

@@ -281,6 +281,30 @@ async fn fault_35_scripts_forgotten_all_the_time_are_not_noticed() {
     assert_eq!(errors, 0);
 }
 
+/// Whatever is forgotten is asked for once more: in an order that leaves nothing of a future that was dropped meanwhile.
+#[tokio::test]
+async fn fault_35_futures_dropped_while_scripts_are_forgotten_leave_nothing() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-35-drops"));
+    let url = format!("url={}", server.url());
+    let drops = ["drops=50", "drop_within=6", "wait=10", "ttl=30000"];
+    let mut team =
+        team!(run, "contend", 2, "p", [url, "tasks=8", "keys=2", drops[0], drops[1], drops[2], drops[3]]).await;
+    team.go().await;
+    let mut nemesis = server.connect().await.expect("connects");
+    let start = Instant::now();
+    while start.elapsed() < for_seconds(2) {
+        nemesis.call(&["SCRIPT", "FLUSH"]).await.expect("is answered");
+        sleep(ms(1)).await;
+    }
+    let rounds = team.stop(SOON).await;
+    // The ttl is far longer than this: nothing is left to expire.
+    let settled = run.settle(&server, 3 * TTL).await;
+    let history = judged(&run);
+    let dropped = history.events().iter().filter(|event| event.result == Outcome::Info).count();
+    println!("{rounds:?} rounds, {dropped} dropped, nothing left after {settled:?}");
+    assert!(dropped > 20, "{dropped} dropped, {rounds:?}");
+}
+
 #[tokio::test]
 async fn fault_41_holder_whose_data_is_deleted_is_told() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-41"));

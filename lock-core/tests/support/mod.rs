@@ -41,6 +41,8 @@ pub(crate) enum Fate {
     Hold,
     /// Executed, and answered only after [`Faulty::let_go`].
     HoldReply,
+    /// Given up after [`Faulty::let_go`], and still on its way.
+    GiveUp,
 }
 
 #[derive(Clone, Debug)]
@@ -148,6 +150,11 @@ impl Backend for Faulty {
                     this.shared.held.lock().unwrap().clone_from(&batch);
                     this.shared.let_go.notified().await;
                     this.store.call(batch).await
+                }
+                Fate::GiveUp => {
+                    this.shared.held.lock().unwrap().clone_from(&batch);
+                    this.shared.let_go.notified().await;
+                    Err(failed)
                 }
                 Fate::HoldReply => {
                     let answer = this.store.call(batch).await;

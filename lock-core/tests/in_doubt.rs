@@ -1,0 +1,64 @@
+//! Calls that fail as a whole: each of their items may have happened; virtual time.
+
+mod support;
+
+use lock_core::{ErrorKind, LockManager};
+use tokio::task::JoinSet;
+
+use support::{Fate, ms, secs};
+
+/// Asks for many keys at once, so that they share calls; returns how many are held at the end.
+async fn asked_at_once(manager: &LockManager, keys: usize) -> Vec<Result<lock_core::LockGuard, lock_core::Error>> {
+    let mut tasks = JoinSet::new();
+    for key in 0..keys {
+        let request = manager.lock(format!("k:{key}")).ttl(secs(3_600)).wait(ms(100));
+        tasks.spawn(async move { request.await });
+    }
+    tasks.join_all().await
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_acquire_of_a_call_whose_reply_was_lost_is_cleaned_up() {
+    let (manager, backend) = support::counted();
+    backend.always(Fate::LoseReply);
+    let outcomes = asked_at_once(&manager, 50).await;
+    for outcome in outcomes {
+        assert_eq!(outcome.expect_err("no answer came").kind(), ErrorKind::Backend);
+    }
+    assert!(backend.largest_batch() > 1, "they shared calls");
+    backend.always(Fate::Answer);
+    for key in 0..50 {
+        support::eventually_free(&manager, &format!("k:{key}")).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn every_acquire_of_a_call_that_is_executed_late_over_an_old_connection_is_cleaned_up() {
+    let (manager, backend) = support::counted();
+    // The first leaves by itself, the others share the call behind it.
+    backend.next([Fate::HoldReply, Fate::GiveUp]);
+    let asks = tokio::spawn({
+        let manager = manager.clone();
+        async move { asked_at_once(&manager, 20).await }
+    });
+    tokio::time::sleep(ms(50)).await;
+    // Nothing passes what is held up on the same connection.
+    backend.always(Fate::Fail);
+    asks.abort();
+    assert!(asks.await.is_err());
+    let late = backend.steal_held_request();
+    backend.replace_connection();
+    backend.always(Fate::Answer);
+    backend.let_go();
+    tokio::time::sleep(secs(5)).await;
+    late.execute().await;
+    for key in 0..20 {
+        for _ in 0..10 {
+            if !manager.is_locked(format!("k:{key}")).await.expect("is answered") {
+                break;
+            }
+            tokio::time::sleep(secs(1)).await;
+        }
+        support::eventually_free(&manager, &format!("k:{key}")).await;
+    }
+}
