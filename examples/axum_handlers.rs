@@ -50,7 +50,7 @@ type Stock = Arc<Mutex<HashMap<u64, u32>>>;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
+    let url = lock_examples::locks_url()?;
     let manager = LockManager::connect(&url).await?;
     // The attribute finds the installed manager; the layer is given it. Both share its one connection.
     manager.install()?;

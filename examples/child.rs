@@ -125,18 +125,5 @@ impl Child {
     }
 }
 
-/// The Redis of an example that consists of several processes: its only argument, or else the one on this machine.
-///
-/// # Errors
-/// When it is `memory://`: a store in memory is seen by one process only.
-pub fn redis_url() -> Result<String> {
-    let url = env::args().nth(1).unwrap_or_else(|| "redis://127.0.0.1:6379".into());
-    ensure!(
-        !url.starts_with("memory:"),
-        "{url} is seen by one process only, and this example has several: name a Redis"
-    );
-    Ok(url)
-}
-
 /// How long a process may say nothing.
 const PATIENCE: Duration = Duration::from_secs(30);

@@ -42,7 +42,7 @@ async fn main() -> Result<ExitCode> {
         return Ok(ExitCode::SUCCESS);
     }
 
-    let runs = schedule(&redis_url()?).await?;
+    let runs = schedule(&redis_url().await?).await?;
     let mistakes = mistakes(&runs);
     for mistake in &mistakes {
         eprintln!("{mistake}");

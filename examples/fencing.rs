@@ -57,7 +57,7 @@ async fn main() -> Result<ExitCode> {
         seller(url, Path::new(database)).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let refused = watch(&redis_url()?).await?;
+    let refused = watch(&redis_url().await?).await?;
     Ok(if refused { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

@@ -39,7 +39,7 @@ async fn main() -> Result<ExitCode> {
         candidate(url).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let in_time = election(&redis_url()?).await?;
+    let in_time = election(&redis_url().await?).await?;
     Ok(if in_time { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 

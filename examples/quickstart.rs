@@ -11,7 +11,7 @@ use lock_core::LockManager;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
+    let url = lock_examples::locks_url()?;
     let manager = LockManager::connect(&url).await?;
 
     let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).await?;

@@ -20,7 +20,7 @@ use tokio::time::sleep;
 
 #[tokio::main]
 async fn main() -> anyhow::Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
+    let url = lock_examples::locks_url()?;
     let manager = LockManager::connect(&url).await?;
     let report = manager.lock("report").ttl(Duration::from_secs(3));
 

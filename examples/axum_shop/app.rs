@@ -11,7 +11,7 @@ use lock_core::{LockManager, distributed_lock};
 use lock_tower::LockLayer;
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
-use tracing::{info, instrument, warn};
+use tracing::{error, info, instrument, warn};
 
 use crate::shop::{Good, Order, Problem, Shop};
 
@@ -38,7 +38,7 @@ impl App {
     }
 
     /// The attribute: sells one unit, to one buyer of the good at a time, at whichever instance.
-    #[instrument(skip(self), err(Display))]
+    #[instrument(skip(self), err(level = "info", Display))]
     #[distributed_lock(key = "goods:<good>", ttl = "3s", wait = "5s", manager = self.manager)]
     async fn sell(&self, good: Good) -> Result<(), Problem> {
         self.shop.sell(&Order::from([(good, 1)])).await
@@ -46,8 +46,11 @@ impl App {
 
     /// By hand: sells all goods of an order or none, when all of them are locked. The attribute's keys, so that a
     /// sale of one unit and an order exclude each other.
-    #[instrument(skip(self), err(Display))]
+    #[instrument(skip(self), err(level = "info", Display))]
     async fn order(&self, order: &Order) -> Result<(), Problem> {
+        if order.is_empty() {
+            return Err(Problem::NothingOrdered);
+        }
         let goods = order.keys().map(|good| format!("goods:{good}"));
         let lock = self.manager.lock_all(goods).label("goods of an order").ttl(TTL).wait(Duration::from_secs(5));
         lock.run(async |_| self.shop.sell(order).await).await?
@@ -68,7 +71,7 @@ async fn order(State(app): State<App>, Json(order): Json<Order>) -> Result<Strin
 }
 
 /// The layer: takes the payment of an order; no second click gets here while the first is being served.
-#[instrument(skip(app), err(Display))]
+#[instrument(skip(app), err(level = "info", Display))]
 async fn pay(State(app): State<App>, Path(order): Path<i64>) -> Result<String, Problem> {
     if app.shop.pay(order).await? {
         info!("paid");
@@ -97,6 +100,7 @@ impl IntoResponse for Problem {
     fn into_response(self) -> Response {
         counter!("shop_refusals_total", "why" => self.name()).increment(1);
         let status = match &self {
+            Self::NothingOrdered => StatusCode::BAD_REQUEST,
             Self::NoSuchGood => StatusCode::NOT_FOUND,
             Self::SoldOut => StatusCode::CONFLICT,
             Self::Overtaken => {
@@ -104,7 +108,10 @@ impl IntoResponse for Problem {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::Lock(error) if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Lock(_) | Self::Database(_) => StatusCode::INTERNAL_SERVER_ERROR,
+            Self::Lock(_) | Self::Database(_) => {
+                error!("{self}");
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
         };
         let body = format!("{self}\n");
         if status == StatusCode::SERVICE_UNAVAILABLE {

@@ -60,6 +60,7 @@ mod shop;
 #[cfg(test)]
 mod tests;
 
+use std::io::{IsTerminal as _, stdout};
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -73,7 +74,7 @@ use self::shop::Shop;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).init();
+    tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(stdout().is_terminal()).init();
     // What the shop counts, and lock-core and lock-tower (their feature `metrics`), goes through one facade to one recorder.
     let metrics = metrics::builder()?.install_recorder().context("cannot count anything")?;
     let swept = metrics.clone();
@@ -85,12 +86,11 @@ async fn main() -> Result<()> {
         }
     });
 
-    let locks = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
-    let manager = LockManager::connect(&locks).await?;
+    let manager = LockManager::connect(&lock_examples::locks_url()?).await?;
     let database = std::env::var("DATABASE_URL").unwrap_or_else(|_| "sqlite::memory:".into());
     let shop = Shop::open(&database).await?;
     // Two instances that start at once do not lay out the tables at once.
-    manager.lock("shop:layout").run(async |_| shop.lay_out().await).await??;
+    manager.lock("shop:layout").label("layout").run(async |_| shop.lay_out().await).await??;
 
     let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse()).context("PORT is not a port")?;
     let listener = TcpListener::bind(("127.0.0.1", port)).await;

@@ -144,6 +144,7 @@ impl Shop {
 /// Why the shop refused.
 #[derive(Debug)]
 pub(crate) enum Problem {
+    NothingOrdered,
     NoSuchGood,
     SoldOut,
     /// The row had another version: somebody wrote it without the lock.
@@ -156,6 +157,7 @@ impl Problem {
     /// One word for the metrics.
     pub(crate) fn name(&self) -> &'static str {
         match self {
+            Self::NothingOrdered => "nothing_ordered",
             Self::NoSuchGood => "no_such_good",
             Self::SoldOut => "sold_out",
             Self::Overtaken => "overtaken",
@@ -183,6 +185,7 @@ impl std::error::Error for Problem {}
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
+            Self::NothingOrdered => f.write_str("an order names a good at least, and how many of it: {\"2\": 3}"),
             Self::NoSuchGood => f.write_str("there is no such good"),
             Self::SoldOut => f.write_str("sold out"),
             Self::Overtaken => f.write_str("somebody else was quicker, please try again"),

@@ -61,7 +61,7 @@ use self::stock::Stock;
 
 #[tokio::main]
 async fn main() -> Result<()> {
-    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
+    let url = lock_examples::locks_url()?;
     // Two managers, as server and clients are programs of their own elsewhere; they share no key.
     let at_server = LockManager::connect(&url).await?;
     let at_clients = LockManager::connect(&url).await?;

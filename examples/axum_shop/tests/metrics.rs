@@ -28,6 +28,8 @@ async fn metrics_show_the_shop_the_core_the_attribute_and_the_layer_and_never_a_
     assert_eq!(post("/goods/9/sell").await, StatusCode::NOT_FOUND);
     let order = client.post(format!("{url}/orders")).json(&Order::from([(2, 3), (3, 1)]));
     assert_eq!(order.send().await.unwrap().status(), StatusCode::OK);
+    let nothing = client.post(format!("{url}/orders")).json(&Order::new());
+    assert_eq!(nothing.send().await.unwrap().status(), StatusCode::BAD_REQUEST);
     let (first, second) = tokio::join!(post("/orders/7/pay"), post("/orders/7/pay"));
     assert_eq!(u16::min(first.as_u16(), second.as_u16()), 200);
     assert_eq!(u16::max(first.as_u16(), second.as_u16()), 409);
@@ -49,6 +51,7 @@ async fn metrics_show_the_shop_the_core_the_attribute_and_the_layer_and_never_a_
         r#"shop_units_sold_total{by="sell"} 1"#,
         r#"shop_units_sold_total{by="order"} 4"#,
         r#"shop_refusals_total{why="no_such_good"} 1"#,
+        r#"shop_refusals_total{why="nothing_ordered"} 1"#,
         // The attribute, by the template of its key.
         r#"lock_acquires_total{lock="goods:<good>",outcome="acquired"} 2"#,
         r#"lock_wait_seconds_count{lock="goods:<good>"} 2"#,
