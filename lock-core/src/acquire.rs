@@ -82,9 +82,8 @@ enum Step {
 /// A request that was sent by this future.
 struct Asking {
     token: Token,
-    /// The lease clock and the backend's epoch before sending.
+    /// The lease clock before sending.
     sent: Moment,
-    epoch: u64,
 }
 
 /// What must be left when the future is dropped.
@@ -126,6 +125,7 @@ impl Acquire {
             // A hold that begins now counts from now, not from the last poll.
             self.now = engine.now();
         }
+        self.step.forget_what_is_over();
         loop {
             match &mut self.step {
                 Step::Begin => {
@@ -146,8 +146,8 @@ impl Acquire {
                     // The engine asks too where this future was not polled for long.
                     if let Poll::Ready(result) = Pin::new(call).poll(cx) {
                         self.now = engine.now();
-                        let Asking { token, sent, epoch } = *asked;
-                        let trip = Trip { sent, now: self.now, epoch, repeated: false };
+                        let Asking { token, sent } = *asked;
+                        let trip = Trip { sent, now: self.now, epoch: engine.epoch(), repeated: false };
                         engine.acquired(&waiter.key, token, result, trip);
                         let Step::Calling { waiter, .. } = std::mem::replace(&mut self.step, Step::Finished) else {
                             unreachable!("matched above")
@@ -235,6 +235,11 @@ impl Waiter {
         Poll::Ready(result)
     }
 
+    /// Whether it is the one who asks, with this token.
+    fn asks_with(&self, token: Token) -> bool {
+        self.id.is_some_and(|id| self.engine.is_contender(&self.key, id, token))
+    }
+
     fn give_up(&mut self, now: Moment) -> bool {
         let gave_up = self.id.is_none_or(|id| self.engine.give_up(id, now));
         if gave_up {
@@ -245,12 +250,24 @@ impl Waiter {
 }
 
 impl Step {
+    /// Drops the future's own request if its token is over. A future that was not polled for long may not have sent it
+    /// yet (it waited for a connection, say): the engine has asked in its stead, got the key, and released it when the
+    /// turn was missed. Sent now, the request would take the key for nobody.
+    fn forget_what_is_over(&mut self) {
+        if let Self::Calling { waiter, asked, .. } = self
+            && !waiter.asks_with(asked.token)
+            && let Self::Calling { waiter, .. } = std::mem::replace(self, Self::Finished)
+        {
+            *self = Self::Waiting { waiter, timer: None };
+        }
+    }
+
     fn arrive(engine: &Arc<Engine>, key: LockKey, terms: Terms, tries: bool, now: Moment) -> Result<Self, Error> {
         let arrival = engine.arrive(&key, terms, tries, now)?;
         let waiter = |id| Waiter { engine: Arc::clone(engine), key, id: Some(id) };
         Ok(match arrival {
             Arrival::Ask(id, request) => {
-                let asked = Asking { token: request.token, sent: now, epoch: engine.epoch() };
+                let asked = Asking { token: request.token, sent: now };
                 let call = engine.call(vec![Operation::Acquire(request)]);
                 Self::Calling { waiter: waiter(id), call, asked }
             }

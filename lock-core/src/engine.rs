@@ -166,6 +166,11 @@ impl Engine {
         self.core.with(|state| state.queues.poll(waiter, waker, now))
     }
 
+    /// Whether a waiter asks for a key with this token.
+    pub(crate) fn is_contender(&self, key: &LockKey, waiter: WaiterId, token: Token) -> bool {
+        self.core.state().queues.is_contender(key, waiter, token)
+    }
+
     /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
     pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> bool {
         self.core.with(|state| state.queues.give_up(waiter, now))

@@ -7,7 +7,7 @@ use std::time::Duration;
 use lock_core::{Argument, ErrorKind, Handover, LockManager, LossReason};
 use tokio::time::{Instant, sleep, timeout};
 
-use support::{ms, secs};
+use support::{Fate, Faulty, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_second_request_waits_until_the_first_holder_releases() {
@@ -23,6 +23,31 @@ async fn a_second_request_waits_until_the_first_holder_releases() {
     first.release().await.unwrap();
     let second = timeout(ms(200), waiter).await.expect("soon after the release").unwrap();
     assert!(second.fencing_token() > fence);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_place_that_was_made_before_calls_could_come_is_made_anew_when_it_is_passed_on() {
+    let backend = Faulty::new();
+    let holder = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    let manager = LockManager::builder().backend(backend.clone()).build().unwrap();
+    let held = holder.lock("k").await.unwrap();
+    // The first request leaves before the manager listens, and its answer comes when its wait is over.
+    backend.next([Fate::HoldReply]);
+    let first = tokio::spawn(manager.lock("k").wait(ms(10)).acquire());
+    sleep(ms(1)).await;
+    let second = tokio::spawn(manager.lock("k").acquire());
+    sleep(ms(20)).await;
+    backend.let_go();
+    assert_eq!(first.await.unwrap().unwrap_err().kind(), ErrorKind::Busy);
+    sleep(ms(20)).await;
+    held.release().await.unwrap();
+    let released = Instant::now();
+    drop(second.await.unwrap().unwrap());
+    assert!(
+        released.elapsed() <= ms(10),
+        "it is called, and need not wait for its next check: {:?}",
+        released.elapsed()
+    );
 }
 
 #[tokio::test(start_paused = true)]

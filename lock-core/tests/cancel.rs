@@ -297,3 +297,19 @@ fn futures_executor_block_on<F: Future>(future: F) -> F::Output {
         thread::park();
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waited_for_its_connection_is_not_sent_once_its_token_is_over() {
+    let (manager, backend) = support::counted();
+    backend.next([Fate::Hold]);
+    let mut acquire = Box::pin(manager.lock("k").ttl(secs(60)).acquire());
+    assert!(acquire.as_mut().poll(&mut Context::from_waker(noop_waker_ref())).is_pending());
+    // Kept aside: the engine asks in its stead after 100 ms, gets the key, and releases it when the turn is missed.
+    sleep(secs(1)).await;
+    assert!(!manager.is_locked("k").await.unwrap());
+    backend.let_go();
+    assert!(timeout(secs(1), acquire).await.unwrap().is_ok(), "it is asked for anew");
+    support::eventually_free(&manager, "k").await;
+    let asked = backend.log().iter().flatten().filter(|operation| **operation == "acquire").count();
+    assert_eq!(asked, 3, "the held one, the engine's, and one with a new token");
+}

@@ -17,6 +17,9 @@ pub(crate) struct Contender {
     pub(crate) token: Token,
     /// What must be true before the token can be forgotten.
     doubt: Doubt,
+    /// How many requests it has sent, and how many of them somebody waits for still.
+    sent: u32,
+    under_way: u32,
     /// Whether it has a place, as far as is known.
     placed: bool,
     /// Whether the place that was asked for last can be called.
@@ -47,6 +50,8 @@ impl Contender {
         Self {
             token,
             doubt: Doubt { until: Moment::from_origin(Duration::ZERO), unanswered_since: None },
+            sent: 0,
+            under_way: 0,
             placed: false,
             callable: false,
             answered: false,
@@ -59,17 +64,34 @@ impl Contender {
     /// Takes note of a request that is sent `now`, in an epoch of the backend.
     pub(crate) fn sending(&mut self, ttl: Ttl, now: Moment, epoch: u64) {
         self.queued = false;
+        self.sent += 1;
+        self.under_way += 1;
         self.doubt.until = self.doubt.until.max(ttl.end(now));
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
 
-    /// Takes note of an answer in an epoch of the backend: requests of that epoch were executed before it.
+    /// Takes note of an answer that came in an epoch of the backend: requests of that epoch which were sent before it were
+    /// executed before it. Of one that was sent after it nothing is known.
     pub(crate) fn answered(&mut self, epoch: u64, repeated: bool) {
         self.answered = true;
         self.by_caller = false;
-        if !repeated && self.doubt.unanswered_since == Some(epoch) {
+        self.under_way = self.under_way.saturating_sub(1);
+        let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
+        if !repeated && self.under_way == 0 && covers {
             self.doubt.unanswered_since = None;
         }
+    }
+
+    /// Takes note that a request was surely not executed, which says nothing of any other.
+    pub(crate) fn did_not_happen(&mut self) {
+        self.answered(u64::MAX, false);
+    }
+
+    /// Takes note that nobody waits for the answer to its waiter's own request any more. Returns whether there was one.
+    pub(crate) fn abandon_call(&mut self) -> bool {
+        let by_caller = std::mem::take(&mut self.by_caller);
+        self.under_way = self.under_way.saturating_sub(u32::from(by_caller));
+        by_caller
     }
 
     pub(crate) fn doubt(&self) -> Doubt {
@@ -199,5 +221,38 @@ mod tests {
         assert_eq!(contender.doubt().unanswered_since, Some(1), "a copy may have gone out before");
         contender.answered(1, false);
         assert_eq!(contender.doubt().unanswered_since, None);
+    }
+
+    #[test]
+    fn an_answer_says_nothing_of_a_request_that_was_sent_after_it_or_over_another_connection() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
+        let twice = || {
+            let mut contender = contender();
+            contender.sending(ttl, at(0), 1);
+            contender.sending(ttl, at(10), 1);
+            contender
+        };
+        let mut contender = twice();
+        contender.did_not_happen();
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is under way");
+        let mut contender = twice();
+        contender.answered(1, false);
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");
+        contender.answered(1, false);
+        assert_eq!(contender.doubt().unanswered_since, None);
+        let mut contender = twice();
+        contender.by_caller = true;
+        assert!(contender.abandon_call());
+        contender.answered(2, false);
+        assert_eq!(
+            contender.doubt().unanswered_since,
+            Some(1),
+            "the first may be executed over the old connection still"
+        );
+        let mut alone = self::contender();
+        alone.sending(ttl, at(0), 1);
+        alone.answered(2, false);
+        assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
     }
 }

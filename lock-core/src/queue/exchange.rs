@@ -96,7 +96,7 @@ impl Queues {
             Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
             Err(error) => {
                 if !error.may_have_happened() {
-                    contender.answered(epoch, false);
+                    contender.did_not_happen();
                 }
                 return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
             }

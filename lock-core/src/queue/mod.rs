@@ -97,7 +97,7 @@ pub(crate) type Released = (Result<Outcome, BackendError>, bool);
 pub(crate) struct Trip {
     pub(crate) sent: Moment,
     pub(crate) now: Moment,
-    /// The backend's epoch when it was sent.
+    /// The backend's epoch when it was answered: if a request was sent in that one, no connection was replaced between.
     pub(crate) epoch: u64,
     /// Whether it was sent more than once.
     pub(crate) repeated: bool,
@@ -238,6 +238,11 @@ impl Queues {
         self.lines.waiter(waiter).state = Standing::InLine(Some(contender));
         self.wheel.set(waiter, now + self.window());
         Ok(Arrival::Ask(waiter, request))
+    }
+
+    /// Whether a waiter is the contender of a key, with this token.
+    pub(crate) fn is_contender(&mut self, key: &LockKey, id: WaiterId, token: Token) -> bool {
+        self.lines.contender(key, token).is_some_and(|(contender, _)| contender == id)
     }
 
     /// Asks how a waiter stands, whose task is to be woken when that changes.

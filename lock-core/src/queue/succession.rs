@@ -98,11 +98,11 @@ impl Queues {
             let waiter = self.lines.waiter(next);
             if !tries && !waiter.tries && waiter.terms.fit(terms) {
                 let token = contender.token;
-                let by_caller = std::mem::take(&mut contender.by_caller);
+                // Nobody is left to hear the answer, or nobody can call this place as it was made.
+                let asks = contender.abandon_call() || !(contender.callable && self.listening);
                 waiter.state = Standing::InLine(Some(contender));
                 self.wheel.set(next, now + CHECK);
-                if by_caller {
-                    // Nobody is left to hear the answer.
+                if asks {
                     self.ask(key.clone(), token, false);
                 }
                 return;

@@ -51,8 +51,8 @@ pub(crate) struct Step {
     finished: bool,
 }
 
-/// A call that ended: when it was sent and in which epoch, what for, and its answer.
-type Done = (Moment, u64, Work, Result<Answer, BackendError>);
+/// A call that ended: when it was sent, what for, and its answer.
+type Done = (Moment, Work, Result<Answer, BackendError>);
 
 /// The calls under way, by kind.
 #[derive(Default)]
@@ -75,16 +75,16 @@ pub(crate) async fn run(running: Running) {
         let Step { work, until, finished } = core.with(|state| state.step(core, now, epoch, &mut counted));
         for (batch, work) in work {
             let reply = core.backend.call(batch);
-            calls.push(Box::pin(async move { (now, epoch, work, reply.await) }));
+            calls.push(Box::pin(async move { (now, work, reply.await) }));
         }
         if finished && calls.is_empty() {
             break;
         }
         tokio::select! {
             biased;
-            Some((sent, epoch, work, result)) = calls.next() => {
+            Some((sent, work, result)) = calls.next() => {
                 let now = core.clock.now();
-                core.with(|state| state.take_answer(core, (sent, epoch), work, result, now, &mut counted));
+                core.with(|state| state.take_answer(core, sent, work, result, now, &mut counted));
                 core.settled.notify_waiters();
             }
             // Before the notices that it gives.
@@ -167,7 +167,7 @@ impl State {
     fn take_answer(
         &mut self,
         core: &Core,
-        (sent, epoch): (Moment, u64),
+        sent: Moment,
         work: Work,
         result: Result<Answer, BackendError>,
         now: Moment,
@@ -212,7 +212,7 @@ impl State {
                     });
                     queues.cleanup.tried(entry, answered.then_some(present), sent, now);
                 }
-                let trip = Trip { sent, now, epoch, repeated };
+                let trip = Trip { sent, now, epoch: present, repeated };
                 for purpose in purposes {
                     let missing = || error.clone().unwrap_or_else(no_answer);
                     let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
