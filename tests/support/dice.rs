@@ -18,6 +18,22 @@ impl Dice {
         Self(hasher.finish() | 1)
     }
 
+    /// Dice of their own for each seed.
+    #[must_use]
+    pub fn seeded(seed: u64) -> Self {
+        // Of splitmix64: seeds that differ by one have nothing else in common.
+        let mut mixed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        Self((mixed ^ (mixed >> 31)) | 1)
+    }
+
+    /// Other dice, which these decide: however often they are thrown, these go on as they would have.
+    #[must_use]
+    pub fn split(&mut self) -> Self {
+        Self::seeded(self.below(u64::MAX))
+    }
+
     /// A number below `bound`; 0 where that is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         self.0 ^= self.0 << 13;

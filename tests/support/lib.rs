@@ -13,6 +13,7 @@ pub mod process;
 pub mod proxy;
 pub mod resp;
 pub mod server;
+pub mod sim;
 pub mod wait;
 pub mod wall_clock;
 

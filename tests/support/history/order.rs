@@ -32,7 +32,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
         if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
             && earlier.got >= lease.asked // else it has been told
-            && !case.vanished(key.name, earlier.asked, lease.got)
+            && !case.vanished(key.name, earlier.asked.min(lease.asked), lease.got)
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
         }

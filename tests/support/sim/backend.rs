@@ -1,0 +1,343 @@
+//! What the engine stands on: a backend that speaks over the simulated network as `RedisBackend` does over a real one,
+//! and a clock of the client's own.
+
+use std::{
+    cell::Cell,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use lock_core::{
+    ErrorKind, LockKey,
+    backend::{Answer, Backend, BackendError, Calls, Operation, Outcome, Reply},
+    clock::{Clock, Moment, Sleep},
+};
+
+use super::world::{Timer, World, micros};
+
+/// One client's way to the node.
+#[derive(Clone, Debug)]
+pub(super) struct SimBackend {
+    pub(super) world: Arc<World>,
+    pub(super) client: usize,
+}
+
+/// Why a request has no answer.
+enum Unanswered {
+    Broken,
+    Silent,
+}
+
+impl Backend for SimBackend {
+    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+        let this = self.clone();
+        Box::pin(async move { this.repeat(batch).await })
+    }
+
+    fn list(&self, _: String) -> Reply<Vec<LockKey>> {
+        Box::pin(async { Err(BackendError::new(ErrorKind::Unsupported, "the simulated node lists nothing")) })
+    }
+
+    fn epoch(&self) -> u64 {
+        self.world.state().links[self.client].epoch
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(SimClock { world: Arc::clone(&self.world), client: self.client })
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let this = self.clone();
+        Box::pin(async move { this.keep(calls).await })
+    }
+}
+
+impl SimBackend {
+    /// Sends a batch, and again over the next connection if one breaks, until the limit.
+    async fn repeat(self, batch: Vec<Operation>) -> Result<Answer, BackendError> {
+        let world = &self.world;
+        let begun = world.now();
+        let limit = begun + micros(world.plan.limit);
+        let mut after = 0;
+        let mut unanswered = false;
+        loop {
+            let Some((conn, epoch)) = self.connection(after, limit).await else {
+                let error = BackendError::new(ErrorKind::Backend, "no connection within the limit");
+                return Err(if unanswered { error } else { error.did_not_happen() });
+            };
+            after = epoch;
+            match self.send(conn, batch.clone(), begun, limit).await {
+                Ok(outcomes) => {
+                    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Renewed { .. })) {
+                        let mut state = world.state();
+                        state.renewed.push(self.client);
+                        let sampler = state.sampler.take();
+                        drop(state);
+                        sampler.into_iter().for_each(Waker::wake);
+                    }
+                    let mut answer = Answer::new(outcomes.into_iter().map(Ok).collect());
+                    answer.repeated = unanswered;
+                    return Ok(answer);
+                }
+                Err(Unanswered::Broken) => unanswered = true,
+                Err(Unanswered::Silent) => {
+                    world.replace(conn);
+                    return Err(BackendError::new(ErrorKind::Backend, "no answer within the limit"));
+                }
+            }
+        }
+    }
+
+    /// A connection newer than `after`.
+    async fn connection(&self, after: u64, limit: u64) -> Option<(usize, u64)> {
+        let mut timer = self.world.at(limit);
+        poll_fn(|cx| {
+            let mut state = self.world.state();
+            let link = &mut state.links[self.client];
+            if link.dead {
+                return Poll::Ready(None);
+            }
+            if let Some(conn) = link.up
+                && link.epoch > after
+            {
+                return Poll::Ready(Some((conn, link.epoch)));
+            }
+            if !link.engine.lets_pass(cx) {
+                return Poll::Pending;
+            }
+            link.waiting.push(cx.waker().clone());
+            drop(state);
+            Pin::new(&mut timer).poll(cx).map(|()| None)
+        })
+        .await
+    }
+
+    async fn send(
+        &self,
+        conn: usize,
+        batch: Vec<Operation>,
+        begun: u64,
+        limit: u64,
+    ) -> Result<Vec<Outcome>, Unanswered> {
+        let id = self.world.state().request(&self.world.plan, conn, batch, begun);
+        let mut timer = self.world.at(limit);
+        poll_fn(|cx| {
+            let mut state = self.world.state();
+            if state.links[self.client].dead {
+                return Poll::Ready(Err(Unanswered::Silent));
+            }
+            if !state.links[self.client].engine.lets_pass(cx) {
+                return Poll::Pending;
+            }
+            if let Some(done) = state.requests[id].done.take() {
+                return Poll::Ready(done.ok_or(Unanswered::Broken));
+            }
+            state.requests[id].waker = Some(cx.waker().clone());
+            drop(state);
+            Pin::new(&mut timer).poll(cx).map(|()| Err(Unanswered::Silent))
+        })
+        .await
+    }
+
+    /// Connects, listens, watches, and connects anew.
+    async fn keep(self, calls: Calls) {
+        let world = &self.world;
+        let mut former = None;
+        let mut failures = 0;
+        loop {
+            let Some(conn) = self.open(&calls, former) else { return };
+            if !self.greeted(conn).await {
+                world.replace(conn);
+                // As `connection.rs`: 10 ms, growing to 100 ms.
+                self.pause(Duration::from_millis((10 << failures.min(3)).min(100))).await;
+                failures += 1;
+                continue;
+            }
+            failures = 0;
+            former = Some(conn);
+            let waiting = {
+                let mut state = world.state();
+                let link = &mut state.links[self.client];
+                link.epoch += 1;
+                link.up = Some(conn);
+                let (epoch, mut waiting) = (link.epoch, std::mem::take(&mut link.waiting));
+                // Nobody promises that those who waited go on in the order in which they came.
+                for last in (1..waiting.len()).rev() {
+                    let other = state.dice.below(last as u64 + 1) as usize;
+                    waiting.swap(last, other);
+                }
+                state.log(|| format!("c{} uses connection {conn}, epoch {epoch}", self.client));
+                waiting
+            };
+            waiting.into_iter().for_each(Waker::wake);
+            calls.listening(true);
+            self.watch(conn, &calls).await;
+            calls.listening(false);
+        }
+    }
+
+    fn open(&self, calls: &Calls, former: Option<usize>) -> Option<usize> {
+        let mut state = self.world.state();
+        let alive = !state.links[self.client].dead;
+        alive.then(|| state.open(&self.world.plan, self.client, calls.channel(), former))
+    }
+
+    async fn greeted(&self, conn: usize) -> bool {
+        let mut timer = self.world.sleep(self.world.plan.limit);
+        poll_fn(|cx| {
+            let mut state = self.world.state();
+            let (open, greeted) = (state.conns[conn].is_open(), state.conns[conn].greeted);
+            let link = &mut state.links[self.client];
+            if !link.engine.lets_pass(cx) {
+                return Poll::Pending;
+            }
+            if greeted || !open {
+                return Poll::Ready(greeted && open);
+            }
+            link.upkeep = Some(cx.waker().clone());
+            drop(state);
+            Pin::new(&mut timer).poll(cx).map(|()| false)
+        })
+        .await
+    }
+
+    async fn pause(&self, duration: Duration) {
+        let mut timer = self.world.sleep(duration);
+        poll_fn(|cx| match self.world.state().links[self.client].engine.lets_pass(cx) {
+            true => Poll::Ready(()),
+            false => Poll::Pending,
+        })
+        .await;
+        poll_fn(|cx| Pin::new(&mut timer).poll(cx)).await;
+    }
+
+    /// Passes calls on, and sees to it that the connection answers, for as long as it is in use.
+    async fn watch(&self, conn: usize, calls: &Calls) {
+        let mut heartbeat = self.world.sleep(HEARTBEAT);
+        let mut beat: Option<Pin<Box<dyn Future<Output = bool> + Send>>> = None;
+        poll_fn(|cx| {
+            loop {
+                let mut state = self.world.state();
+                let link = &mut state.links[self.client];
+                if !link.engine.lets_pass(cx) {
+                    return Poll::Pending;
+                }
+                link.upkeep = Some(cx.waker().clone());
+                let (pushes, up) = (std::mem::take(&mut link.pushes), link.up == Some(conn));
+                drop(state);
+                for (key, token) in pushes {
+                    calls.called(key, token);
+                }
+                if !up {
+                    return Poll::Ready(());
+                }
+                if let Some(sent) = &mut beat {
+                    match sent.as_mut().poll(cx) {
+                        Poll::Pending => return Poll::Pending,
+                        Poll::Ready(false) => return Poll::Ready(()),
+                        Poll::Ready(true) => {
+                            beat = None;
+                            heartbeat = self.world.sleep(HEARTBEAT);
+                        }
+                    }
+                } else if Pin::new(&mut heartbeat).poll(cx).is_pending() {
+                    return Poll::Pending;
+                } else {
+                    let this = self.clone();
+                    beat = Some(Box::pin(async move {
+                        let now = this.world.now();
+                        let limit = now + micros(this.world.plan.limit);
+                        let alive = this.send(conn, Vec::new(), now, limit).await.is_ok();
+                        if !alive {
+                            this.world.replace(conn);
+                        }
+                        alive
+                    }));
+                }
+            }
+        })
+        .await;
+    }
+}
+
+/// As in `connection.rs`.
+const HEARTBEAT: Duration = Duration::from_secs(1);
+
+/// The clock of one client. It runs at a rate of its own, and may leap.
+#[derive(Debug)]
+pub(super) struct SimClock {
+    pub(super) world: Arc<World>,
+    pub(super) client: usize,
+}
+
+impl Clock for SimClock {
+    fn now(&self) -> Moment {
+        let now = self.world.now();
+        let state = self.world.state();
+        let link = &state.links[self.client];
+        let own = i128::from(now) * i128::from(1_000_000 + link.rate) / 1_000_000 + i128::from(link.leapt);
+        Moment::from_origin(Duration::from_micros(u64::try_from(own).unwrap_or(0)))
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        let rate = self.world.state().links[self.client].rate;
+        let own = i128::from(micros(duration.min(FAR))) * 1_000_000;
+        let length = u64::try_from(own / i128::from(1_000_000 + rate)).unwrap_or(0) + 1;
+        // In the task of a client it is the task that is held up, else the engine.
+        let gated = !IN_TASK.get();
+        let timer = self.world.sleep(Duration::from_micros(length));
+        Box::pin(SimSleep { timer, world: Arc::clone(&self.world), client: self.client, gated })
+    }
+}
+
+/// Further ahead than any schedule goes.
+const FAR: Duration = Duration::from_secs(1 << 30);
+
+struct SimSleep {
+    timer: Timer,
+    world: Arc<World>,
+    client: usize,
+    gated: bool,
+}
+
+impl Future for SimSleep {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if Pin::new(&mut self.timer).poll(cx).is_pending() {
+            return Poll::Pending;
+        }
+        if self.gated && !self.world.state().links[self.client].engine.lets_pass(cx) {
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    }
+}
+
+thread_local! {
+    static IN_TASK: Cell<bool> = const { Cell::new(false) };
+}
+
+/// A task of a client: it does not run while the client is stopped.
+pub(super) struct InTask<F> {
+    pub(super) world: Arc<World>,
+    pub(super) client: usize,
+    pub(super) inner: Pin<Box<F>>,
+}
+
+impl<F: Future<Output = ()>> Future for InTask<F> {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if !self.world.state().links[self.client].tasks.lets_pass(cx) {
+            return Poll::Pending;
+        }
+        let before = IN_TASK.replace(true);
+        let polled = self.inner.as_mut().poll(cx);
+        IN_TASK.set(before);
+        polled
+    }
+}

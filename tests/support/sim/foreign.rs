@@ -1,0 +1,83 @@
+//! A client of another library on the same keys: `SET NX PX`, polling, compare-and-delete.
+
+use std::{
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::LockKey;
+
+use super::{
+    link::Command,
+    world::{World, micros},
+};
+use crate::{
+    Dice,
+    history::{Event, Op, Outcome},
+};
+
+/// Asks for keys, holds them, and gives them back.
+pub(super) async fn run(world: Arc<World>, mut dice: Dice) {
+    for round in 0..world.plan.rounds {
+        world.sleep(Duration::from_micros(dice.below(100_000))).await;
+        let name = format!("k{}", dice.below(world.plan.keys as u64));
+        let key = LockKey::new(&name).expect("a sound key");
+        let ttl = micros(world.plan.ttls[1]) / 1_000;
+        let mut event = Event::new("foreign", Op::Acquire, world.moment());
+        event.key = Some(name.clone());
+        event.foreign = true;
+        event.ttl = Some(ttl as f64);
+        event.token = Some(format!("foreign-{round}"));
+        let until = world.now() + dice.below(1_000_000);
+        let (sent, set) = loop {
+            let sent = world.moment();
+            let set = say(&world, Command::SetNx { key: key.clone(), value: round, ttl }).await;
+            if set != Some(false) || world.now() > until {
+                break (sent, set);
+            }
+            world.sleep(Duration::from_millis(15)).await;
+        };
+        event.t_return = Some(world.moment());
+        event.deadline = Some(sent + ttl as f64);
+        event.result = result(set);
+        world.state().note(event);
+        if set != Some(true) {
+            continue;
+        }
+        world.sleep(Duration::from_micros(dice.below(ttl * 500))).await;
+        let mut event = Event::new("foreign", Op::Release, world.moment());
+        event.key = Some(name);
+        event.token = Some(format!("foreign-{round}"));
+        let deleted = say(&world, Command::DeleteIf { key, value: round }).await;
+        event.t_return = Some(world.moment());
+        event.result = result(deleted);
+        world.state().note(event);
+    }
+}
+
+fn result(done: Option<bool>) -> Outcome {
+    match done {
+        Some(true) => Outcome::Ok,
+        Some(false) => Outcome::Fail,
+        None => Outcome::Info,
+    }
+}
+
+/// The answer; none where there is none within a second.
+async fn say(world: &Arc<World>, command: Command) -> Option<bool> {
+    let id = world.state().command(&world.plan, command);
+    let mut limit = world.sleep(Duration::from_secs(1));
+    poll_fn(|cx| {
+        let mut state = world.state();
+        if let Some(done) = state.requests[id].done.take() {
+            return Poll::Ready(Some(done.is_some()));
+        }
+        state.requests[id].waker = Some(cx.waker().clone());
+        drop(state);
+        Pin::new(&mut limit).poll(cx).map(|()| None)
+    })
+    .await
+}

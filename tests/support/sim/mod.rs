@@ -1,0 +1,288 @@
+//! Deterministic simulation: the real engine on simulated managers, over a simulated network to a simulated node, in
+//! virtual time, with everything drawn from one seed.
+
+mod audit;
+mod backend;
+mod client;
+mod foreign;
+mod link;
+mod nemesis;
+mod node;
+mod plan;
+mod world;
+
+use std::{
+    future::{Future, poll_fn},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::LockManager;
+use tokio::{runtime, task::JoinHandle};
+
+pub use self::node::{Node, NodeMutant};
+use self::{
+    backend::{SimBackend, SimClock},
+    client::Client,
+    node::Holder,
+    plan::Plan,
+    world::{World, ms},
+};
+use crate::{
+    Dice,
+    history::{Checker, Event, History, Op},
+};
+
+/// What became of one schedule.
+#[derive(Clone, Debug, Default)]
+pub struct Report {
+    /// The seed, which makes the same schedule again.
+    pub seed: u64,
+    /// What was breached: the rule, and how.
+    pub breaches: Vec<(String, String)>,
+    /// What happened, in order; only where that was asked for.
+    pub log: Vec<String>,
+    /// How many leases were acquired.
+    pub acquired: usize,
+    /// How many events the history has.
+    pub events: usize,
+}
+
+/// The people on stage.
+#[derive(Debug)]
+struct Stage {
+    world: Arc<World>,
+    members: Mutex<Vec<Member>>,
+}
+
+/// A client, for as long as it lives, and its tasks.
+#[derive(Debug)]
+struct Member {
+    client: Option<Client>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+/// Runs the schedule of a seed and judges it. `logs` has everything written down, which takes longer.
+#[must_use]
+pub fn run(seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
+    let mut dice = Dice::seeded(seed);
+    let plan = Plan::draw(&mut dice);
+    let of_world = dice.split();
+    let world = World::new(plan, of_world, Node::new(mutant), logs);
+    world.log(|| format!("{:?}", world.plan));
+    let step = Arc::clone(&world);
+    let runtime = runtime::Builder::new_current_thread()
+        .on_thread_park(move || step.step())
+        .build()
+        .expect("a runtime without drivers can be made");
+    let stage = Arc::new(Stage { world: Arc::clone(&world), members: Mutex::default() });
+    let mut play = Box::pin(play(Arc::clone(&stage), dice));
+    runtime.block_on(poll_fn(|cx| {
+        if world.is_stuck(cx) {
+            return Poll::Ready(());
+        }
+        play.as_mut().poll(cx)
+    }));
+    drop(play);
+    drop(stage);
+    drop(runtime);
+    judge(seed, &world)
+}
+
+async fn play(stage: Arc<Stage>, mut dice: Dice) {
+    let world = Arc::clone(&stage.world);
+    let sampler = tokio::spawn(sample(Arc::clone(&stage)));
+    for _ in 0..world.plan.clients {
+        stage.begin_client(&mut dice);
+    }
+    let mut others = vec![tokio::spawn(nemesis::run(Arc::clone(&stage), dice.split()))];
+    if world.plan.foreign {
+        others.push(tokio::spawn(foreign::run(Arc::clone(&world), dice.split())));
+    }
+    stage.finish(FAULTS, &mut Vec::new()).await;
+    world.log(|| "the faults are over".to_owned());
+    world.state().faults = false;
+    if !stage.finish(REST, &mut others).await {
+        world.state().breach("hang", || "a task does not come to its end".to_owned());
+        return;
+    }
+    // Everything was released or dropped by now, and what is known to be over is cleaned up soon.
+    let soon = match world.plan.is_calm() {
+        true => Duration::from_micros(20 * world.plan.latency.1) + Duration::from_millis(50),
+        false => Duration::from_secs(6),
+    };
+    world.sleep(soon).await;
+    check_ghosts(&world);
+    world.log(|| "the managers are dropped".to_owned());
+    stage.members().clear();
+    let back = world.state().ahead.min(0).unsigned_abs();
+    world.sleep(world.plan.longest_ttl() + Duration::from_secs(1) + Duration::from_micros(back)).await;
+    check_leftovers(&world);
+    sampler.abort();
+    world.sleep(Duration::from_millis(1)).await;
+    let alive = runtime::Handle::current().metrics().num_alive_tasks();
+    if alive > 0 {
+        world.state().breach("left-running", || format!("{alive} tasks run still"));
+    }
+}
+
+/// Looks at leases that may have been renewed.
+async fn sample(stage: Arc<Stage>) {
+    loop {
+        let renewed = poll_fn(|cx| {
+            let mut state = stage.world.state();
+            if state.renewed.is_empty() {
+                state.sampler = Some(cx.waker().clone());
+                return Poll::Pending;
+            }
+            Poll::Ready(std::mem::take(&mut state.renewed))
+        })
+        .await;
+        for client in renewed {
+            stage.look(client);
+        }
+    }
+}
+
+impl Stage {
+    fn members(&self) -> MutexGuard<'_, Vec<Member>> {
+        self.members.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn clients(&self) -> usize {
+        self.members().len()
+    }
+
+    fn begin_client(&self, dice: &mut Dice) {
+        let world = &self.world;
+        let number = {
+            let mut state = world.state();
+            let mut link = link::Link::default();
+            if world.plan.drift {
+                // The allowance is one per cent.
+                link.rate = dice.below(16_000) as i64 - 8_000;
+            }
+            link.leapt = dice.below(1_000_000_000);
+            state.links.push(link);
+            state.links.len() - 1
+        };
+        let backend = SimBackend { world: Arc::clone(world), client: number };
+        let clock = Arc::new(SimClock { world: Arc::clone(world), client: number });
+        let manager = LockManager::builder()
+            .backend(backend)
+            .clock(clock)
+            .seed(dice.below(u64::MAX))
+            .build()
+            .expect("the options are sound");
+        let client = Client { world: Arc::clone(world), number, manager, watched: Arc::default() };
+        let tasks = client.begin(dice);
+        self.members().push(Member { client: Some(client), tasks });
+    }
+
+    /// One that lives.
+    fn pick(&self, dice: &mut Dice) -> Option<usize> {
+        let members = self.members();
+        let alive: Vec<_> = members.iter().enumerate().filter(|(_, member)| member.client.is_some()).collect();
+        let picked = dice.below(alive.len() as u64) as usize;
+        alive.get(picked).map(|(number, _)| *number)
+    }
+
+    fn look(&self, number: usize) {
+        let client = self.members().get(number).and_then(|member| member.client.clone());
+        if let Some(client) = client {
+            client.look();
+        }
+    }
+
+    /// Kills a client: nothing that it does counts any more.
+    fn crash(&self, number: usize) {
+        self.look(number);
+        self.world.state().kill(&self.world.plan, number);
+        let mut members = self.members();
+        members[number].tasks.iter().for_each(JoinHandle::abort);
+        let client = members[number].client.take();
+        drop(members);
+        drop(client);
+    }
+
+    /// Waits until all tasks are done, and `others`; not longer than `most`.
+    async fn finish(&self, most: Duration, others: &mut Vec<JoinHandle<()>>) -> bool {
+        let mut timer = self.world.sleep(most);
+        poll_fn(|cx| {
+            let mut members = self.members();
+            let mut all = true;
+            for tasks in members.iter_mut().map(|member| &mut member.tasks).chain([&mut *others]) {
+                tasks.retain_mut(|task| std::pin::Pin::new(task).poll(cx).is_pending());
+                all &= tasks.is_empty();
+            }
+            if all {
+                return Poll::Ready(true);
+            }
+            std::pin::Pin::new(&mut timer).poll(cx).map(|()| false)
+        })
+        .await
+    }
+}
+
+/// Nothing is held by a token whose holder is done with it.
+fn check_ghosts(world: &World) {
+    let mut state = world.state();
+    let wall = state.wall();
+    let mut ghosts: Vec<_> = state
+        .node
+        .leftovers(wall)
+        .filter(|(_, entry, _)| !entry.kept && entry.setter.is_some_and(|client| !state.links[client].dead))
+        .map(|(key, _, left)| ("ghost", format!("{key} is held, for {left} ms more, though nobody holds it")))
+        .collect();
+    ghosts.extend(state.node.places(wall).map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
+    for (rule, message) in ghosts {
+        state.breach(rule, || message);
+    }
+}
+
+/// Nothing at all is left but the counter.
+fn check_leftovers(world: &World) {
+    let mut state = world.state();
+    let now = ms(state.now);
+    let wall = state.wall();
+    let left: Vec<_> = state.node.leftovers(wall).map(|(key, entry, left)| (key.clone(), *entry, left)).collect();
+    for (key, entry, left) in left {
+        let mut event = Event::new("nemesis", Op::Leftover, now);
+        event.t_return = Some(now);
+        event.key = Some(key.as_str().to_owned());
+        event.foreign = matches!(entry.holder, Holder::Foreign(_));
+        event.pttl = Some(left as f64);
+        state.note(event);
+    }
+}
+
+fn judge(seed: u64, world: &World) -> Report {
+    let mut state = world.state();
+    // A call, its answer, and whoever comes first but has gone; or a check of one's own.
+    // A turn that is missed costs 100 ms, and another library calls nobody.
+    let turns = if world.plan.asides { 110 * world.plan.clients * world.plan.tasks } else { 0 };
+    let turns = if world.plan.foreign { turns + 300 } else { turns };
+    let bound = match world.plan.is_calm() {
+        true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20 + turns as u64),
+        false => Duration::from_secs(4),
+    };
+    let mut checker = Checker::new().bound(bound);
+    for mark in std::mem::take(&mut state.marks) {
+        checker = checker.mark(mark);
+    }
+    let history: History = std::mem::take(&mut state.history).into_iter().collect();
+    let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
+    let mut breaches: Vec<_> =
+        std::mem::take(&mut state.breaches).into_iter().map(|(rule, message)| (rule.to_owned(), message)).collect();
+    for violation in checker.check(&history) {
+        breaches.push((violation.rule.to_string(), violation.to_string()));
+    }
+    let log = state.take_log().into_iter().map(|(at, line)| format!("{:>12.3} ms  {line}", ms(at))).collect();
+    Report { seed, breaches, log, acquired, events: history.events().len() }
+}
+
+/// How long faults go on at most.
+const FAULTS: Duration = Duration::from_secs(8);
+/// How long everything may take after that: the waits, and what an unanswered request costs.
+const REST: Duration = Duration::from_secs(120);

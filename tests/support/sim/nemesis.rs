@@ -1,0 +1,145 @@
+//! What breaks, and is mended again.
+
+use std::{sync::Arc, time::Duration};
+
+use super::{Stage, plan::Trouble, world::World};
+use crate::{
+    Dice,
+    history::{Event, Op},
+};
+
+/// Breaks something every now and then, until the faults are over; mends everything it broke.
+pub(super) async fn run(stage: Arc<Stage>, mut dice: Dice) {
+    let world = Arc::clone(&stage.world);
+    while !world.plan.troubles.is_empty() && world.state().faults {
+        let pace = world.plan.pace;
+        world.sleep(dice.between(pace / 4, pace * 2)).await;
+        if !world.state().faults {
+            break;
+        }
+        let trouble = world.plan.troubles[dice.below(world.plan.troubles.len() as u64) as usize];
+        world.log(|| format!("trouble: {trouble:?}"));
+        strike(&stage, &world, trouble, &mut dice).await;
+    }
+}
+
+async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: &mut Dice) {
+    let from = world.now();
+    let longest = world.plan.longest_ttl();
+    let pause = dice.between(Duration::from_millis(10), (longest * 3 / 2).min(Duration::from_secs(2)));
+    match trouble {
+        Trouble::NodeCrash | Trouble::NodeLoss => {
+            {
+                let mut state = world.state();
+                state.hang_up_on_all(&world.plan);
+                state.down = true;
+                if trouble == Trouble::NodeLoss {
+                    state.node.forget();
+                    state.mark(None);
+                }
+            }
+            world.sleep(pause / 4).await;
+            let mut state = world.state();
+            state.down = false;
+            drop(state);
+            excuse(world, from);
+        }
+        Trouble::Flush => {
+            let mut state = world.state();
+            state.node.forget();
+            state.mark(None);
+            drop(state);
+            // Places come back with the next check only.
+            excuse(world, from);
+        }
+        Trouble::NodePause => {
+            world.state().stopped = Some(Vec::new());
+            world.sleep(pause).await;
+            let mut state = world.state();
+            let now = state.now;
+            for arriving in state.stopped.take().unwrap_or_default() {
+                state.later(now, arriving);
+            }
+            drop(state);
+            excuse(world, from);
+        }
+        Trouble::ClockForward | Trouble::ClockBack => {
+            let by = i64::try_from(pause.as_micros()).unwrap_or(0);
+            let mut state = world.state();
+            state.ahead += if trouble == Trouble::ClockForward { by } else { -by };
+            state.mark(None);
+            state.node.audit.look_away();
+            drop(state);
+            excuse(world, from);
+        }
+        Trouble::Crash => {
+            let Some(number) = stage.pick(dice) else { return };
+            stage.crash(number);
+            let mut state = world.state();
+            let at = state.moment();
+            let event = Event::new(format!("c{number}"), Op::Crash, at);
+            state.note(event);
+            drop(state);
+            excuse(world, from);
+            if stage.clients() < 2 * world.plan.clients {
+                stage.begin_client(dice);
+            }
+        }
+        Trouble::Pause | Trouble::StarveEngine | Trouble::StarveTasks => {
+            let Some(number) = stage.pick(dice) else { return };
+            let (engine, tasks) = (trouble != Trouble::StarveTasks, trouble != Trouble::StarveEngine);
+            stage.look(number);
+            {
+                let link = &mut world.state().links[number];
+                if engine {
+                    link.engine.close();
+                }
+                if tasks {
+                    link.tasks.close();
+                }
+                link.disturbed = u64::MAX;
+            }
+            world.sleep(pause).await;
+            let mut wakers = Vec::new();
+            {
+                let link = &mut world.state().links[number];
+                if engine {
+                    wakers.extend(link.engine.open());
+                }
+                if tasks {
+                    wakers.extend(link.tasks.open());
+                }
+                link.disturbed = from + u64::try_from(pause.as_micros()).unwrap_or(0);
+            }
+            wakers.into_iter().for_each(std::task::Waker::wake);
+            excuse(world, from);
+        }
+        Trouble::Suspend => {
+            let Some(number) = stage.pick(dice) else { return };
+            let now = world.now();
+            {
+                let link = &mut world.state().links[number];
+                link.leapt += u64::try_from(pause.as_micros()).unwrap_or(0);
+                link.disturbed = now + 300_000;
+            }
+            stage.look(number);
+            excuse(world, from);
+        }
+        Trouble::Kill => {
+            let Some(number) = stage.pick(dice) else { return };
+            let mut state = world.state();
+            if let Some(conn) = state.links[number].up {
+                state.hang_up(&world.plan, conn);
+            }
+            drop(state);
+            excuse(world, from);
+        }
+    }
+}
+
+/// What is slow now is so because of what broke.
+fn excuse(world: &World, from: u64) {
+    let mut state = world.state();
+    let to = state.now + 3_000_000;
+    state.excuse(from, to);
+}

@@ -1,0 +1,434 @@
+//! The node: what `lock.lua` does, line by line, in memory. Times are the node's own wall clock.
+//!
+//! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
+
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
+
+use lock_core::{
+    LockKey, Token,
+    backend::{Acquire, Operation, Outcome, Place, Release, Renew},
+};
+
+use super::audit::Audit;
+
+/// A deliberate bug of the node, each one that a script could have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeMutant {
+    /// A release deletes the key whoever holds it.
+    ReleaseWithoutTokenCheck,
+    /// A renewal pushes out the expiry whoever holds the key.
+    RenewWithoutTokenCheck,
+    /// An acquire that finds a free key and others before it calls nobody.
+    NoCallOnInAcquire,
+    /// A release calls nobody.
+    NoCallOnInRelease,
+    /// Who takes the key keeps the place.
+    PlaceKeptOnTaking,
+    /// The counter of fencing tokens counts from zero, whatever the clock says.
+    FenceByPlainIncr,
+    /// "Yours already" answers with the fencing token of before.
+    SameFenceOnRepeat,
+    /// An acquire looks at no queue.
+    Barging,
+    /// Who was called is never stamped, so that its window never ends.
+    StampNeverSet,
+    /// A renewal shortens what is left.
+    RenewalShortens,
+    /// A place without a subscriber counts as live.
+    DeadPlacesLive,
+}
+
+/// What stands at a key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Holder {
+    /// A lease of this library.
+    Ours(Token),
+    /// Another library's.
+    Foreign(u64),
+}
+
+/// The value of a key.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    /// Whose.
+    pub holder: Holder,
+    /// When it expires by the node's clock, in ms.
+    expires: u64,
+    fence: u64,
+    /// Who set it, if the request came within its own ttl.
+    pub setter: Option<usize>,
+    /// Whether it was released, and is kept for a while.
+    pub kept: bool,
+}
+
+/// A message to a channel.
+#[derive(Clone, Debug)]
+pub(super) struct Push {
+    pub(super) channel: Arc<str>,
+    pub(super) key: LockKey,
+    pub(super) token: Token,
+}
+
+/// One server.
+#[derive(Debug, Default)]
+pub struct Node {
+    keys: BTreeMap<LockKey, Entry>,
+    counter: Counter,
+    queues: BTreeMap<LockKey, Queue>,
+    /// Channels that somebody listens on.
+    pub(super) channels: BTreeMap<Arc<str>, usize>,
+    mutant: Option<NodeMutant>,
+    pub(super) audit: Audit,
+    pushes: Vec<Push>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Counter {
+    last: u64,
+    waiting: u64,
+    expires: u64,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    first: u64,
+    next: u64,
+    places: BTreeMap<u64, Waiting>,
+    expires: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    token: Token,
+    ends: u64,
+    life: u64,
+    stamp: u64,
+    window: u64,
+    channel: Arc<str>,
+}
+
+/// The local variables of one run of the script.
+struct Call {
+    micros: u64,
+    now: u64,
+    leads: bool,
+    together: u64,
+    fence: u64,
+    reserved: Option<u64>,
+}
+
+impl Node {
+    /// An empty one, with a bug of its own or none.
+    #[must_use]
+    pub fn new(mutant: Option<NodeMutant>) -> Self {
+        Self { mutant, ..Self::default() }
+    }
+
+    fn has(&self, mutant: NodeMutant) -> bool {
+        self.mutant == Some(mutant)
+    }
+
+    /// Forgets everything but who listens.
+    pub fn forget(&mut self) {
+        self.keys.clear();
+        self.counter = Counter::default();
+        self.queues.clear();
+        self.audit.forget();
+    }
+
+    /// Executes a batch at `micros` by its own clock. `sender` is who sent it, and how long ago it was begun
+    /// in ms.
+    pub(super) fn execute(
+        &mut self,
+        batch: &[Operation],
+        micros: u64,
+        sender: Option<(usize, u64)>,
+    ) -> (Vec<Outcome>, Vec<Push>) {
+        let now = micros / 1_000;
+        if self.counter.expires < now {
+            self.counter = Counter::default();
+        }
+        let together = batch
+            .iter()
+            .map(|operation| match operation {
+                Operation::Acquire(acquire) => u64::from(acquire.block),
+                Operation::Renew(renew) => u64::from(renew.block),
+                _ => 0,
+            })
+            .sum();
+        let leads = self.counter.last > micros + 1_000;
+        let mut call = Call { micros, now, leads, together, fence: 0, reserved: None };
+        let outcomes = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
+        (outcomes, std::mem::take(&mut self.pushes))
+    }
+
+    fn one(&mut self, operation: &Operation, call: &mut Call, sender: Option<(usize, u64)>) -> Outcome {
+        if let Operation::Acquire(Acquire { key, .. })
+        | Operation::Release(Release { key, .. })
+        | Operation::Force { key, .. } = operation
+        {
+            self.audit.look(key, call.now, &self.channels);
+        }
+        match operation {
+            Operation::Acquire(acquire) => {
+                let was_free = self.held(&acquire.key, call.now).is_none();
+                let outcome = self.acquire(acquire, call, sender);
+                self.audit.acquired(acquire, was_free, outcome, call.now, &self.channels);
+                outcome
+            }
+            Operation::Renew(renew) => self.renew(renew, call),
+            Operation::Release(release) => self.release(release, call),
+            Operation::Inspect { key } => match self.held(key, call.now) {
+                Some(entry) => busy(&entry, call.now, None),
+                None => Outcome::Gone,
+            },
+            Operation::Force { key, foreign } => match self.held(key, call.now) {
+                Some(Entry { holder: Holder::Foreign(_), .. }) if !foreign => Outcome::Gone,
+                Some(_) => {
+                    self.keys.remove(key);
+                    if call.now < self.counter.waiting {
+                        self.call_first(key, None, call.now);
+                    }
+                    Outcome::Released
+                }
+                None => Outcome::Gone,
+            },
+            _ => Outcome::Gone,
+        }
+    }
+
+    fn acquire(&mut self, acquire: &Acquire, call: &mut Call, sender: Option<(usize, u64)>) -> Outcome {
+        let Acquire { key, token, ttl, block, from, place, .. } = acquire;
+        let held = self.held(key, call.now);
+        let mine = held.is_some_and(|entry| {
+            entry.holder == Holder::Ours(*token) || from.is_some_and(|from| entry.holder == Holder::Ours(from))
+        });
+        if mine || (held.is_none() && from.is_none()) {
+            let waits = held.is_none() && call.now < self.counter.waiting && !self.has(NodeMutant::Barging);
+            if waits && self.call_first(key, Some(*token), call.now) {
+                return Outcome::Queued { position: self.keep_place(key, *token, place.as_ref(), call) };
+            }
+            let (mut fence, size) = self.take_fences(u64::from(*block), call);
+            if self.has(NodeMutant::SameFenceOnRepeat)
+                && let Some(entry) = held
+            {
+                fence = entry.fence;
+            }
+            let expires = call.now + ms(*ttl);
+            let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
+            let holder = Holder::Ours(*token);
+            self.keys.insert(key.clone(), Entry { holder, expires, fence, setter, kept: false });
+            if call.now < self.counter.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
+                self.remove_place(key, *token);
+            }
+            return Outcome::Held { fence, block: u32::try_from(size).unwrap_or(u32::MAX) };
+        }
+        match held {
+            Some(entry) if from.is_none() => {
+                let position = self.keep_place(key, *token, place.as_ref(), call);
+                busy(&entry, call.now, position)
+            }
+            _ => Outcome::Gone,
+        }
+    }
+
+    fn renew(&mut self, renew: &Renew, call: &mut Call) -> Outcome {
+        let Some(entry) = self.held(&renew.key, call.now) else { return Outcome::Gone };
+        if entry.holder != Holder::Ours(renew.token) && !self.has(NodeMutant::RenewWithoutTokenCheck) {
+            return Outcome::Gone;
+        }
+        let (left, ttl) = (entry.expires - call.now, ms(renew.ttl));
+        if left < ttl || self.has(NodeMutant::RenewalShortens) {
+            self.set_expiry(&renew.key, call.now + ttl);
+        }
+        let (fence, block) = match renew.block {
+            0 => (None, 0),
+            block => {
+                let (fence, size) = self.take_fences(u64::from(block), call);
+                (Some(fence), u32::try_from(size).unwrap_or(u32::MAX))
+            }
+        };
+        Outcome::Renewed { remaining: Duration::from_millis(left.max(ttl)), fence, block }
+    }
+
+    fn release(&mut self, release: &Release, call: &Call) -> Outcome {
+        let Release { key, token, .. } = release;
+        if release.place && call.now < self.counter.waiting {
+            self.remove_place(key, *token);
+        }
+        if release.place {
+            self.audit.left(key, *token);
+        }
+        let held = self.held(key, call.now);
+        let mine = held.is_some_and(|entry| {
+            entry.holder == Holder::Ours(*token) || self.has(NodeMutant::ReleaseWithoutTokenCheck)
+        });
+        if mine {
+            match ms(release.after) {
+                0 => drop(self.keys.remove(key)),
+                after => {
+                    self.set_expiry(key, call.now + after);
+                    self.keys.entry(key.clone()).and_modify(|entry| entry.kept = true);
+                }
+            }
+        }
+        let free = self.held(key, call.now).is_none();
+        if free && call.now < self.counter.waiting && !self.has(NodeMutant::NoCallOnInRelease) {
+            self.call_first(key, None, call.now);
+        }
+        if mine { Outcome::Released } else { Outcome::Gone }
+    }
+
+    /// SET NX PX of another library; whether it was set.
+    pub(super) fn set_foreign(&mut self, key: &LockKey, value: u64, ttl: u64, micros: u64) -> bool {
+        let now = micros / 1_000;
+        let free = self.held(key, now).is_none();
+        if free {
+            let entry =
+                Entry { holder: Holder::Foreign(value), expires: now + ttl, fence: 0, setter: None, kept: false };
+            self.keys.insert(key.clone(), entry);
+        }
+        free
+    }
+
+    /// Compare-and-delete of another library; whether it was deleted.
+    pub(super) fn delete_foreign(&mut self, key: &LockKey, value: u64, micros: u64) -> bool {
+        let mine = self.held(key, micros / 1_000).is_some_and(|entry| entry.holder == Holder::Foreign(value));
+        if mine {
+            self.keys.remove(key);
+        }
+        mine
+    }
+
+    /// DEL by somebody who should not; whether it was there.
+    pub(super) fn delete(&mut self, key: &LockKey) -> bool {
+        self.keys.remove(key).is_some()
+    }
+
+    /// What stands at a key, if it has not expired: Redis takes a key for expired when its time is *before* now.
+    fn held(&self, key: &LockKey, now: u64) -> Option<Entry> {
+        self.keys.get(key).copied().filter(|entry| entry.expires >= now)
+    }
+
+    fn set_expiry(&mut self, key: &LockKey, expires: u64) {
+        if let Some(entry) = self.keys.get_mut(key) {
+            entry.expires = expires;
+        }
+    }
+
+    fn write_counter(&mut self, call: &Call) {
+        let lead = self.counter.last.saturating_sub(call.micros).div_ceil(1_000);
+        self.counter.expires = call.now + 60_000 + lead;
+    }
+
+    fn take_fences(&mut self, size: u64, call: &mut Call) -> (u64, u64) {
+        let (size, together) = if call.leads { (1, 1) } else { (size, call.together) };
+        if call.reserved.is_none_or(|reserved| call.fence + size - 1 > reserved) {
+            let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.micros };
+            let first = clock.max(self.counter.last + 1);
+            self.counter.last = first + size.max(together) - 1;
+            self.write_counter(call);
+            (call.fence, call.reserved) = (first, Some(self.counter.last));
+        }
+        call.fence += size;
+        (call.fence - size, size)
+    }
+
+    fn keep_place(&mut self, key: &LockKey, token: Token, place: Option<&Place>, call: &Call) -> Option<u32> {
+        let place = place?;
+        let life = ms(place.life);
+        let ends = call.now + life;
+        if ends > self.counter.waiting {
+            self.counter.waiting = ends;
+            self.write_counter(call);
+        }
+        let window = ms(place.window);
+        let waiting = Waiting { token, ends, life, stamp: 0, window, channel: Arc::clone(&place.channel) };
+        let queue = self.queues.entry(key.clone()).or_default();
+        if queue.expires < call.now {
+            *queue = Queue::default();
+        }
+        if queue.places.is_empty() {
+            (queue.first, queue.next) = (1, 1);
+        }
+        let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == token).map(|(ticket, _)| *ticket);
+        let ticket = ticket.unwrap_or(queue.next);
+        queue.next = queue.next.max(ticket + 1);
+        queue.places.insert(ticket, waiting);
+        queue.expires = self.counter.waiting + 1_000;
+        u32::try_from(ticket - queue.first + 1).ok()
+    }
+
+    fn remove_place(&mut self, key: &LockKey, token: Token) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.places.retain(|_, waiting| waiting.token != token);
+            if queue.places.is_empty() {
+                self.queues.remove(key);
+            }
+        }
+    }
+
+    /// Calls the first live place of a free key, unless that is `mine` or it has been called; see the script.
+    fn call_first(&mut self, key: &LockKey, mine: Option<Token>, now: u64) -> bool {
+        let stamps = !self.has(NodeMutant::StampNeverSet);
+        let deaf = self.has(NodeMutant::DeadPlacesLive);
+        let calls = !(self.has(NodeMutant::NoCallOnInAcquire) && mine.is_some());
+        let Some(queue) = self.queues.get_mut(key).filter(|queue| queue.expires >= now) else { return false };
+        while let Some(mut first) = queue.places.first_entry() {
+            let ticket = *first.key();
+            let place = first.get_mut();
+            if Some(place.token) == mine {
+                queue.first = ticket;
+                return false;
+            }
+            let heard = place.channel.is_empty() || deaf || self.channels.contains_key(&place.channel);
+            let mut live = now < place.ends && place.ends - now <= place.life && heard;
+            if live && place.stamp > 0 {
+                live = place.stamp <= now && now <= place.stamp + place.window;
+            } else if live && calls {
+                if !place.channel.is_empty() {
+                    let push = Push { channel: Arc::clone(&place.channel), key: key.clone(), token: place.token };
+                    self.pushes.push(push);
+                }
+                if stamps {
+                    place.stamp = now;
+                }
+                self.audit.called(key, place.token, now);
+            }
+            if live {
+                queue.first = ticket;
+                return true;
+            }
+            first.remove();
+        }
+        self.queues.remove(key);
+        false
+    }
+
+    /// What is left at `micros`: keys, and places of tokens.
+    pub(super) fn leftovers(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Entry, u64)> {
+        let now = micros / 1_000;
+        self.keys
+            .iter()
+            .filter(move |(_, entry)| entry.expires >= now)
+            .map(move |(key, entry)| (key, entry, entry.expires - now))
+    }
+
+    /// Places that are live still.
+    pub(super) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, Token)> {
+        let now = micros / 1_000;
+        self.queues.iter().flat_map(move |(key, queue)| {
+            let live = move |place: &&Waiting| now < place.ends && place.ends - now <= place.life;
+            queue.places.values().filter(live).map(move |place| (key, place.token))
+        })
+    }
+}
+
+fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
+    let remaining = Some(Duration::from_millis(entry.expires - now));
+    Outcome::Busy { remaining, foreign: matches!(entry.holder, Holder::Foreign(_)), position }
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

@@ -1,0 +1,161 @@
+//! What a seed decides before anything happens: how many of whom, how good the network is, and what breaks.
+
+use std::time::Duration;
+
+use crate::Dice;
+
+/// The conditions of one schedule. Each kind of fault is on in some schedules only, so that what one hides another
+/// shows.
+#[derive(Clone, Debug)]
+pub(super) struct Plan {
+    /// Managers, each a process with a clock and a connection of its own.
+    pub(super) clients: usize,
+    /// Tasks of each.
+    pub(super) tasks: usize,
+    pub(super) keys: usize,
+    /// How often each task asks for a lease.
+    pub(super) rounds: u64,
+    pub(super) ttls: [Duration; 2],
+    /// One way over the network, in µs.
+    pub(super) latency: (u64, u64),
+    /// The backend's limit of one request.
+    pub(super) limit: Duration,
+    /// Chances in a thousand of a message that …
+    pub(super) late: u64,
+    /// … how late at most, in µs.
+    pub(super) lateness: u64,
+    /// … is lost with all that follow it on its connection.
+    pub(super) hole: u64,
+    /// … breaks its connection on the way there.
+    pub(super) reset: u64,
+    /// … is executed, and its answer cut off.
+    pub(super) cut: u64,
+    /// … is a call that is lost.
+    pub(super) deaf: u64,
+    /// Whether a client may have its former connection killed.
+    pub(super) kills: bool,
+    /// How long the node keeps a connection at most that its client gave up, in µs.
+    pub(super) half_open: u64,
+    /// Whether clients' clocks run at different rates.
+    pub(super) drift: bool,
+    /// What breaks from time to time.
+    pub(super) troubles: Vec<Trouble>,
+    /// On average, the time between two of those.
+    pub(super) pace: Duration,
+    /// In how many of a hundred requests a future or guard is dropped early.
+    pub(super) drops: u64,
+    /// Whether futures are kept aside, unpolled.
+    pub(super) asides: bool,
+    /// In how many of a hundred holds something unusual is done: extended, handed over, forced, several keys.
+    pub(super) odd: u64,
+    pub(super) foreign: bool,
+}
+
+/// What breaks, and comes back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Trouble {
+    /// The node is killed and comes back with its data.
+    NodeCrash,
+    /// The node is killed and comes back empty.
+    NodeLoss,
+    /// Somebody empties the node.
+    Flush,
+    /// The node is stopped for a while.
+    NodePause,
+    /// The node's clock is set forward.
+    ClockForward,
+    /// The node's clock is set back.
+    ClockBack,
+    /// A client is killed; another one comes.
+    Crash,
+    /// A client is stopped for a while.
+    Pause,
+    /// A client's engine does not run for a while.
+    StarveEngine,
+    /// A client's tasks do not run for a while.
+    StarveTasks,
+    /// A client is suspended: its clock goes on, its timers do not.
+    Suspend,
+    /// The connection of a client is closed by the node.
+    Kill,
+}
+
+impl Plan {
+    pub(super) fn draw(dice: &mut Dice) -> Self {
+        let calm = dice.below(4) == 0;
+        let latency = [(100, 400), (300, 3_000), (2_000, 15_000)][dice.below(3) as usize];
+        let some = |dice: &mut Dice, most: u64| match dice.below(5) {
+            0 | 1 if !calm => 1 + dice.below(most),
+            _ => 0,
+        };
+        let ms = Duration::from_millis;
+        let ttls = match dice.below(4) {
+            0 => [ms(5_000), ms(5_000)],
+            1 => [ms(1_000), ms(400)],
+            2 => [ms(300 + dice.below(700)), ms(200)],
+            _ => [ms(600), ms(600)],
+        };
+        let mut troubles = Vec::new();
+        if !calm {
+            for trouble in Trouble::ALL {
+                if dice.below(5) == 0 {
+                    troubles.push(trouble);
+                }
+            }
+        }
+        // Data lost and a clock set back together can repeat fencing tokens; the documentation says so.
+        if troubles.iter().any(|trouble| matches!(trouble, Trouble::NodeLoss | Trouble::Flush)) {
+            troubles.retain(|trouble| *trouble != Trouble::ClockBack);
+        }
+        Self {
+            clients: 2 + dice.below(3) as usize,
+            tasks: 1 + dice.below(4) as usize,
+            keys: 1 + dice.below(3) as usize,
+            rounds: 2 + dice.below(4),
+            ttls,
+            latency,
+            limit: ms(200 + dice.below(800)),
+            late: some(dice, 40),
+            lateness: [20_000, 300_000, 2_000_000][dice.below(3) as usize],
+            hole: some(dice, 20),
+            reset: some(dice, 30),
+            cut: some(dice, 40),
+            deaf: some(dice, 200),
+            kills: dice.below(3) > 0,
+            half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
+            drift: dice.below(2) == 0,
+            troubles,
+            pace: ms(100 + dice.below(900)),
+            drops: [0, 10, 30, 60][dice.below(4) as usize],
+            asides: dice.below(3) == 0,
+            odd: [0, 0, 20, 50][dice.below(4) as usize],
+            foreign: dice.below(4) == 0,
+        }
+    }
+
+    /// Whether nothing breaks: what then goes wrong has no excuse.
+    pub(super) fn is_calm(&self) -> bool {
+        self.troubles.is_empty() && self.late + self.hole + self.reset + self.cut + self.deaf == 0
+    }
+
+    pub(super) fn longest_ttl(&self) -> Duration {
+        self.ttls[0].max(self.ttls[1])
+    }
+}
+
+impl Trouble {
+    const ALL: [Self; 12] = [
+        Self::NodeCrash,
+        Self::NodeLoss,
+        Self::Flush,
+        Self::NodePause,
+        Self::ClockForward,
+        Self::ClockBack,
+        Self::Crash,
+        Self::Pause,
+        Self::StarveEngine,
+        Self::StarveTasks,
+        Self::Suspend,
+        Self::Kill,
+    ];
+}

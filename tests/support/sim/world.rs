@@ -1,0 +1,289 @@
+//! The world of one schedule: its time, what happens next, its node, its network, and what is written down.
+//!
+//! Time goes on when nobody has anything to do: the runtime is about to park, and [`World::step`] makes the next thing
+//! happen. So a schedule is one sequence of events, and the seed decides it.
+
+use std::{
+    collections::BTreeMap,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use super::{
+    link::{Arriving, Conn, Link, Request},
+    node::Node,
+    plan::Plan,
+};
+use crate::{
+    Dice,
+    history::{Event, Mark, Op},
+};
+
+/// What all parts of a schedule share.
+#[derive(Debug)]
+pub(super) struct World {
+    pub(super) plan: Plan,
+    state: Mutex<State>,
+}
+
+/// What changes.
+#[derive(Debug)]
+pub(super) struct State {
+    /// The true time in µs.
+    pub(super) now: u64,
+    serial: u64,
+    due: BTreeMap<(u64, u64), Due>,
+    pub(super) dice: Dice,
+    pub(super) node: Node,
+    /// Down, or stopped with what has arrived meanwhile.
+    pub(super) down: bool,
+    pub(super) stopped: Option<Vec<Arriving>>,
+    /// How far the node's clock is ahead of the true time, in µs.
+    pub(super) ahead: i64,
+    pub(super) links: Vec<Link>,
+    pub(super) conns: Vec<Conn>,
+    pub(super) requests: Vec<Request>,
+    /// Whether the network and the nemesis may break things.
+    pub(super) faults: bool,
+    pub(super) history: Vec<Event>,
+    pub(super) marks: Vec<Mark>,
+    pub(super) breaches: Vec<(&'static str, String)>,
+    /// Clients whose leases may have been renewed since they were looked at.
+    pub(super) renewed: Vec<usize>,
+    pub(super) sampler: Option<Waker>,
+    log: Option<Vec<(u64, String)>>,
+    root: Option<Waker>,
+    steps: u64,
+    looks: u64,
+    /// When something was written down last, and how often at that time.
+    noted: (u64, u64),
+}
+
+#[derive(Debug)]
+enum Due {
+    Wake(Waker),
+    Arrive(Arriving),
+}
+
+/// No schedule takes as many: one that does retries without a pause.
+const MOST_STEPS: u64 = 200_000;
+const MOST_LOOKS: u64 = 20_000_000;
+/// The wall clock of the node at the beginning: in 2025, in µs.
+const WALL: u64 = 1_750_000_000_000_000;
+
+impl World {
+    pub(super) fn new(plan: Plan, dice: Dice, node: Node, logs: bool) -> Arc<Self> {
+        let state = State {
+            now: 0,
+            serial: 0,
+            due: BTreeMap::new(),
+            dice,
+            node,
+            down: false,
+            stopped: None,
+            ahead: 0,
+            links: Vec::new(),
+            conns: Vec::new(),
+            requests: Vec::new(),
+            faults: true,
+            history: Vec::new(),
+            marks: Vec::new(),
+            breaches: Vec::new(),
+            renewed: Vec::new(),
+            sampler: None,
+            log: logs.then(Vec::new),
+            root: None,
+            steps: 0,
+            looks: 0,
+            noted: (0, 0),
+        };
+        Arc::new(Self { plan, state: Mutex::new(state) })
+    }
+
+    pub(super) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The true time in µs. Who only looks at it again and again is in an endless loop.
+    pub(super) fn now(&self) -> u64 {
+        let mut state = self.state();
+        state.looks += 1;
+        assert!(state.looks < MOST_LOOKS, "somebody looks at the clock without end");
+        state.now
+    }
+
+    /// The time for the history; see [`State::moment`].
+    pub(super) fn moment(&self) -> f64 {
+        self.state().moment()
+    }
+
+    /// A future that is done at a time.
+    pub(super) fn at(self: &Arc<Self>, at: u64) -> Timer {
+        Timer { world: Arc::clone(self), at, entry: None }
+    }
+
+    /// A future that is done after a while of true time.
+    pub(super) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
+        self.at(self.state().now + micros(duration))
+    }
+
+    /// Makes the next thing happen. The runtime calls it when no task has anything to do.
+    pub(super) fn step(&self) {
+        let mut state = self.state();
+        let mut wakers = Vec::new();
+        loop {
+            state.steps += 1;
+            let over = state.steps > MOST_STEPS;
+            match state.due.pop_first().filter(|_| !over) {
+                Some(((at, _), due)) => {
+                    state.now = state.now.max(at);
+                    match due {
+                        Due::Wake(waker) => wakers.push(waker),
+                        Due::Arrive(arriving) => {
+                            state.arrive(&self.plan, arriving, &mut wakers);
+                            if wakers.is_empty() {
+                                continue;
+                            }
+                        }
+                    }
+                }
+                None => {
+                    let why = if over { "it goes on without end" } else { "nobody has anything to wait for" };
+                    if !state.breaches.iter().any(|(rule, _)| *rule == "stuck") {
+                        state.breach("stuck", || why.to_owned());
+                    }
+                }
+            }
+            // It may be that what was woken is gone; then the root is there still.
+            wakers.extend(state.root.clone());
+            break;
+        }
+        drop(state);
+        wakers.into_iter().for_each(Waker::wake);
+    }
+
+    /// Says who is to be polled after each step. Ends the schedule when it cannot go on.
+    pub(super) fn is_stuck(&self, cx: &Context<'_>) -> bool {
+        let mut state = self.state();
+        if state.root.is_none() {
+            state.root = Some(cx.waker().clone());
+        }
+        state.breaches.iter().any(|(rule, _)| *rule == "stuck")
+    }
+
+    pub(super) fn log(&self, line: impl FnOnce() -> String) {
+        self.state().log(line);
+    }
+}
+
+impl State {
+    pub(super) fn log(&mut self, line: impl FnOnce() -> String) {
+        let now = self.now;
+        if let Some(log) = &mut self.log {
+            log.push((now, line()));
+        }
+    }
+
+    pub(super) fn take_log(&mut self) -> Vec<(u64, String)> {
+        self.log.take().unwrap_or_default()
+    }
+
+    /// Has something arrive after a while.
+    pub(super) fn later(&mut self, at: u64, arriving: Arriving) {
+        self.serial += 1;
+        self.due.insert((at, self.serial), Due::Arrive(arriving));
+    }
+
+    /// The node's wall clock in µs.
+    pub(super) fn wall(&self) -> u64 {
+        (WALL + self.now).saturating_add_signed(self.ahead)
+    }
+
+    /// Whether something goes wrong that does so in `chance` of a thousand cases.
+    pub(super) fn is_unlucky(&mut self, chance: u64) -> bool {
+        self.faults && chance > 0 && self.dice.below(1_000) < chance
+    }
+
+    pub(super) fn breach(&mut self, rule: &'static str, message: impl FnOnce() -> String) {
+        let message = message();
+        self.log(|| format!("BREACH of {rule}: {message}"));
+        self.breaches.push((rule, message));
+    }
+
+    /// The time for the history: in ms, and later with each question, since what happens at one time has an order too.
+    pub(super) fn moment(&mut self) -> f64 {
+        if self.noted.0 != self.now {
+            self.noted = (self.now, 0);
+        }
+        self.noted.1 += 1;
+        ms(self.now) + self.noted.1 as f64 * 1e-6
+    }
+
+    /// Writes down an event of the history.
+    pub(super) fn note(&mut self, event: Event) {
+        self.log(|| format!("history: {}", event.to_json()));
+        self.history.push(event);
+    }
+
+    /// Two holders are possible across this moment: data was lost, or a clock was set.
+    pub(super) fn mark(&mut self, key: Option<String>) {
+        let at = self.moment();
+        self.marks.push(Mark { key, from: at, to: at });
+    }
+
+    /// Slow wake-ups are excused since `from` until `to`.
+    pub(super) fn excuse(&mut self, from: u64, to: u64) {
+        let mut event = Event::new("nemesis", Op::Fault, ms(from));
+        event.t_return = Some(ms(to));
+        self.note(event);
+    }
+}
+
+/// Done at a time.
+#[derive(Debug)]
+pub(super) struct Timer {
+    world: Arc<World>,
+    at: u64,
+    entry: Option<u64>,
+}
+
+impl Future for Timer {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        let this = &mut *self;
+        let mut state = this.world.state();
+        if state.now >= this.at {
+            return Poll::Ready(());
+        }
+        let entry = *this.entry.get_or_insert_with(|| {
+            state.serial += 1;
+            state.serial
+        });
+        match state.due.get_mut(&(this.at, entry)) {
+            Some(Due::Wake(waker)) => waker.clone_from(cx.waker()),
+            _ => drop(state.due.insert((this.at, entry), Due::Wake(cx.waker().clone()))),
+        }
+        Poll::Pending
+    }
+}
+
+impl Drop for Timer {
+    fn drop(&mut self) {
+        if let Some(entry) = self.entry {
+            self.world.state().due.remove(&(self.at, entry));
+        }
+    }
+}
+
+pub(super) fn micros(duration: Duration) -> u64 {
+    u64::try_from(duration.as_micros()).unwrap_or(u64::MAX / 4)
+}
+
+/// A time of the history.
+pub(super) fn ms(micros: u64) -> f64 {
+    micros as f64 / 1_000.0
+}
