@@ -207,7 +207,8 @@ impl<L: Locks> Hands<L> {
     }
 }
 
-/// Takes a key and gives it back, from start to end, as fast as it can.
+/// Takes a key and gives it back, from start to end, as fast as it can; a guard goes out of scope, nobody awaits its
+/// release.
 async fn contend<L: Locks>(side: L, key: String, start: u64, end: u64) -> String {
     sleep(Duration::from_nanos(start.saturating_sub(clock::now()))).await;
     let mut holds = Vec::new();
@@ -220,7 +221,7 @@ async fn contend<L: Locks>(side: L, key: String, start: u64, end: u64) -> String
         let held = clock::now();
         // Told apart from `held`, so that two holders at a time show; the lease is given back at once.
         let released = clock::now();
-        L::release(held_key).await;
+        L::give_back(held_key).await;
         holds.push((asked, held, released));
     }
     let mut text = String::with_capacity(64 * holds.len());

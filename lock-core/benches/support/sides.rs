@@ -18,6 +18,10 @@ pub(crate) trait Locks: Clone + Send + Sync + 'static {
     /// Waits as long as it takes.
     fn acquire(&self, key: &str) -> impl Future<Output = Self::Held> + Send;
     fn release(held: Self::Held) -> impl Future<Output = ()> + Send;
+    /// Releases without an interest in the answer, as a guard does that goes out of scope.
+    fn give_back(held: Self::Held) -> impl Future<Output = ()> + Send {
+        Self::release(held)
+    }
 }
 
 /// The ttl on every side.
@@ -40,6 +44,10 @@ impl Locks for Ours {
 
     async fn release(guard: LockGuard) {
         guard.release().await.expect("the lease is held");
+    }
+
+    async fn give_back(guard: LockGuard) {
+        drop(guard);
     }
 }
 

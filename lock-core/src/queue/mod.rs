@@ -200,7 +200,8 @@ impl Queues {
 
     // ---- waiters
 
-    /// Begins an acquire. `idle` says that nothing is under way, so that it can be sent at once by its own future.
+    /// Begins an acquire. `idle` says that nothing is under way: if nothing waits to be sent either, its own future sends
+    /// it at once.
     pub(crate) fn arrive(
         &mut self,
         key: &LockKey,
@@ -226,7 +227,8 @@ impl Queues {
         if !alone {
             return Ok(Arrival::Wait(waiter));
         }
-        if !idle {
+        // What is about to be sent (a dropped guard's release, say) takes it along.
+        if !idle || self.next_to_send() <= now {
             self.contend(waiter);
             return Ok(Arrival::Wait(waiter));
         }

@@ -189,6 +189,18 @@ fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() 
 }
 
 #[test]
+fn who_comes_after_a_dropped_guard_asks_together_with_its_release() {
+    let mut process = Process::new();
+    let first = process.wait();
+    process.grant();
+    let held = process.hold(first);
+    process.queues.depart(held.0, at(0));
+    let arrival = process.queues.arrive(&key(), terms(9_000), false, true, at(0), 1).unwrap();
+    assert!(matches!(arrival, Arrival::Wait(_)), "{arrival:?}");
+    assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
+}
+
+#[test]
 fn waiters_are_served_in_the_order_in_which_they_came_with_rising_fences_and_one_request() {
     let mut process = Process::new();
     let waiters: Vec<_> = (0..5).map(|_| process.wait()).collect();
