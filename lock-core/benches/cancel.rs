@@ -10,13 +10,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::LockGuard;
 use rand::{RngExt as _, SeedableRng as _, rngs::StdRng};
 use redis::aio::MultiplexedConnection;
 use support::{
     report::{Report, Target},
     server::Server,
-    sides::{Locks, Ours, Raw, RawHeld},
+    sides::{Locks, Ours, Raw},
 };
 use tokio::{sync::watch, task::JoinSet, time::sleep};
 
@@ -70,7 +69,7 @@ struct Outcomes {
 }
 
 /// Drops futures that acquire, half of them on keys of their own, half on busy ones.
-async fn drop_many<L: GiveBack>(locks: &L, random: &mut StdRng, busy_keys: usize, outcomes: &mut Outcomes) {
+async fn drop_many<L: Locks>(locks: &L, random: &mut StdRng, busy_keys: usize, outcomes: &mut Outcomes) {
     for batch in 0..FUTURES / AT_ONCE {
         let mut set = JoinSet::new();
         for number in 0..AT_ONCE {
@@ -98,7 +97,7 @@ enum Outcome {
 }
 
 /// Polls over and over, since timers are too coarse, and drops what there is when the time is over.
-async fn drop_one<L: GiveBack>(locks: L, key: String, after: Duration) -> Outcome {
+async fn drop_one<L: Locks>(locks: L, key: String, after: Duration) -> Outcome {
     let deadline = Instant::now() + after;
     let mut acquire = pin!(locks.acquire(&key));
     let mut polled = false;
@@ -121,25 +120,6 @@ async fn drop_one<L: GiveBack>(locks: L, key: String, after: Duration) -> Outcom
         }
         None if polled => Outcome::Waiting,
         None => Outcome::Unpolled,
-    }
-}
-
-/// What happens to a key that was there before the moment came.
-trait GiveBack: Locks {
-    fn give_back(held: Self::Held) -> impl Future<Output = ()> + Send;
-}
-
-impl GiveBack for Ours {
-    /// Only drops the guard.
-    async fn give_back(held: LockGuard) {
-        drop(held);
-    }
-}
-
-impl GiveBack for Raw {
-    /// Raw commands have nothing that releases on drop; they are not to blame for that here.
-    async fn give_back(held: RawHeld) {
-        Self::release(held).await;
     }
 }
 

@@ -17,7 +17,7 @@ use crate::{
     key::LockKey,
     metrics,
     queue::{
-        ATTEMPT, Arrival, Trip,
+        ATTEMPT, Arrival, Newcomer, Trip,
         line::WaiterId,
         tenure::{Acquired, Offer, Terms},
         unexpected,
@@ -92,6 +92,8 @@ struct Waiter {
     key: LockKey,
     /// None once it is over.
     id: Option<WaiterId>,
+    /// Whether the engine has the waker of the poll that goes on: it has just been given.
+    known: bool,
 }
 
 impl Drop for Waiter {
@@ -139,7 +141,11 @@ impl Acquire {
                     };
                     self.step = match self.request.from {
                         Some(from) => Step::take_up(&engine, Asked { key, terms }, from, now),
-                        None => Step::arrive(&engine, key, terms, self.request.tries_once(), now)?,
+                        None => {
+                            let tries = self.request.tries_once();
+                            let newcomer = Newcomer { key: &key, terms, tries, waker: cx.waker() };
+                            Step::arrive(&engine, newcomer, now)?
+                        }
                     };
                 }
                 Step::Calling { waiter, call, asked } => {
@@ -148,10 +154,11 @@ impl Acquire {
                         self.now = engine.now();
                         let Asking { token, sent } = *asked;
                         let trip = Trip { sent, now: self.now, epoch: engine.epoch(), repeated: false };
-                        engine.acquired(&waiter.key, token, result, trip);
-                        let Step::Calling { waiter, .. } = std::mem::replace(&mut self.step, Step::Finished) else {
+                        engine.acquired(&waiter.key, waiter.id, token, result, trip);
+                        let Step::Calling { mut waiter, .. } = std::mem::replace(&mut self.step, Step::Finished) else {
                             unreachable!("matched above")
                         };
+                        waiter.known = false;
                         self.step = Step::Waiting { waiter, timer: None };
                     } else {
                         let polled = waiter.poll(cx, self.now);
@@ -229,7 +236,7 @@ impl Future for Acquire {
 
 impl Waiter {
     fn poll(&mut self, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
-        let Some(id) = self.id else { return Poll::Pending };
+        let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
         let result = ready!(self.engine.poll_waiter(id, cx.waker(), now));
         self.id = None;
         Poll::Ready(result)
@@ -262,9 +269,10 @@ impl Step {
         }
     }
 
-    fn arrive(engine: &Arc<Engine>, key: LockKey, terms: Terms, tries: bool, now: Moment) -> Result<Self, Error> {
-        let arrival = engine.arrive(&key, terms, tries, now)?;
-        let waiter = |id| Waiter { engine: Arc::clone(engine), key, id: Some(id) };
+    fn arrive(engine: &Arc<Engine>, newcomer: Newcomer<'_>, now: Moment) -> Result<Self, Error> {
+        let arrival = engine.arrive(newcomer, now)?;
+        let key = newcomer.key.clone();
+        let waiter = |id| Waiter { engine: Arc::clone(engine), key, id: Some(id), known: true };
         Ok(match arrival {
             Arrival::Ask(id, request) => {
                 let asked = Asking { token: request.token, sent: now };

@@ -26,7 +26,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     queue::{
-        Arrival, Departure, Limits, Queues, Trip,
+        Arrival, Departure, Limits, Newcomer, Queues, Trip,
         line::WaiterId,
         tenure::{Acquired, HoldId, Offer, Terms},
     },
@@ -52,7 +52,7 @@ pub(crate) struct Core {
     under_way: AtomicUsize,
     /// Wakes the task before the moment it sleeps until.
     pub(crate) wake: Notify,
-    /// Tells `shutdown` that a tenure ended or a clean-up was answered.
+    /// Tells `shutdown` that something has changed.
     pub(crate) settled: Notify,
 }
 
@@ -156,9 +156,9 @@ impl Engine {
     }
 
     /// Begins an acquire of one key.
-    pub(crate) fn arrive(&self, key: &LockKey, terms: Terms, tries: bool, now: Moment) -> Result<Arrival, Error> {
+    pub(crate) fn arrive(&self, newcomer: Newcomer<'_>, now: Moment) -> Result<Arrival, Error> {
         let (idle, epoch) = (self.core.is_idle(), self.epoch());
-        self.core.with(|state| state.queues.arrive(key, terms, tries, idle, now, epoch))
+        self.core.with(|state| state.queues.arrive(newcomer, idle, now, epoch))
     }
 
     /// Asks how a waiter stands; see [`Queues::poll`].
@@ -183,10 +183,23 @@ impl Engine {
     }
 
     /// Takes the answer to an acquire that its own future sent.
-    pub(crate) fn acquired(&self, key: &LockKey, token: Token, result: Result<Answer, BackendError>, trip: Trip) {
+    pub(crate) fn acquired(
+        &self,
+        key: &LockKey,
+        waiter: Option<WaiterId>,
+        token: Token,
+        result: Result<Answer, BackendError>,
+        trip: Trip,
+    ) {
         let trip = Trip { repeated: result.as_ref().is_ok_and(|answer| answer.repeated), ..trip };
         let result = result.and_then(Answer::single);
-        self.core.with(|state| state.queues.acquired(key, token, result, trip));
+        self.core.with(|state| {
+            // It is being polled: nobody has to wake it.
+            if let Some(waiter) = waiter {
+                state.queues.forget_waker(waiter);
+            }
+            state.queues.acquired(key, token, result, trip);
+        });
     }
 
     /// Enters the tenure of a lease that was taken up, and begins its hold.
@@ -209,22 +222,17 @@ impl Engine {
     pub(crate) fn abandon(&self, hold: HoldId) {
         let now = self.now();
         self.core.with(|state| state.queues.depart(hold, now));
-        self.core.settled.notify_waiters();
     }
 
     /// Ends a hold as its holder wishes, and says what is left to do.
     pub(crate) fn release(&self, hold: HoldId) -> Departure {
         let (idle, now) = (self.core.is_idle(), self.now());
-        let departure = self.core.with(|state| state.queues.release(hold, idle, now));
-        self.core.settled.notify_waiters();
-        departure
+        self.core.with(|state| state.queues.release(hold, idle, now))
     }
 
     /// Ends a hold and gives its token to the caller, who hands it on.
     pub(crate) fn hand_over(&self, hold: HoldId) -> Option<(Parting, Ttl)> {
-        let handed = self.core.with(|state| state.queues.hand_over(hold));
-        self.core.settled.notify_waiters();
-        handed
+        self.core.with(|state| state.queues.hand_over(hold))
     }
 
     /// Releases a token until that is known to have worked.
@@ -367,9 +375,13 @@ impl Core {
             state.asleep_until = Moment::from_origin(Duration::ZERO);
         }
         let wakes = state.queues.take_wakes();
+        let shut_down = state.shut_down;
         drop(state);
         if due {
             self.wake.notify_one();
+        }
+        if shut_down {
+            self.settled.notify_waiters();
         }
         drop(wakes);
         result

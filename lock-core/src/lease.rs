@@ -201,13 +201,21 @@ impl Hold {
 
     /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
     pub(crate) fn check(&self) -> Result<(), LossReason> {
-        self.settle(None).0.map_or(Ok(()), Err)
+        self.check_at(self.clock.now())
+    }
+
+    /// The same, for who has looked at the clock just now.
+    pub(crate) fn check_at(&self, now: Moment) -> Result<(), LossReason> {
+        self.settle_at(now, None).0.map_or(Ok(()), Err)
     }
 
     /// Ends the hold if its time is over or `reason` is given; one that ended before keeps its reason. Returns the
     /// reason that stands, and who is to be woken.
     pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Wakers) {
-        let now = self.clock.now();
+        self.settle_at(self.clock.now(), reason)
+    }
+
+    fn settle_at(&self, now: Moment, reason: Option<LossReason>) -> (Option<LossReason>, Wakers) {
         let mut state = self.state();
         if state.ended.is_some() {
             return (state.ended, Wakers::default());

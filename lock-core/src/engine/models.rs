@@ -76,7 +76,7 @@ fn engine() -> Arc<Engine> {
 }
 
 fn arrive(engine: &Engine) -> Arrival {
-    engine.arrive(&key(), terms(), false, at(0)).unwrap()
+    engine.arrive(Newcomer { key: &key(), terms: terms(), tries: false, waker: Waker::noop() }, at(0)).unwrap()
 }
 
 /// A lease that was acquired.
@@ -84,7 +84,7 @@ fn held(engine: &Engine) -> (HoldId, Arc<Hold>) {
     let Arrival::Ask(waiter, request) = arrive(engine) else { panic!("nothing is under way") };
     let answer = Answer::new(vec![Ok(Outcome::Held { fence: 1, block: 9 })]);
     let trip = Trip { sent: at(0), now: at(0), epoch: 1, repeated: false };
-    engine.acquired(&key(), request.token, Ok(answer), trip);
+    engine.acquired(&key(), Some(waiter), request.token, Ok(answer), trip);
     let Poll::Ready(Ok(offer)) = engine.poll_waiter(waiter, Waker::noop(), at(0)) else { panic!("it was granted") };
     offer
 }

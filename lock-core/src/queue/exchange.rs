@@ -139,7 +139,7 @@ impl Queues {
         self.ask_again(|contender| !contender.by_caller);
         // Somebody has to start the next task.
         for id in self.lines.ids() {
-            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+            self.wakes.add(self.lines.waiter(id).waker.take());
         }
     }
 
@@ -153,7 +153,7 @@ impl Queues {
                 Standing::InLine(_) => self.fail(&key, &error, now),
                 Standing::Turn(..) | Standing::Missed => {
                     waiter.state = Standing::Failed(error);
-                    self.wakes.waiters.extend(waiter.waker.take());
+                    self.wakes.add(waiter.waker.take());
                 }
                 Standing::Failed(_) => {}
             }

@@ -100,9 +100,9 @@ impl Lines {
     }
 
     /// Puts a newcomer at the end of the line.
-    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool) -> WaiterId {
-        let state = Standing::InLine(None);
-        let waiter = Waiter { key, terms, tries, overdue: false, waker: None, state, previous: NOBODY, next: NOBODY };
+    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool, waker: Waker) -> WaiterId {
+        let (waker, state) = (Some(waker), Standing::InLine(None));
+        let waiter = Waiter { key, terms, tries, overdue: false, waker, state, previous: NOBODY, next: NOBODY };
         let id = self.waiters.insert(waiter);
         self.append(id);
         id

@@ -103,6 +103,17 @@ pub(crate) struct Trip {
     pub(crate) repeated: bool,
 }
 
+/// Who wants a key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) key: &'a LockKey,
+    pub(crate) terms: Terms,
+    /// Whether it tries once and takes no place.
+    pub(crate) tries: bool,
+    /// Its task.
+    pub(crate) waker: &'a Waker,
+}
+
 /// How an acquire begins.
 #[derive(Debug)]
 pub(crate) enum Arrival {
@@ -128,13 +139,25 @@ pub(crate) enum Departure {
 #[must_use = "dropped at once, it wakes at once"]
 #[derive(Debug, Default)]
 pub(crate) struct Wakes {
+    /// One, as a rule, which needs no memory of its own.
+    waiter: Option<Waker>,
     waiters: Vec<Waker>,
     holders: Vec<Wakers>,
 }
 
+impl Wakes {
+    fn add(&mut self, waker: Option<Waker>) {
+        if self.waiter.is_none() {
+            self.waiter = waker;
+        } else {
+            self.waiters.extend(waker);
+        }
+    }
+}
+
 impl Drop for Wakes {
     fn drop(&mut self) {
-        self.waiters.drain(..).for_each(Waker::wake);
+        self.waiter.take().into_iter().chain(self.waiters.drain(..)).for_each(Waker::wake);
         self.holders.clear();
     }
 }
@@ -204,13 +227,12 @@ impl Queues {
     /// it at once.
     pub(crate) fn arrive(
         &mut self,
-        key: &LockKey,
-        terms: Terms,
-        tries: bool,
+        newcomer: Newcomer<'_>,
         idle: bool,
         now: Moment,
         epoch: u64,
     ) -> Result<Arrival, Error> {
+        let Newcomer { key, terms, tries, waker } = newcomer;
         if let Some(tenure) = self.lines.tenure(key) {
             // Of a process that was stopped, say: nobody may have noticed yet.
             let ended = self.tenures.settle(tenure);
@@ -223,7 +245,7 @@ impl Queues {
         if !alone {
             self.limits.check(self.lines.length(key), self.lines.waiting()).map_err(|error| error.on(key))?;
         }
-        let waiter = self.lines.enter(key.clone(), terms, tries);
+        let waiter = self.lines.enter(key.clone(), terms, tries, waker.clone());
         if !alone {
             return Ok(Arrival::Wait(waiter));
         }
@@ -253,7 +275,7 @@ impl Queues {
         match &waiter.state {
             Standing::InLine(_) => {}
             Standing::Turn(hold, offered) => {
-                let (hold, terms, lapsed) = (*hold, waiter.terms, offered.check().is_err());
+                let (hold, terms, lapsed) = (*hold, waiter.terms, offered.check_at(now).is_err());
                 if lapsed {
                     // Its lease has ended before it came.
                     let ended = self.tenures.settle(hold.tenure);
@@ -279,6 +301,11 @@ impl Queues {
             empty => *empty = Some(waker.clone()),
         }
         Poll::Pending
+    }
+
+    /// Forgets the task of a waiter, until it is polled again.
+    pub(crate) fn forget_waker(&mut self, id: WaiterId) {
+        self.lines.waiter(id).waker = None;
     }
 
     /// Ends the wait of a waiter whose time is over; false if the answer to its first request must come before that is

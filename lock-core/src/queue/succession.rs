@@ -39,7 +39,7 @@ impl Queues {
     pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
         self.lines.take_out(id, Standing::Turn(hold, arc));
         self.wheel.set(id, now + TURN);
-        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        self.wakes.add(self.lines.waiter(id).waker.take());
     }
 
     /// The contender's request was granted.
@@ -72,7 +72,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         let contender = self.lines.take_out(id, Standing::Failed(error));
         self.wheel.unset(id);
-        self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+        self.wakes.add(self.lines.waiter(id).waker.take());
         match contender {
             Some(contender) => self.succeed(&key, contender, &terms, tries, now),
             None => self.begin_again(&key),
@@ -84,7 +84,7 @@ impl Queues {
         while let Some(id) = self.lines.first(key) {
             let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
-            self.wakes.waiters.extend(self.lines.waiter(id).waker.take());
+            self.wakes.add(self.lines.waiter(id).waker.take());
             if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
                 self.cleanup.push(parting, doubt, now);
             }

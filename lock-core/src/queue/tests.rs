@@ -36,6 +36,10 @@ fn terms(ttl_ms: u64) -> Terms {
     Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
 }
 
+fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
+    Newcomer { key, terms, tries, waker: Waker::noop() }
+}
+
 /// Queues with a clock, and with the answers of a backend where every key is free.
 struct Process {
     queues: Queues,
@@ -70,7 +74,7 @@ impl Process {
     /// A waiter that stands in line, since another call is under way.
     fn wait_on(&mut self, terms: Terms) -> WaiterId {
         let now = self.now();
-        match self.queues.arrive(&key(), terms, false, false, now, 1) {
+        match self.queues.arrive(newcomer(&key(), terms, false), false, now, 1) {
             Ok(Arrival::Wait(id)) => id,
             other => panic!("{other:?}"),
         }
@@ -175,7 +179,7 @@ fn token(operation: &Operation) -> Token {
 #[test]
 fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() {
     let mut process = Process::new();
-    let asked = process.queues.arrive(&key(), terms(9_000), false, true, at(0), 1).unwrap();
+    let asked = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1).unwrap();
     let Arrival::Ask(id, request) = asked else { panic!("{asked:?}") };
     assert!(process.send().0.is_empty(), "nobody else asks");
     let second = process.wait();
@@ -195,7 +199,7 @@ fn who_comes_after_a_dropped_guard_asks_together_with_its_release() {
     process.grant();
     let held = process.hold(first);
     process.queues.depart(held.0, at(0));
-    let arrival = process.queues.arrive(&key(), terms(9_000), false, true, at(0), 1).unwrap();
+    let arrival = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1).unwrap();
     assert!(matches!(arrival, Arrival::Wait(_)), "{arrival:?}");
     assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
 }
@@ -377,7 +381,7 @@ fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
 fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_others() {
     let mut process = Process::new();
     let waiters = [process.wait(), process.wait()];
-    let other = process.queues.arrive(&LockKey::new("other").unwrap(), terms(9_000), false, false, at(0), 1);
+    let other = process.queues.arrive(newcomer(&LockKey::new("other").unwrap(), terms(9_000), false), false, at(0), 1);
     let Ok(Arrival::Wait(other)) = other else { panic!("{other:?}") };
     let mut first = true;
     process.answer(|_, _| match std::mem::take(&mut first) {
@@ -393,11 +397,12 @@ fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_other
 #[test]
 fn a_try_takes_no_place_and_is_refused_where_others_stand_before_it() {
     let mut process = Process::new();
-    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(&key(), terms(9_000), true, true, at(0), 1) else {
+    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1)
+    else {
         panic!("it asks")
     };
     assert!(request.place.is_none());
-    let refused = process.queues.arrive(&key(), terms(9_000), true, true, at(0), 1);
+    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
     let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
@@ -412,7 +417,9 @@ fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
     process.grant();
     process.hold(held);
     let (first, _second) = (process.wait(), process.wait());
-    let full = |process: &mut Process| process.queues.arrive(&key(), terms(9_000), false, false, at(0), 1).unwrap_err();
+    let full = |process: &mut Process| {
+        process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1).unwrap_err()
+    };
     let error = full(&mut process);
     assert_eq!((error.kind(), error.key()), (ErrorKind::Overloaded, Some("k")));
     assert!(error.to_string().contains("max_waiters_per_key"), "{error}");
@@ -420,13 +427,13 @@ fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
     process.wait();
     // In all: one more elsewhere, behind a holder there.
     let other = LockKey::new("other").unwrap();
-    let Ok(Arrival::Wait(id)) = process.queues.arrive(&other, terms(9_000), false, false, at(0), 1) else {
+    let Ok(Arrival::Wait(id)) = process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1) else {
         panic!("nobody is there")
     };
     process.grant();
     process.hold(id);
-    assert!(process.queues.arrive(&other, terms(9_000), false, false, at(0), 1).is_ok());
-    let error = process.queues.arrive(&other, terms(9_000), false, false, at(0), 1).unwrap_err();
+    assert!(process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1).is_ok());
+    let error = process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1).unwrap_err();
     assert!(error.to_string().contains("`max_waiters`"), "{error}");
 }
 

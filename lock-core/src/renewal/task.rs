@@ -85,7 +85,6 @@ pub(crate) async fn run(running: Running) {
             Some((sent, work, result)) = calls.next() => {
                 let now = core.clock.now();
                 core.with(|state| state.take_answer(core, sent, work, result, now, &mut counted));
-                core.settled.notify_waiters();
             }
             // Before the notices that it gives.
             () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
