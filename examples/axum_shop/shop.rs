@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 use sqlx::any::{AnyPoolOptions, install_default_drivers};
-use sqlx::{Any, AnyPool, AssertSqlSafe, Transaction};
+use sqlx::{Any, AnyConnection, AnyPool, AssertSqlSafe, Connection as _, Transaction};
 use tokio::time::sleep;
 
 /// The number of a good, from 1.
@@ -44,7 +44,10 @@ impl Shop {
         let connections = if sqlite { 1 } else { 8 };
         let options = AnyPoolOptions::new().max_connections(connections).idle_timeout(None).max_lifetime(None);
         // The URL may hold a password and is not repeated.
-        let pool = options.connect(url).await.context("cannot open the database of DATABASE_URL")?;
+        let what = "cannot open the database of DATABASE_URL";
+        // The pool tries again and again, and would say in the end that its time was over.
+        AnyConnection::connect(url).await.context(what)?.close().await.context(what)?;
+        let pool = options.connect(url).await.context(what)?;
         let begin = if sqlite { "BEGIN IMMEDIATE" } else { "BEGIN" };
         Ok(Self { pool, numbered: url.starts_with("postgres"), begin })
     }
@@ -185,7 +188,7 @@ impl std::error::Error for Problem {}
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingOrdered => f.write_str("an order names a good at least, and how many of it: {\"2\": 3}"),
+            Self::NothingOrdered => f.write_str("an order names at least one good and how many of it, as in {\"2\": 3}"),
             Self::NoSuchGood => f.write_str("there is no such good"),
             Self::SoldOut => f.write_str("sold out"),
             Self::Overtaken => f.write_str("somebody else was quicker, please try again"),
