@@ -37,9 +37,10 @@ impl App {
             .with_state(self)
     }
 
-    /// The attribute: sells one unit, to one buyer of the good at a time, at whichever instance.
-    #[instrument(skip(self), err(level = "info", Display))]
+    /// The attribute: sells one unit, to one buyer of the good at a time, at whichever instance. The span below it covers
+    /// the waiting, too.
     #[distributed_lock(key = "goods:<good>", ttl = "3s", wait = "5s", manager = self.manager)]
+    #[instrument(skip(self), err(level = "info", Display))]
     async fn sell(&self, good: Good) -> Result<(), Problem> {
         self.shop.sell(&Order::from([(good, 1)])).await
     }

@@ -188,7 +188,9 @@ impl std::error::Error for Problem {}
 impl fmt::Display for Problem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::NothingOrdered => f.write_str("an order names at least one good and how many of it, as in {\"2\": 3}"),
+            Self::NothingOrdered => {
+                f.write_str("an order names at least one good and how many of it, as in {\"2\": 3}")
+            }
             Self::NoSuchGood => f.write_str("there is no such good"),
             Self::SoldOut => f.write_str("sold out"),
             Self::Overtaken => f.write_str("somebody else was quicker, please try again"),

@@ -12,6 +12,7 @@
     rust_2024_compatibility
 )]
 #![forbid(unsafe_code)]
+#![allow(clippy::mixed_attributes_style, reason = "both kinds have to be kept")]
 
 use lock_core::{Error, LockManager, distributed_lock};
 

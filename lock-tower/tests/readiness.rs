@@ -169,7 +169,7 @@ async fn a_future_that_is_dropped_before_its_first_poll_leaves_nothing_behind() 
 }
 
 #[tokio::test(start_paused = true)]
-async fn other_layers_go_around_it_and_inside_it() {
+async fn bad_input_78_other_layers_go_around_it_and_inside_it() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
