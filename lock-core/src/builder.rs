@@ -220,6 +220,10 @@ fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<A
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
         "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
         "redis" | "rediss" | "unix" => redis_from_url(url, client_name, command_timeout),
+        // What cannot be a scheme may be a part that went astray, such as the password.
+        _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
+            Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
+        }
         _ => {
             Err(BuildError::new(format!("the scheme {scheme:?} is unknown; there are redis, rediss, unix and memory")))
         }

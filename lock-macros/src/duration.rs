@@ -40,6 +40,9 @@ pub(crate) const UNITS: &str =
     "write a whole number and one of the units `ms`, `s`, `m`, `h`, as in \"500ms\" or \"3s\"";
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

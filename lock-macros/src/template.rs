@@ -229,6 +229,9 @@ fn place(tokens: TokenStream, span: Span, names: &Names) -> TokenStream {
 }
 
 #[cfg(test)]
+mod fuzz;
+
+#[cfg(test)]
 mod tests {
     use syn::parse_quote;
 

@@ -355,7 +355,7 @@ impl fmt::Debug for Connector {
 }
 
 /// Reads a message on the channel of calls: its last part is token and key, with a space between.
-fn call(message: &[Value]) -> Option<(LockKey, Token)> {
+pub(super) fn call(message: &[Value]) -> Option<(LockKey, Token)> {
     let Some(Value::BulkString(payload)) = message.last() else { return None };
     let (token, key) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
     Some((LockKey::new(key).ok()?, token.parse().ok()?))

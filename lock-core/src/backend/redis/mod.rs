@@ -4,6 +4,8 @@ mod advice;
 mod connection;
 mod failure;
 mod script;
+#[cfg(test)]
+mod tests;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
@@ -39,6 +41,11 @@ impl RedisBackend {
         let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
         if url.starts_with("rediss://") && !cfg!(feature = "tls") {
             return Err(BuildError::new("rediss:// needs the feature `tls` of lock-core, which is off"));
+        }
+        // It would be taken for a part of the path, which is shown.
+        let place = url.strip_prefix("unix://").or_else(|| url.strip_prefix("redis+unix://")).unwrap_or_default();
+        if place.split('/').next().is_some_and(|before| before.contains('@')) {
+            return Err(wrong("a socket has no user and password before an @; write ?user=…&pass=… at the end"));
         }
         let info = url.into_connection_info().map_err(|error| {
             let what = error.to_string();

@@ -1,0 +1,129 @@
+//! What a server may send, be it nonsense: nothing panics. `PROPTEST_CASES` tries more.
+
+use proptest::{collection::vec, prelude::*};
+use redis::Value;
+
+use super::{connection, script};
+use crate::{
+    backend::{Outcome, Place},
+    key::LockKey,
+    token::Token,
+};
+
+/// Any value, often one like those that the script gives.
+fn value() -> impl Strategy<Value = Value> {
+    let leaf = prop_oneof![
+        4 => (-2_i64..8).prop_map(Value::Int),
+        2 => any::<i64>().prop_map(Value::Int),
+        1 => any::<i64>().prop_map(|number| Value::Int(number.signum() * i64::from(u32::MAX))),
+        1 => Just(Value::Nil),
+        1 => Just(Value::Okay),
+        1 => vec(any::<u8>(), 0..40).prop_map(Value::BulkString),
+        1 => "(WRONGTYPE|NOPERM|OOM|[A-Z]{0,9}) ?.{0,40}".prop_map(|text| Value::BulkString(text.into_bytes())),
+        1 => ".{0,20}".prop_map(Value::SimpleString),
+        1 => any::<f64>().prop_map(Value::Double),
+        1 => any::<bool>().prop_map(Value::Boolean),
+    ];
+    leaf.prop_recursive(3, 64, 9, |inner| {
+        prop_oneof![
+            4 => vec(inner.clone(), 0..10).prop_map(Value::Array),
+            1 => vec((inner.clone(), inner.clone()), 0..4).prop_map(Value::Map),
+            1 => vec(inner, 0..4).prop_map(Value::Set),
+        ]
+    })
+}
+
+fn outcome() -> impl Strategy<Value = Outcome> {
+    let position = || (0..u32::MAX).prop_map(|position| (position > 0).then_some(position));
+    let ms = || (0..i64::MAX as u64).prop_map(std::time::Duration::from_millis);
+    prop_oneof![
+        (0..i64::MAX as u64, any::<u32>()).prop_map(|(fence, block)| Outcome::Held { fence, block }),
+        (proptest::option::of(ms()), any::<bool>(), position())
+            .prop_map(|(remaining, foreign, position)| Outcome::Busy { remaining, foreign, position }),
+        position().prop_map(|position| Outcome::Queued { position }),
+        (ms(), proptest::option::of(1..i64::MAX as u64), any::<u32>())
+            .prop_map(|(remaining, fence, block)| Outcome::Renewed { remaining, fence, block }),
+        Just(Outcome::Released),
+        Just(Outcome::Gone),
+    ]
+}
+
+/// An outcome as the script says it.
+fn said(outcome: &Outcome) -> [Value; 4] {
+    let number = |number: u64| i64::try_from(number).expect("the strategies keep to what fits");
+    let ms = |duration: std::time::Duration| number(duration.as_millis() as u64);
+    let numbers = match *outcome {
+        Outcome::Held { fence, block } => [1, number(fence), i64::from(block), 0],
+        Outcome::Busy { remaining, foreign, position } => {
+            [2, remaining.map_or(-1, ms), i64::from(foreign), i64::from(position.unwrap_or(0))]
+        }
+        Outcome::Queued { position } => [3, i64::from(position.unwrap_or(0)), 0, 0],
+        Outcome::Renewed { remaining, fence, block } => {
+            [4, ms(remaining), number(fence.unwrap_or(0)), i64::from(block)]
+        }
+        Outcome::Released => [5, 0, 0, 0],
+        Outcome::Gone => [6, 0, 0, 0],
+    };
+    numbers.map(Value::Int)
+}
+
+proptest! {
+    #[test]
+    fn any_reply_is_read_or_refused(reply in value(), expected in 0..4_usize) {
+        if let Ok(answer) = script::answer(reply, expected) {
+            prop_assert_eq!(answer.outcomes.len(), expected);
+        }
+    }
+
+    #[test]
+    fn any_reply_of_the_right_length_is_answered_item_by_item(
+        items in vec((-1_i64..9, value(), value(), value()), 0..6),
+        refused in any::<i64>(),
+    ) {
+        let expected = items.len();
+        let items = items.into_iter().flat_map(|(code, one, two, three)| [Value::Int(code), one, two, three]);
+        let reply = Value::Array(items.chain([Value::Int(refused)]).collect());
+        let answer = script::answer(reply, expected).expect("its length is right");
+        prop_assert_eq!(answer.outcomes.len(), expected);
+        prop_assert_eq!(answer.calls_refused, refused != 0);
+    }
+
+    #[test]
+    fn what_the_script_says_is_understood(outcomes in vec(outcome(), 0..20), refused in any::<bool>()) {
+        let items = outcomes.iter().flat_map(said).chain([Value::Int(i64::from(refused))]);
+        let answer = script::answer(Value::Array(items.collect()), outcomes.len()).expect("this is what it says");
+        let read: Vec<_> = answer.outcomes.into_iter().map(|outcome| outcome.expect("no error")).collect();
+        prop_assert_eq!(read, outcomes);
+    }
+
+    #[test]
+    fn any_message_on_the_channel_of_calls_is_read_or_left(message in vec(value(), 0..5)) {
+        connection::call(&message);
+    }
+
+    #[test]
+    fn a_call_names_its_key_whatever_it_holds(key in "\\PC{1,80}|[ -~\r\n\0]{1,80}", random in any::<u128>()) {
+        let Ok(key) = LockKey::new(&key) else { return Ok(()) };
+        let token = Token::from_random(random);
+        let payload = format!("{} {}", token.reveal(), key.wire()).into_bytes();
+        let message = [Value::BulkString(b"a channel".to_vec()), Value::BulkString(payload)];
+        prop_assert_eq!(connection::call(&message), Some((key, token)));
+    }
+
+    #[test]
+    fn any_batch_becomes_a_command(key in ".{1,80}", random in any::<u128>(), ttl_ms in 10..u64::MAX) {
+        use crate::backend::{Acquire, Operation, Release, Renew};
+        let Ok(key) = LockKey::new(&key) else { return Ok(()) };
+        let (token, ttl) = (Token::from_random(random), std::time::Duration::from_millis(ttl_ms));
+        let place = Place::new("channel".into(), ttl, ttl);
+        let batch = [
+            Operation::Acquire(Acquire::new(key.clone(), token, ttl).or_wait(place)),
+            Operation::Renew(Renew::new(key.clone(), token, ttl).mending(ttl)),
+            Operation::Release(Release::new(key.clone(), token).after(ttl)),
+            Operation::Inspect { key },
+        ];
+        for command in [script::evalsha(&batch), script::eval(&batch)] {
+            prop_assert!(!command.get_packed_command().is_empty());
+        }
+    }
+}
