@@ -1,0 +1,68 @@
+//! What `docs/guarantees.md` says about tests is so.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
+};
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
+}
+
+/// Every Rust file below a folder.
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    for entry in fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        if path.is_dir() {
+            sources(&path, found);
+        } else if path.extension().is_some_and(|extension| extension == "rs") {
+            found.push(path);
+        }
+    }
+}
+
+/// The tests that the text names, as file or folder and function.
+fn named(text: &str) -> BTreeSet<(&str, &str)> {
+    let code = text.split('`').skip(1).step_by(2);
+    let is_name = |name: &str| {
+        !name.is_empty() && name.chars().all(|char| char == '_' || char.is_ascii_lowercase() || char.is_ascii_digit())
+    };
+    code.filter_map(|code| code.split_once("::")).filter(|(file, test)| is_name(file) && is_name(test)).collect()
+}
+
+#[test]
+fn every_test_that_the_guarantees_name_exists() {
+    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let mut files = Vec::new();
+    for folder in ["tests", "lock-core/src", "lock-core/tests"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let sources: Vec<_> = files.iter().map(|path| (path, fs::read_to_string(path).unwrap())).collect();
+    let named = named(&text);
+    assert!(named.len() > 30, "{} tests are named", named.len());
+    for (file, test) in named {
+        let function = format!("fn {test}()");
+        let is_there = |(path, source): &(&PathBuf, String)| {
+            let in_it = path.file_stem().is_some_and(|stem| stem == file)
+                || path.parent().and_then(Path::file_name).is_some_and(|folder| folder == file);
+            in_it && source.contains(&function)
+        };
+        assert!(sources.iter().any(is_there), "there is no test {file}::{test}");
+    }
+}
+
+#[test]
+fn every_fault_that_is_tested_stands_in_the_guarantees() {
+    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let named: BTreeSet<_> = named(&text).into_iter().map(|(_, test)| test.get(..8).unwrap_or_default()).collect();
+    let mut files = vec![root().join("tests/contention.rs")];
+    sources(&root().join("tests/faults"), &mut files);
+    for path in files {
+        let source = fs::read_to_string(&path).unwrap();
+        for test in source.split("fn ").skip(1).filter(|rest| rest.starts_with("fault_")) {
+            assert!(named.contains(&test[..8]), "{} is not in docs/guarantees.md", &test[..8]);
+        }
+    }
+}
