@@ -108,6 +108,19 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
         assert!(!denied.is_retryable());
         assert!(before.elapsed() < ms(250), "answered before the limit: {:?}", before.elapsed());
     }
+    // However often it is asked, the server is not.
+    let url = format!("redis://:secret-wrong@{}", server.address());
+    let manager = LockManager::builder().url(&url).build().unwrap();
+    let connections = async || server.info("total_connections_received").await.parse::<u64>().unwrap();
+    let (before, start) = (connections().await, Instant::now());
+    while start.elapsed() < ms(1_500) {
+        assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::Denied);
+        tokio::time::sleep(ms(5)).await;
+    }
+    let tried = connections().await - before;
+    assert!(tried <= 6, "{tried} connections in {:?}, one of them ours", start.elapsed());
+    drop(manager);
+
     let manager = LockManager::connect(&server.url()).await.unwrap();
     assert!(!format!("{manager:?}").contains("secret"));
     assert!(!format!("{:?}", LockManager::builder().url(&server.url())).contains("secret"));

@@ -14,6 +14,7 @@ use std::{
     time::Duration,
 };
 
+use rand::{RngExt, rngs::StdRng};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, PushKind, RedisError, Value,
     aio::MultiplexedConnection,
@@ -184,6 +185,7 @@ impl Connector {
         let mut former: Option<Identity> = None;
         let mut resp2 = false;
         let mut failures = 0;
+        let mut random: StdRng = rand::make_rng();
         loop {
             let attempt = timeout(self.settings.limit, self.connect(former.as_ref(), &mut resp2, &calls)).await;
             let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
@@ -202,6 +204,8 @@ impl Connector {
                 Err(error) => error,
             };
             let pause = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
+            // So that a fleet does not come back in step.
+            let pause = pause.mul_f64(random.random_range(0.5..1.0));
             if failures == 0 {
                 tracing::warn!(address = self.address(), %error, cause = error.source(), "could not connect; trying again");
             }
@@ -386,7 +390,7 @@ pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
-/// The pause after a failed attempt: 10 ms growing to 100 ms.
+/// The longest pause after a failed attempt: 10 ms growing to 100 ms.
 fn pause(failures: u32) -> Duration {
     Duration::from_millis(10 << failures.min(3)).min(LONGEST_PAUSE)
 }
@@ -405,7 +409,7 @@ fn choose_cryptography() {}
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
-/// The pause after the server refused us: somebody has to mend that first.
+/// The longest pause after the server refused us: somebody has to mend that first.
 const PAUSE_IF_REFUSED: Duration = Duration::from_secs(1);
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.
 const LEAST_MAJOR: u32 = 6;
