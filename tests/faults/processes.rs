@@ -111,6 +111,36 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
 }
 
 #[tokio::test]
+async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at_once() {
+    let (server, run) = (RedisServer::start().await, Run::new("fault-05"));
+    let mut holder = actor!(run, server.url(), "holder").await;
+    holder.acquire("k", LONG).await;
+    let mut waiters = std::collections::VecDeque::new();
+    for index in 0..30 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin("k", LONG, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push_back(waiter);
+    }
+    for killed in [1, 5, 20] {
+        for _ in 0..killed {
+            waiters.pop_front().expect("there are enough").kill(&run).await;
+        }
+        let released = Instant::now();
+        assert_eq!(holder.tell("release").await, "released");
+        holder = waiters.pop_front().expect("there are enough");
+        holder.held(HANDOFF).await;
+        figure(5, &format!("handoff past {killed} waiters that were killed"), released.elapsed());
+    }
+    assert_eq!(holder.tell("release").await, "released");
+    let mut last = waiters.pop_front().expect("one is left");
+    last.held(HANDOFF).await;
+    assert_eq!(last.tell("release").await, "released");
+    run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+#[tokio::test]
 async fn fault_04_update_of_a_stopped_holder_is_lost_without_a_fencing_token_and_refused_with_one() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-04-control"));
     let mut stopped = actor!(run, server.url(), "stopped").await;
