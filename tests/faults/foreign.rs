@@ -43,7 +43,7 @@ async fn fault_43_clients_of_python_libraries_and_ours_lose_no_update() {
     };
     let server = RedisServer::start().await;
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("faults").join("foreign.py");
-    let rounds = 15 * u32::try_from(for_seconds(2).as_secs()).expect("small") / 2;
+    let rounds = 10 * u32::try_from(for_seconds(2).as_secs()).expect("small") / 2;
     let (script, port, theirs_each) = (script.display().to_string(), server.port().to_string(), rounds.to_string());
     let libraries = ["redis-py", "redis-py-without-ttl", "python-redis-lock", "redlock-py"];
     let mut theirs: Vec<_> = libraries

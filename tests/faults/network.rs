@@ -143,10 +143,11 @@ async fn fault_24_slow_network_takes_off_the_validity_until_nothing_is_left() {
         held.release().await.expect("held");
     }
     let since = now();
-    proxy.delay(TTL, Duration::ZERO);
-    let waits = client.acquire("k", TTL, |request| request.wait(3 * TTL));
+    let delay = TTL / 2 + TTL / 10;
+    proxy.delay(delay, Duration::ZERO);
+    let waits = client.acquire("k", TTL, |request| request.wait(2 * TTL));
     let error = timeout(SOON, waits).await.expect("it ends").expect_err("every answer comes too late");
-    println!("delay {TTL:?} each way: {error}");
+    println!("delay {delay:?} each way: {error}");
     proxy.pass();
     run.broken_since(since);
     run.settle(&server, SOON).await;

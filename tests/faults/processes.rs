@@ -74,7 +74,7 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
     team.go().await;
     let mut dice = Dice::named("fault_04");
     let (start, since) = (Instant::now(), now());
-    while start.elapsed() < for_seconds(5) {
+    while start.elapsed() < for_seconds(3) {
         let victim = &team.members[usize::try_from(dice.below(4)).expect("small")];
         victim.pause();
         sleep(dice.between(Duration::ZERO, 2 * ttl)).await;
