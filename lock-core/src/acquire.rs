@@ -16,6 +16,7 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     metrics,
+    mutants::Mutant,
     queue::{
         ATTEMPT, Arrival, Newcomer, Trip,
         line::WaiterId,
@@ -263,6 +264,7 @@ impl Step {
     fn forget_what_is_over(&mut self) {
         if let Self::Calling { waiter, asked, .. } = self
             && !waiter.asks_with(asked.token)
+            && !Mutant::LateRequestGoesOut.is_on()
             && let Self::Calling { waiter, .. } = std::mem::replace(self, Self::Finished)
         {
             *self = Self::Waiting { waiter, timer: None };

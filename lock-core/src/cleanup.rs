@@ -8,7 +8,7 @@ use std::{collections::BTreeSet, time::Duration};
 
 use slab::Slab;
 
-use crate::{backend::Release, clock::Moment, key::LockKey, token::Token};
+use crate::{backend::Release, clock::Moment, key::LockKey, mutants::Mutant, token::Token};
 
 /// The tokens to release, and when to try each again.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl Parting {
 
     /// The end of a token that may have a place in the queue.
     pub(crate) fn with_place(mut self) -> Self {
-        self.place = true;
+        self.place = !Mutant::PlaceNotLeft.is_on();
         self
     }
 
@@ -119,6 +119,7 @@ impl CleanUp {
         let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
+            (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
             (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until,
             // Whatever was set has expired by itself.
             (None, None) => now >= doubt.until,
@@ -140,7 +141,7 @@ impl CleanUp {
 
     /// Whether a release that was answered in `epoch` is the end of a token.
     pub(crate) fn settles(doubt: Doubt, epoch: u64) -> bool {
-        doubt.unanswered_since.is_none_or(|since| since == epoch)
+        doubt.unanswered_since.is_none_or(|since| since == epoch) || Mutant::CleanUpOnce.is_on()
     }
 
     /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.

@@ -14,6 +14,7 @@ use crate::{
     handover::Handover,
     lease::{Hold, Lease},
     leases::Leases,
+    mutants::Mutant,
     queue::{tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
     scope::Protected,
@@ -116,6 +117,9 @@ impl LockGuard {
         let Some(request) = self.engine.renewal_of(id, ttl, sent) else {
             return Err(lost(hold.lose(LossReason::Taken)));
         };
+        if Mutant::ExtendBeforeAnswer.is_on() {
+            hold.raise(ttl.deadline(sent), version);
+        }
         match self.engine.call(vec![Operation::Renew(request)]).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 hold.raise(ttl.deadline(sent), version);

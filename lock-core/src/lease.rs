@@ -15,6 +15,7 @@ use crate::{
     error::LossReason,
     key::LockKey,
     metrics,
+    mutants::Mutant,
     sync::{Mutex, MutexGuard},
     token::FencingToken,
 };
@@ -268,7 +269,8 @@ impl Hold {
     pub(crate) fn raise(&self, deadline: Moment, version: u32) {
         let now = self.clock.now();
         let mut state = self.state();
-        if state.ended.is_some() || state.over(now).is_some() {
+        let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
+        if state.ended.is_some() || lapsed {
             return;
         }
         metrics::renewed(self.label, state.deadline.since(now));
@@ -330,6 +332,9 @@ pub(crate) struct Wakers(Slab<Waker>);
 
 impl Drop for Wakers {
     fn drop(&mut self) {
+        if Mutant::LossNotTold.is_on() {
+            self.0.clear();
+        }
         for waker in self.0.drain() {
             waker.wake();
         }

@@ -94,6 +94,12 @@ mod lease;
 mod leases;
 mod manager;
 mod metrics;
+#[cfg(feature = "mutants")]
+#[doc(hidden)]
+pub mod mutants;
+#[cfg(not(feature = "mutants"))]
+#[allow(unreachable_pub, reason = "public with the feature")]
+mod mutants;
 mod queue;
 mod release;
 mod renewal;

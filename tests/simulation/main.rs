@@ -1,41 +1,63 @@
-//! The real engine in a simulated world; see `lock_tests::sim`.
+//! The real engine in a simulated world; see `lock_tests::sim` for what is simulated and how to replay a schedule.
 
-use lock_tests::sim;
+mod mutants;
+
+use std::{ops::Range, time::Instant};
+
+use lock_tests::sim::{self, Report};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
     Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
 }
 
+/// The seeds to try: one to replay, or as many as are asked for.
+fn seeds() -> Range<u64> {
+    match number("SIM_SEED") {
+        Some(seed) => seed..seed + 1,
+        None => 0..number("SIM_SEEDS").unwrap_or(2_000),
+    }
+}
+
+/// What to say of a schedule that breaks a rule: how to repeat it, its last events, and the rules.
+fn tell(report: &Report) -> String {
+    let again = sim::run(report.seed, None, true);
+    let lines = usize::try_from(number("SIM_LINES").unwrap_or(60)).unwrap_or(usize::MAX);
+    let last = &again.log[again.log.len().saturating_sub(lines)..];
+    let rules: Vec<_> = report.breaches.iter().map(|(rule, message)| format!("{rule}: {message}")).collect();
+    format!(
+        "the schedule of seed {0} breaks a rule; SIM_SEED={0} repeats it, SIM_LINES=n shows more of it\n{1}\n\n{2}",
+        report.seed,
+        last.join("\n"),
+        rules.join("\n"),
+    )
+}
+
 #[test]
 fn every_schedule_keeps_every_rule() {
-    let seeds = match (number("SIM_SEED"), number("SIM_SEEDS")) {
-        (Some(seed), _) => seed..seed + 1,
-        (None, seeds) => 0..seeds.unwrap_or(2_000),
-    };
-    let start = std::time::Instant::now();
-    let (mut acquired, mut failed) = (0, Vec::new());
-    let all = seeds.clone().count();
+    let (seeds, start) = (seeds(), Instant::now());
+    let count = seeds.end - seeds.start;
+    let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
         let report = sim::run(seed, None, false);
         acquired += report.acquired;
+        events += report.events;
         if !report.breaches.is_empty() {
+            println!("seed {seed}: {}", report.breaches[0].0);
             failed.push(report);
         }
     }
-    println!("{all} schedules, {acquired} leases in {:?}; {} failed", start.elapsed(), failed.len());
-    for report in failed.iter().take(number("SIM_SHOW").unwrap_or(10) as usize) {
-        println!("seed {}: {:?}", report.seed, report.breaches[0]);
-    }
+    println!("{count} schedules in {:?}: {acquired} leases, {events} events", start.elapsed());
     if let Some(first) = failed.first() {
-        let again = sim::run(first.seed, None, true);
-        let last = again.log.len().saturating_sub(number("SIM_LINES").unwrap_or(200) as usize);
-        for line in &again.log[last..] {
-            println!("{line}");
-        }
-        for (rule, message) in &again.breaches {
-            println!("{rule}: {message}");
-        }
-        panic!("the schedule of seed {} breaks a rule; SIM_SEED={0} repeats it", first.seed);
+        panic!("{} of {count} schedules break a rule; {}", failed.len(), tell(first));
+    }
+}
+
+#[test]
+fn one_seed_is_one_run_to_the_byte() {
+    for seed in 0..20 {
+        let (one, two) = (sim::run(seed, None, true), sim::run(seed, None, true));
+        assert!(one.log.len() > 20, "seed {seed} does something");
+        assert_eq!(one.log, two.log, "seed {seed}");
     }
 }

@@ -6,6 +6,7 @@ use crate::{
     cleanup::{Doubt, Parting},
     clock::Moment,
     key::LockKey,
+    mutants::Mutant,
     token::Token,
     validity::Ttl,
 };
@@ -77,7 +78,7 @@ impl Contender {
         self.by_caller = false;
         self.under_way = self.under_way.saturating_sub(1);
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
-        if !repeated && self.under_way == 0 && covers {
+        if !repeated && self.under_way == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
             self.doubt.unanswered_since = None;
         }
     }
@@ -100,7 +101,7 @@ impl Contender {
 
     /// What is to be released when it gives up; none if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
-        let left = self.placed || self.doubt.unanswered_since.is_some();
+        let left = (self.placed || self.doubt.unanswered_since.is_some()) && !Mutant::DroppedAcquireForgets.is_on();
         left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
     }
 

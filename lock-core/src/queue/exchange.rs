@@ -17,6 +17,7 @@ use crate::{
     clock::Moment,
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
+    mutants::Mutant,
     token::Token,
 };
 
@@ -114,6 +115,9 @@ impl Queues {
 
     /// A place of this process was called: it takes the key, or says that it does not want it any more.
     pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
+        if Mutant::CallNotHeard.is_on() {
+            return;
+        }
         if self.lines.contender(&key, token).is_some() {
             self.ask(key, token, true);
         } else if self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token) {

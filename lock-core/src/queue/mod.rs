@@ -40,6 +40,7 @@ use crate::{
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     lease::Wakers,
+    mutants::Mutant,
     renewal::wheel::Wheel,
     token::Token,
     validity::Ttl,
@@ -364,7 +365,7 @@ impl Queues {
 
     /// Ends a hold whose guard was dropped.
     pub(crate) fn depart(&mut self, hold: HoldId, now: Moment) {
-        if self.pass(hold, now) {
+        if self.pass(hold, now) || Mutant::DroppedGuardKeeps.is_on() {
             return;
         }
         if let Some(tenure) = self.tenures.leave(hold) {

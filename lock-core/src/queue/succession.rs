@@ -13,6 +13,7 @@ use crate::{
     clock::Moment,
     error::{Error, ErrorKind},
     key::LockKey,
+    mutants::Mutant,
 };
 
 impl Queues {
@@ -46,6 +47,10 @@ impl Queues {
     pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
+        let mut acquired = acquired;
+        if Mutant::LateAnswerHolds.is_on() && now >= terms.ttl.deadline(acquired.sent) {
+            acquired.sent = now;
+        }
         if now >= terms.ttl.deadline(acquired.sent) {
             // No validity left: that is no acquire. Its token is over, and a new one asks.
             let parting = Parting::at_once(key.clone(), acquired.token).with_place();
@@ -99,7 +104,13 @@ impl Queues {
             if !tries && !waiter.tries && waiter.terms.fit(terms) {
                 let token = contender.token;
                 // Nobody is left to hear the answer, or nobody can call this place as it was made.
-                let asks = contender.abandon_call() || !(contender.callable && self.listening);
+                let callable = contender.callable && self.listening || Mutant::DeafPlacePassedOn.is_on();
+                let asks = contender.abandon_call() || !callable;
+                if Mutant::CleanUpInUse.is_on()
+                    && let Some((parting, doubt)) = contender.parting(key)
+                {
+                    self.cleanup.push(parting, doubt, now);
+                }
                 waiter.state = Standing::InLine(Some(contender));
                 self.wheel.set(next, now + CHECK);
                 if asks {

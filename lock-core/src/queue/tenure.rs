@@ -17,6 +17,7 @@ use crate::{
     error::LossReason,
     key::LockKey,
     lease::{Hold, Validity, Wakers},
+    mutants::Mutant,
     renewal::{schedule, wheel::Wheel},
     token::{FencingToken, Token},
     validity::{Renewal, Ttl},
@@ -56,6 +57,7 @@ pub(crate) struct Acquired {
 
 /// A process's stay in possession of a key, from its acquire to its release.
 #[derive(Debug)]
+#[cfg_attr(feature = "mutants", derive(Clone))]
 pub(crate) struct Tenure {
     pub(crate) key: LockKey,
     /// Drawn anew for each tenure.
@@ -156,7 +158,10 @@ impl Tenures {
         clock: &Arc<dyn Clock>,
         now: Moment,
     ) -> Offer {
-        let Acquired { token, fence, block, sent, doubt, passes } = acquired;
+        let Acquired { token, fence, block, mut sent, doubt, passes } = acquired;
+        if Mutant::DeadlineFromReply.is_on() {
+            sent = now;
+        }
         let validity = Validity { deadline: terms.ttl.deadline(sent), version: 0 };
         let hold = terms.hold(key, fence, clock, validity);
         let mut tenure = Tenure {
@@ -215,7 +220,14 @@ impl Tenures {
         if !goes_on {
             return None;
         }
-        let fence = tenure.next_fence()?;
+        let mut fence = tenure.next_fence()?;
+        if Mutant::PassWithoutFence.is_on() {
+            fence = tenure.hold.fence.get();
+        }
+        let mut validity = validity;
+        if Mutant::PassForTheWholeTtl.is_on() {
+            validity.deadline = tenure.ttl.deadline(now);
+        }
         tenure.number += 1;
         tenure.hold = terms.hold(&tenure.key, fence, clock, validity);
         Some((HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold)))
@@ -269,12 +281,16 @@ impl Tenures {
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
+        #[cfg(feature = "mutants")]
+        if Mutant::RenewalAfterRelease.is_on() {
+            return self.get(hold.tenure).cloned();
+        }
         self.remove(hold.tenure)
     }
 
     /// The tenure of a hold that goes on.
     pub(crate) fn of_hold(&self, hold: HoldId) -> Option<&Tenure> {
-        self.get(hold.tenure).filter(|tenure| tenure.number == hold.number)
+        self.get(hold.tenure).filter(|tenure| tenure.number == hold.number || Mutant::LateGuardActs.is_on())
     }
 
     /// Takes note that the user's own request moved the deadline, or lowered it.
@@ -305,7 +321,9 @@ impl Tenures {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId { index, serial: *serial };
             let (over, wakers) = tenure.hold.settle(None);
-            if let Some(reason) = over {
+            if let Some(reason) = over
+                && !Mutant::RenewalAfterRelease.is_on()
+            {
                 ended.extend(self.end(id, reason, wakers));
                 continue;
             }
@@ -356,7 +374,8 @@ impl Tenures {
         let taken = match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
-                tenure.hold.raise(tenure.ttl.deadline(sent), renewal.version);
+                let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
+                tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
                 tenure.plan_renewal(sent);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
@@ -424,7 +443,8 @@ impl Tenures {
     }
 
     fn get(&self, id: TenureId) -> Option<&Tenure> {
-        self.slab.get(id.index).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
+        let late = Mutant::LateGuardActs.is_on();
+        self.slab.get(id.index).filter(|(serial, _)| *serial == id.serial || late).map(|(_, tenure)| tenure)
     }
 
     fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {
@@ -472,6 +492,7 @@ impl Tenure {
     /// Sets the time of the next renewal after a success that was sent at `sent`.
     fn plan_renewal(&mut self, sent: Moment) {
         self.renew_at = match self.renewal.interval(self.ttl) {
+            Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
             Some(interval) => schedule::after_success(sent, interval, self.hold.end()),
             None => Moment::NEVER,
         };

@@ -98,6 +98,10 @@ impl Client {
     fn look_at(&self, index: usize, watched: &mut Watched) {
         let (now, deadline) = self.deadline(&watched.lease);
         let at = self.world.moment();
+        if deadline > now && now > watched.deadline + NEWS {
+            let (token, end) = (&watched.token, watched.deadline);
+            self.world.state().breach("revived", || format!("{token} had ended at {end} µs"));
+        }
         if deadline > now && deadline.abs_diff(watched.deadline) > NEWS {
             let mut event = Event::new(format!("c{}/r{index}", self.number), Op::Extend, watched.last);
             event.key = Some(watched.key.clone());

@@ -68,10 +68,6 @@ impl Gate {
         self.closed = self.closed.saturating_sub(1);
         if self.closed == 0 { std::mem::take(&mut self.waiting) } else { Vec::new() }
     }
-
-    pub(super) fn is_closed(&self) -> bool {
-        self.closed > 0
-    }
 }
 
 /// A connection, with its two ends.

@@ -18,7 +18,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::LockManager;
+use lock_core::{LockManager, mutants::Mutant};
 use tokio::{runtime, task::JoinHandle};
 
 pub use self::node::{Node, NodeMutant};
@@ -49,6 +49,15 @@ pub struct Report {
     pub events: usize,
 }
 
+/// What is wrong on purpose.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Bug {
+    /// In the engine.
+    Engine(Mutant),
+    /// In the node.
+    Node(NodeMutant),
+}
+
 /// The people on stage.
 #[derive(Debug)]
 struct Stage {
@@ -65,7 +74,15 @@ struct Member {
 
 /// Runs the schedule of a seed and judges it. `logs` has everything written down, which takes longer.
 #[must_use]
-pub fn run(seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
+pub fn run(seed: u64, bug: Option<Bug>, logs: bool) -> Report {
+    match bug {
+        Some(Bug::Engine(mutant)) => mutant.during(|| perform(seed, None, logs)),
+        Some(Bug::Node(mutant)) => perform(seed, Some(mutant), logs),
+        None => perform(seed, None, logs),
+    }
+}
+
+fn perform(seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice);
     let of_world = dice.split();

@@ -2,7 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{Stage, plan::Trouble, world::World};
+use lock_core::LockKey;
+
+use super::{Stage, link::Command, plan::Trouble, world::World};
 use crate::{
     Dice,
     history::{Event, Op},
@@ -50,6 +52,11 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
             state.mark(None);
             drop(state);
             // Places come back with the next check only.
+            excuse(world, from);
+        }
+        Trouble::Delete => {
+            let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
+            world.state().command(&world.plan, Command::Delete { key });
             excuse(world, from);
         }
         Trouble::NodePause => {

@@ -38,6 +38,23 @@ pub enum NodeMutant {
     DeadPlacesLive,
 }
 
+impl NodeMutant {
+    /// All of them.
+    pub const ALL: [Self; 11] = [
+        Self::ReleaseWithoutTokenCheck,
+        Self::RenewWithoutTokenCheck,
+        Self::NoCallOnInAcquire,
+        Self::NoCallOnInRelease,
+        Self::PlaceKeptOnTaking,
+        Self::FenceByPlainIncr,
+        Self::SameFenceOnRepeat,
+        Self::Barging,
+        Self::StampNeverSet,
+        Self::RenewalShortens,
+        Self::DeadPlacesLive,
+    ];
+}
+
 /// What stands at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Holder {

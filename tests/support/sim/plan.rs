@@ -60,6 +60,8 @@ pub(super) enum Trouble {
     NodeLoss,
     /// Somebody empties the node.
     Flush,
+    /// Somebody deletes a key.
+    Delete,
     /// The node is stopped for a while.
     NodePause,
     /// The node's clock is set forward.
@@ -144,10 +146,11 @@ impl Plan {
 }
 
 impl Trouble {
-    const ALL: [Self; 12] = [
+    const ALL: [Self; 13] = [
         Self::NodeCrash,
         Self::NodeLoss,
         Self::Flush,
+        Self::Delete,
         Self::NodePause,
         Self::ClockForward,
         Self::ClockBack,

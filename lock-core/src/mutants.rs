@@ -1,0 +1,107 @@
+//! Deliberate bugs, one at a time and of one thread, to show that the simulation finds them. No public API.
+//!
+//! Without the feature `mutants` there are none, and every question for one is a constant.
+
+/// A deliberate bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mutant {
+    /// The deadline counts from the answer to an acquire or renewal, not from its sending.
+    DeadlineFromReply,
+    /// A renewal raises the deadline of a lease that has lapsed.
+    RenewalRevives,
+    /// A lease that was released is renewed on.
+    RenewalAfterRelease,
+    /// A lease is renewed when its ttl is over.
+    RenewalTooLate,
+    /// A guard that is late acts on whatever tenure stands where its own stood.
+    LateGuardActs,
+    /// A dropped guard releases nothing.
+    DroppedGuardKeeps,
+    /// A clean-up that was answered is the last one, also after a reconnect.
+    CleanUpOnce,
+    /// The token of a request that was passed on to the next waiter is cleaned up.
+    CleanUpInUse,
+    /// A dropped acquire leaves nothing to clean up.
+    DroppedAcquireForgets,
+    /// A waiter that gives up keeps its place.
+    PlaceNotLeft,
+    /// A hold that follows inside the process has the fencing token of the one before.
+    PassWithoutFence,
+    /// A hold that follows inside the process counts on the whole ttl.
+    PassForTheWholeTtl,
+    /// An answer without validity left is an acquire.
+    LateAnswerHolds,
+    /// A holder is not told that its lease has ended.
+    LossNotTold,
+    /// A call is not heard.
+    CallNotHeard,
+    /// An extend counts before it was answered.
+    ExtendBeforeAnswer,
+    /// An answer settles also what was sent after it.
+    AnswerSettlesAll,
+    /// A future that was kept aside sends its request when its token is over.
+    LateRequestGoesOut,
+    /// A place that nobody can call is passed on as it is.
+    DeafPlacePassedOn,
+}
+
+#[cfg(feature = "mutants")]
+mod switch {
+    use std::cell::Cell;
+
+    use super::Mutant;
+
+    thread_local! {
+        static PRESENT: Cell<Option<Mutant>> = const { Cell::new(None) };
+    }
+
+    impl Mutant {
+        /// All of them.
+        pub const ALL: [Self; 19] = [
+            Self::DeadlineFromReply,
+            Self::RenewalRevives,
+            Self::RenewalAfterRelease,
+            Self::RenewalTooLate,
+            Self::LateGuardActs,
+            Self::DroppedGuardKeeps,
+            Self::CleanUpOnce,
+            Self::CleanUpInUse,
+            Self::DroppedAcquireForgets,
+            Self::PlaceNotLeft,
+            Self::PassWithoutFence,
+            Self::PassForTheWholeTtl,
+            Self::LateAnswerHolds,
+            Self::LossNotTold,
+            Self::CallNotHeard,
+            Self::ExtendBeforeAnswer,
+            Self::AnswerSettlesAll,
+            Self::LateRequestGoesOut,
+            Self::DeafPlacePassedOn,
+        ];
+
+        /// Runs `work` with this bug in all engines that this thread polls meanwhile.
+        pub fn during<R>(self, work: impl FnOnce() -> R) -> R {
+            struct End(Option<Mutant>);
+            impl Drop for End {
+                fn drop(&mut self) {
+                    PRESENT.set(self.0);
+                }
+            }
+            let _end = End(PRESENT.replace(Some(self)));
+            work()
+        }
+
+        pub(crate) fn is_on(self) -> bool {
+            PRESENT.get() == Some(self)
+        }
+    }
+}
+
+#[cfg(not(feature = "mutants"))]
+impl Mutant {
+    #[inline(always)]
+    pub(crate) const fn is_on(self) -> bool {
+        false
+    }
+}

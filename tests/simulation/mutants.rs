@@ -1,0 +1,35 @@
+//! The teeth of the simulation: deliberate bugs, each of which some schedule finds.
+
+use std::collections::BTreeSet;
+
+use lock_core::mutants::Mutant;
+use lock_tests::sim::{self, Bug, NodeMutant};
+
+/// In how many schedules a bug has to be found.
+const WITHIN: u64 = 10_000;
+
+/// Runs schedules until one of them finds the bug; whether one does.
+fn is_found(bug: Bug) -> bool {
+    for seed in 0..WITHIN {
+        let report = sim::run(seed, Some(bug), false);
+        if !report.breaches.is_empty() {
+            let rules: BTreeSet<_> = report.breaches.iter().map(|(rule, _)| rule.as_str()).collect();
+            println!("{bug:?}: found by seed {seed}: {}", rules.into_iter().collect::<Vec<_>>().join(", "));
+            return true;
+        }
+    }
+    println!("{bug:?}: not found");
+    false
+}
+
+#[test]
+fn every_bug_in_the_engine_is_found() {
+    let missed: Vec<_> = Mutant::ALL.into_iter().filter(|mutant| !is_found(Bug::Engine(*mutant))).collect();
+    assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+}
+
+#[test]
+fn every_bug_in_the_node_is_found() {
+    let missed: Vec<_> = NodeMutant::ALL.into_iter().filter(|mutant| !is_found(Bug::Node(*mutant))).collect();
+    assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+}
