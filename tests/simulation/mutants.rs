@@ -8,9 +8,25 @@ use lock_tests::sim::{self, Bug, NodeMutant};
 /// In how many schedules a bug has to be found.
 const WITHIN: u64 = 10_000;
 
+/// Where the rarer ones were found last: tried first, so that the search is short. Any change of the simulation moves
+/// them; then the search takes longer, and nothing else.
+const LAST_FOUND: [(Bug, u64); 10] = [
+    (Bug::Engine(Mutant::DeadlineFromReply), 742),
+    (Bug::Engine(Mutant::CleanUpOnce), 661),
+    (Bug::Engine(Mutant::CleanUpInUse), 234),
+    (Bug::Engine(Mutant::PassForTheWholeTtl), 5_656),
+    (Bug::Engine(Mutant::LateAnswerHolds), 1_290),
+    (Bug::Engine(Mutant::AnswerSettlesAll), 2_018),
+    (Bug::Engine(Mutant::LateRequestGoesOut), 5_104),
+    (Bug::Engine(Mutant::DeafPlacePassedOn), 2_986),
+    (Bug::Node(NodeMutant::RenewalShortens), 2_185),
+    (Bug::Node(NodeMutant::NoCallOnInRelease), 82),
+];
+
 /// Runs schedules until one of them finds the bug; whether one does.
 fn is_found(bug: Bug) -> bool {
-    for seed in 0..WITHIN {
+    let first = LAST_FOUND.iter().filter(|(known, _)| *known == bug).map(|(_, seed)| *seed);
+    for seed in first.chain(0..WITHIN) {
         let report = sim::run(seed, Some(bug), false);
         if !report.breaches.is_empty() {
             let rules: BTreeSet<_> = report.breaches.iter().map(|(rule, _)| rule.as_str()).collect();

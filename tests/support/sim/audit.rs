@@ -78,6 +78,7 @@ impl Audit {
         let Acquire { key, token, place, .. } = acquire;
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == *token);
+        let lapsed = mine.is_some_and(|mine| line[mine].lapsed);
         let before = match mine {
             Some(mine) if line[mine].lapsed => 0,
             Some(mine) => mine,
@@ -85,8 +86,8 @@ impl Audit {
         };
         let first = line[..before].iter().find(|waiter| waiter.is_live(now, channels) && !waiter.lapsed);
         // Somebody of whom nobody knows when he came.
-        let unsure = line.iter().any(|waiter| waiter.lapsed) || self.blind;
-        let lapsed = mine.is_some_and(|mine| line[mine].lapsed);
+        let mut others = line.iter().filter(|waiter| waiter.token != *token && waiter.is_live(now, channels));
+        let unsure = self.blind || others.any(|waiter| waiter.lapsed) || lapsed && line.len() > 1;
         match outcome {
             Outcome::Held { .. } => {
                 // What was its own before is no taking.

@@ -185,11 +185,11 @@ impl Task {
     }
 
     fn extras(&mut self) -> Extras {
-        match self.dice.below(12) {
-            0 => Extras::Fixed,
-            1 => Extras::OftenRenewed,
-            2 => Extras::MaxHold,
-            3 => Extras::AtLeast,
+        match self.dice.below(16) {
+            0..3 => Extras::Fixed,
+            3 => Extras::OftenRenewed,
+            4 => Extras::MaxHold,
+            5 => Extras::AtLeast,
             _ => Extras::None,
         }
     }
@@ -298,8 +298,9 @@ impl Task {
     async fn hold(&mut self, mut held: Held, ttl: Duration) {
         let world = Arc::clone(&self.client.world);
         let work = match self.dice.below(8) {
-            0..5 => self.dice.below(30_000),
-            5 | 6 => self.dice.below(micros(ttl)),
+            0..5 if held.extras != Extras::Fixed => self.dice.below(30_000),
+            0..3 => self.dice.below(30_000),
+            3..7 => self.dice.below(micros(ttl)),
             _ => self.dice.below(micros(ttl) * 2),
         };
         for _ in 0..1 + self.dice.below(3) {
@@ -341,7 +342,7 @@ impl Task {
 
     async fn extend(&mut self, held: &mut Held, ttl: Duration) {
         self.look(held);
-        let ttl = if self.dice.below(3) == 0 { ttl / 3 } else { ttl };
+        let ttl = [ttl / 3, ttl, ttl * LONGEST_EXTEND][self.dice.below(3) as usize];
         let mut event = self.event_of(Op::Extend, held);
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
         let mut under = self.begin(event);
@@ -409,12 +410,12 @@ impl Task {
             Pin::new(&mut timer).poll(cx).map(|()| None)
         })
         .await;
-        if cut.is_some() || !world.plan.asides || self.dice.below(3) > 0 {
+        if cut.is_some() || !world.plan.asides || self.dice.below(2) > 0 {
             return cut;
         }
         // Awaited after all; whom nobody polls does not wait.
         *aside = true;
-        let pause = self.dice.below(400_000);
+        let pause = self.dice.below(800_000);
         self.pause(pause).await;
         Some(future.await)
     }
@@ -429,6 +430,8 @@ fn outcome(error: &Error) -> Outcome {
     }
 }
 
+/// How many ttls an extend asks for at most.
+pub(super) const LONGEST_EXTEND: u32 = 2;
 /// A deadline that moved by less was only rounded, in µs.
 const NEWS: u64 = 20;
 /// How long after the deadline the holder is told at the latest, in µs.

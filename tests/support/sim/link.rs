@@ -199,7 +199,10 @@ impl State {
     }
 
     fn send(&mut self, plan: &Plan, conn: usize, message: Message) {
-        let at = (self.now + self.latency(plan)).max(self.conns[conn].last_there + 1);
+        let mut at = (self.now + self.latency(plan)).max(self.conns[conn].last_there + 1);
+        if matches!(message, Message::Hello { .. }) && self.faults {
+            at += self.dice.below(plan.greeting * 1_000);
+        }
         if self.conns[conn].hole {
             return;
         }

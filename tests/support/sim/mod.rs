@@ -24,7 +24,7 @@ use tokio::{runtime, task::JoinHandle};
 pub use self::node::{Node, NodeMutant};
 use self::{
     backend::{SimBackend, SimClock},
-    client::Client,
+    client::{Client, LONGEST_EXTEND},
     node::Holder,
     plan::Plan,
     world::{World, ms},
@@ -134,7 +134,7 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
     world.log(|| "the managers are dropped".to_owned());
     stage.members().clear();
     let back = world.state().ahead.min(0).unsigned_abs();
-    world.sleep(world.plan.longest_ttl() + Duration::from_secs(1) + Duration::from_micros(back)).await;
+    world.sleep(world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_secs(1) + Duration::from_micros(back)).await;
     check_leftovers(&world);
     sampler.abort();
     world.sleep(Duration::from_millis(1)).await;

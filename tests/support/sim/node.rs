@@ -26,8 +26,6 @@ pub enum NodeMutant {
     PlaceKeptOnTaking,
     /// The counter of fencing tokens counts from zero, whatever the clock says.
     FenceByPlainIncr,
-    /// "Yours already" answers with the fencing token of before.
-    SameFenceOnRepeat,
     /// An acquire looks at no queue.
     Barging,
     /// Who was called is never stamped, so that its window never ends.
@@ -40,14 +38,13 @@ pub enum NodeMutant {
 
 impl NodeMutant {
     /// All of them.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 10] = [
         Self::ReleaseWithoutTokenCheck,
         Self::RenewWithoutTokenCheck,
         Self::NoCallOnInAcquire,
         Self::NoCallOnInRelease,
         Self::PlaceKeptOnTaking,
         Self::FenceByPlainIncr,
-        Self::SameFenceOnRepeat,
         Self::Barging,
         Self::StampNeverSet,
         Self::RenewalShortens,
@@ -71,7 +68,6 @@ pub struct Entry {
     pub holder: Holder,
     /// When it expires by the node's clock, in ms.
     expires: u64,
-    fence: u64,
     /// Who set it, if the request came within its own ttl.
     pub setter: Option<usize>,
     /// Whether it was released, and is kept for a while.
@@ -225,16 +221,11 @@ impl Node {
             if waits && self.call_first(key, Some(*token), call.now) {
                 return Outcome::Queued { position: self.keep_place(key, *token, place.as_ref(), call) };
             }
-            let (mut fence, size) = self.take_fences(u64::from(*block), call);
-            if self.has(NodeMutant::SameFenceOnRepeat)
-                && let Some(entry) = held
-            {
-                fence = entry.fence;
-            }
+            let (fence, size) = self.take_fences(u64::from(*block), call);
             let expires = call.now + ms(*ttl);
             let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
             let holder = Holder::Ours(*token);
-            self.keys.insert(key.clone(), Entry { holder, expires, fence, setter, kept: false });
+            self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false });
             if call.now < self.counter.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
                 self.remove_place(key, *token);
             }
@@ -301,8 +292,7 @@ impl Node {
         let now = micros / 1_000;
         let free = self.held(key, now).is_none();
         if free {
-            let entry =
-                Entry { holder: Holder::Foreign(value), expires: now + ttl, fence: 0, setter: None, kept: false };
+            let entry = Entry { holder: Holder::Foreign(value), expires: now + ttl, setter: None, kept: false };
             self.keys.insert(key.clone(), entry);
         }
         free

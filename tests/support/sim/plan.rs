@@ -32,6 +32,8 @@ pub(super) struct Plan {
     pub(super) cut: u64,
     /// … is a call that is lost.
     pub(super) deaf: u64,
+    /// How long a connection takes to be made at most, beside the way, in ms.
+    pub(super) greeting: u64,
     /// Whether a client may have its former connection killed.
     pub(super) kills: bool,
     /// How long the node keeps a connection at most that its client gave up, in µs.
@@ -93,7 +95,7 @@ impl Plan {
         let ms = Duration::from_millis;
         let ttls = match dice.below(4) {
             0 => [ms(5_000), ms(5_000)],
-            1 => [ms(1_000), ms(400)],
+            1 => [ms(1_000), ms(200)],
             2 => [ms(300 + dice.below(700)), ms(200)],
             _ => [ms(600), ms(600)],
         };
@@ -112,32 +114,33 @@ impl Plan {
         Self {
             clients: 2 + dice.below(3) as usize,
             tasks: 1 + dice.below(4) as usize,
-            keys: 1 + dice.below(3) as usize,
+            keys: [1, 1, 2, 3][dice.below(4) as usize],
             rounds: 2 + dice.below(4),
             ttls,
             latency,
             limit: ms(200 + dice.below(800)),
-            late: some(dice, 40),
+            late: some(dice, 150),
             lateness: [20_000, 300_000, 2_000_000][dice.below(3) as usize],
-            hole: some(dice, 20),
-            reset: some(dice, 30),
-            cut: some(dice, 40),
-            deaf: some(dice, 200),
+            hole: some(dice, 30),
+            reset: some(dice, 60),
+            cut: some(dice, 80),
+            deaf: some(dice, 300),
+            greeting: some(dice, 1_500),
             kills: dice.below(3) > 0,
             half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
             drift: dice.below(2) == 0,
             troubles,
             pace: ms(100 + dice.below(900)),
             drops: [0, 10, 30, 60][dice.below(4) as usize],
-            asides: dice.below(3) == 0,
-            odd: [0, 0, 20, 50][dice.below(4) as usize],
+            asides: dice.below(2) == 0,
+            odd: [0, 20, 50][dice.below(3) as usize],
             foreign: dice.below(4) == 0,
         }
     }
 
     /// Whether nothing breaks: what then goes wrong has no excuse.
     pub(super) fn is_calm(&self) -> bool {
-        self.troubles.is_empty() && self.late + self.hole + self.reset + self.cut + self.deaf == 0
+        self.troubles.is_empty() && self.late + self.hole + self.reset + self.cut + self.deaf + self.greeting == 0
     }
 
     pub(super) fn longest_ttl(&self) -> Duration {
