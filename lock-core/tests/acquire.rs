@@ -382,3 +382,20 @@ async fn more_waiters_than_the_builder_allows_are_refused_at_once() {
         drop(waiter.await.unwrap().expect("who was let in is served"));
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_future_that_is_kept_aside_when_its_turn_comes_costs_the_others_a_tenth_of_a_second() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    let mut aside = Box::pin(manager.lock("k").wait(secs(9)).acquire());
+    assert!(futures_util::poll!(&mut aside).is_pending());
+    let next = tokio::spawn(manager.lock("k").wait(secs(9)).acquire());
+    tokio::task::yield_now().await;
+    let before = Instant::now();
+    guard.release().await.unwrap();
+    let next = next.await.unwrap().unwrap();
+    assert!((ms(100)..ms(150)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    // It has lost its turn, not its wait.
+    drop(next);
+    assert!(aside.await.unwrap().is_held());
+}
