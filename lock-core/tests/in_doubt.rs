@@ -62,3 +62,29 @@ async fn every_acquire_of_a_call_that_is_executed_late_over_an_old_connection_is
         support::eventually_free(&manager, &format!("k:{key}")).await;
     }
 }
+
+#[tokio::test(start_paused = true)]
+async fn every_acquire_of_a_call_that_is_executed_after_its_release_is_cleaned_up() {
+    let (manager, backend) = support::counted();
+    // The first leaves by itself, the others share the call behind it.
+    backend.next([Fate::HoldReply, Fate::Overtaken]);
+    let asks = tokio::spawn({
+        let manager = manager.clone();
+        async move { asked_at_once(&manager, 20).await }
+    });
+    tokio::time::sleep(ms(50)).await;
+    asks.abort();
+    assert!(asks.await.is_err());
+    tokio::time::sleep(ms(200)).await;
+    let released = backend.log().concat().iter().filter(|operation| **operation == "release").count();
+    assert!(released >= 20, "{released} were released before");
+    backend.let_go();
+    tokio::time::sleep(ms(50)).await;
+    for key in 0..20 {
+        support::eventually_free(&manager, &format!("k:{key}")).await;
+    }
+    // Whoever comes next is not hurt by it.
+    let next = manager.lock("k:1").ttl(secs(3)).await.expect("the key is free");
+    tokio::time::sleep(secs(30)).await;
+    assert!(next.is_held());
+}

@@ -33,7 +33,8 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send>
 /// # Contract
 ///
 /// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
-///   stays the same, also when the future of an earlier one was dropped half-way.
+///   stays the same, also when the future of an earlier one was dropped half-way; but for those that were answered
+///   [out of order](Answer::out_of_order).
 /// * Every future answers within a time limit of the backend's own, whatever the network does.
 /// * The operations of a batch are executed in order, one bad item never spoils the others, and each is idempotent by
 ///   its token, so that the backend may repeat a batch whose answer was lost.
@@ -252,6 +253,9 @@ pub struct Answer {
     /// Whether the batch was sent more than once, because an answer was lost: then a release that found nothing may
     /// have been executed before.
     pub repeated: bool,
+    /// Whether the batch may have been executed after others that were sent after it, as when it had to be sent once more
+    /// though nothing was lost: then an acquire may come after the release of its token.
+    pub out_of_order: bool,
     /// Whether the store would not let this caller call a waiter, who then comes by itself.
     pub calls_refused: bool,
 }
@@ -260,7 +264,7 @@ impl Answer {
     /// Makes the answer to a batch that was sent once.
     #[must_use]
     pub fn new(outcomes: Vec<Result<Outcome, BackendError>>) -> Self {
-        Self { outcomes, repeated: false, calls_refused: false }
+        Self { outcomes, repeated: false, out_of_order: false, calls_refused: false }
     }
 
     /// Returns the outcome of a batch of one.

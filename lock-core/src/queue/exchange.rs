@@ -120,7 +120,16 @@ impl Queues {
         }
         if self.lines.contender(&key, token).is_some() {
             self.ask(key, token, true);
-        } else if self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token) {
+        } else {
+            self.disown(key, token, now);
+        }
+    }
+
+    /// Releases a token that nobody here has any more, as when its request was executed after its release.
+    pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
+        let is_over = self.lines.contender(&key, token).is_none()
+            && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
+        if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
             self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
         }

@@ -197,6 +197,7 @@ impl State {
                 calls.sending -= 1;
                 self.full = false;
                 let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
+                let out_of_order = result.as_ref().is_ok_and(|answer| answer.out_of_order);
                 let (outcomes, error) = match result {
                     Ok(answer) => (answer.outcomes, None),
                     Err(error) => (Vec::new(), Some(error)),
@@ -215,7 +216,15 @@ impl State {
                 for purpose in purposes {
                     let missing = || error.clone().unwrap_or_else(no_answer);
                     let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
+                    let late = match &purpose {
+                        Purpose::Ask(key, token) if out_of_order => Some((key.clone(), *token)),
+                        _ => None,
+                    };
                     queues.answered(purpose, outcome, trip);
+                    // Its release, if there was one, may have been executed and answered before it.
+                    if let Some((key, token)) = late {
+                        queues.disown(key, token, now);
+                    }
                 }
             }
         }

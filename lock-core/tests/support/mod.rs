@@ -41,6 +41,8 @@ pub(crate) enum Fate {
     Hold,
     /// Executed, and answered only after [`Faulty::let_go`].
     HoldReply,
+    /// Executed, out of order, and answered after [`Faulty::let_go`].
+    Overtaken,
     /// Given up after [`Faulty::let_go`], and still on its way.
     GiveUp,
 }
@@ -150,6 +152,12 @@ impl Backend for Faulty {
                     this.shared.held.lock().unwrap().clone_from(&batch);
                     this.shared.let_go.notified().await;
                     this.store.call(batch).await
+                }
+                Fate::Overtaken => {
+                    this.shared.let_go.notified().await;
+                    let mut answer = this.store.call(batch).await?;
+                    answer.out_of_order = true;
+                    Ok(answer)
                 }
                 Fate::GiveUp => {
                     this.shared.held.lock().unwrap().clone_from(&batch);

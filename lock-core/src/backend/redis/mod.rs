@@ -120,9 +120,10 @@ async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, Ba
         };
         after = connection.epoch;
         match evaluate(connector, connection, &evalsha, &batch, limit).await {
-            Ok(reply) => {
+            Ok((reply, by_source)) => {
                 let mut answer = script::answer(reply, batch.len())?;
                 answer.repeated = unanswered.is_some();
+                answer.out_of_order = by_source;
                 if answer.calls_refused {
                     connector.advice.no_publish(connector.address());
                 }
@@ -143,25 +144,27 @@ async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, Ba
     }
 }
 
-/// Runs the script by its hash, or by its source where the server does not have it.
+/// Runs the script by its hash, or by its source where the server does not have it; returns the reply, and whether it
+/// came to the latter. What was sent meanwhile may have been executed first, if others have brought the script.
 async fn evaluate(
     connector: &Connector,
     connection: Connection,
     evalsha: &Cmd,
     batch: &[Operation],
     limit: Instant,
-) -> Result<redis::Value, Unanswered> {
+) -> Result<(redis::Value, bool), Unanswered> {
     match connector.send(connection.clone(), evalsha, limit).await {
         Err(Unanswered::Refused(error)) if failure::is_no_script(&error) => {
-            connector.send(connection, &script::eval(batch), limit).await
+            connector.send(connection, &script::eval(batch), limit).await.map(|reply| (reply, true))
         }
-        result => result,
+        result => result.map(|reply| (reply, false)),
     }
 }
 
 async fn one_by_one(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
     let mut outcomes = Vec::with_capacity(batch.len());
     let mut whole = Answer::new(Vec::new());
+    whole.out_of_order = true;
     for operation in batch {
         outcomes.push(match Box::pin(call(connector, vec![operation])).await {
             Ok(answer) => {
