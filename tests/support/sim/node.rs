@@ -149,6 +149,16 @@ impl Node {
         self.audit.forget();
     }
 
+    /// Takes somebody for a listener of a channel.
+    pub fn listen(&mut self, channel: &Arc<str>) {
+        *self.channels.entry(Arc::clone(channel)).or_default() += 1;
+    }
+
+    /// Executes a batch at `micros` by its own clock.
+    pub fn call(&mut self, batch: &[Operation], micros: u64) -> Vec<Outcome> {
+        self.execute(batch, micros, None).0
+    }
+
     /// Executes a batch at `micros` by its own clock. `sender` is who sent it, and how long ago it was begun
     /// in ms.
     pub(super) fn execute(
@@ -288,7 +298,7 @@ impl Node {
     }
 
     /// SET NX PX of another library; whether it was set.
-    pub(super) fn set_foreign(&mut self, key: &LockKey, value: u64, ttl: u64, micros: u64) -> bool {
+    pub fn set_foreign(&mut self, key: &LockKey, value: u64, ttl: u64, micros: u64) -> bool {
         let now = micros / 1_000;
         let free = self.held(key, now).is_none();
         if free {

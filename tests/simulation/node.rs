@@ -1,0 +1,92 @@
+//! The simulated node against the script in a real Redis: the same batches, the same answers.
+//!
+//! The real server's clock cannot be held, so ttls, places and call windows outlast the test here; what ends in time is
+//! for the conformance suite, which the script passes, and for the rules of the simulation.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    LockKey, Token,
+    backend::{Acquire, Backend, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew},
+};
+use lock_tests::{Dice, RedisServer, sim::Node};
+
+const LONG: Duration = Duration::from_secs(60);
+const SECOND: Duration = Duration::from_secs(1);
+
+/// An answer without times and numbers that only one of the two can know.
+fn plain(outcome: Outcome) -> String {
+    match outcome {
+        Outcome::Held { block, .. } => format!("held x{block}"),
+        Outcome::Busy { foreign, position, remaining } => {
+            format!("busy {foreign} {position:?} {}", remaining.is_some())
+        }
+        Outcome::Queued { position } => format!("queued {position:?}"),
+        Outcome::Renewed { fence, block, .. } => format!("renewed {} x{block}", fence.is_some()),
+        other => format!("{other:?}"),
+    }
+}
+
+fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
+    let key = LockKey::new(format!("k{}", dice.below(2))).expect("a sound key");
+    let mut token = || Token::from_random(u128::from(dice.below(5)));
+    let (mine, other) = (token(), token());
+    let place = Place::new(Arc::clone(channel), LONG, LONG);
+    match dice.below(10) {
+        0 => Operation::Acquire(Acquire::new(key, mine, LONG).from(other)),
+        1 => Operation::Acquire(Acquire::new(key, mine, LONG)),
+        2..5 => {
+            let mut acquire = Acquire::new(key, mine, LONG).or_wait(place);
+            acquire.block = 1 + u32::try_from(dice.below(3)).expect("a small number");
+            Operation::Acquire(acquire)
+        }
+        5 => Operation::Renew(Renew::new(key, mine, LONG).with_block(u32::from(dice.below(2) == 0))),
+        6 => Operation::Release(Release::new(key, mine)),
+        7 => Operation::Release(Release::new(key, mine).with_place()),
+        8 => Operation::Inspect { key },
+        _ => Operation::Force { key, foreign: dice.below(2) == 0 },
+    }
+}
+
+#[tokio::test]
+async fn the_simulated_node_answers_as_the_script_does() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "differential", SECOND).expect("a sound URL");
+    let calls = Calls::to_nobody();
+    let heard = Arc::clone(calls.channel());
+    let work = async {
+        backend.call(Vec::new()).await.expect("the server answers");
+        for seed in 0..40 {
+            server.call(&["FLUSHALL"]).await;
+            compare(seed, &backend, &server, &heard).await;
+        }
+    };
+    tokio::select! {
+        () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = work => {}
+    }
+}
+
+async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard: &Arc<str>) {
+    let mut dice = Dice::seeded(seed);
+    let mut node = Node::new(None);
+    node.listen(heard);
+    let channels: [Arc<str>; 3] = [Arc::clone(heard), "lock-core:calls:gone".into(), "".into()];
+    let mut micros = 1_750_000_000_000_000;
+    let mut story = Vec::new();
+    for _ in 0..60 {
+        micros += 1_000 + dice.below(3_000);
+        if dice.below(12) == 0 {
+            let name = format!("k{}", dice.below(2));
+            server.call(&["SET", &name, "foreign", "PX", "60000", "NX"]).await;
+            node.set_foreign(&LockKey::new(&name).expect("a sound key"), 1, 60_000, micros);
+        }
+        let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
+        let batch: Vec<_> = (0..1 + dice.below(4)).map(|_| operation(&mut dice, channel)).collect();
+        let real = backend.call(batch.clone()).await.expect("the server answers");
+        let real: Vec<_> = real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"))).collect();
+        let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(plain).collect();
+        story.push(format!("{batch:?}\n  -> {real:?}"));
+        assert_eq!(simulated, real, "seed {seed}, after:\n{}", story.join("\n"));
+    }
+}
