@@ -2,7 +2,7 @@
 //! fail, and waiting that has a deadline.
 //!
 //! Nothing here uses lock-core, so that a test never asserts with the code that it tests; but for `history::Recorded`,
-//! which writes down what lock-core does, and judges nothing.
+//! which writes down what lock-core does, and judges nothing, and for `sim`, which runs its engine.
 
 pub mod actor;
 pub mod dice;

@@ -1,5 +1,45 @@
-//! Deterministic simulation: the real engine on simulated managers, over a simulated network to a simulated node, in
-//! virtual time, with everything drawn from one seed.
+//! Deterministic simulation: the real engine, over a simulated network to a simulated node, in virtual time, with
+//! everything drawn from one seed.
+//!
+//! A *schedule* is one run: two to four clients (each a `LockManager` with a clock and a connection of its own) with a
+//! few tasks each, one to three keys, one node, sometimes a client of another library. What its tasks do is written down
+//! as a history, which the [`Checker`] judges; [`run`] judges beside it what no history shows:
+//!
+//! | rule | breached when |
+//! | --- | --- |
+//! | `false-loss` | a lease that is renewed is lost though nothing broke |
+//! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
+//! | `revived` | a lease that had lapsed is valid again |
+//! | `ghost`, `ghost-place` | all guards and futures are gone, and a key or a place is left before its time is over |
+//! | `barging`, `nobody-first`, `not-called` | the node gives a key past a live place, or has somebody wait for nobody |
+//! | `hang`, `stuck`, `left-running` | a task does not end, goes on without end, or is left when the managers are gone |
+//!
+//! # What is simulated
+//!
+//! * **Time**: no thread sleeps. The runtime has no timers; when no task can go on, the world makes the next thing
+//!   happen. Each client's clock has a rate of its own, up to 0.8 % off the node's, and leaps when its machine is suspended.
+//! * **Network**: messages of a connection stay in order until it breaks. They are late, lost with all that follow, cut off
+//!   with a reset, executed without an answer; calls are lost; connections take long to be made. A request whose
+//!   connection broke is repeated over the next one, and the first copy may still be executed later, unless the new
+//!   connection has the old one killed. That changes the backend's epoch, as in `connection.rs`.
+//! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
+//!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections.
+//! * **Clients** are killed (and replaced by new ones), stopped, suspended; their engine or their tasks starve.
+//! * **Futures and guards** are dropped after any number of polls or at any time, or kept aside and awaited later.
+//!
+//! Where the documentation says that two holders are possible (data lost, a key deleted, a clock set), the history is
+//! marked, and only that is excused. At the end all faults stop, everything is released or dropped, and after the longest
+//! ttl and a second nothing may be left but the counter of fencing tokens.
+//!
+//! # What is not
+//!
+//! Redis itself (memory limits, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
+//! race (the engine runs on one), several nodes, and a client whose clock stands still while its machine runs.
+//!
+//! # Replay
+//!
+//! `SIM_SEEDS=n` tries the seeds below n, `SIM_SEED=x` that one: the same run to the byte. A failure prints its seed, the
+//! last `SIM_LINES` events, and the rules that were broken. A seed means the same schedule only for the same source.
 
 mod audit;
 mod backend;

@@ -54,7 +54,7 @@ impl NodeMutant {
 
 /// What stands at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Holder {
+pub(super) enum Holder {
     /// A lease of this library.
     Ours(Token),
     /// Another library's.
@@ -63,7 +63,7 @@ pub enum Holder {
 
 /// The value of a key.
 #[derive(Clone, Copy, Debug)]
-pub struct Entry {
+pub(super) struct Entry {
     /// Whose.
     pub holder: Holder,
     /// When it expires by the node's clock, in ms.
