@@ -1,8 +1,8 @@
 use std::{
     cmp::Ordering,
     fmt,
-    hash::{Hash, Hasher},
-    sync::Arc,
+    hash::{BuildHasher, BuildHasherDefault, Hash, Hasher, RandomState},
+    sync::{Arc, OnceLock},
 };
 
 use crate::{
@@ -24,6 +24,34 @@ pub struct LockKey {
     wire: Arc<str>,
     /// How many bytes of `wire` are the prefix.
     prefix: usize,
+    /// Of `wire`, taken once: a key is looked up a dozen times on the way of its lease.
+    hash: u64,
+}
+
+/// Hands on the hash that a key brings along.
+pub(crate) type HashOfKey = BuildHasherDefault<Brought>;
+
+#[derive(Debug, Default)]
+pub(crate) struct Brought(u64);
+
+impl Hasher for Brought {
+    fn finish(&self) -> u64 {
+        self.0
+    }
+
+    fn write(&mut self, bytes: &[u8]) {
+        debug_assert!(false, "{bytes:?} are no key");
+    }
+
+    fn write_u64(&mut self, hash: u64) {
+        self.0 = hash;
+    }
+}
+
+/// SipHash with keys drawn at random for this process, since keys come from outside.
+fn hash(wire: &str) -> u64 {
+    static STATE: OnceLock<RandomState> = OnceLock::new();
+    STATE.get_or_init(RandomState::new).hash_one(wire)
 }
 
 /// The longest key in bytes, the prefix included.
@@ -57,7 +85,7 @@ impl LockKey {
                 key.escape_debug().to_string()
             ));
         }
-        Ok(Self { wire, prefix: prefix.len() })
+        Ok(Self { hash: hash(&wire), wire, prefix: prefix.len() })
     }
 
     /// Returns the key as the user gave it.
@@ -96,7 +124,7 @@ impl Ord for LockKey {
 
 impl Hash for LockKey {
     fn hash<H: Hasher>(&self, state: &mut H) {
-        self.wire.hash(state);
+        state.write_u64(self.hash);
     }
 }
 

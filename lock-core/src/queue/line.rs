@@ -11,12 +11,16 @@ use super::{
     contender::Contender,
     tenure::{HoldId, TenureId, Terms},
 };
-use crate::{error::Error, key::LockKey, lease::Hold};
+use crate::{
+    error::Error,
+    key::{HashOfKey, LockKey},
+    lease::Hold,
+};
 
 /// All lines. There is one for a key exactly while this process possesses it or somebody waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
-    lines: HashMap<LockKey, Line>,
+    lines: HashMap<LockKey, Line, HashOfKey>,
     waiters: Slab<Waiter>,
     /// How many waiters stand in a line.
     waiting: usize,
