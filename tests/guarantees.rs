@@ -23,7 +23,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
-/// The tests that the text names, as file or folder and function.
+/// The tests that the text names, as file or folder, and function or file in that folder.
 fn named(text: &str) -> BTreeSet<(&str, &str)> {
     let code = text.split('`').skip(1).step_by(2);
     let is_name = |name: &str| {
@@ -47,7 +47,7 @@ fn every_test_that_the_guarantees_name_exists() {
         let is_there = |(path, source): &(&PathBuf, String)| {
             let in_it = path.file_stem().is_some_and(|stem| stem == file)
                 || path.parent().and_then(Path::file_name).is_some_and(|folder| folder == file);
-            in_it && source.contains(&function)
+            in_it && (source.contains(&function) || path.file_stem().is_some_and(|stem| stem == test))
         };
         assert!(sources.iter().any(is_there), "there is no test {file}::{test}");
     }

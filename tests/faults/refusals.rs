@@ -103,8 +103,8 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     let error = error.expect_err("there is no room");
     println!("{error}");
     // Ours is killed, and its place is taken.
-    kill_all(&mut harness).await;
     harness.call(&["CONFIG", "SET", "maxclients", "1"]).await.expect("is answered");
+    kill_all(&mut harness).await;
     let rejected = async |harness: &mut RawClient| {
         let info = harness.call(&["INFO", "stats"]).await.expect("is answered").text().unwrap_or_default();
         let field = info.lines().find_map(|line| line.strip_prefix("rejected_connections:")?.parse::<u64>().ok());

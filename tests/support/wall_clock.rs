@@ -1,6 +1,6 @@
 //! A wall clock that can be set, for one process: a server's or a client's.
 
-use std::{fs, path::PathBuf, process::Command, sync::OnceLock};
+use std::{fs, path::PathBuf, process::Command};
 
 use crate::launch::Folder;
 
@@ -24,7 +24,7 @@ impl WallClock {
         }
         let clock = Self { folder: Folder::create() };
         clock.set(0);
-        clock.library()?;
+        clock.compile()?;
         Some(clock)
     }
 
@@ -41,33 +41,28 @@ impl WallClock {
     }
 
     /// What a process has to be started with.
-    ///
-    /// # Panics
-    /// Never: it is compiled by now.
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 2] {
-        let library = self.library().expect("it was compiled before");
-        [("LD_PRELOAD", library.display().to_string()), ("CLOCKSHIFT", self.file().display().to_string())]
+        let path = |path: PathBuf| path.display().to_string();
+        [("LD_PRELOAD", path(self.library())), ("CLOCKSHIFT", path(self.file()))]
     }
 
     fn file(&self) -> PathBuf {
         self.folder.path.join("shift")
     }
 
-    /// Compiles the library, once for all tests of the process; none without a compiler.
-    fn library(&self) -> Option<PathBuf> {
-        static COMPILED: OnceLock<Option<(PathBuf, Folder)>> = OnceLock::new();
-        let compile = || {
-            let folder = Folder::create();
-            let source = folder.path.join("wall_clock.c");
-            fs::write(&source, include_str!("wall_clock.c")).expect("a file can be made in our own folder");
-            let library = folder.path.join("wall_clock.so");
-            let compiled =
-                Command::new("cc").args(["-O2", "-shared", "-fPIC", "-o"]).args([&library, &source]).status();
-            let status = compiled.ok()?;
-            assert!(status.success(), "cc cannot compile {}", source.display());
-            Some((library, folder))
-        };
-        COMPILED.get_or_init(compile).as_ref().map(|(library, _)| library.clone())
+    fn library(&self) -> PathBuf {
+        self.folder.path.join("wall_clock.so")
+    }
+
+    /// Compiles the library; none without a compiler.
+    fn compile(&self) -> Option<()> {
+        let source = self.folder.path.join("wall_clock.c");
+        fs::write(&source, include_str!("wall_clock.c")).expect("a file can be made in our own folder");
+        let mut compiler = Command::new("cc");
+        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).args([&self.library(), &source]);
+        let status = compiler.status().ok()?;
+        assert!(status.success(), "cc cannot compile {}", source.display());
+        Some(())
     }
 }
