@@ -142,8 +142,8 @@ fn fault_33_manager_with_a_runtime_of_its_own_keeps_the_leases_of_a_starved_one(
         let manager = LockManager::builder().url(&server.url()).runtime(engine.handle().clone());
         let manager = manager.connect().await.expect("connects");
         let client = Recorded::new(&manager, &run.recorder("p0"), "");
-        let mut held = client.acquire("k", TTL, |request| request).await.expect("the key is free");
-        thread::sleep(2 * TTL);
+        let mut held = client.acquire("k", 2 * TTL, |request| request).await.expect("the key is free");
+        thread::sleep(3 * TTL);
         assert!(held.check(), "it was renewed meanwhile");
         held.release().await.expect("held");
         run.settle(&server, SOON).await;
