@@ -25,30 +25,32 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn sleep(&self, duration: Duration) -> Sleep;
 }
 
-/// A point on a [`Clock`]: the time since an origin that is arbitrary but fixed for the clock.
+/// A point on a [`Clock`]: the time since an origin that is arbitrary but fixed for the clock, to the nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Moment(Duration);
+pub struct Moment {
+    nanoseconds: u64,
+}
 
 impl Moment {
-    /// A moment that never comes.
-    pub const NEVER: Self = Self(Duration::MAX);
+    /// A moment that never comes: 584 years after the origin.
+    pub const NEVER: Self = Self { nanoseconds: u64::MAX };
 
-    /// Makes the moment that lies `elapsed` after the clock's origin.
+    /// Makes the moment that lies `elapsed` after the clock's origin, at most [`NEVER`](Self::NEVER).
     #[must_use]
     pub const fn from_origin(elapsed: Duration) -> Self {
-        Self(elapsed)
+        Self { nanoseconds: nanoseconds(elapsed) }
     }
 
     /// Returns the time since the clock's origin.
     #[must_use]
     pub const fn since_origin(self) -> Duration {
-        self.0
+        Duration::from_nanos(self.nanoseconds)
     }
 
     /// Returns the time from `earlier` to this moment, or zero if `earlier` is later.
     #[must_use]
     pub const fn since(self, earlier: Self) -> Duration {
-        self.0.saturating_sub(earlier.0)
+        Duration::from_nanos(self.nanoseconds.saturating_sub(earlier.nanoseconds))
     }
 }
 
@@ -57,7 +59,7 @@ impl Add<Duration> for Moment {
 
     /// Adds a duration; a sum beyond the range is [`Moment::NEVER`].
     fn add(self, duration: Duration) -> Self {
-        Self(self.0.saturating_add(duration))
+        Self { nanoseconds: self.nanoseconds.saturating_add(nanoseconds(duration)) }
     }
 }
 
@@ -66,8 +68,13 @@ impl Sub<Duration> for Moment {
 
     /// Takes a duration off; a difference before the origin is the origin.
     fn sub(self, duration: Duration) -> Self {
-        Self(self.0.saturating_sub(duration))
+        Self { nanoseconds: self.nanoseconds.saturating_sub(nanoseconds(duration)) }
     }
+}
+
+const fn nanoseconds(duration: Duration) -> u64 {
+    let nanoseconds = duration.as_nanos();
+    if nanoseconds > u64::MAX as u128 { u64::MAX } else { nanoseconds as u64 }
 }
 
 /// The clock of a manager that talks to a server: it counts the time that the machine was suspended
@@ -84,14 +91,14 @@ impl Clock for SystemClock {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::Boottime);
         let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
         let nanoseconds = u32::try_from(time.tv_nsec).unwrap_or(0);
-        Moment(Duration::new(seconds, nanoseconds))
+        Moment::from_origin(Duration::new(seconds, nanoseconds))
     }
 
     #[cfg(not(any(target_os = "linux", target_os = "android")))]
     fn now(&self) -> Moment {
         use std::{sync::OnceLock, time::Instant};
         static ORIGIN: OnceLock<Instant> = OnceLock::new();
-        Moment(ORIGIN.get_or_init(Instant::now).elapsed())
+        Moment::from_origin(ORIGIN.get_or_init(Instant::now).elapsed())
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
@@ -123,7 +130,7 @@ impl Default for TokioClock {
 
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        Moment(tokio::time::Instant::now().saturating_duration_since(self.origin))
+        Moment::from_origin(tokio::time::Instant::now().saturating_duration_since(self.origin))
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {

@@ -108,7 +108,7 @@ impl Clone for Lease {
 impl Drop for Lease {
     fn drop(&mut self) {
         if let Some(waker) = self.waker {
-            self.hold.state().wakers.try_remove(waker);
+            self.hold.state().wakers.as_mut().and_then(|wakers| wakers.try_remove(waker));
         }
     }
 }
@@ -169,7 +169,8 @@ struct State {
     version: u32,
     /// When it began; none for one that is not counted.
     begun: Option<Moment>,
-    wakers: Slab<Waker>,
+    /// Who waits for the end; few leases have anybody.
+    wakers: Option<Box<Slab<Waker>>>,
 }
 
 impl Hold {
@@ -182,7 +183,7 @@ impl Hold {
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
-        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: None, wakers: Slab::new() };
+        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: None, wakers: None };
         Self { key, fence, since, label, clock, state: Mutex::new(state) }
     }
 
@@ -297,9 +298,10 @@ impl Hold {
         if let Some(reason) = state.ended {
             return Poll::Ready(reason);
         }
-        match registered.and_then(|index| state.wakers.get_mut(index)) {
+        let wakers = state.wakers.get_or_insert_default();
+        match registered.and_then(|index| wakers.get_mut(index)) {
             Some(waker) => waker.clone_from(cx.waker()),
-            None => *registered = Some(state.wakers.insert(cx.waker().clone())),
+            None => *registered = Some(wakers.insert(cx.waker().clone())),
         }
         Poll::Pending
     }
@@ -328,14 +330,14 @@ impl State {
 /// lock of the engine's.
 #[must_use = "dropped at once, it wakes at once"]
 #[derive(Debug, Default)]
-pub(crate) struct Wakers(Slab<Waker>);
+pub(crate) struct Wakers(Option<Box<Slab<Waker>>>);
 
 impl Drop for Wakers {
     fn drop(&mut self) {
         if Mutant::LossNotTold.is_on() {
-            self.0.clear();
+            self.0 = None;
         }
-        for waker in self.0.drain() {
+        for waker in self.0.iter_mut().flat_map(|wakers| wakers.drain()) {
             waker.wake();
         }
     }
@@ -421,8 +423,8 @@ mod tests {
             assert!(lease.poll_lost(&mut cx).is_pending());
             assert!(lease.poll_lost(&mut cx).is_pending());
         }
-        assert_eq!(hold.state().wakers.len(), 3);
+        assert_eq!(hold.state().wakers.as_ref().map_or(0, |wakers| wakers.len()), 3);
         leases.pop();
-        assert_eq!(hold.state().wakers.len(), 2);
+        assert_eq!(hold.state().wakers.as_ref().map_or(0, |wakers| wakers.len()), 2);
     }
 }

@@ -379,7 +379,7 @@ impl Queues {
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
-        self.free(&tenure.key, hold.tenure);
+        self.free(tenure.key(), hold.tenure);
         Some((tenure.parting(), tenure.ttl))
     }
 

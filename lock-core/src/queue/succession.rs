@@ -19,7 +19,7 @@ use crate::{
 impl Queues {
     /// Has the next waiter's hold follow in the same tenure.
     pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
-        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key.clone()) else { return false };
+        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key().clone()) else { return false };
         if self.lines.tenure(&key) != Some(hold.tenure) {
             return false;
         }

@@ -59,7 +59,6 @@ pub(crate) struct Acquired {
 #[derive(Debug)]
 #[cfg_attr(feature = "mutants", derive(Clone))]
 pub(crate) struct Tenure {
-    pub(crate) key: LockKey,
     /// Drawn anew for each tenure.
     pub(crate) token: Token,
     pub(crate) ttl: Ttl,
@@ -165,7 +164,6 @@ impl Tenures {
         let validity = Validity { deadline: terms.ttl.deadline(sent), version: 0 };
         let hold = terms.hold(key, fence, clock, validity);
         let mut tenure = Tenure {
-            key: key.clone(),
             token,
             ttl: terms.ttl,
             renewal: terms.renewal,
@@ -229,7 +227,7 @@ impl Tenures {
             validity.deadline = tenure.ttl.deadline(now);
         }
         tenure.number += 1;
-        tenure.hold = terms.hold(&tenure.key, fence, clock, validity);
+        tenure.hold = terms.hold(tenure.key(), fence, clock, validity);
         Some((HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold)))
     }
 
@@ -243,7 +241,7 @@ impl Tenures {
         }
         found.refilling = true;
         found.doubt.until = found.doubt.until.max(found.ttl.end(now));
-        let request = Renew::new(found.key.clone(), found.token, found.ttl.get()).with_block(block);
+        let request = Renew::new(found.key().clone(), found.token, found.ttl.get()).with_block(block);
         Some(Renewing { tenure, version: found.hold.version(), request })
     }
 
@@ -411,7 +409,7 @@ impl Tenures {
         let ids: Vec<_> = self
             .slab
             .iter()
-            .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key == *key))
+            .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key() == key))
             .map(|(index, (serial, _))| TenureId { index, serial: *serial })
             .collect();
         let lose = |id| {
@@ -432,7 +430,7 @@ impl Tenures {
             return None;
         }
         let tenure = self.remove(id)?;
-        let parting = Parting::at_once(tenure.key, tenure.token);
+        let parting = Parting::at_once(tenure.key().clone(), tenure.token);
         Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, wakers })
     }
 
@@ -453,9 +451,13 @@ impl Tenures {
 }
 
 impl Tenure {
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.hold.key
+    }
+
     /// How its key is to be left by its holder.
     pub(crate) fn parting(&self) -> Parting {
-        Parting { key: self.key.clone(), token: self.token, keep_until: self.keep_until, place: false }
+        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false }
     }
 
     /// Takes the next fencing token of the blocks.
@@ -475,7 +477,7 @@ impl Tenure {
     /// much as any request before it asked for: whichever of them is executed later, no holder's deadline comes after
     /// the key's.
     pub(crate) fn renew(&self, ttl: Ttl, now: Moment) -> Renew {
-        let renew = |ttl| Renew::new(self.key.clone(), self.token, ttl);
+        let renew = |ttl| Renew::new(self.key().clone(), self.token, ttl);
         match self.too_far {
             None => renew(ttl.get()),
             Some(found) => renew(self.doubt.until.since(now).max(ttl.get()) + Duration::from_millis(1)).mending(found),

@@ -6,9 +6,14 @@ use crate::clock::Moment;
 
 /// When to renew next, after a success that was sent at `sent` and left the lease valid until `deadline`.
 ///
-/// Usually that is one interval later; sooner where less than that is left, because the user shortened the lease.
+/// Usually that is one interval later, or a little sooner, so that leases whose times lie close together share a call;
+/// sooner where less than that is left, because the user shortened the lease.
 pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) -> Moment {
-    (sent + interval).min(sent + deadline.since(sent) / 2)
+    let due = sent + interval;
+    let step = interval / STEPS;
+    let past = due.since_origin().as_nanos().checked_rem(step.as_nanos()).unwrap_or(0);
+    let together = due - Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+    together.min(sent + deadline.since(sent) / 2)
 }
 
 /// When to try again, after `failures` failures in a row (at least one): 20 ms, 40 ms, … up to a quarter of the
@@ -23,6 +28,9 @@ pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitt
 /// clocks that run at different rates and requests that took long can make of it in a renewed lease. To be wrong about
 /// it does no harm.
 pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
+
+/// Into how many steps an interval is cut: renewals that fall into one of them are due together.
+const STEPS: u32 = 64;
 
 const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_millis(500);
@@ -45,7 +53,15 @@ mod tests {
 
     #[test]
     fn a_renewal_follows_one_interval_after_the_last_success() {
-        assert_eq!(after_success(at(10), SECOND * 3, at(19)), at(13));
+        assert_eq!(after_success(at(12), SECOND * 3, at(21)), at(15));
+    }
+
+    #[test]
+    fn renewals_close_together_are_due_together_and_not_later_than_they_should() {
+        let (interval, step) = (SECOND * 64, SECOND);
+        let due = |ms: u64| after_success(at(64) + Duration::from_millis(ms), interval, at(1_000));
+        assert_eq!((due(0), due(1), due(999)), (at(128), at(128), at(128)));
+        assert_eq!(due(1_000), at(128) + step);
     }
 
     #[test]
