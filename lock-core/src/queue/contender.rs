@@ -33,6 +33,8 @@ pub(crate) struct Contender {
     pub(crate) by_caller: bool,
     /// How often it has polled.
     tries: u32,
+    /// Whether the holder was another library, when it was heard of last: that calls nobody.
+    pub(crate) foreign: bool,
 }
 
 /// What an answer said of the key.
@@ -59,6 +61,7 @@ impl Contender {
             queued: false,
             by_caller: false,
             tries: 0,
+            foreign: false,
         }
     }
 
@@ -110,6 +113,7 @@ impl Contender {
     pub(crate) fn pause(&mut self, found: Found, listening: bool, jitter: f64) -> Duration {
         let Found { remaining, foreign, position } = found;
         self.placed = position.is_some();
+        self.foreign = foreign;
         if self.placed && listening && !self.callable {
             return Duration::ZERO;
         }

@@ -103,9 +103,9 @@ impl Queues {
             let waiter = self.lines.waiter(next);
             if !tries && !waiter.tries && waiter.terms.fit(terms) {
                 let token = contender.token;
-                // Nobody is left to hear the answer, or nobody can call this place as it was made.
-                let callable = contender.callable && self.listening || Mutant::DeafPlacePassedOn.is_on();
-                let asks = contender.abandon_call() || !callable;
+                // Nobody is left to hear the answer, or nobody will call this place as it is.
+                let is_called = contender.callable && self.listening && !contender.foreign;
+                let asks = contender.abandon_call() || !(is_called || Mutant::DeafPlacePassedOn.is_on());
                 if Mutant::CleanUpInUse.is_on()
                     && let Some((parting, doubt)) = contender.parting(key)
                 {

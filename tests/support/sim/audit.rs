@@ -62,6 +62,13 @@ impl Audit {
         }
     }
 
+    /// A token is over, and its place is left to end by itself.
+    pub(super) fn lapsed(&mut self, key: &LockKey, token: Token) {
+        if let Some(waiter) = self.find(key, token) {
+            waiter.lapsed = true;
+        }
+    }
+
     fn find(&mut self, key: &LockKey, token: Token) -> Option<&mut Waiter> {
         self.lines.get_mut(key)?.iter_mut().find(|waiter| waiter.token == token)
     }

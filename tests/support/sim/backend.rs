@@ -59,8 +59,8 @@ impl SimBackend {
     /// Sends a batch, and again over the next connection if one breaks, until the limit.
     async fn repeat(self, batch: Vec<Operation>) -> Result<Answer, BackendError> {
         let world = &self.world;
-        let begun = world.now();
-        let limit = begun + micros(world.plan.limit);
+        let limit = world.now() + micros(world.plan.limit);
+        let begun = world.state().own_time(self.client);
         let mut after = 0;
         let mut unanswered = false;
         loop {
@@ -250,7 +250,7 @@ impl SimBackend {
                     beat = Some(Box::pin(async move {
                         let now = this.world.now();
                         let limit = now + micros(this.world.plan.limit);
-                        let alive = this.send(conn, Vec::new(), now, limit).await.is_ok();
+                        let alive = this.send(conn, Vec::new(), 0, limit).await.is_ok();
                         if !alive {
                             this.world.replace(conn);
                         }

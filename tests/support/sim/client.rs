@@ -1,5 +1,7 @@
 //! What clients do with locks, and write down.
 
+mod odd;
+
 use std::{
     future::{Future, poll_fn},
     pin::Pin,
@@ -310,6 +312,8 @@ impl Task {
         if self.dice.below(100) < world.plan.odd {
             self.extend(&mut held, ttl).await;
         }
+        self.look(&held);
+        let Some(held) = self.odd(held, ttl).await else { return };
         self.look(&held);
         if self.dice.below(100) < world.plan.drops / 2 {
             let mut event = self.event_of(Op::Release, &held);

@@ -124,7 +124,7 @@ pub(super) enum Message {
         channel: Arc<str>,
         former: Option<usize>,
     },
-    /// A request, and when its sender began it.
+    /// A request, and when its sender began it by its own clock.
     Batch {
         id: usize,
         batch: Vec<Operation>,
@@ -314,7 +314,13 @@ impl State {
                 self.answer(plan, conn, Back::Hello);
             }
             Arriving::There(conn, Message::Batch { id, batch, begun }) if self.conns[conn].there => {
-                let sender = (self.conns[conn].client, (self.now - begun).div_ceil(1_000));
+                let client = self.conns[conn].client;
+                let sender = (client, (self.own_time(client) - begun).div_ceil(1_000));
+                for operation in &batch {
+                    if let Operation::Force { key, .. } = operation {
+                        self.mark(Some(key.as_str().to_owned()));
+                    }
+                }
                 let (outcomes, pushes) = self.node.execute(&batch, self.wall(), Some(sender));
                 self.log(|| format!("the node executes #{id}: {outcomes:?}"));
                 let found = std::mem::take(&mut self.node.audit.breaches);

@@ -274,8 +274,9 @@ impl Node {
         if release.place && call.now < self.counter.waiting {
             self.remove_place(key, *token);
         }
-        if release.place {
-            self.audit.left(key, *token);
+        match release.place && call.now < self.counter.waiting {
+            true => self.audit.left(key, *token),
+            false => self.audit.lapsed(key, *token),
         }
         let held = self.held(key, call.now);
         let mine = held.is_some_and(|entry| {

@@ -94,11 +94,13 @@ impl Plan {
         };
         let ms = Duration::from_millis;
         let ttls = match dice.below(4) {
-            0 => [ms(5_000), ms(5_000)],
+            0 => [ms(15_000), ms(15_000)],
             1 => [ms(1_000), ms(200)],
             2 => [ms(300 + dice.below(700)), ms(200)],
             _ => [ms(600), ms(600)],
         };
+        // Connections that take long at the beginning, and callers who do not stay.
+        let slow = !calm && dice.below(5) == 0;
         let mut troubles = Vec::new();
         if !calm {
             for trouble in Trouble::ALL {
@@ -125,14 +127,14 @@ impl Plan {
             reset: some(dice, 60),
             cut: some(dice, 80),
             deaf: some(dice, 300),
-            greeting: some(dice, 1_500),
+            greeting: if slow { 500 + dice.below(1_000) } else { some(dice, 1_500) },
             kills: dice.below(3) > 0,
             half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
             drift: dice.below(2) == 0,
             troubles,
             pace: ms(100 + dice.below(900)),
-            drops: [0, 10, 30, 60][dice.below(4) as usize],
-            asides: dice.below(2) == 0,
+            drops: if slow { 60 } else { [0, 10, 30, 60][dice.below(4) as usize] },
+            asides: slow || dice.below(3) == 0,
             odd: [0, 20, 50][dice.below(3) as usize],
             foreign: dice.below(4) == 0,
         }

@@ -50,6 +50,8 @@ pub(super) struct State {
     pub(super) faults: bool,
     pub(super) history: Vec<Event>,
     pub(super) marks: Vec<Mark>,
+    /// Keys of leases that were given away, which may be left to expire.
+    pub(super) handed_over: Vec<String>,
     pub(super) breaches: Vec<(&'static str, String)>,
     /// Clients whose leases may have been renewed since they were looked at.
     pub(super) renewed: Vec<usize>,
@@ -91,6 +93,7 @@ impl World {
             faults: true,
             history: Vec::new(),
             marks: Vec::new(),
+            handed_over: Vec::new(),
             breaches: Vec::new(),
             renewed: Vec::new(),
             sampler: None,
@@ -195,6 +198,11 @@ impl State {
     pub(super) fn later(&mut self, at: u64, arriving: Arriving) {
         self.serial += 1;
         self.due.insert((at, self.serial), Due::Arrive(arriving));
+    }
+
+    /// The time of a client's clock in µs, but for its rate.
+    pub(super) fn own_time(&self, client: usize) -> u64 {
+        self.now + self.links[client].leapt
     }
 
     /// The node's wall clock in µs.

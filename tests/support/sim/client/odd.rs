@@ -1,0 +1,83 @@
+//! What a holder may do beside working and releasing: scoped work, a hand-over, a release by force.
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::Handover;
+
+use super::{Extras, Held, Task, outcome};
+use crate::history::{Op, Outcome};
+
+impl Task {
+    /// Does something odd with the lease, or gives it back to be used as usual.
+    pub(super) async fn odd(&mut self, held: Held, ttl: Duration) -> Option<Held> {
+        if self.dice.below(100) >= self.client.world.plan.odd {
+            return Some(held);
+        }
+        match self.dice.below(4) {
+            0 => {
+                self.protect(held).await;
+                None
+            }
+            1 => self.hand_over(held, ttl).await,
+            2 if !self.client.world.plan.is_calm() => {
+                // Two holders are possible now; the node marks when.
+                let forced = self.client.manager.force_release(&held.key).await;
+                self.client.world.log(|| format!("forced: {forced:?}"));
+                Some(held)
+            }
+            _ => Some(held),
+        }
+    }
+
+    /// Has work done for as long as the lease is held: it must not run on without.
+    async fn protect(&mut self, held: Held) {
+        let (world, client) = (Arc::clone(&self.client.world), self.client.number);
+        let lease = held.guard.lease().clone();
+        let (steps, step) = (1 + self.dice.below(4), Duration::from_micros(self.dice.below(100_000)));
+        let mut under = self.begin(self.event_of(Op::Release, &held));
+        let guard = held.guard;
+        let work = async {
+            for _ in 0..steps {
+                world.sleep(step).await;
+                if !lease.is_held() && !world.state().links[client].dead {
+                    world.state().breach("ran-on", || "work goes on without its lease".to_owned());
+                }
+            }
+            under.event().t_invoke = world.moment();
+        };
+        let done = guard.protect(work).await;
+        if done.is_err() {
+            under.event().t_invoke = self.client.world.moment();
+        }
+        // It is not told whether the release worked.
+        under.end(Outcome::Info);
+    }
+
+    /// Gives the lease away, and takes it up again as another tenure.
+    async fn hand_over(&mut self, held: Held, ttl: Duration) -> Option<Held> {
+        let world = Arc::clone(&self.client.world);
+        let key = held.key.clone();
+        let release = self.begin(self.event_of(Op::Release, &held));
+        let handed = held.guard.hand_over();
+        release.end(Outcome::Info);
+        let handover: Handover = handed.ok()?.to_string().parse().expect("what it wrote itself");
+        // Nobody releases it if it is not taken up.
+        world.state().handed_over.push(key.clone());
+        let way = self.dice.below(20_000);
+        self.pause(way).await;
+        let mut event = self.event(Op::Acquire, &key);
+        event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
+        event.only_tries = true;
+        let under = self.begin(event);
+        let request = self.client.manager.take_up(handover).ttl(ttl).acquire();
+        let cut = self.dice.below(100) < world.plan.drops;
+        let answered = if cut { self.cut(request, &mut false).await } else { Some(request.await) };
+        match answered? {
+            Ok(guard) => Some(self.got(under, guard, Extras::None)),
+            Err(error) => {
+                under.end(outcome(&error));
+                None
+            }
+        }
+    }
+}
