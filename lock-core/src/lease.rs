@@ -167,8 +167,8 @@ struct State {
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     version: u32,
-    /// When it began; none for one that is not counted.
-    begun: Option<Moment>,
+    /// When it began; never for one that is not counted.
+    begun: Moment,
     /// Who waits for the end; few leases have anybody.
     wakers: Option<Box<Slab<Waker>>>,
 }
@@ -183,14 +183,14 @@ impl Hold {
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
-        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: None, wakers: None };
+        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
         Self { key, fence, since, label, clock, state: Mutex::new(state) }
     }
 
     /// Counts it as held from now on, until `latest` at most.
     pub(crate) fn begin(&self, now: Moment, latest: Moment) {
         let mut state = self.state();
-        state.begun = Some(now);
+        state.begun = now;
         state.latest = latest;
         metrics::begun(self.label);
     }
@@ -226,7 +226,7 @@ impl Hold {
         state.ended = Some(reason);
         let (wakers, begun) = (std::mem::take(&mut state.wakers), state.begun);
         drop(state);
-        if let Some(begun) = begun {
+        if begun != Moment::NEVER {
             let held = now.since(begun);
             metrics::ended(self.label, reason, held);
             if reason == LossReason::Released {

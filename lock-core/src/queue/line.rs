@@ -28,9 +28,9 @@ pub(crate) struct Lines {
 
 #[derive(Debug)]
 struct Line {
-    first: usize,
-    last: usize,
-    length: usize,
+    first: Link,
+    last: Link,
+    length: u32,
     /// The tenure whose holds may follow one another in the process.
     tenure: Option<TenureId>,
 }
@@ -48,8 +48,8 @@ pub(crate) struct Waiter {
     pub(crate) overdue: bool,
     pub(crate) waker: Option<Waker>,
     pub(crate) state: Standing,
-    previous: usize,
-    next: usize,
+    previous: Link,
+    next: Link,
 }
 
 #[derive(Debug)]
@@ -64,7 +64,10 @@ pub(crate) enum Standing {
     Failed(Error),
 }
 
-const NOBODY: usize = usize::MAX;
+/// A waiter in a line, in less memory: there is a line for each lease.
+type Link = u32;
+
+const NOBODY: Link = Link::MAX;
 
 impl Lines {
     pub(crate) fn contains(&self, key: &LockKey) -> bool {
@@ -73,7 +76,7 @@ impl Lines {
 
     /// How many waiters stand in the line of a key.
     pub(crate) fn length(&self, key: &LockKey) -> usize {
-        self.lines.get(key).map_or(0, |line| line.length)
+        self.lines.get(key).map_or(0, |line| line.length as usize)
     }
 
     /// How many waiters stand in all lines.
@@ -87,7 +90,7 @@ impl Lines {
     }
 
     pub(crate) fn first(&self, key: &LockKey) -> Option<WaiterId> {
-        self.lines.get(key).map(|line| line.first).filter(|first| *first != NOBODY)
+        self.lines.get(key).map(|line| line.first).filter(|first| *first != NOBODY).map(|first| first as WaiterId)
     }
 
     /// The contender of a key, if it has this token.
@@ -119,14 +122,15 @@ impl Lines {
     }
 
     fn append(&mut self, id: WaiterId) {
+        let link = Link::try_from(id).expect("memory ends before four billion waiters do");
         let line = self.lines.entry(self.waiters[id].key.clone()).or_insert(Line::EMPTY);
-        let last = std::mem::replace(&mut line.last, id);
+        let last = std::mem::replace(&mut line.last, link);
         line.length += 1;
         self.waiting += 1;
         if last == NOBODY {
-            line.first = id;
+            line.first = link;
         } else {
-            self.waiters[last].next = id;
+            self.waiters[last as WaiterId].next = link;
         }
         self.waiters[id].previous = last;
         self.waiters[id].next = NOBODY;
@@ -151,10 +155,10 @@ impl Lines {
             }
         }
         if previous != NOBODY {
-            self.waiters[previous].next = next;
+            self.waiters[previous as WaiterId].next = next;
         }
         if next != NOBODY {
-            self.waiters[next].previous = previous;
+            self.waiters[next as WaiterId].previous = previous;
         }
         contender
     }

@@ -6,7 +6,9 @@
 #[cfg(test)]
 mod tests;
 
-use std::{cmp::Reverse, collections::BinaryHeap, ops::Range, panic::Location, sync::Arc, time::Duration};
+use std::{
+    cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, ops::Range, panic::Location, sync::Arc, time::Duration,
+};
 
 use slab::Slab;
 
@@ -100,9 +102,19 @@ pub(crate) struct HoldId {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct TenureId {
-    index: usize,
+    index: u32,
     /// Tells a tenure from a later one at the same index.
-    serial: u64,
+    serial: NonZeroU64,
+}
+
+impl TenureId {
+    fn new(index: usize, serial: NonZeroU64) -> Self {
+        Self { index: u32::try_from(index).expect("memory ends before four billion leases do"), serial }
+    }
+
+    fn index(self) -> usize {
+        self.index as usize
+    }
 }
 
 /// A renewal that the engine is to send, and what it must know when the answer comes.
@@ -131,8 +143,8 @@ pub(crate) struct Ended {
 /// All tenures of a manager.
 #[derive(Debug)]
 pub(crate) struct Tenures {
-    slab: Slab<(u64, Tenure)>,
-    next_serial: u64,
+    slab: Slab<(NonZeroU64, Tenure)>,
+    next_serial: NonZeroU64,
     /// One timer per tenure: its next renewal or its end, whichever is first.
     wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
@@ -141,7 +153,7 @@ pub(crate) struct Tenures {
 
 impl Tenures {
     pub(crate) fn new() -> Self {
-        Self { slab: Slab::new(), next_serial: 0, wheel: Wheel::new(), due: BinaryHeap::new() }
+        Self { slab: Slab::new(), next_serial: NonZeroU64::MIN, wheel: Wheel::new(), due: BinaryHeap::new() }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -183,11 +195,11 @@ impl Tenures {
         };
         tenure.plan_renewal(sent);
         let serial = self.next_serial;
-        self.next_serial += 1;
+        self.next_serial = serial.saturating_add(1);
         let timer = tenure.timer();
         let index = self.slab.insert((serial, tenure));
         self.wheel.set(index, timer);
-        (HoldId { tenure: TenureId { index, serial }, number: 1 }, hold)
+        (HoldId { tenure: TenureId::new(index, serial), number: 1 }, hold)
     }
 
     /// Begins a hold that was offered: from now on it counts for its own longest and shortest time.
@@ -199,7 +211,7 @@ impl Tenures {
         tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold));
         if terms.max_hold.is_some() {
             let timer = tenure.timer();
-            self.wheel.set(hold.tenure.index, timer);
+            self.wheel.set(hold.tenure.index(), timer);
         }
     }
 
@@ -293,7 +305,7 @@ impl Tenures {
 
     /// Takes note that the user's own request moved the deadline, or lowered it.
     pub(crate) fn extended(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        let index = hold.tenure.index;
+        let index = hold.tenure.index();
         let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
         tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
         tenure.plan_renewal(sent);
@@ -317,7 +329,7 @@ impl Tenures {
         let mut ended = Vec::new();
         for index in fired {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
-            let id = TenureId { index, serial: *serial };
+            let id = TenureId::new(index, *serial);
             let (over, wakers) = tenure.hold.settle(None);
             if let Some(reason) = over
                 && !Mutant::RenewalAfterRelease.is_on()
@@ -394,7 +406,7 @@ impl Tenures {
             return self.end(id, reason, wakers);
         }
         let timer = tenure.timer();
-        self.wheel.set(id.index, timer);
+        self.wheel.set(id.index(), timer);
         None
     }
 
@@ -410,7 +422,7 @@ impl Tenures {
             .slab
             .iter()
             .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key() == key))
-            .map(|(index, (serial, _))| TenureId { index, serial: *serial })
+            .map(|(index, (serial, _))| TenureId::new(index, *serial))
             .collect();
         let lose = |id| {
             let (over, wakers) = self.get(id)?.hold.settle(Some(reason));
@@ -436,17 +448,17 @@ impl Tenures {
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {
         self.get(id)?;
-        self.wheel.unset(id.index);
-        self.slab.try_remove(id.index).map(|(_, tenure)| tenure)
+        self.wheel.unset(id.index());
+        self.slab.try_remove(id.index()).map(|(_, tenure)| tenure)
     }
 
     fn get(&self, id: TenureId) -> Option<&Tenure> {
         let late = Mutant::LateGuardActs.is_on();
-        self.slab.get(id.index).filter(|(serial, _)| *serial == id.serial || late).map(|(_, tenure)| tenure)
+        self.slab.get(id.index()).filter(|(serial, _)| *serial == id.serial || late).map(|(_, tenure)| tenure)
     }
 
     fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {
-        self.slab.get_mut(id.index).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
+        self.slab.get_mut(id.index()).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
     }
 }
 
