@@ -4,7 +4,13 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::LockKey;
 
-use super::{Stage, link::Command, plan::Trouble, world::World};
+use super::{
+    Stage,
+    client::LONGEST_EXTEND,
+    link::Command,
+    plan::Trouble,
+    world::{World, micros},
+};
 use crate::{
     Dice,
     history::{Event, Op},
@@ -45,19 +51,21 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
             state.down = false;
             drop(state);
             excuse(world, from);
+            if trouble == Trouble::NodeLoss {
+                excuse_loss(world);
+            }
         }
         Trouble::Flush => {
             let mut state = world.state();
             state.node.forget();
             state.mark(None);
             drop(state);
-            // Places come back with the next check only.
-            excuse(world, from);
+            excuse_loss(world);
         }
         Trouble::Delete => {
             let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
             world.state().command(&world.plan, Command::Delete { key });
-            excuse(world, from);
+            excuse_loss(world);
         }
         Trouble::NodePause => {
             world.state().stopped = Some(Vec::new());
@@ -77,7 +85,7 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
             state.mark(None);
             state.node.audit.look_away();
             drop(state);
-            excuse(world, from);
+            excuse_loss(world);
         }
         Trouble::Crash => {
             let Some(number) = stage.pick(dice) else { return };
@@ -149,4 +157,12 @@ fn excuse(world: &World, from: u64) {
     let mut state = world.state();
     let to = state.now + 3_000_000;
     state.excuse(from, to);
+}
+
+/// A lease has vanished, of which its holder learns with the next renewal; those of its process stand behind it as long.
+pub(super) fn excuse_loss(world: &World) {
+    let longest = micros(world.plan.longest_ttl() * LONGEST_EXTEND);
+    let mut state = world.state();
+    let now = state.now;
+    state.excuse(now, now + 3_000_000 + longest);
 }

@@ -5,7 +5,10 @@ use std::{sync::Arc, time::Duration};
 use lock_core::Handover;
 
 use super::{Extras, Held, Task, outcome};
-use crate::history::{Op, Outcome};
+use crate::{
+    history::{Op, Outcome},
+    sim::nemesis,
+};
 
 impl Task {
     /// Does something odd with the lease, or gives it back to be used as usual.
@@ -21,6 +24,7 @@ impl Task {
             1 => self.hand_over(held, ttl).await,
             2 if !self.client.world.plan.is_calm() => {
                 // Two holders are possible now; the node marks when.
+                nemesis::excuse_loss(&self.client.world);
                 let forced = self.client.manager.force_release(&held.key).await;
                 self.client.world.log(|| format!("forced: {forced:?}"));
                 Some(held)
