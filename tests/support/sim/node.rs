@@ -65,13 +65,13 @@ pub(super) enum Holder {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     /// Whose.
-    pub holder: Holder,
+    pub(super) holder: Holder,
     /// When it expires by the node's clock, in ms.
     expires: u64,
     /// Who set it, if the request came within its own ttl.
-    pub setter: Option<usize>,
+    pub(super) setter: Option<usize>,
     /// Whether it was released, and is kept for a while.
-    pub kept: bool,
+    pub(super) kept: bool,
 }
 
 /// A message to a channel.
@@ -142,7 +142,7 @@ impl Node {
     }
 
     /// Forgets everything but who listens.
-    pub fn forget(&mut self) {
+    pub(super) fn forget(&mut self) {
         self.keys.clear();
         self.counter = Counter::default();
         self.queues.clear();
@@ -237,7 +237,11 @@ impl Node {
             let holder = Holder::Ours(*token);
             self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false });
             if call.now < self.counter.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
-                self.remove_place(key, *token);
+                if held.is_some() {
+                    self.remove_place(key, *token);
+                } else {
+                    self.take_from_place(key, *token);
+                }
             }
             return Outcome::Held { fence, block: u32::try_from(size).unwrap_or(u32::MAX) };
         }
@@ -357,7 +361,7 @@ impl Node {
         let life = ms(place.life);
         let ends = call.now + life;
         if ends > self.counter.waiting {
-            self.counter.waiting = ends;
+            self.counter.waiting = ends + 500;
             self.write_counter(call);
         }
         let window = ms(place.window);
@@ -366,7 +370,7 @@ impl Node {
         if queue.expires < call.now {
             *queue = Queue::default();
         }
-        if queue.places.is_empty() {
+        if queue.next == 0 {
             (queue.first, queue.next) = (1, 1);
         }
         let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == token).map(|(ticket, _)| *ticket);
@@ -375,6 +379,19 @@ impl Node {
         queue.places.insert(ticket, waiting);
         queue.expires = self.counter.waiting + 1_000;
         u32::try_from(ticket - queue.first + 1).ok()
+    }
+
+    /// Removes the place of the first one, who takes the key.
+    fn take_from_place(&mut self, key: &LockKey, token: Token) {
+        let Some(queue) = self.queues.get_mut(key) else { return };
+        let place = queue.places.iter().find(|(_, place)| place.token == token);
+        let Some(ticket) = place.map(|(ticket, _)| *ticket) else { return };
+        if ticket + 1 < queue.next {
+            queue.places.remove(&ticket);
+            queue.first = ticket + 1;
+        } else {
+            self.queues.remove(key);
+        }
     }
 
     fn remove_place(&mut self, key: &LockKey, token: Token) {

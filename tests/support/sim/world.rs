@@ -70,6 +70,8 @@ enum Due {
     Arrive(Arriving),
 }
 
+/// For how long holds follow one another inside a process, in ms.
+const PASSED_ON: f64 = 100.0;
 /// No schedule takes as many: one that does retries without a pause.
 const MOST_STEPS: u64 = 200_000;
 const MOST_LOOKS: u64 = 20_000_000;
@@ -238,8 +240,9 @@ impl State {
 
     /// Two holders are possible across this moment: data was lost, or a clock was set.
     pub(super) fn mark(&mut self, key: Option<String>) {
-        let at = self.moment();
-        self.marks.push(Mark { key, from: at, to: at });
+        let from = self.moment();
+        // A process passes on what it took before, without asking the node, for as long.
+        self.marks.push(Mark { key, from, to: from + PASSED_ON });
     }
 
     /// Slow wake-ups are excused since `from` until `to`.
