@@ -46,6 +46,8 @@ pub(crate) struct Found {
     pub(crate) foreign: bool,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
+    /// For how long the key is kept free for another, who was called; after that, somebody has it, or nobody came.
+    pub(crate) kept_free: Option<Duration>,
 }
 
 impl Contender {
@@ -111,7 +113,7 @@ impl Contender {
     /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, found: Found, listening: bool, jitter: f64) -> Duration {
-        let Found { remaining, foreign, position } = found;
+        let Found { remaining, foreign, position, kept_free } = found;
         self.placed = position.is_some();
         self.foreign = foreign;
         if self.placed && listening && !self.callable {
@@ -120,7 +122,7 @@ impl Contender {
         let near = position.is_none_or(|position| position <= NEAR);
         let called = self.callable && self.placed && listening && !foreign;
         let pause = match (called, foreign) {
-            (true, _) => return self.check(remaining, near, jitter),
+            (true, _) => return self.check(remaining.or(kept_free), near, jitter),
             (false, false) => grow(FIRST, LONGEST, self.tries),
             (false, true) if near => grow(FIRST_FOREIGN, LONGEST_FOREIGN, self.tries),
             (false, true) => LONGEST_FOREIGN,
@@ -169,7 +171,7 @@ mod tests {
     }
 
     fn found(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Found {
-        Found { remaining, foreign, position }
+        Found { remaining, foreign, position, kept_free: None }
     }
 
     #[test]
@@ -198,6 +200,16 @@ mod tests {
             assert_eq!(pause, left + Duration::from_millis(1));
         }
         assert_eq!(contender().pause(found(Some(left), false, Some(4)), true, 0.5), CHECK);
+    }
+
+    #[test]
+    fn the_first_places_look_again_when_another_that_was_called_must_have_come() {
+        let window = Duration::from_millis(100);
+        let pause = |position| {
+            let found = Found { kept_free: Some(window), ..found(None, false, Some(position)) };
+            contender().pause(found, true, 0.5)
+        };
+        assert_eq!((pause(2), pause(4)), (window + Duration::from_millis(1), CHECK));
     }
 
     #[test]

@@ -85,6 +85,7 @@ impl Queues {
         if result.is_ok() {
             self.took(now.since(sent));
         }
+        let window = self.window();
         let Some((id, contender)) = self.lines.contender(key, token) else { return };
         let found = match result {
             Ok(Outcome::Held { fence, block }) => {
@@ -92,8 +93,12 @@ impl Queues {
                 let doubt = contender.doubt();
                 return self.got(key, id, Acquired { token, fence, block, sent, doubt, passes: true }, now);
             }
-            Ok(Outcome::Busy { remaining, foreign, position }) => Found { remaining, foreign, position },
-            Ok(Outcome::Queued { position }) => Found { remaining: None, foreign: false, position },
+            Ok(Outcome::Busy { remaining, foreign, position }) => {
+                Found { remaining, foreign, position, kept_free: None }
+            }
+            Ok(Outcome::Queued { position }) => {
+                Found { remaining: None, foreign: false, position, kept_free: Some(window) }
+            }
             Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
             Err(error) => {
                 if !error.may_have_happened() {

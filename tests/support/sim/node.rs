@@ -378,7 +378,7 @@ impl Node {
         queue.next = queue.next.max(ticket + 1);
         queue.places.insert(ticket, waiting);
         queue.expires = self.counter.waiting + 1_000;
-        u32::try_from(ticket - queue.first + 1).ok()
+        u32::try_from((ticket + 1).saturating_sub(queue.first)).ok()
     }
 
     /// Removes the place of the first one, who takes the key.
