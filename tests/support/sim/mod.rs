@@ -322,15 +322,23 @@ fn check_leftovers(world: &World) {
 fn judge(seed: u64, world: &World) -> Report {
     let mut state = world.state();
     // A call, its answer, and whoever comes first but has gone; or a check of one's own.
-    // A turn that is missed costs 100 ms. Another library calls nobody, nor does a lease that was given away and expires:
-    // there is the next check.
-    let turns = if world.plan.asides { 110 * world.plan.clients * world.plan.tasks } else { 0 };
-    let unheard = world.plan.foreign || !state.handed_over.is_empty();
-    let turns = if unheard { turns + 650 } else { turns };
-    let bound = match world.plan.is_calm() {
-        true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20 + turns as u64),
+    let mut bound = match world.plan.is_calm() {
+        true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20),
         false => Duration::from_secs(4),
     };
+    if world.plan.asides {
+        // A turn that is missed costs 100 ms.
+        bound += Duration::from_millis(110) * u32::try_from(world.plan.clients * world.plan.tasks).unwrap_or(u32::MAX);
+    }
+    if world.plan.foreign {
+        // It calls nobody: there is the next check.
+        bound += Duration::from_millis(650);
+    }
+    if !state.handed_over.is_empty() {
+        // A lease that was given away and not taken up expires when it likes: the history knows no better.
+        bound += world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_micros(state.ahead.min(0).unsigned_abs());
+        bound += Duration::from_millis(650);
+    }
     let mut checker = Checker::new().bound(bound);
     for mark in std::mem::take(&mut state.marks) {
         checker = checker.mark(mark);
