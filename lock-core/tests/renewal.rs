@@ -2,7 +2,16 @@
 
 mod support;
 
-use lock_core::{ErrorKind, LockManager, LossReason};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering},
+};
+
+use lock_core::{
+    ErrorKind, LockManager, LossReason,
+    backend::MemoryBackend,
+    clock::{Clock, Moment, Sleep, TokioClock},
+};
 use tokio::time::{Instant, sleep};
 
 use support::{Fate, ms, secs};
@@ -181,4 +190,38 @@ async fn every_lease_has_a_ttl_of_its_own() {
     }
     sleep(secs(20)).await;
     assert!(guards.iter().all(|guard| guard.is_held()));
+}
+
+/// The clock of a machine that can be suspended: it goes on meanwhile, timers do not.
+#[derive(Debug)]
+struct Suspended {
+    clock: TokioClock,
+    ms: AtomicU64,
+}
+
+impl Clock for Suspended {
+    fn now(&self) -> Moment {
+        self.clock.now() + ms(self.ms.load(Ordering::SeqCst))
+    }
+
+    fn sleep(&self, duration: std::time::Duration) -> Sleep {
+        self.clock.sleep(duration)
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_acquired_after_a_suspend_is_renewed_in_time() {
+    let store = MemoryBackend::new();
+    let other = LockManager::builder().backend(store.clone()).build().unwrap();
+    let _busy = other.lock("busy").await.unwrap();
+    let clock = Arc::new(Suspended { clock: TokioClock::new(), ms: AtomicU64::new(0) });
+    let manager = LockManager::builder().backend(store).clock(clock.clone()).build().unwrap();
+    // The engine sleeps until the next check of a waiter, half a second and more of its timers.
+    let waiter = tokio::spawn(manager.lock("busy").wait_forever().acquire());
+    sleep(ms(10)).await;
+    clock.ms.store(60_000, Ordering::SeqCst);
+    let guard = manager.lock("k").ttl(ms(300)).await.unwrap();
+    sleep(ms(1_000)).await;
+    assert!(guard.is_held(), "it was renewed");
+    waiter.abort();
 }

@@ -156,7 +156,7 @@ impl State {
         }
         self.full = calls.sending == SENDING;
         let mut until = self.next();
-        if self.queues.tenures.len() > 0 {
+        if until < Moment::NEVER {
             until = until.min(now + NAP);
         }
         self.asleep_until = until;
@@ -235,8 +235,9 @@ fn no_answer() -> BackendError {
     BackendError::new(ErrorKind::Backend, "the backend answered fewer operations than it was sent")
 }
 
-/// How long the task sleeps at most while leases are held: the timers of the runtime do not count the time that the
-/// machine was suspended, the lease clock does.
+/// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
+/// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
+/// up would not be looked at before the old timer.)
 const NAP: Duration = Duration::from_millis(250);
 
 /// The most operations in one call, but for renewals.
