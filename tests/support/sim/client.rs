@@ -191,7 +191,7 @@ impl Task {
             0..3 => Extras::Fixed,
             3 => Extras::OftenRenewed,
             4 => Extras::MaxHold,
-            5 => Extras::AtLeast,
+            5 if self.client.world.plan.odd > 0 => Extras::AtLeast,
             _ => Extras::None,
         }
     }
