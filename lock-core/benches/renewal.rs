@@ -41,6 +41,8 @@ async fn main() {
     if let Some(folder) = &report.plots {
         let mut points = Vec::new();
         for leases in [1_000, 3_000, 10_000, 30_000, 100_000, 300_000, 1_000_000] {
+            // The keys of the last one live for a while.
+            let server = Server::start().await;
             let held = hold(&server, leases, 1, None).await;
             println!("  {leases} leases: {:.0} bytes each, {:.2} % of a core", held.bytes, held.share());
             points.push(Cost { leases, bytes: held.bytes, processor: held.microseconds(leases) });
@@ -51,7 +53,7 @@ async fn main() {
 
 /// What holding cost.
 struct Held {
-    /// Processor time of each window.
+    /// Processor time to renew all leases once, by each window.
     times: Vec<Duration>,
     bytes: f64,
     renewals_per_call: Vec<f64>,
@@ -83,12 +85,13 @@ async fn hold(server: &Server, leases: usize, windows: usize, mut raw: Option<&m
         let start: f64 = ask(&mut holder, "time");
         tokio::time::sleep(holder::TTL / 3).await;
         let time: f64 = ask(&mut holder, "time") - start;
-        held.times.push(Duration::from_secs_f64(time));
         let (renewals_after, scripts_after) = self::renewals(&mut connection).await;
         held.renewals_per_call.push((renewals_after - renewals) as f64 / (scripts_after - scripts) as f64);
-        // Twice as many are as wrong as none: the interval is a third of the ttl.
+        // The interval is a little less than a third of the ttl: leases that were acquired together fall into a window of
+        // that length once or twice.
         let each = (renewals_after - renewals) as f64 / leases as f64;
-        assert!((0.8..1.3).contains(&each), "{each} renewals of a lease in a third of its ttl");
+        assert!((0.8..2.2).contains(&each), "{each} renewals of a lease in a third of its ttl");
+        held.times.push(Duration::from_secs_f64(time / each));
         if let Some(raw) = raw.as_deref_mut() {
             raw.renew().await;
         }

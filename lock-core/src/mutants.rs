@@ -42,8 +42,6 @@ pub enum Mutant {
     AnswerSettlesAll,
     /// A future that was kept aside sends its request when its token is over.
     LateRequestGoesOut,
-    /// A place that nobody can call is passed on as it is.
-    DeafPlacePassedOn,
 }
 
 #[cfg(feature = "mutants")]
@@ -58,7 +56,7 @@ mod switch {
 
     impl Mutant {
         /// All of them.
-        pub const ALL: [Self; 19] = [
+        pub const ALL: [Self; 18] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -77,7 +75,6 @@ mod switch {
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::LateRequestGoesOut,
-            Self::DeafPlacePassedOn,
         ];
 
         /// Runs `work` with this bug in all engines that this thread polls meanwhile.

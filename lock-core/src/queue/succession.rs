@@ -105,7 +105,7 @@ impl Queues {
                 let token = contender.token;
                 // Nobody is left to hear the answer, or nobody will call this place as it is.
                 let is_called = contender.callable && self.listening && !contender.foreign;
-                let asks = contender.abandon_call() || !(is_called || Mutant::DeafPlacePassedOn.is_on());
+                let asks = contender.abandon_call() || !is_called;
                 if Mutant::CleanUpInUse.is_on()
                     && let Some((parting, doubt)) = contender.parting(key)
                 {
