@@ -44,23 +44,23 @@ impl WallClock {
     #[must_use]
     pub fn environment(&self) -> [(&'static str, String); 2] {
         let path = |path: PathBuf| path.display().to_string();
-        [("LD_PRELOAD", path(self.library())), ("CLOCKSHIFT", path(self.file()))]
+        [("LD_PRELOAD", path(self.shim())), ("CLOCKSHIFT", path(self.file()))]
     }
 
     fn file(&self) -> PathBuf {
         self.folder.path.join("shift")
     }
 
-    fn library(&self) -> PathBuf {
+    fn shim(&self) -> PathBuf {
         self.folder.path.join("wall_clock.so")
     }
 
-    /// Compiles the library; none without a compiler.
+    /// Compiles what stands before the C library's clocks; none without a compiler.
     fn compile(&self) -> Option<()> {
         let source = self.folder.path.join("wall_clock.c");
         fs::write(&source, include_str!("wall_clock.c")).expect("a file can be made in our own folder");
         let mut compiler = Command::new("cc");
-        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).args([&self.library(), &source]);
+        compiler.args(["-O2", "-shared", "-fPIC", "-o"]).args([&self.shim(), &source]);
         let status = compiler.status().ok()?;
         assert!(status.success(), "cc cannot compile {}", source.display());
         Some(())
