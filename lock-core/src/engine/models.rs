@@ -7,7 +7,7 @@
 //! The queues themselves are pure, under one lock; here is what lies between two takings of it: a guard that ends its
 //! hold and then speaks to the engine, and a task that goes to sleep while others have something for it to do.
 
-use std::{future::poll_fn, panic::Location, pin::Pin};
+use std::{future::poll_fn, pin::Pin};
 
 use loom::{
     future::block_on,
@@ -15,9 +15,14 @@ use loom::{
 };
 
 use super::*;
-use crate::{backend::Outcome, clock::Sleep, lease::Hold, renewal::task::Calls, validity::Renewal};
+use crate::{
+    backend::Outcome,
+    lease::Hold,
+    queue::fixture::{Manual, at, key, terms},
+    renewal::task::Calls,
+};
 
-/// A backend that is never asked, and a clock that stands still.
+/// A backend that is never asked.
 #[derive(Debug)]
 struct Nothing;
 
@@ -29,30 +34,6 @@ impl Backend for Nothing {
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
         Box::pin(std::future::pending())
     }
-}
-
-impl Clock for Nothing {
-    fn now(&self) -> Moment {
-        at(0)
-    }
-
-    fn sleep(&self, _: Duration) -> Sleep {
-        Box::pin(std::future::pending())
-    }
-}
-
-fn at(ms: u64) -> Moment {
-    Moment::from_origin(Duration::from_millis(ms))
-}
-
-fn key() -> LockKey {
-    LockKey::new("k").unwrap()
-}
-
-fn terms() -> Terms {
-    let ttl = Ttl::new(Duration::from_secs(9)).unwrap();
-    let (max_hold, at_least, label) = (None, Duration::ZERO, "");
-    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
 }
 
 /// Runs a model in every order of its steps.
@@ -70,13 +51,13 @@ const STACK: usize = 1 << 17;
 
 fn engine() -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX };
-    let engine = Engine::new(Arc::new(Nothing), Arc::new(Nothing), None, Some(1), limits);
+    let engine = Engine::new(Arc::new(Nothing), Arc::new(Manual::default()), None, Some(1), limits);
     engine.core.state().running = true;
     engine
 }
 
 fn arrive(engine: &Engine) -> Arrival {
-    engine.arrive(Newcomer { key: &key(), terms: terms(), tries: false, waker: Waker::noop() }, at(0)).unwrap()
+    engine.arrive(Newcomer { key: &key(), terms: terms(9_000), tries: false, waker: Waker::noop() }, at(0)).unwrap()
 }
 
 /// A lease that was acquired.

@@ -12,6 +12,8 @@
 
 mod contender;
 mod exchange;
+#[cfg(test)]
+pub(crate) mod fixture;
 pub(crate) mod line;
 mod succession;
 pub(crate) mod tenure;

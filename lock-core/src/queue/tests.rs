@@ -1,40 +1,10 @@
-use std::{
-    panic::Location,
-    sync::atomic::{AtomicU64, Ordering},
-};
-
 use rand::SeedableRng;
 
-use super::*;
-use crate::{backend::Operation, clock::Sleep, lease::Hold, validity::Renewal};
-
-/// A clock that these tests set.
-#[derive(Debug, Default)]
-struct Manual(AtomicU64);
-
-impl Clock for Manual {
-    fn now(&self) -> Moment {
-        at(self.0.load(Ordering::Relaxed))
-    }
-
-    fn sleep(&self, _: Duration) -> Sleep {
-        Box::pin(std::future::pending())
-    }
-}
-
-fn at(ms: u64) -> Moment {
-    Moment::from_origin(Duration::from_millis(ms))
-}
-
-fn key() -> LockKey {
-    LockKey::new("k").unwrap()
-}
-
-fn terms(ttl_ms: u64) -> Terms {
-    let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
-    let (max_hold, at_least, label) = (None, Duration::ZERO, "");
-    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
-}
+use super::{
+    fixture::{Manual, at, key, terms},
+    *,
+};
+use crate::{backend::Operation, lease::Hold};
 
 fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
     Newcomer { key, terms, tries, waker: Waker::noop() }
@@ -64,7 +34,7 @@ impl Process {
     }
 
     fn pass_time(&mut self, ms: u64) {
-        self.clock.0.fetch_add(ms, Ordering::Relaxed);
+        self.clock.advance(ms);
         let now = self.now();
         let ended = self.queues.tenures.advance(now);
         self.queues.bury(ended, now);
@@ -367,7 +337,7 @@ fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
     let (operations, purposes) = process.send();
     let over = token(&operations[0]);
     let sent = process.trip();
-    process.clock.0.store(100, Ordering::Relaxed);
+    process.clock.set(100);
     for purpose in purposes {
         let trip = Trip { now: at(100), ..sent };
         process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), trip);

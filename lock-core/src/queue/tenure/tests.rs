@@ -1,32 +1,11 @@
 use super::*;
-use crate::clock::Sleep;
-
-/// A clock that stands still: these tests say what the time is.
-#[derive(Debug)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Moment {
-        at(0)
-    }
-
-    fn sleep(&self, _: Duration) -> Sleep {
-        Box::pin(std::future::pending())
-    }
-}
-
-fn at(ms: u64) -> Moment {
-    Moment::from_origin(Duration::from_millis(ms))
-}
-
-fn terms(ttl_ms: u64) -> Terms {
-    let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
-    let (max_hold, at_least, label) = (None, Duration::ZERO, "");
-    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
-}
+use crate::{
+    backend::Outcome,
+    queue::fixture::{Manual, at, terms},
+};
 
 fn clock() -> Arc<dyn Clock> {
-    Arc::new(Still)
+    Arc::new(Manual::default())
 }
 
 fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
