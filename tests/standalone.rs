@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{
     ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
-    backend::{Backend, Calls, Operation, Outcome, RedisBackend},
+    backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend},
     conformance,
 };
 use lock_tests::{FaultProxy, RedisServer, eventually};
@@ -35,7 +35,7 @@ async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
     let backend = RedisBackend::from_url(&server.url(), "ours", ms(1_000)).expect("a valid URL");
     server.call(&["SET", "k", "somebody else's"]).await;
     let key = LockKey::new("k").expect("a valid key");
-    let force = |foreign| backend.call(vec![Operation::Force { key: key.clone(), foreign }]);
+    let force = |foreign| backend.call(Batch::from([Operation::Force { key: key.clone(), foreign }]));
     let calls = async {
         let spared = force(false).await.expect("answered").outcomes;
         assert!(matches!(spared[..], [Ok(Outcome::Gone)]), "{spared:?}");

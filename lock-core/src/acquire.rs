@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    backend::{self, Answer, BackendError, Operation, Outcome},
+    backend::{self, Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{Doubt, Parting},
     clock::{Moment, Sleep},
     engine::{Call, Engine},
@@ -23,7 +23,7 @@ use crate::{
         tenure::{Acquired, Offer, Terms},
         unexpected,
     },
-    request::{Asked, LockRequest, Wait},
+    request::{LockRequest, Wait},
     scope,
     token::Token,
 };
@@ -43,11 +43,17 @@ use crate::{
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
     request: LockRequest,
+    progress: Progress,
+    /// Made with the first poll.
+    watch: Option<Watch>,
+}
+
+/// How far it has come.
+#[derive(Debug)]
+struct Progress {
     step: Step,
     /// When the wait is over; known from the first poll on.
     give_up: Moment,
-    /// Made with the first poll.
-    watch: Option<Watch>,
     /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
     now: Moment,
 }
@@ -88,89 +94,119 @@ struct Asking {
 }
 
 /// What must be left when the future is dropped.
+#[derive(Clone, Copy)]
 struct Waiter {
-    engine: Arc<Engine>,
-    key: LockKey,
     /// None once it is over.
     id: Option<WaiterId>,
     /// Whether the engine has the waker of the poll that goes on: it has just been given.
     known: bool,
 }
 
-impl Drop for Waiter {
+impl Drop for Acquire {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            self.engine.leave(id);
-        }
+        self.progress.leave(&self.request.engine);
     }
 }
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
-        Self { request, step: Step::Begin, give_up: Moment::NEVER, watch: None, now: Moment::NEVER }
+        let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, now: Moment::NEVER };
+        Self { request, progress, watch: None }
     }
+}
 
-    fn watch(&mut self) -> &mut Watch {
-        let LockRequest { engine, keys, label, .. } = &self.request;
-        self.watch.get_or_insert_with(|| Watch {
-            began: {
-                self.now = engine.now();
-                self.now
-            },
+impl Watch {
+    fn begin(request: &LockRequest, began: Moment) -> Self {
+        let LockRequest { keys, label, .. } = request;
+        Self {
+            began,
             waiting: metrics::Waiting::begin(label),
             span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
-        })
+        }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<LockGuard, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { request, progress, watch } = &mut *self;
+        // A hold that begins now counts from now, not from the last poll.
+        progress.now = request.engine.now();
+        let watching = watch.get_or_insert_with(|| Watch::begin(request, progress.now));
+        let entered = watching.span.enter();
+        let result = ready!(request.engine.enter(|| progress.poll(request, cx)));
+        drop(entered);
+        progress.leave(&request.engine);
+        if let Some(Watch { began, mut waiting, span }) = watch.take() {
+            let _entered = span.entered();
+            let waited = progress.now.since(began);
+            waiting.end(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
+                Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
+            }
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Progress {
+    /// Finishes; forgets the waiter if it is not over.
+    fn leave(&mut self, engine: &Engine) {
+        let step = std::mem::replace(&mut self.step, Step::Finished);
+        if let Step::Calling { waiter, .. } | Step::Waiting { waiter, .. } = &step
+            && let Some(id) = waiter.id
+        {
+            engine.leave(id);
+        }
     }
 
-    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
-        let engine = Arc::clone(&self.request.engine);
-        if !matches!(self.step, Step::Begin) {
-            // A hold that begins now counts from now, not from the last poll.
-            self.now = engine.now();
-        }
-        self.step.forget_what_is_over();
+    fn poll(&mut self, request: &LockRequest, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
+        let engine = &request.engine;
+        self.step.forget_what_is_over(engine);
+        let begins = matches!(self.step, Step::Begin);
         loop {
             match &mut self.step {
                 Step::Begin => {
-                    let Asked { key, terms } = self.request.check()?;
-                    engine.admit(ATTEMPT).map_err(|error| error.on(&key))?;
-                    scope::refuse_reentry(&engine, &key, self.request.since)?;
+                    let (key, terms) = request.check()?;
+                    engine.admit(ATTEMPT).map_err(|error| error.on(key))?;
+                    scope::refuse_reentry(engine, key, request.since)?;
                     let now = self.now;
-                    self.give_up = match self.request.options.wait {
+                    self.give_up = match request.options.wait {
                         Wait::Atmost(wait) => now + wait,
                         Wait::Forever => Moment::NEVER,
                     };
-                    self.step = match self.request.from {
-                        Some(from) => Step::take_up(&engine, Asked { key, terms }, from, now),
+                    self.step = match request.from {
+                        Some(from) => Step::take_up(engine, key.clone(), terms, from, now),
                         None => {
-                            let tries = self.request.tries_once();
-                            let newcomer = Newcomer { key: &key, terms, tries, waker: cx.waker() };
-                            Step::arrive(&engine, newcomer, now)?
+                            let newcomer = Newcomer { key, terms, tries: request.tries_once(), waker: cx.waker() };
+                            Step::arrive(engine, newcomer, now)?
                         }
                     };
                 }
                 Step::Calling { waiter, call, asked } => {
                     // The engine asks too where this future was not polled for long.
                     if let Poll::Ready(result) = Pin::new(call).poll(cx) {
-                        self.now = engine.now();
+                        // Who is answered at once, by a store in the process, need not look at the clock again.
+                        if !begins {
+                            self.now = engine.now();
+                        }
                         let Asking { token, sent } = *asked;
                         let trip = Trip { sent, now: self.now, epoch: engine.epoch(), repeated: false };
-                        engine.acquired(&waiter.key, waiter.id, token, result, trip);
-                        let Step::Calling { mut waiter, .. } = std::mem::replace(&mut self.step, Step::Finished) else {
-                            unreachable!("matched above")
-                        };
-                        waiter.known = false;
-                        self.step = Step::Waiting { waiter, timer: None };
+                        if let Poll::Ready(result) = waiter.answered(request, cx, token, result, trip) {
+                            return Poll::Ready(request.guard(result));
+                        }
+                        self.step = Step::Waiting { waiter: *waiter, timer: None };
                     } else {
-                        let polled = waiter.poll(cx, self.now);
-                        return polled.map(|result| self.finish(result));
+                        return waiter.poll(engine, cx, self.now).map(|result| request.guard(result));
                     }
                 }
                 Step::Waiting { waiter, timer } => {
-                    if let Poll::Ready(result) = waiter.poll(cx, self.now) {
-                        return Poll::Ready(self.finish(result));
+                    if let Poll::Ready(result) = waiter.poll(engine, cx, self.now) {
+                        return Poll::Ready(request.guard(result));
                     }
-                    engine.admit(ATTEMPT).map_err(|error| error.on(&waiter.key))?;
+                    engine.admit(ATTEMPT).map_err(|error| request.on_key(error))?;
                     if self.give_up == Moment::NEVER {
                         return Poll::Pending;
                     }
@@ -181,13 +217,12 @@ impl Acquire {
                         *timer = None;
                         continue;
                     }
-                    if !waiter.give_up(self.now) {
+                    if !waiter.give_up(engine, self.now) {
                         // The answer to the first request is still to come, or the backend's time limit.
                         self.give_up = Moment::NEVER;
                         continue;
                     }
-                    let wait = self.request.options.wait.get();
-                    return Poll::Ready(Err(Error::busy(ATTEMPT, &waiter.key, wait)));
+                    return Poll::Ready(Err(request.busy()));
                 }
                 Step::TakingUp { attempt, call } => {
                     let result = ready!(Pin::new(call).poll(cx));
@@ -198,58 +233,59 @@ impl Acquire {
             }
         }
     }
-
-    fn finish(&mut self, result: Result<Offer, Error>) -> Result<LockGuard, Error> {
-        let (id, hold) = result.map_err(|error| match error.kind() {
-            // Who sends it away does not know for how long it has waited.
-            ErrorKind::Busy => {
-                let wait = self.request.options.wait.get();
-                self.request.keys.as_ref().map_or(error, |key| Error::busy(ATTEMPT, key, wait))
-            }
-            _ => error,
-        })?;
-        Ok(LockGuard::new(Arc::clone(&self.request.engine), id, hold))
-    }
 }
 
-impl Future for Acquire {
-    type Output = Result<LockGuard, Error>;
+impl LockRequest {
+    /// What becomes of the request with this offer.
+    fn guard(&self, offer: Result<Offer, Error>) -> Result<LockGuard, Error> {
+        let (id, hold) = offer.map_err(|error| match error.kind() {
+            // Who sends it away does not know for how long it has waited.
+            ErrorKind::Busy => self.busy(),
+            _ => error,
+        })?;
+        Ok(LockGuard::new(Arc::clone(&self.engine), id, hold))
+    }
 
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let this = &mut *self;
-        let engine = Arc::clone(&this.request.engine);
-        let span = this.watch().span.clone();
-        let entered = span.enter();
-        let result = ready!(engine.enter(|| this.poll_inner(cx)));
-        this.step = Step::Finished;
-        if let Some(Watch { began, mut waiting, .. }) = this.watch.take() {
-            let waited = this.now.since(began);
-            waiting.end(&result, waited);
-            match &result {
-                Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
-                Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
-            }
-        }
-        drop(entered);
-        Poll::Ready(result)
+    fn busy(&self) -> Error {
+        self.keys.as_ref().map_or_else(Clone::clone, |key| Error::busy(ATTEMPT, key, self.options.wait.get()))
+    }
+
+    fn on_key(&self, error: Error) -> Error {
+        self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
     }
 }
 
 impl Waiter {
-    fn poll(&mut self, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
+    fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
         let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
-        let result = ready!(self.engine.poll_waiter(id, cx.waker(), now));
+        let result = ready!(engine.poll_waiter(id, cx.waker(), now));
+        self.id = None;
+        Poll::Ready(result)
+    }
+
+    /// Takes the answer to the request that its own future sent.
+    fn answered(
+        &mut self,
+        request: &LockRequest,
+        cx: &Context<'_>,
+        token: Token,
+        result: Result<Answer, BackendError>,
+        trip: Trip,
+    ) -> Poll<Result<Offer, Error>> {
+        let (Some(id), Ok(key)) = (self.id, &request.keys) else { return Poll::Pending };
+        self.known = true;
+        let result = ready!(request.engine.acquired(key, id, cx.waker(), token, result, trip));
         self.id = None;
         Poll::Ready(result)
     }
 
     /// Whether it is the one who asks, with this token.
-    fn asks_with(&self, token: Token) -> bool {
-        self.id.is_some_and(|id| self.engine.is_contender(&self.key, id, token))
+    fn asks_with(&self, engine: &Engine, token: Token) -> bool {
+        self.id.is_some_and(|id| engine.is_contender(id, token))
     }
 
-    fn give_up(&mut self, now: Moment) -> bool {
-        let gave_up = self.id.is_none_or(|id| self.engine.give_up(id, now));
+    fn give_up(&mut self, engine: &Engine, now: Moment) -> bool {
+        let gave_up = self.id.is_none_or(|id| engine.give_up(id, now));
         if gave_up {
             self.id = None;
         }
@@ -261,37 +297,33 @@ impl Step {
     /// Drops the future's own request if its token is over. A future that was not polled for long may not have sent it
     /// yet (it waited for a connection, say): the engine has asked in its stead, got the key, and released it when the
     /// turn was missed. Sent now, the request would take the key for nobody.
-    fn forget_what_is_over(&mut self) {
+    fn forget_what_is_over(&mut self, engine: &Engine) {
         if let Self::Calling { waiter, asked, .. } = self
-            && !waiter.asks_with(asked.token)
+            && !waiter.asks_with(engine, asked.token)
             && !Mutant::LateRequestGoesOut.is_on()
-            && let Self::Calling { waiter, .. } = std::mem::replace(self, Self::Finished)
         {
-            *self = Self::Waiting { waiter, timer: None };
+            *self = Self::Waiting { waiter: *waiter, timer: None };
         }
     }
 
-    fn arrive(engine: &Arc<Engine>, newcomer: Newcomer<'_>, now: Moment) -> Result<Self, Error> {
-        let arrival = engine.arrive(newcomer, now)?;
-        let key = newcomer.key.clone();
-        let waiter = |id| Waiter { engine: Arc::clone(engine), key, id: Some(id), known: true };
-        Ok(match arrival {
+    fn arrive(engine: &Engine, newcomer: Newcomer<'_>, now: Moment) -> Result<Self, Error> {
+        let waiter = |id| Waiter { id: Some(id), known: true };
+        Ok(match engine.arrive(newcomer, now)? {
             Arrival::Ask(id, request) => {
                 let asked = Asking { token: request.token, sent: now };
-                let call = engine.call(vec![Operation::Acquire(request)]);
+                let call = engine.call(Batch::from([Operation::Acquire(request)]));
                 Self::Calling { waiter: waiter(id), call, asked }
             }
             Arrival::Wait(id) => Self::Waiting { waiter: waiter(id), timer: None },
         })
     }
 
-    fn take_up(engine: &Arc<Engine>, asked: Asked, from: Token, now: Moment) -> Self {
-        let Asked { key, terms } = asked;
+    fn take_up(engine: &Arc<Engine>, key: LockKey, terms: Terms, from: Token, now: Moment) -> Self {
         let token = engine.token();
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
         let doubt = Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) };
         let attempt = Attempt { engine: Arc::clone(engine), key, terms, token, sent: now, doubt: Some(doubt) };
-        Self::TakingUp { attempt, call: engine.call(vec![Operation::Acquire(request)]) }
+        Self::TakingUp { attempt, call: engine.call(Batch::from([Operation::Acquire(request)])) }
     }
 }
 

@@ -41,6 +41,14 @@ impl Moment {
         Self { nanoseconds: nanoseconds(elapsed) }
     }
 
+    pub(crate) const fn from_nanoseconds(nanoseconds: u64) -> Self {
+        Self { nanoseconds }
+    }
+
+    pub(crate) const fn nanoseconds(self) -> u64 {
+        self.nanoseconds
+    }
+
     /// Returns the time since the clock's origin.
     #[must_use]
     pub const fn since_origin(self) -> Duration {

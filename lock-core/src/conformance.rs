@@ -17,7 +17,7 @@ use rand::{RngExt, rngs::StdRng};
 use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Calls, Notice, Operation, Outcome, Place, Release, Renew},
+    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Place, Release, Renew},
     key::LockKey,
     token::Token,
 };
@@ -76,7 +76,7 @@ impl Suite<'_> {
     }
 
     async fn answers_an_empty_batch(&self) {
-        let answer = self.backend.call(Vec::new()).await.expect("an empty batch asks for a sign of life");
+        let answer = self.backend.call(Batch::new()).await.expect("an empty batch asks for a sign of life");
         assert!(answer.outcomes.is_empty(), "an empty batch has no outcomes");
     }
 
@@ -198,7 +198,7 @@ impl Suite<'_> {
             renew(&other, one, LONG),
             acquire(&other, one, LONG),
         ];
-        let answer = self.backend.call(batch).await.expect("a batch is answered");
+        let answer = self.backend.call(batch.into()).await.expect("a batch is answered");
         let outcomes: Vec<_> = answer.outcomes.into_iter().map(|outcome| outcome.expect("no item fails")).collect();
         let (first, second, third) = match outcomes[..] {
             [
@@ -384,7 +384,7 @@ impl Suite<'_> {
     }
 
     async fn call(&self, operation: Operation) -> Outcome {
-        let answer = self.backend.call(vec![operation]).await.expect("the backend answers");
+        let answer = self.backend.call(Batch::from([operation])).await.expect("the backend answers");
         answer.single().expect("the item does not fail")
     }
 

@@ -20,18 +20,18 @@ use rand::{SeedableRng, rngs::StdRng};
 use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
-    backend::{Answer, Backend, BackendError, Operation, Renew, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Renew, Reply},
     cleanup::{Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     queue::{
-        Arrival, Departure, Limits, Newcomer, Queues, Trip,
+        ATTEMPT, Arrival, Departure, Limits, Newcomer, Queues, Trip,
         line::WaiterId,
         tenure::{Acquired, HoldId, Offer, Terms},
     },
     renewal::task,
-    sync::{AtomicUsize, Mutex, MutexGuard, Ordering},
+    sync::{AtomicBool, Mutex, MutexGuard, Ordering},
     token::Token,
     validity::Ttl,
 };
@@ -48,8 +48,10 @@ pub(crate) struct Core {
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
     state: Mutex<State>,
-    /// How many calls to the backend are under way.
-    under_way: AtomicUsize,
+    /// Each call to the backend that is under way has a clone.
+    under_way: Arc<()>,
+    /// Whether requests are taken and the task runs, to be seen without the lock.
+    open: AtomicBool,
     /// Wakes the task before the moment it sleeps until.
     pub(crate) wake: Notify,
     /// Tells `shutdown` that something has changed.
@@ -92,7 +94,8 @@ impl Engine {
             clock,
             runtime,
             state: Mutex::new(state),
-            under_way: AtomicUsize::new(0),
+            under_way: Arc::new(()),
+            open: AtomicBool::new(false),
             wake: Notify::new(),
             settled: Notify::new(),
         };
@@ -122,6 +125,9 @@ impl Engine {
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
+        if self.core.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
         let mut state = self.core.state();
         if state.shut_down {
             return Err(Error::new(ErrorKind::ShutDown, attempt));
@@ -134,6 +140,7 @@ impl Engine {
             None => Handle::try_current().map_err(|_| Error::new(ErrorKind::NoRuntime, attempt))?,
         };
         state.running = true;
+        self.core.open.store(true, Ordering::Release);
         drop(state);
         // A runtime that has ended drops the task at once, which then says that it does not run.
         runtime.spawn(task::run(task::Running::new(Arc::clone(&self.core))));
@@ -147,8 +154,8 @@ impl Engine {
     }
 
     /// Sends a batch by the caller's own future.
-    pub(crate) fn call(&self, batch: Vec<Operation>) -> Call {
-        Call { reply: self.core.backend.call(batch), _under_way: UnderWay::new(&self.core) }
+    pub(crate) fn call(&self, batch: Batch) -> Call {
+        Call { reply: self.core.backend.call(batch), _under_way: self.core.under_way() }
     }
 
     pub(crate) fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
@@ -158,7 +165,12 @@ impl Engine {
     /// Begins an acquire of one key.
     pub(crate) fn arrive(&self, newcomer: Newcomer<'_>, now: Moment) -> Result<Arrival, Error> {
         let (idle, epoch) = (self.core.is_idle(), self.epoch());
-        self.core.with(|state| state.queues.arrive(newcomer, idle, now, epoch))
+        self.core.with(|state| {
+            if state.shut_down {
+                return Err(Error::new(ErrorKind::ShutDown, ATTEMPT).on(newcomer.key));
+            }
+            state.queues.arrive(newcomer, idle, now, epoch)
+        })
     }
 
     /// Asks how a waiter stands; see [`Queues::poll`].
@@ -166,9 +178,9 @@ impl Engine {
         self.core.with(|state| state.queues.poll(waiter, waker, now))
     }
 
-    /// Whether a waiter asks for a key with this token.
-    pub(crate) fn is_contender(&self, key: &LockKey, waiter: WaiterId, token: Token) -> bool {
-        self.core.state().queues.is_contender(key, waiter, token)
+    /// Whether a waiter asks for its key with this token.
+    pub(crate) fn is_contender(&self, waiter: WaiterId, token: Token) -> bool {
+        self.core.state().queues.is_contender(waiter, token)
     }
 
     /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
@@ -182,24 +194,24 @@ impl Engine {
         self.core.with(|state| state.queues.leave(waiter, now));
     }
 
-    /// Takes the answer to an acquire that its own future sent.
+    /// Takes the answer to an acquire that its own future sent, and says how its waiter stands then.
     pub(crate) fn acquired(
         &self,
         key: &LockKey,
-        waiter: Option<WaiterId>,
+        waiter: WaiterId,
+        waker: &Waker,
         token: Token,
         result: Result<Answer, BackendError>,
         trip: Trip,
-    ) {
+    ) -> Poll<Result<Offer, Error>> {
         let trip = Trip { repeated: result.as_ref().is_ok_and(|answer| answer.repeated), ..trip };
         let result = result.and_then(Answer::single);
         self.core.with(|state| {
             // It is being polled: nobody has to wake it.
-            if let Some(waiter) = waiter {
-                state.queues.forget_waker(waiter);
-            }
+            state.queues.forget_waker(waiter);
             state.queues.acquired(key, token, result, trip);
-        });
+            state.queues.poll(waiter, waker, trip.now)
+        })
     }
 
     /// Enters the tenure of a lease that was taken up, and begins its hold.
@@ -219,14 +231,13 @@ impl Engine {
     }
 
     /// Ends a hold and hands its key on: what a dropped guard does.
-    pub(crate) fn abandon(&self, hold: HoldId) {
-        let now = self.now();
+    pub(crate) fn abandon(&self, hold: HoldId, now: Moment) {
         self.core.with(|state| state.queues.depart(hold, now));
     }
 
     /// Ends a hold as its holder wishes, and says what is left to do.
-    pub(crate) fn release(&self, hold: HoldId) -> Departure {
-        let (idle, now) = (self.core.is_idle(), self.now());
+    pub(crate) fn release(&self, hold: HoldId, now: Moment) -> Departure {
+        let idle = self.core.is_idle();
         self.core.with(|state| state.queues.release(hold, idle, now))
     }
 
@@ -281,6 +292,7 @@ impl Engine {
         let now = self.now();
         self.core.with(|state| {
             state.shut_down = true;
+            self.core.open.store(false, Ordering::Release);
             state.queues.shut_down(now);
         });
         self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
@@ -332,25 +344,12 @@ impl Future for Call {
     type Output = Result<Answer, BackendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.reply.as_mut().poll(cx)
+        Pin::new(&mut self.reply).poll(cx)
     }
 }
 
 /// Counts a call for as long as it is under way.
-pub(crate) struct UnderWay(Arc<Core>);
-
-impl UnderWay {
-    pub(crate) fn new(core: &Arc<Core>) -> Self {
-        core.under_way.fetch_add(1, Ordering::Relaxed);
-        Self(Arc::clone(core))
-    }
-}
-
-impl Drop for UnderWay {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::Relaxed);
-    }
-}
+pub(crate) struct UnderWay(#[expect(dead_code, reason = "it counts while it is there")] Arc<()>);
 
 impl Drop for Engine {
     fn drop(&mut self) {
@@ -389,7 +388,12 @@ impl Core {
 
     /// Whether no call is under way: then the next one can leave at once, by its own future.
     fn is_idle(&self) -> bool {
-        self.under_way.load(Ordering::Relaxed) == 0
+        Arc::strong_count(&self.under_way) == 1
+    }
+
+    /// Counts a call as under way for as long as what is returned is there.
+    pub(crate) fn under_way(&self) -> UnderWay {
+        UnderWay(Arc::clone(&self.under_way))
     }
 
     /// Says that the task has ended: leases that it kept are lost.
@@ -397,6 +401,7 @@ impl Core {
         let now = self.clock.now();
         let mut state = self.state();
         state.running = false;
+        self.open.store(false, Ordering::Release);
         state.asleep_until = Moment::NEVER;
         state.queues.restart(now);
         let wakes = state.queues.take_wakes();

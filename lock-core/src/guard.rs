@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    backend::{Answer, Operation, Outcome},
+    backend::{Answer, Batch, Operation, Outcome},
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
     handover::Handover,
@@ -120,7 +120,7 @@ impl LockGuard {
         if Mutant::ExtendBeforeAnswer.is_on() {
             hold.raise(ttl.deadline(sent), version);
         }
-        match self.engine.call(vec![Operation::Renew(request)]).await.and_then(Answer::single) {
+        match self.engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 hold.raise(ttl.deadline(sent), version);
                 self.engine.extended(id, sent, ttl);
@@ -163,14 +163,15 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn release(mut self) -> Release {
-        let hold = Arc::clone(self.lease.hold());
-        let released = hold.release();
-        match (released, self.id.take()) {
-            (Ok(()), Some(id)) => Release::new(Arc::clone(&self.engine), &hold.key, id),
+        let (id, hold) = (self.id.take(), self.lease.hold());
+        let now = self.engine.now();
+        let released = hold.release_at(now);
+        match (released, id) {
+            (Ok(()), Some(id)) => Release::new(Arc::clone(&self.engine), &hold.key, id, now),
             (released, id) => {
                 if let Some(id) = id {
                     // The engine releases what an expired lease may have left.
-                    self.engine.abandon(id);
+                    self.engine.abandon(id, now);
                 }
                 let reason = released.err().unwrap_or(LossReason::Taken);
                 Release::lost(Arc::clone(&self.engine), &hold.key, reason)
@@ -235,8 +236,10 @@ impl Deref for LockGuard {
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some(id) = self.id.take() {
-            self.lease.hold().lose(LossReason::Released);
-            self.engine.abandon(id);
+            let now = self.engine.now();
+            // One that was lost before keeps its reason.
+            let _ = self.lease.hold().release_at(now);
+            self.engine.abandon(id, now);
         }
     }
 }

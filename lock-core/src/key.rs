@@ -104,7 +104,7 @@ impl LockKey {
 // Two keys are equal when they are one key in the backend, however much of it is prefix.
 impl PartialEq for LockKey {
     fn eq(&self, other: &Self) -> bool {
-        self.wire == other.wire
+        Arc::ptr_eq(&self.wire, &other.wire) || self.wire == other.wire
     }
 }
 

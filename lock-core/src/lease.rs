@@ -187,12 +187,17 @@ impl Hold {
         Self { key, fence, since, label, clock, state: Mutex::new(state) }
     }
 
-    /// Counts it as held from now on, until `latest` at most.
-    pub(crate) fn begin(&self, now: Moment, latest: Moment) {
+    /// Counts it as held from now on, until `latest` at most; false if it has ended, or its time is over.
+    pub(crate) fn begin(&self, now: Moment, latest: Moment) -> bool {
         let mut state = self.state();
+        if state.ended.is_some() || state.over(now).is_some() {
+            return false;
+        }
         state.begun = now;
         state.latest = latest;
+        drop(state);
         metrics::begun(self.label);
+        true
     }
 
     /// What a hold that follows in the same tenure may rely on.
@@ -258,10 +263,10 @@ impl Hold {
     }
 
     /// Ends the hold as its holder wishes, unless it is over already.
-    pub(crate) fn release(&self) -> Result<(), LossReason> {
-        match self.lose(LossReason::Released) {
-            LossReason::Released => Ok(()),
-            reason => Err(reason),
+    pub(crate) fn release_at(&self, now: Moment) -> Result<(), LossReason> {
+        match self.settle_at(now, Some(LossReason::Released)).0 {
+            Some(reason) if reason != LossReason::Released => Err(reason),
+            _ => Ok(()),
         }
     }
 
@@ -337,8 +342,8 @@ impl Drop for Wakers {
         if Mutant::LossNotTold.is_on() {
             self.0 = None;
         }
-        for waker in self.0.iter_mut().flat_map(|wakers| wakers.drain()) {
-            waker.wake();
+        if let Some(mut wakers) = self.0.take() {
+            wakers.drain().for_each(Waker::wake);
         }
     }
 }

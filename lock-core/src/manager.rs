@@ -1,7 +1,7 @@
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
-    backend::{Answer, MemoryBackend, Operation, Outcome},
+    backend::{Answer, Batch, MemoryBackend, Operation, Outcome},
     builder::LockManagerBuilder,
     engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
@@ -259,13 +259,13 @@ impl LockManager {
     /// Waits for a sign of life of the backend.
     pub(crate) async fn ping(&self) -> Result<(), Error> {
         self.engine.admit(CONNECT)?;
-        let answer = self.engine.call(Vec::new()).await;
+        let answer = self.engine.call(Batch::new()).await;
         answer.map(|_| ()).map_err(|error| Error::backend(CONNECT, None, error))
     }
 
     async fn ask(&self, attempt: &'static str, key: &LockKey, operation: Operation) -> Result<Outcome, Error> {
         self.engine.admit(attempt).map_err(|error| error.on(key))?;
-        let answer = self.engine.call(vec![operation]).await;
+        let answer = self.engine.call(Batch::from([operation])).await;
         answer.and_then(Answer::single).map_err(|error| Error::backend(attempt, Some(key), error))
     }
 

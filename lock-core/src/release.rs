@@ -9,8 +9,9 @@ use std::{
 use tokio::sync::oneshot;
 
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
+    clock::Moment,
     engine::{Call, Engine},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -46,8 +47,8 @@ struct Pending {
 }
 
 impl Release {
-    pub(crate) fn new(engine: Arc<Engine>, key: &LockKey, hold: HoldId) -> Self {
-        let step = match engine.release(hold) {
+    pub(crate) fn new(engine: Arc<Engine>, key: &LockKey, hold: HoldId, now: Moment) -> Self {
+        let step = match engine.release(hold, now) {
             Departure::Passed => Step::Passed,
             Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
             Departure::Send(parting, doubt) => Step::Begin(Pending { parting, doubt }),
@@ -61,7 +62,6 @@ impl Release {
     }
 
     fn finish(&mut self, pending: Pending, result: Result<Answer, BackendError>) -> Result<(), Error> {
-        let key = pending.parting.key.clone();
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         let result = result.and_then(Answer::single);
         let settled = match &result {
@@ -69,10 +69,11 @@ impl Release {
             Ok(_) => !repeated && CleanUp::settles(pending.doubt, self.engine.epoch()),
             Err(error) => error.kind() == ErrorKind::WrongType,
         };
+        let read = read(&pending.parting.key, result, repeated);
         if !settled {
             self.engine.clean_up(pending.parting, pending.doubt);
         }
-        read(&key, result, repeated)
+        read
     }
 }
 
@@ -109,12 +110,11 @@ impl Future for Release {
                         return Poll::Ready(Err(error.on(&key)));
                     }
                     let release = pending.parting.release(|| this.engine.now());
-                    let call = this.engine.call(vec![Operation::Release(release)]);
+                    let call = this.engine.call(Batch::from([Operation::Release(release)]));
                     this.step = Step::Calling(pending, call);
                 }
                 Step::Calling(pending, mut call) => {
-                    let engine = Arc::clone(&this.engine);
-                    let Poll::Ready(result) = engine.enter(|| Pin::new(&mut call).poll(cx)) else {
+                    let Poll::Ready(result) = this.engine.enter(|| Pin::new(&mut call).poll(cx)) else {
                         this.step = Step::Calling(pending, call);
                         return Poll::Pending;
                     };

@@ -69,13 +69,6 @@ pub(crate) enum Wait {
     Forever,
 }
 
-/// A request whose arguments passed the checks.
-#[derive(Clone, Debug)]
-pub(crate) struct Asked {
-    pub(crate) key: LockKey,
-    pub(crate) terms: Terms,
-}
-
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -295,10 +288,10 @@ impl LockRequest {
     }
 
     /// The key and the terms, or what is wrong with them.
-    pub(crate) fn check(&self) -> Result<Asked, Error> {
-        let key = self.keys.clone()?;
-        let terms = self.terms().map_err(|error| error.on(&key))?;
-        Ok(Asked { key, terms })
+    pub(crate) fn check(&self) -> Result<(&LockKey, Terms), Error> {
+        let key = self.keys.as_ref().map_err(Clone::clone)?;
+        let terms = self.terms().map_err(|error| error.on(key))?;
+        Ok((key, terms))
     }
 }
 

@@ -10,6 +10,7 @@ use std::{
 };
 
 use pin_project_lite::pin_project;
+use smallvec::SmallVec;
 
 use crate::{
     engine::Engine,
@@ -135,9 +136,11 @@ impl<F: Future> Future for Protected<F> {
             match state.as_mut().project() {
                 StateProj::Working { work, guard, on_lost, lost, span, held } => {
                     let entered = span.enter();
-                    if *on_lost != OnLost::Ignore
-                        && lost.is_none()
-                        && let Poll::Ready(ended) = guard.poll_lost(cx)
+                    let first = held.is_none();
+                    let looks = *on_lost != OnLost::Ignore && lost.is_none();
+                    if looks
+                        && (first || guard.poll_lost(cx).is_ready())
+                        && let Some(ended) = guard.ended()
                     {
                         if *on_lost == OnLost::Cancel {
                             // The work is dropped here, and the guard after it.
@@ -148,7 +151,13 @@ impl<F: Future> Future for Protected<F> {
                         *lost = Some(ended);
                     }
                     let held = held.get_or_insert_with(|| Held::enter(guard)).clone();
-                    let output = ready!(HELD.sync_scope(held, || work.poll(cx)));
+                    let Poll::Ready(output) = HELD.sync_scope(held, || work.poll(cx)) else {
+                        // Who is done at once need not be told of a loss.
+                        if looks && first && guard.poll_lost(cx).is_ready() {
+                            continue;
+                        }
+                        return Poll::Pending;
+                    };
                     drop(entered);
                     if let Some((key, reason)) = lost.take() {
                         state.set(State::Finished);
@@ -179,22 +188,25 @@ impl<F: Future> fmt::Debug for Protected<F> {
 }
 
 impl Guard {
-    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<(LockKey, LossReason)> {
-        let (guards, lost) = match self {
-            Self::One(guard) => {
-                let lost = guard.poll_lost(cx);
-                (std::slice::from_ref(guard), lost)
-            }
-            Self::All(guard) => {
-                let lost = guard.poll_lost(cx);
-                (guard.guards(), lost)
-            }
+    fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
+        let guards = match self {
+            Self::One(guard) => std::slice::from_ref(guard),
+            Self::All(guard) => guard.guards(),
         };
-        lost.map(|reason| {
-            let holds = || guards.iter().map(|guard| guard.lease().hold());
-            let lost = holds().find(|hold| hold.check().is_err()).or_else(|| holds().next());
-            (lost.expect("a guard has at least one key").key.clone(), reason)
-        })
+        guards.iter().map(|guard| guard.lease().hold())
+    }
+
+    /// Which lease has ended, if one has.
+    fn ended(&self) -> Option<(LockKey, LossReason)> {
+        self.holds().find_map(|hold| hold.check().err().map(|reason| (hold.key.clone(), reason)))
+    }
+
+    /// Has the task woken when a lease ends.
+    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
+        match self {
+            Self::One(guard) => guard.poll_lost(cx),
+            Self::All(guard) => guard.poll_lost(cx),
+        }
     }
 
     fn span(&self) -> tracing::Span {
@@ -237,18 +249,17 @@ struct Held(Arc<HeldNode>);
 
 struct HeldNode {
     engine: usize,
-    holds: Vec<Arc<Hold>>,
+    holds: SmallVec<[Arc<Hold>; 1]>,
     outer: Option<Held>,
 }
 
 impl Held {
     fn enter(guard: &Guard) -> Self {
-        let guards = match guard {
-            Guard::One(guard) => std::slice::from_ref(guard),
-            Guard::All(guard) => guard.guards(),
+        let engine = match guard {
+            Guard::One(guard) => guard.engine().id(),
+            Guard::All(guard) => guard.guards().first().map_or(0, |guard| guard.engine().id()),
         };
-        let engine = guards.first().map_or(0, |guard| guard.engine().id());
-        let holds = guards.iter().map(|guard| Arc::clone(guard.lease().hold())).collect();
+        let holds = guard.holds().map(Arc::clone).collect();
         Self(Arc::new(HeldNode { engine, holds, outer: HELD.try_with(Clone::clone).ok() }))
     }
 

@@ -12,7 +12,7 @@ use std::{
 
 use lock_core::{
     LockKey, LockManager, LossReason,
-    backend::{Answer, Backend, MemoryBackend, Operation, Reply},
+    backend::{Answer, Backend, Batch, MemoryBackend, Reply},
     clock::{Clock, Moment, Sleep, TokioClock},
 };
 use tokio::time::sleep;
@@ -45,7 +45,7 @@ struct Elsewhere {
 }
 
 impl Backend for Elsewhere {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         self.store.call(batch)
     }
 

@@ -5,7 +5,7 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, MemoryBackend, Operation},
+    backend::{Acquire, Answer, Backend, Batch, MemoryBackend, Operation, Reply},
     clock::SystemClock,
     conformance,
 };
@@ -28,11 +28,11 @@ struct Broken {
 }
 
 impl Backend for Broken {
-    fn call(&self, batch: Vec<Operation>) -> lock_core::backend::Reply<lock_core::backend::Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         self.store.call(batch.into_iter().map(self.breach).collect())
     }
 
-    fn list(&self, prefix: String) -> lock_core::backend::Reply<Vec<lock_core::LockKey>> {
+    fn list(&self, prefix: String) -> Reply<Vec<lock_core::LockKey>> {
         self.store.list(prefix)
     }
 }

@@ -17,7 +17,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use lock_core::{
     LockKey, LockManager,
-    backend::{Answer, Backend, MemoryBackend, Operation, Reply},
+    backend::{Answer, Backend, Batch, MemoryBackend, Operation, Reply},
 };
 use lock_tower::{LockLayer, ResponseBody, key::fixed};
 use support::{limit, poll_once, soon, until_free};
@@ -165,10 +165,10 @@ async fn an_answer_that_was_replaced_by_nothing_has_no_frame() {
 struct SlowRelease(MemoryBackend);
 
 impl Backend for SlowRelease {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         let slow = batch.iter().any(|operation| matches!(operation, Operation::Release(_)));
         let answer = self.0.call(batch);
-        Box::pin(async move {
+        Reply::new(async move {
             if slow {
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }

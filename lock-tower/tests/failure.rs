@@ -16,7 +16,7 @@ use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use lock_core::{
     ErrorKind, Lease, LockManager, LossReason,
-    backend::{Answer, Backend, BackendError, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tower::{BoxError, LockLayer, ResponseBody};
 use support::{Floor, Log, limit, soon, until};
@@ -300,12 +300,12 @@ struct Failing {
 }
 
 impl Backend for Failing {
-    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, _batch: Batch) -> Reply<Answer> {
         let error = BackendError::new(self.kind, self.message);
-        Box::pin(async { Err(error) })
+        Reply::ready(Err(error))
     }
 
     fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Reply::ready(Ok(Vec::new()))
     }
 }

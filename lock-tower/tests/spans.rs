@@ -11,7 +11,7 @@ use std::{
 use http::{Request, Response};
 use lock_core::{
     ErrorKind, LockKey, LockManager, TOKEN_MARK,
-    backend::{Answer, Backend, BackendError, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tower::{BoxError, LockLayer, OnBackendError};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -45,12 +45,12 @@ impl<'a> MakeWriter<'a> for Log {
 struct Down;
 
 impl Backend for Down {
-    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
-        Box::pin(async { Err(BackendError::new(ErrorKind::Backend, "down")) })
+    fn call(&self, _batch: Batch) -> Reply<Answer> {
+        Reply::ready(Err(BackendError::new(ErrorKind::Backend, "down")))
     }
 
     fn list(&self, _prefix: String) -> Reply<Vec<LockKey>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Reply::ready(Ok(Vec::new()))
     }
 }
 

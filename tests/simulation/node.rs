@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     LockKey, Token,
-    backend::{Acquire, Backend, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew},
 };
 use lock_tests::{Dice, RedisServer, sim::Node};
 
@@ -55,7 +55,7 @@ async fn the_simulated_node_answers_as_the_script_does() {
     let calls = Calls::to_nobody();
     let heard = Arc::clone(calls.channel());
     let work = async {
-        backend.call(Vec::new()).await.expect("the server answers");
+        backend.call(Batch::new()).await.expect("the server answers");
         for seed in 0..40 {
             server.call(&["FLUSHALL"]).await;
             compare(seed, &backend, &server, &heard).await;
@@ -83,7 +83,7 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
         }
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
         let batch: Vec<_> = (0..1 + dice.below(4)).map(|_| operation(&mut dice, channel)).collect();
-        let real = backend.call(batch.clone()).await.expect("the server answers");
+        let real = backend.call(Batch::from_vec(batch.clone())).await.expect("the server answers");
         let real: Vec<_> = real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"))).collect();
         let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(plain).collect();
         story.push(format!("{batch:?}\n  -> {real:?}"));

@@ -1,15 +1,15 @@
 use std::{
     collections::{HashMap, VecDeque},
-    future::{Future, pending, ready},
+    future::{Future, pending},
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Acquire, Answer, Backend, BackendError, Calls, Operation, Outcome, Place, Reply};
+use super::{Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
 use crate::{
     clock::{Clock, Moment, TokioClock},
-    key::LockKey,
+    key::{HashOfKey, LockKey},
     token::Token,
 };
 
@@ -46,9 +46,9 @@ struct Store {
 
 #[derive(Debug, Default)]
 struct State {
-    entries: HashMap<LockKeyText, Entry>,
+    entries: HashMap<LockKey, Entry, HashOfKey>,
     /// Who waits for a key, in order; no queue is empty.
-    queues: HashMap<LockKeyText, VecDeque<Waiting>>,
+    queues: HashMap<LockKey, VecDeque<Waiting>, HashOfKey>,
     /// Who listens, by channel.
     listeners: HashMap<Arc<str>, Calls>,
     /// The calls of the batch under way, to be told when the store is unlocked.
@@ -58,8 +58,6 @@ struct State {
     /// Entries are swept for expired ones when they have become more than this.
     sweep_above: usize,
 }
-
-type LockKeyText = Box<str>;
 
 #[derive(Debug)]
 struct Entry {
@@ -131,17 +129,17 @@ impl Default for MemoryBackend {
 }
 
 impl Backend for MemoryBackend {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         let now = self.store.clock.now();
         let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));
         let mut state = self.store.state();
-        let outcomes = batch.iter().map(|operation| Ok(state.execute(operation, now, time))).collect();
+        let answer = Answer::new(batch.iter().map(|operation| Ok(state.execute(operation, now, time))));
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         for (listener, key, token) in calls {
             listener.called(key, token);
         }
-        Box::pin(ready(Ok(Answer::new(outcomes))))
+        Reply::ready(Ok(answer))
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
@@ -151,10 +149,10 @@ impl Backend for MemoryBackend {
             .state()
             .entries
             .iter()
-            .filter(|(key, entry)| key.starts_with(&prefix) && entry.expires > now)
-            .filter_map(|(key, _)| LockKey::new(key).ok())
+            .filter(|(key, entry)| key.wire().starts_with(&prefix) && entry.expires > now)
+            .filter_map(|(key, _)| LockKey::new(key.wire()).ok())
             .collect();
-        Box::pin(ready(Ok::<_, BackendError>(keys)))
+        Reply::ready(Ok(keys))
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -195,7 +193,7 @@ impl State {
                 let outcome = match self.held(&release.key, now) {
                     Some(entry) if entry.token == release.token => {
                         if release.after.is_zero() {
-                            self.entries.remove(release.key.wire());
+                            self.entries.remove(&release.key);
                         } else {
                             entry.expires = now + release.after;
                         }
@@ -214,7 +212,7 @@ impl State {
             },
             Operation::Force { key, .. } => {
                 let held = self.held(key, now).is_some();
-                self.entries.remove(key.wire());
+                self.entries.remove(key);
                 self.call_if_free(key, now);
                 if held { Outcome::Released } else { Outcome::Gone }
             }
@@ -241,7 +239,7 @@ impl State {
         self.sweep(now);
         self.remove_place(key, *token);
         let fence = self.fences(acquire.block, time);
-        self.entries.insert(key.wire().into(), Entry { token: *token, expires: now + acquire.ttl });
+        self.entries.insert(key.clone(), Entry { token: *token, expires: now + acquire.ttl });
         Outcome::Held { fence, block: acquire.block }
     }
 
@@ -256,7 +254,7 @@ impl State {
     fn keep_place(&mut self, acquire: &Acquire, now: Moment) -> Option<u32> {
         let place = acquire.place.as_ref()?;
         let waiting = Waiting { token: acquire.token, place: place.clone(), ends: now + place.life, called: None };
-        let queue = self.queues.entry(acquire.key.wire().into()).or_default();
+        let queue = self.queues.entry(acquire.key.clone()).or_default();
         let index = match queue.iter().position(|waiting| waiting.token == acquire.token) {
             Some(index) => {
                 queue[index] = waiting;
@@ -274,10 +272,10 @@ impl State {
         if self.queues.is_empty() {
             return;
         }
-        if let Some(queue) = self.queues.get_mut(key.wire()) {
+        if let Some(queue) = self.queues.get_mut(key) {
             queue.retain(|waiting| waiting.token != token);
             if queue.is_empty() {
-                self.queues.remove(key.wire());
+                self.queues.remove(key);
             }
         }
     }
@@ -294,7 +292,7 @@ impl State {
         if self.queues.is_empty() {
             return false;
         }
-        let Some(queue) = self.queues.get_mut(key.wire()) else { return false };
+        let Some(queue) = self.queues.get_mut(key) else { return false };
         while let Some(first) = queue.front_mut() {
             if Some(first.token) == mine {
                 return false;
@@ -311,13 +309,13 @@ impl State {
             }
             queue.pop_front();
         }
-        self.queues.remove(key.wire());
+        self.queues.remove(key);
         false
     }
 
     /// The entry of a key, if it has not expired.
     fn held(&mut self, key: &LockKey, now: Moment) -> Option<&mut Entry> {
-        self.entries.get_mut(key.wire()).filter(|entry| entry.expires > now)
+        self.entries.get_mut(key).filter(|entry| entry.expires > now)
     }
 
     /// Removes expired entries, at a cost that spreads over the acquires: each time the number of entries has doubled.

@@ -11,8 +11,17 @@ mod memory;
 #[cfg(feature = "redis")]
 mod redis;
 
-use std::{error, fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    error, fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+    time::Duration,
+};
 
+use futures_util::future::{self, BoxFuture, Either, Ready};
+use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
 pub use self::memory::MemoryBackend;
@@ -25,8 +34,42 @@ use crate::{
     token::Token,
 };
 
+/// The operations of one call: one as a rule, which needs no memory of its own.
+pub type Batch = SmallVec<[Operation; 1]>;
+
+/// What became of the operations of a batch.
+pub type Outcomes = SmallVec<[Result<Outcome, BackendError>; 1]>;
+
 /// The future of a backend's answer.
-pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send>>;
+pub struct Reply<T>(Either<Ready<Replied<T>>, BoxFuture<'static, Replied<T>>>);
+
+type Replied<T> = Result<T, BackendError>;
+
+impl<T> Reply<T> {
+    /// Makes the reply that `answer` gives.
+    pub fn new(answer: impl Future<Output = Result<T, BackendError>> + Send + 'static) -> Self {
+        Self(Either::Right(Box::pin(answer)))
+    }
+
+    /// Makes a reply that is there already.
+    pub fn ready(answer: Result<T, BackendError>) -> Self {
+        Self(Either::Left(future::ready(answer)))
+    }
+}
+
+impl<T> Future for Reply<T> {
+    type Output = Result<T, BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        Pin::new(&mut self.0).poll(cx)
+    }
+}
+
+impl<T> fmt::Debug for Reply<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reply").finish_non_exhaustive()
+    }
+}
 
 /// A store of leases.
 ///
@@ -41,7 +84,7 @@ pub type Reply<T> = Pin<Box<dyn Future<Output = Result<T, BackendError>> + Send>
 /// * Dropping a future may or may not prevent the execution of a request that was polled.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Executes a batch in order and answers item by item. An empty batch asks for a sign of life.
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer>;
+    fn call(&self, batch: Batch) -> Reply<Answer>;
 
     /// Returns the keys that begin with `prefix` and are held by a lease of this library. Must not block the store for
     /// long, however many keys there are.
@@ -249,7 +292,7 @@ impl Release {
 #[non_exhaustive]
 pub struct Answer {
     /// What became of each operation.
-    pub outcomes: Vec<Result<Outcome, BackendError>>,
+    pub outcomes: Outcomes,
     /// Whether the batch was sent more than once, because an answer was lost: then a release that found nothing may
     /// have been executed before.
     pub repeated: bool,
@@ -263,8 +306,8 @@ pub struct Answer {
 impl Answer {
     /// Makes the answer to a batch that was sent once.
     #[must_use]
-    pub fn new(outcomes: Vec<Result<Outcome, BackendError>>) -> Self {
-        Self { outcomes, repeated: false, out_of_order: false, calls_refused: false }
+    pub fn new(outcomes: impl IntoIterator<Item = Result<Outcome, BackendError>>) -> Self {
+        Self { outcomes: outcomes.into_iter().collect(), repeated: false, out_of_order: false, calls_refused: false }
     }
 
     /// Returns the outcome of a batch of one.

@@ -27,12 +27,12 @@ use crate::{
 struct Nothing;
 
 impl Backend for Nothing {
-    fn call(&self, _: Vec<Operation>) -> Reply<Answer> {
-        Box::pin(std::future::pending())
+    fn call(&self, _: Batch) -> Reply<Answer> {
+        Reply::new(std::future::pending())
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
-        Box::pin(std::future::pending())
+        Reply::new(std::future::pending())
     }
 }
 
@@ -63,10 +63,10 @@ fn arrive(engine: &Engine) -> Arrival {
 /// A lease that was acquired.
 fn held(engine: &Engine) -> (HoldId, Arc<Hold>) {
     let Arrival::Ask(waiter, request) = arrive(engine) else { panic!("nothing is under way") };
-    let answer = Answer::new(vec![Ok(Outcome::Held { fence: 1, block: 9 })]);
+    let answer = Answer::new([Ok(Outcome::Held { fence: 1, block: 9 })]);
     let trip = Trip { sent: at(0), now: at(0), epoch: 1, repeated: false };
-    engine.acquired(&key(), Some(waiter), request.token, Ok(answer), trip);
-    let Poll::Ready(Ok(offer)) = engine.poll_waiter(waiter, Waker::noop(), at(0)) else { panic!("it was granted") };
+    let granted = engine.acquired(&key(), waiter, Waker::noop(), request.token, Ok(answer), trip);
+    let Poll::Ready(Ok(offer)) = granted else { panic!("it was granted") };
     offer
 }
 
@@ -87,8 +87,8 @@ fn who_arrives_while_a_guard_is_released_takes_nothing_from_it_and_is_served() {
             let engine = Arc::clone(&engine);
             move || arrive(&engine)
         });
-        hold.release().unwrap();
-        let departure = engine.release(id);
+        hold.release_at(at(0)).unwrap();
+        let departure = engine.release(id, at(0));
         let arrival = other.join().unwrap();
         assert!(!matches!(departure, Departure::Over), "the holder released it, and nobody else");
         assert!(goes_on(&engine, &arrival), "{arrival:?}");
@@ -149,8 +149,8 @@ fn a_waiter_is_woken_when_its_turn_comes() {
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || {
-                hold.release().unwrap();
-                assert!(matches!(engine.release(id), Departure::Passed));
+                hold.release_at(at(0)).unwrap();
+                assert!(matches!(engine.release(id, at(0)), Departure::Passed));
             }
         });
         let offer = block_on(poll_fn(|cx| engine.poll_waiter(waiter, cx.waker(), at(0))));

@@ -5,14 +5,14 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    ATTEMPT, Item, LEAST_LIFE, LEAST_WINDOW, Purpose, Queues, Trip,
+    ATTEMPT, Item, LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Purpose, Queues, Trip,
     contender::{CHECK, Contender, Found},
     line::{self, Standing},
     tenure::{Acquired, Terms, block_for},
     unexpected,
 };
 use crate::{
-    backend::{self, BackendError, Operation, Outcome, Place},
+    backend::{self, BackendError, Batch, Operation, Outcome, Place},
     cleanup::{CleanUp, Doubt, Parting},
     clock::Moment,
     error::{Error, ErrorKind, LossReason},
@@ -23,8 +23,8 @@ use crate::{
 
 impl Queues {
     /// Takes what waits to be sent `now`, at most `most`.
-    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Vec<Operation>, Vec<Purpose>) {
-        let (mut operations, mut purposes) = (Vec::new(), Vec::new());
+    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Batch, Vec<Purpose>) {
+        let (mut operations, mut purposes) = (Batch::new(), Vec::new());
         while operations.len() < most
             && let Some(item) = self.outbox.pop_front()
         {
@@ -210,8 +210,8 @@ impl Queues {
             request.block = block_for(self.lines.length(key));
         }
         if !tries {
-            let channel = if self.listening { Arc::clone(&self.channel) } else { "".into() };
-            let life = LEAST_LIFE.max(self.round_trip * 2 + Duration::from_secs(1));
+            let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
+            let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
             request.place = Some(Place::new(channel, life, self.window()));
         }
         request
@@ -219,11 +219,12 @@ impl Queues {
 
     /// How long the others wait for a waiter that was called.
     pub(super) fn window(&self) -> Duration {
-        LEAST_WINDOW.max(self.round_trip * 4)
+        LEAST_WINDOW.max(Duration::from_nanos(self.round_trip * 4))
     }
 
     /// Takes note of how long a call to the backend took.
     pub(super) fn took(&mut self, round_trip: Duration) {
+        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
         self.round_trip = (self.round_trip * 7 + round_trip) / 8;
     }
 }

@@ -27,12 +27,13 @@ pub(crate) struct Lines {
 }
 
 #[derive(Debug)]
-struct Line {
+pub(crate) struct Line {
     first: Link,
     last: Link,
-    length: u32,
+    /// How many waiters stand in it.
+    pub(crate) length: u32,
     /// The tenure whose holds may follow one another in the process.
-    tenure: Option<TenureId>,
+    pub(crate) tenure: Option<TenureId>,
 }
 
 /// Names a waiter: a number of the slab, owned by one future.
@@ -70,8 +71,9 @@ type Link = u32;
 const NOBODY: Link = Link::MAX;
 
 impl Lines {
-    pub(crate) fn contains(&self, key: &LockKey) -> bool {
-        self.lines.contains_key(key)
+    /// The line of a key that somebody in this process has or wants.
+    pub(crate) fn of(&self, key: &LockKey) -> Option<&Line> {
+        self.lines.get(key)
     }
 
     /// How many waiters stand in the line of a key.
@@ -90,7 +92,7 @@ impl Lines {
     }
 
     pub(crate) fn first(&self, key: &LockKey) -> Option<WaiterId> {
-        self.lines.get(key).map(|line| line.first).filter(|first| *first != NOBODY).map(|first| first as WaiterId)
+        self.lines.get(key)?.first()
     }
 
     /// The contender of a key, if it has this token.
@@ -183,18 +185,22 @@ impl Lines {
 
     /// Says that a tenure possesses the key for the process.
     pub(crate) fn possess(&mut self, key: &LockKey, tenure: TenureId) {
-        self.lines.entry(key.clone()).or_insert(Line::EMPTY).tenure = Some(tenure);
+        match self.lines.get_mut(key) {
+            Some(line) => line.tenure = Some(tenure),
+            None => _ = self.lines.insert(key.clone(), Line { tenure: Some(tenure), ..Line::EMPTY }),
+        }
     }
 
-    /// Says that a tenure is over; returns whether it possessed the key for the process.
-    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId) -> bool {
-        match self.lines.get_mut(key) {
-            Some(line) if line.tenure == Some(tenure) => {
-                line.tenure = None;
-                true
-            }
-            _ => false,
+    /// Says that a tenure is over; returns the first waiter if it possessed the key for the process, and removes the
+    /// line if nobody is left in it.
+    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId) -> Option<WaiterId> {
+        let line = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure))?;
+        line.tenure = None;
+        let first = line.first();
+        if first.is_none() {
+            self.lines.remove(key);
         }
+        first
     }
 
     /// Removes the line of a key that nobody possesses or wants.
@@ -211,4 +217,8 @@ impl Lines {
 
 impl Line {
     const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, tenure: None };
+
+    pub(crate) fn first(&self) -> Option<WaiterId> {
+        (self.first != NOBODY).then_some(self.first as WaiterId)
+    }
 }

@@ -63,9 +63,10 @@ pub(crate) struct Queues {
     wakes: Wakes,
     /// Where calls reach this process, and whether they do at present.
     channel: Arc<str>,
+    no_channel: Arc<str>,
     listening: bool,
-    /// The smoothed round trip of a call to the backend.
-    round_trip: Duration,
+    /// The smoothed round trip of a call to the backend, in nanoseconds.
+    round_trip: u64,
     limits: Limits,
 }
 
@@ -149,6 +150,10 @@ pub(crate) struct Wakes {
 }
 
 impl Wakes {
+    fn is_any(&self) -> bool {
+        self.waiter.is_some() || !self.holders.is_empty()
+    }
+
     fn add(&mut self, waker: Option<Waker>) {
         if self.waiter.is_none() {
             self.waiter = waker;
@@ -160,8 +165,10 @@ impl Wakes {
 
 impl Drop for Wakes {
     fn drop(&mut self) {
-        self.waiter.take().into_iter().chain(self.waiters.drain(..)).for_each(Waker::wake);
-        self.holders.clear();
+        if let Some(waker) = self.waiter.take() {
+            waker.wake();
+        }
+        std::mem::take(&mut self.waiters).into_iter().for_each(Waker::wake);
     }
 }
 
@@ -178,8 +185,9 @@ impl Queues {
             outbox: VecDeque::new(),
             wakes: Wakes::default(),
             channel,
+            no_channel: "".into(),
             listening: false,
-            round_trip: Duration::ZERO,
+            round_trip: 0,
             limits,
         }
     }
@@ -197,8 +205,8 @@ impl Queues {
     }
 
     /// Who is to be woken now.
-    pub(crate) fn take_wakes(&mut self) -> Wakes {
-        std::mem::take(&mut self.wakes)
+    pub(crate) fn take_wakes(&mut self) -> Option<Wakes> {
+        self.wakes.is_any().then(|| std::mem::take(&mut self.wakes))
     }
 
     /// Whether nobody has, wants or has left anything.
@@ -208,7 +216,8 @@ impl Queues {
 
     /// When a renewal is due, a lease or a turn ends, or a contender asks, next.
     pub(crate) fn next_timer(&self) -> Moment {
-        self.tenures.next().into_iter().chain(self.wheel.next()).fold(Moment::NEVER, Moment::min)
+        let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
+        tenures.min(waiters)
     }
 
     /// When there is something to send next, but for renewals.
@@ -241,12 +250,13 @@ impl Queues {
             let ended = self.tenures.settle(tenure);
             self.bury(ended, now);
         }
-        let alone = !self.lines.contains(key);
-        if !alone && tries {
-            return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
-        }
-        if !alone {
-            self.limits.check(self.lines.length(key), self.lines.waiting()).map_err(|error| error.on(key))?;
+        let line = self.lines.of(key);
+        let alone = line.is_none();
+        if let Some(line) = line {
+            if tries {
+                return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
+            }
+            self.limits.check(line.length as usize, self.lines.waiting()).map_err(|error| error.on(key))?;
         }
         let waiter = self.lines.enter(key.clone(), terms, tries, waker.clone());
         if !alone {
@@ -267,9 +277,9 @@ impl Queues {
         Ok(Arrival::Ask(waiter, request))
     }
 
-    /// Whether a waiter is the contender of a key, with this token.
-    pub(crate) fn is_contender(&mut self, key: &LockKey, id: WaiterId, token: Token) -> bool {
-        self.lines.contender(key, token).is_some_and(|(contender, _)| contender == id)
+    /// Whether a waiter is the contender of its key, with this token.
+    pub(crate) fn is_contender(&mut self, id: WaiterId, token: Token) -> bool {
+        matches!(&self.lines.waiter(id).state, Standing::InLine(Some(contender)) if contender.token == token)
     }
 
     /// Asks how a waiter stands, whose task is to be woken when that changes.
@@ -277,9 +287,9 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         match &waiter.state {
             Standing::InLine(_) => {}
-            Standing::Turn(hold, offered) => {
-                let (hold, terms, lapsed) = (*hold, waiter.terms, offered.check_at(now).is_err());
-                if lapsed {
+            Standing::Turn(hold, _) => {
+                let hold = *hold;
+                if !self.tenures.begin(hold, &waiter.terms, now) {
                     // Its lease has ended before it came.
                     let ended = self.tenures.settle(hold.tenure);
                     self.bury(ended, now);
@@ -287,7 +297,6 @@ impl Queues {
                     self.rejoin(id);
                     return self.poll(id, waker, now);
                 }
-                self.tenures.begin(hold, &terms, now);
                 let Standing::Turn(hold, arc) = self.forget(id).state else { unreachable!("matched above") };
                 return Poll::Ready(Ok((hold, arc)));
             }
@@ -387,8 +396,7 @@ impl Queues {
 
     /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
-        let clock = Arc::clone(&self.clock);
-        let (id, hold) = self.tenures.enter(key, terms, acquired, &clock, now);
+        let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
         self.tenures.begin(id, terms, now);
         (id, hold)
     }
@@ -463,3 +471,5 @@ const TURN: Duration = Duration::from_millis(100);
 const LEAST_WINDOW: Duration = Duration::from_millis(100);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
+/// What a round trip counts for at most, in nanoseconds: an hour.
+const LONGEST_ROUND_TRIP: u64 = 3_600_000_000_000;

@@ -1,11 +1,9 @@
 //! Who comes next: how a hold, a turn or a place goes from one waiter to another.
 
-use std::sync::Arc;
-
 use super::{
     ATTEMPT, Item, Queues, TURN,
     contender::{CHECK, Contender},
-    line::{Standing, WaiterId},
+    line::{Line, Standing, WaiterId},
     tenure::{Acquired, HoldId, Offer, TenureId, Terms},
 };
 use crate::{
@@ -19,11 +17,10 @@ use crate::{
 impl Queues {
     /// Has the next waiter's hold follow in the same tenure.
     pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
-        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key().clone()) else { return false };
-        if self.lines.tenure(&key) != Some(hold.tenure) {
-            return false;
-        }
-        let Some(next) = self.lines.first(&key) else { return false };
+        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key()) else { return false };
+        let line = self.lines.of(key).filter(|line| line.tenure == Some(hold.tenure));
+        let Some(next) = line.and_then(Line::first) else { return false };
+        let key = key.clone();
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
         self.offer(next, offer, now);
@@ -65,8 +62,7 @@ impl Queues {
             }
             return;
         }
-        let clock = Arc::clone(&self.clock);
-        let offer = self.tenures.enter(key, &terms, acquired, &clock, now);
+        let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
         self.lines.possess(key, offer.0.tenure);
         self.offer(id, offer, now);
     }
@@ -127,8 +123,8 @@ impl Queues {
 
     /// A tenure is over: the first waiter contends, if there is one.
     pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId) {
-        if self.lines.dispossess(key, tenure) {
-            self.begin_again(key);
+        if let Some(first) = self.lines.dispossess(key, tenure) {
+            self.contend(first);
         }
     }
 

@@ -179,18 +179,17 @@ impl Tenure {
         self.too_far = (remaining > most).then_some(remaining);
     }
 
-    /// Sets the time of the next renewal after a success that was sent at `sent`.
-    fn plan_renewal(&mut self, sent: Moment) {
+    /// Sets the time of the next renewal after a success that was sent at `sent`, for a hold that lasts until `end`.
+    fn plan_renewal(&mut self, sent: Moment, end: Moment) {
         self.renew_at = match self.renewal.interval(self.ttl) {
             Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
-            Some(interval) => schedule::after_success(sent, interval, self.hold.end()),
+            Some(interval) => schedule::after_success(sent, interval, end),
             None => Moment::NEVER,
         };
     }
 
-    /// When the engine must look at the tenure.
-    fn timer(&self) -> Moment {
-        let end = self.hold.end();
+    /// When the engine must look at the tenure, whose hold lasts until `end`.
+    fn timer(&self, end: Moment) -> Moment {
         if self.renewing { end } else { end.min(self.renew_at) }
     }
 }

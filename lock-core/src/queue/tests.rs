@@ -4,7 +4,10 @@ use super::{
     fixture::{Manual, at, key, terms},
     *,
 };
-use crate::{backend::Operation, lease::Hold};
+use crate::{
+    backend::{Batch, Operation},
+    lease::Hold,
+};
 
 fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
     Newcomer { key, terms, tries, waker: Waker::noop() }
@@ -58,7 +61,7 @@ impl Process {
         Trip { sent: self.now(), now: self.now(), epoch: 1, repeated: false }
     }
 
-    fn send(&mut self) -> (Vec<Operation>, Vec<Purpose>) {
+    fn send(&mut self) -> (Batch, Vec<Purpose>) {
         let now = self.now();
         self.queues.send(256, now, 1)
     }
@@ -115,7 +118,7 @@ impl Process {
 
     fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
         let now = self.now();
-        hold.release().unwrap();
+        hold.release_at(self.now()).unwrap();
         self.queues.release(id, false, now)
     }
 

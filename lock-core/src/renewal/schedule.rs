@@ -10,9 +10,9 @@ use crate::clock::Moment;
 /// sooner where less than that is left, because the user shortened the lease.
 pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) -> Moment {
     let due = sent + interval;
-    let step = interval / STEPS;
-    let past = due.since_origin().as_nanos().checked_rem(step.as_nanos()).unwrap_or(0);
-    let together = due - Duration::from_nanos(u64::try_from(past).unwrap_or(0));
+    let step = Moment::from_origin(interval / STEPS).nanoseconds();
+    let past = due.nanoseconds().checked_rem(step).unwrap_or(0);
+    let together = due - Duration::from_nanos(past);
     together.min(sent + deadline.since(sent) / 2)
 }
 

@@ -9,7 +9,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::schedule;
 use crate::{
-    backend::{self, Answer, BackendError, Notice, Operation, Outcome},
+    backend::{self, Answer, BackendError, Batch, Notice, Operation, Outcome, Outcomes},
     cleanup::Try,
     clock::{Moment, Sleep},
     engine::{Core, State, UnderWay},
@@ -44,7 +44,7 @@ pub(crate) enum Work {
 
 /// What the state decided to do next.
 pub(crate) struct Step {
-    pub(crate) work: Vec<(Vec<Operation>, Work)>,
+    pub(crate) work: Vec<(Batch, Work)>,
     /// Until when to sleep.
     until: Moment,
     /// Whether there is nothing left to do, now or later.
@@ -145,13 +145,13 @@ impl State {
         while calls.sending < SENDING {
             // Releases first: who waits is called the sooner, and the next contender of the same key comes after it.
             let tries = queues.cleanup.due(now, BATCH);
-            let mut batch: Vec<_> = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
+            let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
             let (operations, purposes) = queues.send(BATCH - batch.len(), now, epoch);
             batch.extend(operations);
             if batch.is_empty() {
                 break;
             }
-            work.push((batch, Work::Send(tries, purposes, UnderWay::new(core))));
+            work.push((batch, Work::Send(tries, purposes, core.under_way())));
             calls.sending += 1;
         }
         self.full = calls.sending == SENDING;
@@ -200,7 +200,7 @@ impl State {
                 let out_of_order = result.as_ref().is_ok_and(|answer| answer.out_of_order);
                 let (outcomes, error) = match result {
                     Ok(answer) => (answer.outcomes, None),
-                    Err(error) => (Vec::new(), Some(error)),
+                    Err(error) => (Outcomes::new(), Some(error)),
                 };
                 let mut outcomes = outcomes.into_iter();
                 let present = core.backend.epoch();

@@ -5,8 +5,6 @@
 //! small numbers of the owner's (slab indexes) and linked through them, so there is no allocation per timer and no
 //! pointer.
 
-use std::time::Duration;
-
 use crate::clock::Moment;
 
 #[derive(Debug)]
@@ -37,6 +35,8 @@ struct Node {
     slot: u32,
 }
 
+/// In nanoseconds.
+const TICK: u64 = 1_000_000;
 const LEVELS: usize = 6;
 const BITS: u32 = 6;
 const SLOTS: usize = 1 << BITS;
@@ -52,8 +52,7 @@ impl Wheel {
     /// Sets a timer, anew if it was set before. It fires at the first tick that is not before `at`.
     pub(crate) fn set(&mut self, timer: usize, at: Moment) {
         self.unset(timer);
-        let ticks = u64::try_from(at.since_origin().as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX);
-        let at = ticks.clamp(self.elapsed, self.elapsed.saturating_add(LONGEST));
+        let at = at.nanoseconds().div_ceil(TICK).clamp(self.elapsed, self.elapsed.saturating_add(LONGEST));
         if timer >= self.nodes.len() {
             self.nodes.resize(timer + 1, Node { at: 0, previous: NONE, next: NONE, level: NONE, slot: 0 });
         }
@@ -84,7 +83,7 @@ impl Wheel {
 
     /// Moves on to `now` and hands out every timer that is due, in no particular order within a tick.
     pub(crate) fn advance(&mut self, now: Moment, mut fire: impl FnMut(usize)) {
-        let now = u64::try_from(now.since_origin().as_millis()).unwrap_or(u64::MAX);
+        let now = now.nanoseconds() / TICK;
         while let Some((level, slot, tick)) = self.next_slot() {
             if tick > now {
                 break;
@@ -110,7 +109,7 @@ impl Wheel {
     /// The next moment at which [`advance`](Self::advance) has something to do. It is never later than the next timer
     /// and may be earlier, when a slot of a higher level has to be spread out.
     pub(crate) fn next(&self) -> Option<Moment> {
-        self.next_slot().map(|(_, _, tick)| Moment::from_origin(Duration::from_millis(tick)))
+        self.next_slot().map(|(_, _, tick)| Moment::from_nanoseconds(tick.saturating_mul(TICK)))
     }
 
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
@@ -147,7 +146,7 @@ impl Wheel {
 
 #[cfg(test)]
 mod tests {
-    use std::collections::BTreeMap;
+    use std::{collections::BTreeMap, time::Duration};
 
     use rand::{RngExt, SeedableRng, rngs::StdRng};
 

@@ -15,7 +15,7 @@ use std::{
 
 use lock_core::{
     ErrorKind, LockKey, LockManager,
-    backend::{Answer, Backend, BackendError, Calls, MemoryBackend, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
 };
 use tokio::{sync::Notify, time::sleep};
@@ -63,13 +63,13 @@ struct Shared {
     epoch: AtomicU64,
     let_go: Notify,
     /// The batch of the last call that was held, for as long as somebody may still execute it.
-    held: Mutex<Vec<Operation>>,
+    held: Mutex<Batch>,
 }
 
 /// A request that is still on its way after its sender has given it up.
 pub(crate) struct Stolen {
     store: MemoryBackend,
-    batch: Vec<Operation>,
+    batch: Batch,
 }
 
 impl Stolen {
@@ -131,13 +131,13 @@ impl Faulty {
 }
 
 impl Backend for Faulty {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         // Looking is the test's own doing.
         if batch.iter().all(|operation| matches!(operation, Operation::Inspect { .. } | Operation::Force { .. })) {
             return self.store.call(batch);
         }
         let this = self.clone();
-        Box::pin(async move {
+        Reply::new(async move {
             this.shared.calls.fetch_add(1, Ordering::SeqCst);
             this.shared.largest.fetch_max(batch.len(), Ordering::SeqCst);
             this.shared.log.lock().unwrap().push(batch.iter().map(name).collect());

@@ -18,7 +18,7 @@ use std::{
 
 use lock_core::{
     ErrorKind, LockManager,
-    backend::{Answer, Backend, BackendError, Operation, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tower::BoxError;
 use tower::{Service, service_fn};
@@ -272,12 +272,12 @@ pub(crate) fn lock_error(error: &BoxError) -> &lock_core::Error {
 pub(crate) struct Failing(pub(crate) ErrorKind);
 
 impl Backend for Failing {
-    fn call(&self, _batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, _batch: Batch) -> Reply<Answer> {
         let error = BackendError::new(self.0, "down");
-        Box::pin(async { Err(error) })
+        Reply::ready(Err(error))
     }
 
     fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
-        Box::pin(async { Ok(Vec::new()) })
+        Reply::ready(Ok(Vec::new()))
     }
 }

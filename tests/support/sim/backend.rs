@@ -12,7 +12,7 @@ use std::{
 
 use lock_core::{
     ErrorKind, LockKey,
-    backend::{Answer, Backend, BackendError, Calls, Operation, Outcome, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Calls, Outcome, Reply},
     clock::{Clock, Moment, Sleep},
 };
 
@@ -32,13 +32,13 @@ enum Unanswered {
 }
 
 impl Backend for SimBackend {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         let this = self.clone();
-        Box::pin(async move { this.repeat(batch).await })
+        Reply::new(async move { this.repeat(batch).await })
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
-        Box::pin(async { Err(BackendError::new(ErrorKind::Unsupported, "the simulated node lists nothing")) })
+        Reply::ready(Err(BackendError::new(ErrorKind::Unsupported, "the simulated node lists nothing")))
     }
 
     fn epoch(&self) -> u64 {
@@ -57,7 +57,7 @@ impl Backend for SimBackend {
 
 impl SimBackend {
     /// Sends a batch, and again over the next connection if one breaks, until the limit.
-    async fn repeat(self, batch: Vec<Operation>) -> Result<Answer, BackendError> {
+    async fn repeat(self, batch: Batch) -> Result<Answer, BackendError> {
         let world = &self.world;
         let limit = world.now() + micros(world.plan.limit);
         let begun = world.state().own_time(self.client);
@@ -78,7 +78,7 @@ impl SimBackend {
                         drop(state);
                         sampler.into_iter().for_each(Waker::wake);
                     }
-                    let mut answer = Answer::new(outcomes.into_iter().map(Ok).collect());
+                    let mut answer = Answer::new(outcomes.into_iter().map(Ok));
                     answer.repeated = unanswered;
                     return Ok(answer);
                 }
@@ -115,14 +115,8 @@ impl SimBackend {
         .await
     }
 
-    async fn send(
-        &self,
-        conn: usize,
-        batch: Vec<Operation>,
-        begun: u64,
-        limit: u64,
-    ) -> Result<Vec<Outcome>, Unanswered> {
-        let id = self.world.state().request(&self.world.plan, conn, batch, begun);
+    async fn send(&self, conn: usize, batch: Batch, begun: u64, limit: u64) -> Result<Vec<Outcome>, Unanswered> {
+        let id = self.world.state().request(&self.world.plan, conn, batch.into_vec(), begun);
         let mut timer = self.world.at(limit);
         poll_fn(|cx| {
             let mut state = self.world.state();
@@ -250,7 +244,7 @@ impl SimBackend {
                     beat = Some(Box::pin(async move {
                         let now = this.world.now();
                         let limit = now + micros(this.world.plan.limit);
-                        let alive = this.send(conn, Vec::new(), 0, limit).await.is_ok();
+                        let alive = this.send(conn, Batch::new(), 0, limit).await.is_ok();
                         if !alive {
                             this.world.replace(conn);
                         }

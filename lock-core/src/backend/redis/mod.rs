@@ -13,7 +13,7 @@ use redis::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, Pro
 use tokio::time::Instant;
 
 use self::connection::{Connection, Connector, Settings, Unanswered};
-use super::{Answer, Backend, BackendError, Calls, Operation, Reply};
+use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
     error::{BuildError, ErrorKind},
     key::LockKey,
@@ -81,12 +81,12 @@ impl RedisBackend {
 }
 
 impl Backend for RedisBackend {
-    fn call(&self, batch: Vec<Operation>) -> Reply<Answer> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
         let connector = Arc::clone(&self.connector);
-        Box::pin(async move {
+        Reply::new(async move {
             if batch.is_empty() {
                 query::<redis::Value>(&connector, &redis::cmd("PING")).await?;
-                return Ok(Answer::new(Vec::new()));
+                return Ok(Answer::new([]));
             }
             call(&connector, batch).await
         })
@@ -94,7 +94,7 @@ impl Backend for RedisBackend {
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         let connector = Arc::clone(&self.connector);
-        Box::pin(async move { list(&connector, &prefix).await })
+        Reply::new(async move { list(&connector, &prefix).await })
     }
 
     fn epoch(&self) -> u64 {
@@ -107,7 +107,7 @@ impl Backend for RedisBackend {
 }
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
-async fn call(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
+async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
     let limit = Instant::now() + connector.limit();
     let evalsha = script::evalsha(&batch);
     let mut after = 0;
@@ -161,21 +161,20 @@ async fn evaluate(
     }
 }
 
-async fn one_by_one(connector: &Connector, batch: Vec<Operation>) -> Result<Answer, BackendError> {
-    let mut outcomes = Vec::with_capacity(batch.len());
-    let mut whole = Answer::new(Vec::new());
+async fn one_by_one(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
+    let mut whole = Answer::new([]);
     whole.out_of_order = true;
     for operation in batch {
-        outcomes.push(match Box::pin(call(connector, vec![operation])).await {
+        let outcome = match Box::pin(call(connector, Batch::from([operation]))).await {
             Ok(answer) => {
                 whole.repeated |= answer.repeated;
                 whole.calls_refused |= answer.calls_refused;
                 answer.single()
             }
             Err(error) => Err(error),
-        });
+        };
+        whole.outcomes.push(outcome);
     }
-    whole.outcomes = outcomes;
     Ok(whole)
 }
 

@@ -6,7 +6,7 @@ use redis::{Cmd, Script, Value, cmd};
 
 use super::failure;
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome, Place},
+    backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
     error::ErrorKind,
     key::LockKey,
     slot::{self, FENCE_COUNTER},
@@ -105,7 +105,7 @@ fn millis(duration: Duration) -> u64 {
 pub(super) fn answer(reply: Value, expected: usize) -> Result<Answer, BackendError> {
     let Value::Array(values) = reply else { return Err(misread()) };
     let mut values = values.as_slice();
-    let mut outcomes = Vec::with_capacity(expected);
+    let mut outcomes = Outcomes::with_capacity(expected);
     for _ in 0..expected {
         let (outcome, rest) = outcome(values).ok_or_else(misread)?;
         outcomes.push(outcome);

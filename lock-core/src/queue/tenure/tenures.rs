@@ -71,26 +71,30 @@ impl Tenures {
             keep_until: AT_ONCE,
             doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };
-        tenure.plan_renewal(sent);
+        tenure.plan_renewal(sent, validity.deadline);
         let serial = self.next_serial;
         self.next_serial = serial.saturating_add(1);
-        let timer = tenure.timer();
+        let timer = tenure.timer(validity.deadline);
         let index = self.slab.insert((serial, tenure));
         self.wheel.set(index, timer);
         (HoldId { tenure: TenureId::new(index, serial), number: 1 }, hold)
     }
 
-    /// Begins a hold that was offered: from now on it counts for its own longest and shortest time.
-    pub(crate) fn begin(&mut self, hold: HoldId, terms: &Terms, now: Moment) {
-        let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
+    /// Begins a hold that was offered, unless it has ended: from now on it counts for its own longest and shortest time.
+    pub(crate) fn begin(&mut self, hold: HoldId, terms: &Terms, now: Moment) -> bool {
+        let of_hold = |tenure: &&mut Tenure| tenure.number == hold.number;
+        let Some(tenure) = self.get_mut(hold.tenure).filter(of_hold) else { return false };
+        if !tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold)) {
+            return false;
+        }
         if !terms.at_least.is_zero() {
             tenure.keep_until = now + terms.at_least;
         }
-        tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold));
         if terms.max_hold.is_some() {
-            let timer = tenure.timer();
+            let timer = tenure.timer(tenure.hold.end());
             self.wheel.set(hold.tenure.index(), timer);
         }
+        true
     }
 
     /// Has the hold of the next waiter follow one that is over, if the tenure can go on: the terms fit, the key need
@@ -186,8 +190,9 @@ impl Tenures {
         let index = hold.tenure.index();
         let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
         tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
-        tenure.plan_renewal(sent);
-        let timer = tenure.timer();
+        let end = tenure.hold.end();
+        tenure.plan_renewal(sent, end);
+        let timer = tenure.timer(end);
         self.wheel.set(index, timer);
     }
 
@@ -215,11 +220,12 @@ impl Tenures {
                 ended.extend(self.end(id, reason, wakers));
                 continue;
             }
+            let end = tenure.hold.end();
             if !tenure.renewing && tenure.renew_at <= now {
                 tenure.renewing = true;
-                self.due.push(Reverse((tenure.hold.end(), id)));
+                self.due.push(Reverse((end, id)));
             }
-            let timer = tenure.timer();
+            let timer = tenure.timer(end);
             self.wheel.set(index, timer);
         }
         ended
@@ -264,7 +270,8 @@ impl Tenures {
                 tenure.failures = 0;
                 let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
                 tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
-                tenure.plan_renewal(sent);
+                let end = tenure.hold.end();
+                tenure.plan_renewal(sent, end);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
                     tenure.renew_at = now; // at once, lest the holder dies before
@@ -283,7 +290,7 @@ impl Tenures {
         if let Some(reason) = over {
             return self.end(id, reason, wakers);
         }
-        let timer = tenure.timer();
+        let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
         None
     }

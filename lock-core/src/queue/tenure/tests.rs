@@ -94,7 +94,7 @@ fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
     let mut tenures = Tenures::new();
     let hold = enter(&mut tenures, "k", 900);
     // The guard ends its hold first, and speaks to the engine then: others may come in between.
-    assert_eq!(tenures.of_hold(hold).unwrap().hold.release(), Ok(()));
+    assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(0)), Ok(()));
     assert!(tenures.settle(hold.tenure).is_none());
     assert!(tenures.advance(at(300)).is_empty());
     assert!(tenures.leave(hold).is_some());
