@@ -135,7 +135,7 @@ impl Future for Acquire {
         progress.now = request.engine.now();
         let watching = watch.get_or_insert_with(|| Watch::begin(request, progress.now));
         let entered = watching.span.enter();
-        let result = ready!(request.engine.enter(|| progress.poll(request, cx)));
+        let result = ready!(progress.poll(request, cx));
         drop(entered);
         progress.leave(&request.engine);
         if let Some(Watch { began, mut waiting, span }) = watch.take() {
@@ -211,7 +211,7 @@ impl Progress {
                         return Poll::Pending;
                     }
                     let left = self.give_up.since(self.now);
-                    ready!(timer.get_or_insert_with(|| engine.clock().sleep(left)).as_mut().poll(cx));
+                    ready!(timer.get_or_insert_with(|| engine.sleep(left)).as_mut().poll(cx));
                     self.now = engine.now();
                     if self.now < self.give_up {
                         *timer = None;
@@ -387,43 +387,53 @@ impl Drop for Attempt {
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireAll {
     request: LockRequest<Vec<LockKey>>,
-    keys: Option<vec::IntoIter<LockKey>>,
+    keys: Keys,
     current: Option<Acquire>,
     guards: Vec<LockGuard>,
     give_up: Moment,
 }
 
+/// The keys that are still to be acquired.
+#[derive(Debug)]
+enum Keys {
+    /// Those of the request.
+    All,
+    Left(vec::IntoIter<LockKey>),
+    Finished,
+}
+
 impl AcquireAll {
     pub(crate) fn new(request: LockRequest<Vec<LockKey>>) -> Self {
-        Self { request, keys: None, current: None, guards: Vec::new(), give_up: Moment::NEVER }
+        Self { request, keys: Keys::All, current: None, guards: Vec::new(), give_up: Moment::NEVER }
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockAllGuard, Error>> {
-        let engine = Arc::clone(&self.request.engine);
-        if self.keys.is_none() {
-            let keys = self.request.keys.clone()?;
-            self.give_up = match self.request.options.wait {
+        let Self { request, keys, current, guards, give_up } = self;
+        let engine = &request.engine;
+        if let Keys::All = keys {
+            *give_up = match request.options.wait {
                 Wait::Atmost(wait) => engine.now() + wait,
                 Wait::Forever => Moment::NEVER,
             };
-            self.keys = Some(keys.into_iter());
+            *keys = Keys::Left(request.keys.clone()?.into_iter());
         }
+        let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
-            if let Some(current) = &mut self.current {
-                let guard = ready!(Pin::new(current).poll(cx))?;
-                self.current = None;
-                self.guards.push(guard);
+            if let Some(acquire) = current {
+                let guard = ready!(Pin::new(acquire).poll(cx))?;
+                *current = None;
+                guards.push(guard);
             }
-            let Some(key) = self.keys.as_mut().and_then(Iterator::next) else { break };
+            let Some(key) = keys.next() else { break };
             // Waiting for this key while holding those before it in the order: two such requests never wait for each
             // other.
-            let mut request = self.request.for_key(key);
+            let mut request = request.for_key(key);
             if let Wait::Atmost(_) = request.options.wait {
-                request.options.wait = Wait::Atmost(self.give_up.since(engine.now()));
+                request.options.wait = Wait::Atmost(give_up.since(engine.now()));
             }
-            self.current = Some(Acquire::new(request));
+            *current = Some(Acquire::new(request));
         }
-        let guard = LockAllGuard::new(std::mem::take(&mut self.guards));
+        let guard = LockAllGuard::new(std::mem::take(guards));
         Poll::Ready(guard.check(ATTEMPT).map(|()| guard))
     }
 }
@@ -433,6 +443,7 @@ impl Future for AcquireAll {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let result = ready!(self.poll_inner(cx));
+        self.keys = Keys::Finished;
         self.current = None;
         self.guards.clear();
         Poll::Ready(result)
@@ -465,5 +476,37 @@ impl std::fmt::Debug for Step {
             Self::TakingUp { .. } => "TakingUp",
             Self::Finished => "Finished",
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        task::Waker,
+    };
+
+    use super::*;
+    use crate::LockManager;
+
+    fn is_refused<F: Future + Unpin>(future: &mut F) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(&mut cx).is_ready())).is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acquire_that_is_polled_after_its_end_gives_no_guard() {
+        let manager = LockManager::in_memory();
+        let mut one = manager.lock("a").acquire();
+        let held = (&mut one).await.unwrap();
+        assert!(is_refused(&mut one));
+        drop(held);
+        let mut all = manager.lock_all(["a", "b"]).acquire();
+        assert_eq!((&mut all).await.unwrap().leases().iter().count(), 2);
+        assert!(is_refused(&mut all));
+        let _busy = manager.lock("a").await.unwrap();
+        let mut failed = manager.lock_all(["a", "b"]).wait(Duration::ZERO).acquire();
+        assert_eq!((&mut failed).await.unwrap_err().kind(), ErrorKind::Busy);
+        assert!(is_refused(&mut failed));
     }
 }

@@ -122,7 +122,7 @@ impl LockManagerBuilder {
     /// Sets how many requests of this manager may wait at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
-    /// The one that asks the backend on behalf of a key counts too, tries do not.
+    /// Who has asked for a key and not been told yet that it is busy does not count, nor do tries.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.limits.in_all = most;
         self

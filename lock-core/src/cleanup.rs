@@ -8,7 +8,14 @@ use std::{collections::BTreeSet, time::Duration};
 
 use slab::Slab;
 
-use crate::{backend::Release, clock::Moment, key::LockKey, mutants::Mutant, token::Token};
+use crate::{
+    backend::{BackendError, Outcome, Release},
+    clock::Moment,
+    error::ErrorKind,
+    key::LockKey,
+    mutants::Mutant,
+    token::Token,
+};
 
 /// The tokens to release, and when to try each again.
 #[derive(Debug, Default)]
@@ -85,11 +92,24 @@ pub(crate) struct Try {
     pub(crate) release: Release,
 }
 
+impl Try {
+    /// Whether this is an answer to a release: a wrong type is one too, since the token is not there.
+    pub(crate) fn answered(result: &Result<Outcome, BackendError>) -> bool {
+        result.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WrongType)
+    }
+}
+
 impl CleanUp {
     /// Adds a token; it is due at once.
     pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
         let entry = self.entries.insert(Entry { parting, doubt, tries: 0 });
         self.waiting.insert((now, entry));
+    }
+
+    /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
+    pub(crate) fn begin(&mut self, parting: Parting, doubt: Doubt, now: Moment) -> Try {
+        let release = parting.release(|| now);
+        Try { entry: self.entries.insert(Entry { parting, doubt, tries: 0 }), release }
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -22,7 +22,7 @@ use tokio::{runtime::Handle, sync::Notify};
 use crate::{
     backend::{Answer, Backend, BackendError, Batch, Renew, Reply},
     cleanup::{Doubt, Parting},
-    clock::{Clock, Moment},
+    clock::{Clock, Moment, Sleep},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     queue::{
@@ -111,8 +111,9 @@ impl Engine {
         self.core.clock.now()
     }
 
-    pub(crate) fn clock(&self) -> &Arc<dyn Clock> {
-        &self.core.clock
+    /// A timer of the clock.
+    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
+        self.enter(|| self.core.clock.sleep(duration))
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -147,19 +148,28 @@ impl Engine {
         if self.core.state().running { Ok(()) } else { Err(Error::new(ErrorKind::NoRuntime, attempt)) }
     }
 
-    /// Runs `poll` inside the builder's runtime, where one was given, for its timers.
-    pub(crate) fn enter<R>(&self, poll: impl FnOnce() -> R) -> R {
+    /// The same for one that a holder makes, who is not refused while a shutdown waits for him.
+    pub(crate) fn admit_holder(&self, attempt: &'static str) -> Result<(), Error> {
+        self.admit(attempt).or_else(|error| if error.kind() == ErrorKind::ShutDown { Ok(()) } else { Err(error) })
+    }
+
+    /// Makes something inside the builder's runtime, where one was given: a timer.
+    fn enter<R>(&self, make: impl FnOnce() -> R) -> R {
         let _entered = self.core.runtime.as_ref().map(Handle::enter);
-        poll()
+        make()
     }
 
     /// Sends a batch by the caller's own future.
     pub(crate) fn call(&self, batch: Batch) -> Call {
-        Call { reply: self.core.backend.call(batch), _under_way: self.core.under_way() }
+        Call { _under_way: Some(self.core.under_way()), ..self.ask(self.core.backend.call(batch)) }
     }
 
-    pub(crate) fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        self.core.backend.list(prefix)
+    pub(crate) fn list(&self, prefix: String) -> Call<Vec<LockKey>> {
+        self.ask(self.core.backend.list(prefix))
+    }
+
+    fn ask<T>(&self, reply: Reply<T>) -> Call<T> {
+        Call { reply, runtime: self.core.runtime.clone(), _under_way: None }
     }
 
     /// Begins an acquire of one key.
@@ -205,8 +215,12 @@ impl Engine {
         trip: Trip,
     ) -> Poll<Result<Offer, Error>> {
         let trip = Trip { repeated: result.as_ref().is_ok_and(|answer| answer.repeated), ..trip };
+        let calls_refused = result.as_ref().is_ok_and(|answer| answer.calls_refused);
         let result = result.and_then(Answer::single);
         self.core.with(|state| {
+            if calls_refused {
+                state.queues.calls_refused();
+            }
             // It is being polled: nobody has to wake it.
             state.queues.forget_waker(waiter);
             state.queues.acquired(key, token, result, trip);
@@ -243,7 +257,8 @@ impl Engine {
 
     /// Ends a hold and gives its token to the caller, who hands it on.
     pub(crate) fn hand_over(&self, hold: HoldId) -> Option<(Parting, Ttl)> {
-        self.core.with(|state| state.queues.hand_over(hold))
+        let now = self.now();
+        self.core.with(|state| state.queues.hand_over(hold, now))
     }
 
     /// Releases a token until that is known to have worked.
@@ -311,7 +326,7 @@ impl Engine {
     }
 
     async fn wait_until(&self, most: Duration, done: impl Fn(&State) -> bool) {
-        let mut timer = self.core.clock.sleep(most);
+        let mut timer = self.sleep(most);
         loop {
             let mut settled = std::pin::pin!(self.core.settled.notified());
             settled.as_mut().enable();
@@ -334,17 +349,22 @@ impl State {
     }
 }
 
-/// A request that its caller's own future sends.
-pub(crate) struct Call {
-    reply: Reply<Answer>,
-    _under_way: UnderWay,
+/// A request that its caller's own future sends, in whatever runtime it is polled.
+pub(crate) struct Call<T = Answer> {
+    reply: Reply<T>,
+    /// That of the builder.
+    runtime: Option<Handle>,
+    /// Unless it leaves the queues alone.
+    _under_way: Option<UnderWay>,
 }
 
-impl Future for Call {
-    type Output = Result<Answer, BackendError>;
+impl<T> Future for Call<T> {
+    type Output = Result<T, BackendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        Pin::new(&mut self.reply).poll(cx)
+        let Self { reply, runtime, .. } = &mut *self;
+        let _entered = runtime.as_ref().map(Handle::enter);
+        Pin::new(reply).poll(cx)
     }
 }
 

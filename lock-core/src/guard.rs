@@ -109,7 +109,7 @@ impl LockGuard {
         let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
         hold.check().map_err(lost)?;
         let Some(id) = self.id else { return Err(lost(LossReason::Released)) };
-        self.engine.admit(EXTEND).map_err(|error| error.on(&hold.key))?;
+        self.engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
         let sent = self.engine.now();
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
-    cleanup::{CleanUp, Doubt, Parting},
+    cleanup::{CleanUp, Doubt, Parting, Try},
     clock::Moment,
     engine::{Call, Engine},
     error::{Error, ErrorKind, LossReason},
@@ -67,7 +67,7 @@ impl Release {
         let settled = match &result {
             // A request of before a reconnect may still be executed.
             Ok(_) => !repeated && CleanUp::settles(pending.doubt, self.engine.epoch()),
-            Err(error) => error.kind() == ErrorKind::WrongType,
+            Err(_) => Try::answered(&result),
         };
         let read = read(&pending.parting.key, result, repeated);
         if !settled {
@@ -102,9 +102,7 @@ impl Future for Release {
                 Step::Passed => return Poll::Ready(Ok(())),
                 Step::Begin(pending) => {
                     // The runtime of the engine may have ended since; after a shutdown the release still goes out.
-                    if let Err(error) = this.engine.admit(RELEASE)
-                        && error.kind() != ErrorKind::ShutDown
-                    {
+                    if let Err(error) = this.engine.admit_holder(RELEASE) {
                         let key = pending.parting.key.clone();
                         this.engine.clean_up(pending.parting, pending.doubt);
                         return Poll::Ready(Err(error.on(&key)));
@@ -114,7 +112,7 @@ impl Future for Release {
                     this.step = Step::Calling(pending, call);
                 }
                 Step::Calling(pending, mut call) => {
-                    let Poll::Ready(result) = this.engine.enter(|| Pin::new(&mut call).poll(cx)) else {
+                    let Poll::Ready(result) = Pin::new(&mut call).poll(cx) else {
                         this.step = Step::Calling(pending, call);
                         return Poll::Pending;
                     };

@@ -16,7 +16,7 @@ use loom::{
 
 use super::*;
 use crate::{
-    backend::Outcome,
+    backend::{Operation, Outcome},
     lease::Hold,
     queue::fixture::{Manual, at, key, terms},
     renewal::task::Calls,

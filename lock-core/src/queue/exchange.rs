@@ -13,7 +13,7 @@ use super::{
 };
 use crate::{
     backend::{self, BackendError, Batch, Operation, Outcome, Place},
-    cleanup::{CleanUp, Doubt, Parting},
+    cleanup::{Doubt, Parting, Try},
     clock::Moment,
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -44,8 +44,10 @@ impl Queues {
                     purposes.push(Purpose::Ask(key, token));
                 }
                 Item::Release(parting, doubt, answer) => {
-                    operations.push(Operation::Release(parting.release(|| now)));
-                    purposes.push(Purpose::Release(parting, doubt, answer));
+                    // On the list from now on, lest it be forgotten if the engine's task ends.
+                    let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
+                    operations.push(Operation::Release(release));
+                    purposes.push(Purpose::Release(entry, answer));
                 }
                 Item::Refill(refill) => {
                     operations.push(Operation::Renew(refill.request.clone()));
@@ -60,14 +62,8 @@ impl Queues {
     pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
         match purpose {
             Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
-            Purpose::Release(parting, doubt, answer) => {
-                let settled = match &result {
-                    Ok(_) => !trip.repeated && CleanUp::settles(doubt, trip.epoch),
-                    Err(error) => error.kind() == ErrorKind::WrongType,
-                };
-                if !settled {
-                    self.cleanup.push(parting, doubt, trip.now);
-                }
+            Purpose::Release(entry, answer) => {
+                self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
                 // Nobody may be left to hear it.
                 let _ = answer.send((result, trip.repeated));
             }
@@ -108,14 +104,19 @@ impl Queues {
             }
         };
         contender.answered(epoch, repeated);
-        let pause = contender.pause(found, self.listening, self.random.random());
+        let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
             let error = Error::busy(ATTEMPT, key, Duration::ZERO);
-            self.dismiss(id, error, now);
-        } else {
-            self.wheel.set(id, now + pause);
+            return self.dismiss(id, error, now);
         }
+        if !waiter.waits
+            && let Err(error) = self.limits.in_all(self.lines.waiting())
+        {
+            return self.dismiss(id, error.on(key), now);
+        }
+        self.lines.wait(id);
+        self.wheel.set(id, now + pause);
     }
 
     /// A place of this process was called: it takes the key, or says that it does not want it any more.
@@ -123,6 +124,7 @@ impl Queues {
         if Mutant::CallNotHeard.is_on() {
             return;
         }
+        self.calls_refused = false;
         if self.lines.contender(&key, token).is_some() {
             self.ask(key, token, true);
         } else {
@@ -133,6 +135,7 @@ impl Queues {
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
     pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
         let is_over = self.lines.contender(&key, token).is_none()
+            && self.handed_over.iter().all(|(theirs, _)| *theirs != token)
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
@@ -140,9 +143,15 @@ impl Queues {
         }
     }
 
+    /// Takes note that the backend would not call anybody: waiters come by themselves until somebody is called again.
+    pub(crate) fn calls_refused(&mut self) {
+        self.calls_refused = true;
+    }
+
     /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
+        self.calls_refused = false;
         if listening {
             self.ask_again(|contender| contender.answered);
         }
@@ -163,17 +172,26 @@ impl Queues {
 
     /// Fails every waiter.
     pub(crate) fn shut_down(&mut self, now: Moment) {
+        let error = |key: &LockKey| Error::new(ErrorKind::ShutDown, ATTEMPT).on(key);
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
-            let key = waiter.key.clone();
-            let error = Error::new(ErrorKind::ShutDown, ATTEMPT).on(&key);
-            match &waiter.state {
-                Standing::InLine(_) => self.fail(&key, &error, now),
-                Standing::Turn(..) | Standing::Missed => {
-                    waiter.state = Standing::Failed(error);
-                    self.wakes.add(waiter.waker.take());
-                }
-                Standing::Failed(_) => {}
+            if let Standing::InLine(_) = waiter.state {
+                let key = waiter.key.clone();
+                self.fail(&key, &error(&key), now);
+            }
+        }
+        // Nobody is in line any more who could have the hold that was offered to another.
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::Failed(_) = waiter.state {
+                continue;
+            }
+            let failed = Standing::Failed(error(&waiter.key));
+            self.wakes.add(waiter.waker.take());
+            if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
+                self.wheel.unset(id);
+                offered.lose(LossReason::Released);
+                self.depart(hold, now);
             }
         }
     }
@@ -206,7 +224,7 @@ impl Queues {
 
     pub(super) fn request(&self, key: &LockKey, terms: &Terms, token: Token, tries: bool) -> backend::Acquire {
         let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
-        if terms.fit(terms) {
+        if terms.is_passed_on() {
             request.block = block_for(self.lines.length(key));
         }
         if !tries {

@@ -22,7 +22,7 @@ use crate::{
 pub(crate) struct Lines {
     lines: HashMap<LockKey, Line, HashOfKey>,
     waiters: Slab<Waiter>,
-    /// How many waiters stand in a line.
+    /// How many waiters are known to wait.
     waiting: usize,
 }
 
@@ -47,6 +47,8 @@ pub(crate) struct Waiter {
     pub(crate) tries: bool,
     /// Whether its wait is over and only the answer to its first request is missing.
     pub(crate) overdue: bool,
+    /// Whether it is known to wait, and counts as such: the key is busy.
+    pub(crate) waits: bool,
     pub(crate) waker: Option<Waker>,
     pub(crate) state: Standing,
     previous: Link,
@@ -81,7 +83,7 @@ impl Lines {
         self.lines.get(key).map_or(0, |line| line.length as usize)
     }
 
-    /// How many waiters stand in all lines.
+    /// How many waiters there are for whom the key is busy.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting
     }
@@ -111,7 +113,8 @@ impl Lines {
     /// Puts a newcomer at the end of the line.
     pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool, waker: Waker) -> WaiterId {
         let (waker, state) = (Some(waker), Standing::InLine(None));
-        let waiter = Waiter { key, terms, tries, overdue: false, waker, state, previous: NOBODY, next: NOBODY };
+        let waiter =
+            Waiter { key, terms, tries, overdue: false, waits: false, waker, state, previous: NOBODY, next: NOBODY };
         let id = self.waiters.insert(waiter);
         self.append(id);
         id
@@ -121,6 +124,12 @@ impl Lines {
     pub(crate) fn reenter(&mut self, id: WaiterId) {
         self.waiters[id].state = Standing::InLine(None);
         self.append(id);
+        self.wait(id);
+    }
+
+    /// Counts a waiter that is in line as one for whom the key is busy.
+    pub(crate) fn wait(&mut self, id: WaiterId) {
+        self.waiting += usize::from(!std::mem::replace(&mut self.waiters[id].waits, true));
     }
 
     fn append(&mut self, id: WaiterId) {
@@ -128,7 +137,6 @@ impl Lines {
         let line = self.lines.entry(self.waiters[id].key.clone()).or_insert(Line::EMPTY);
         let last = std::mem::replace(&mut line.last, link);
         line.length += 1;
-        self.waiting += 1;
         if last == NOBODY {
             line.first = link;
         } else {
@@ -145,10 +153,10 @@ impl Lines {
         let Standing::InLine(contender) = &mut waiter.state else { return None };
         let contender = contender.take();
         waiter.state = state;
+        self.waiting -= usize::from(std::mem::take(&mut waiter.waits));
         let (previous, next) = (waiter.previous, waiter.next);
         if let Some(line) = self.lines.get_mut(&waiter.key) {
             line.length -= 1;
-            self.waiting -= 1;
             if previous == NOBODY {
                 line.first = next;
             }

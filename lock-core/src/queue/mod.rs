@@ -57,6 +57,8 @@ pub(crate) struct Queues {
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
+    /// Tokens that were given away, for as long as their leases may last: they are over here, and not to be cleaned up.
+    handed_over: Vec<(Token, Moment)>,
     /// A timer for each waiter: the end of its turn, or the contender's next request.
     wheel: Wheel,
     outbox: VecDeque<Item>,
@@ -65,6 +67,8 @@ pub(crate) struct Queues {
     channel: Arc<str>,
     no_channel: Arc<str>,
     listening: bool,
+    /// Whether the backend has let this process call nobody: then others call it neither, in all likelihood.
+    calls_refused: bool,
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
     limits: Limits,
@@ -89,7 +93,8 @@ enum Item {
 #[derive(Debug)]
 pub(crate) enum Purpose {
     Ask(LockKey, Token),
-    Release(Parting, Doubt, oneshot::Sender<Released>),
+    /// With its entry in the clean-up list.
+    Release(usize, oneshot::Sender<Released>),
     Refill(Renewing),
 }
 
@@ -181,12 +186,14 @@ impl Queues {
             clock,
             random,
             lines: Lines::default(),
+            handed_over: Vec::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             wakes: Wakes::default(),
             channel,
             no_channel: "".into(),
             listening: false,
+            calls_refused: false,
             round_trip: 0,
             limits,
         }
@@ -256,10 +263,13 @@ impl Queues {
             if tries {
                 return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
             }
-            self.limits.check(line.length as usize, self.lines.waiting()).map_err(|error| error.on(key))?;
+            let (limits, waiting) = (self.limits, self.lines.waiting());
+            let free = limits.per_key(line.length as usize).and_then(|()| limits.in_all(waiting));
+            free.map_err(|error| error.on(key))?;
         }
         let waiter = self.lines.enter(key.clone(), terms, tries, waker.clone());
         if !alone {
+            self.lines.wait(waiter);
             return Ok(Arrival::Wait(waiter));
         }
         // What is about to be sent (a dropped guard's release, say) takes it along.
@@ -294,15 +304,12 @@ impl Queues {
                     let ended = self.tenures.settle(hold.tenure);
                     self.bury(ended, now);
                     self.wheel.unset(id);
-                    self.rejoin(id);
-                    return self.poll(id, waker, now);
+                    return self.again(id, waker, now);
                 }
                 let Standing::Turn(hold, arc) = self.forget(id).state else { unreachable!("matched above") };
                 return Poll::Ready(Ok((hold, arc)));
             }
-            Standing::Missed => {
-                self.rejoin(id);
-            }
+            Standing::Missed => return self.again(id, waker, now),
             Standing::Failed(_) => {
                 let Standing::Failed(error) = self.forget(id).state else { unreachable!("matched above") };
                 return Poll::Ready(Err(error));
@@ -313,6 +320,17 @@ impl Queues {
             empty => *empty = Some(waker.clone()),
         }
         Poll::Pending
+    }
+
+    /// Puts a waiter whose turn was missed into its line again, unless it has no time left.
+    fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        let waiter = self.lines.waiter(id);
+        if waiter.tries || waiter.overdue {
+            let waiter = self.forget(id);
+            return Poll::Ready(Err(Error::busy(ATTEMPT, &waiter.key, Duration::ZERO)));
+        }
+        self.rejoin(id);
+        self.poll(id, waker, now)
     }
 
     /// Forgets the task of a waiter, until it is polled again.
@@ -388,8 +406,10 @@ impl Queues {
     }
 
     /// Ends a hold whose token goes elsewhere.
-    pub(crate) fn hand_over(&mut self, hold: HoldId) -> Option<(Parting, Ttl)> {
+    pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
+        self.handed_over.retain(|(_, until)| now < *until);
+        self.handed_over.push((tenure.token, tenure.doubt().until));
         self.free(tenure.key(), hold.tenure);
         Some((tenure.parting(), tenure.ttl))
     }
@@ -445,15 +465,18 @@ impl Queues {
 }
 
 impl Limits {
-    fn check(self, in_line: usize, waiting: usize) -> Result<(), Error> {
-        let refuse = |what: String| Err(Error::new(ErrorKind::Overloaded, ATTEMPT).detail(what));
-        if in_line >= self.per_key {
-            return refuse(format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more"));
-        }
-        if waiting >= self.in_all {
-            return refuse(format!("{waiting} wait already, and `max_waiters` allows no more"));
-        }
-        Ok(())
+    fn per_key(self, in_line: usize) -> Result<(), Error> {
+        let detail = || format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more");
+        if in_line < self.per_key { Ok(()) } else { Err(Self::overloaded(detail())) }
+    }
+
+    fn in_all(self, waiting: usize) -> Result<(), Error> {
+        let detail = || format!("{waiting} wait already, and `max_waiters` allows no more");
+        if waiting < self.in_all { Ok(()) } else { Err(Self::overloaded(detail())) }
+    }
+
+    fn overloaded(detail: String) -> Error {
+        Error::new(ErrorKind::Overloaded, ATTEMPT).detail(detail)
     }
 }
 

@@ -97,7 +97,7 @@ impl Queues {
     pub(super) fn succeed(&mut self, key: &LockKey, mut contender: Contender, terms: &Terms, tries: bool, now: Moment) {
         if let Some(next) = self.lines.first(key) {
             let waiter = self.lines.waiter(next);
-            if !tries && !waiter.tries && waiter.terms.fit(terms) {
+            if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
                 let token = contender.token;
                 // Nobody is left to hear the answer, or nobody will call this place as it is.
                 let is_called = contender.callable && self.listening && !contender.foreign;

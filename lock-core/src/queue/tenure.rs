@@ -35,9 +35,14 @@ pub(crate) struct Terms {
 }
 
 impl Terms {
-    /// Whether a lease that was acquired on these terms may be passed on to a waiter with those.
-    pub(crate) fn fit(&self, other: &Self) -> bool {
-        self.ttl == other.ttl && self.renewal == other.renewal && self.renewal != Renewal::Never
+    /// Whether a lease that is kept in this way may be passed on to a waiter with these terms.
+    pub(crate) fn fit(&self, ttl: Ttl, renewal: Renewal) -> bool {
+        self.ttl == ttl && self.renewal == renewal && self.is_passed_on()
+    }
+
+    /// Whether a lease with these terms may be passed on at all.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.renewal != Renewal::Never
     }
 }
 
@@ -179,11 +184,11 @@ impl Tenure {
         self.too_far = (remaining > most).then_some(remaining);
     }
 
-    /// Sets the time of the next renewal after a success that was sent at `sent`, for a hold that lasts until `end`.
-    fn plan_renewal(&mut self, sent: Moment, end: Moment) {
+    /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
+    fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
         self.renew_at = match self.renewal.interval(self.ttl) {
             Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
-            Some(interval) => schedule::after_success(sent, interval, end),
+            Some(interval) => schedule::after_success(sent, interval, deadline),
             None => Moment::NEVER,
         };
     }

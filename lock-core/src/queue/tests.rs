@@ -421,7 +421,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let next = process.hold(second);
     assert!(matches!(process.queues.release(over, false, at(0)), Departure::Over));
     process.queues.depart(over, at(0));
-    assert!(process.queues.hand_over(over).is_none());
+    assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
 }
 
@@ -452,4 +452,107 @@ fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
     }
     assert_eq!(process.cleaned_up().len(), 1);
     assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_shut_down_gives_back_what_was_offered_to_a_waiter() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    process.queues.shut_down(at(0));
+    assert_eq!((process.error(first), process.error(second)), (ErrorKind::ShutDown, ErrorKind::ShutDown));
+    assert_eq!(process.queues.tenures.len(), 0);
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_try_that_missed_its_turn_is_over() {
+    let mut process = Process::new();
+    let Ok(Arrival::Wait(id)) = process.queues.arrive(newcomer(&key(), terms(9_000), true), false, at(0), 1) else {
+        panic!("a call is under way")
+    };
+    process.grant();
+    let other = process.wait();
+    process.pass_time(101);
+    assert_eq!(process.error(id), ErrorKind::Busy);
+    process.grant();
+    process.hold(other);
+}
+
+#[test]
+fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    assert!(matches!(process.release(held), Departure::Sent(_)));
+    let (operations, purposes) = process.send();
+    drop(purposes);
+    process.queues.restart(at(0));
+    assert!(!process.queues.is_released());
+    let again = process.cleaned_up();
+    assert_eq!(again.iter().map(|release| release.token).collect::<Vec<_>>(), [token(&operations[0])]);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let (hold, _) = process.hold(id);
+    let (parting, ttl) = process.queues.hand_over(hold, at(0)).unwrap();
+    process.queues.called(key(), parting.token, at(1));
+    assert!(process.cleaned_up().is_empty());
+    process.clock.set(ttl.get().as_millis() as u64);
+    let now = process.now();
+    process.queues.called(key(), Token::from_random(7), now);
+    assert_eq!(process.cleaned_up().len(), 1, "of a place that nobody has");
+}
+
+#[test]
+fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
+    let mut process = Process::limited(usize::MAX, 1);
+    let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
+    let waiters =
+        keys.each_ref().map(|key| match process.queues.arrive(newcomer(key, terms(9_000), false), false, at(0), 1) {
+            Ok(Arrival::Wait(id)) => id,
+            other => panic!("{other:?}"),
+        });
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    let granted = Outcome::Held { fence: 1, block: 1 };
+    process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
+    assert!(process.poll(waiters[0]).is_pending(), "the first who waits");
+    assert_eq!(process.error(waiters[1]), ErrorKind::Overloaded);
+    process.hold(waiters[2]);
+    assert_eq!(process.cleaned_up().len(), 1, "the place of the one who was refused");
+    process.leave(waiters[0]);
+    let Ok(Arrival::Wait(_)) = process.queues.arrive(newcomer(&keys[2], terms(9_000), false), false, at(0), 1) else {
+        panic!("nobody waits any more")
+    };
+}
+
+#[test]
+fn waiters_come_by_themselves_while_nobody_may_be_called() {
+    let mut process = Process::new();
+    process.queues.listen(true);
+    let _waiter = process.wait();
+    let queued = |_: &mut Process, _: &backend::Acquire| Ok(Outcome::Queued { position: Some(9) });
+    process.answer(queued);
+    process.pass_time(200);
+    assert!(process.answer(queued).is_empty(), "it will be called");
+    process.pass_time(500);
+    process.queues.calls_refused();
+    assert_eq!(process.answer(queued), ["acquire"]);
+    for _ in 0..9 {
+        process.pass_time(81);
+        assert_eq!(process.answer(queued), ["acquire"], "it comes by itself");
+    }
+    // Somebody may call again.
+    process.queues.called(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
+    process.pass_time(81);
+    process.answer(queued);
+    process.pass_time(200);
+    assert!(process.answer(queued).iter().all(|kind| *kind != "acquire"), "it will be called");
 }

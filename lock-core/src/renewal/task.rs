@@ -198,6 +198,9 @@ impl State {
                 self.full = false;
                 let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
                 let out_of_order = result.as_ref().is_ok_and(|answer| answer.out_of_order);
+                if result.as_ref().is_ok_and(|answer| answer.calls_refused) {
+                    queues.calls_refused();
+                }
                 let (outcomes, error) = match result {
                     Ok(answer) => (answer.outcomes, None),
                     Err(error) => (Outcomes::new(), Some(error)),
@@ -205,11 +208,7 @@ impl State {
                 let mut outcomes = outcomes.into_iter();
                 let present = core.backend.epoch();
                 for Try { entry, .. } in tries {
-                    // A wrong type answers too: the token is not there.
-                    let answered = outcomes.next().is_some_and(|outcome| match outcome {
-                        Ok(_) => true,
-                        Err(error) => error.kind() == ErrorKind::WrongType,
-                    });
+                    let answered = outcomes.next().is_some_and(|outcome| Try::answered(&outcome));
                     queues.cleanup.tried(entry, answered.then_some(present), sent, now);
                 }
                 let trip = Trip { sent, now, epoch: present, repeated };

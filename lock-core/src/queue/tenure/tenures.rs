@@ -15,7 +15,7 @@ use crate::{
     mutants::Mutant,
     renewal::{schedule, wheel::Wheel},
     token::Token,
-    validity::{Renewal, Ttl},
+    validity::Ttl,
 };
 
 /// All tenures of a manager.
@@ -103,9 +103,7 @@ impl Tenures {
         let tenure = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number)?;
         let validity = tenure.hold.validity();
         let goes_on = tenure.passes
-            && tenure.ttl == terms.ttl
-            && tenure.renewal == terms.renewal
-            && tenure.renewal != Renewal::Never
+            && terms.fit(tenure.ttl, tenure.renewal)
             && tenure.keep_until <= now
             && now < tenure.since + BUDGET
             && validity.deadline.since(now) >= tenure.ttl.get() / 2;
@@ -122,7 +120,11 @@ impl Tenures {
         }
         tenure.number += 1;
         tenure.hold = terms.hold(tenure.key(), fence, clock, validity);
-        Some((HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold)))
+        let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
+        // It may have gone off between the end of the last hold and this.
+        let timer = tenure.timer(validity.deadline);
+        self.wheel.set(hold.tenure.index(), timer);
+        Some(offer)
     }
 
     /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left.
@@ -152,10 +154,7 @@ impl Tenures {
                 tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
                 None
             }
-            Some(_) => {
-                let (over, wakers) = tenure.hold.settle(Some(LossReason::Taken));
-                self.end(id, over?, wakers)
-            }
+            Some(_) => self.take_away(id, LossReason::Taken),
             None => None,
         }
     }
@@ -190,9 +189,8 @@ impl Tenures {
         let index = hold.tenure.index();
         let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
         tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
-        let end = tenure.hold.end();
-        tenure.plan_renewal(sent, end);
-        let timer = tenure.timer(end);
+        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+        let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);
     }
 
@@ -265,28 +263,25 @@ impl Tenures {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
-        let taken = match outcome {
+        match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
                 let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
                 tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
-                let end = tenure.hold.end();
-                tenure.plan_renewal(sent, end);
+                tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
                     tenure.renew_at = now; // at once, lest the holder dies before
                 }
-                None
             }
-            Some(_) => Some(LossReason::Taken),
+            Some(_) => return self.take_away(id, LossReason::Taken),
             None => {
                 tenure.failures += 1;
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
                 tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
-                None
             }
-        };
-        let (over, wakers) = tenure.hold.settle(taken);
+        }
+        let (over, wakers) = tenure.hold.settle(None);
         if let Some(reason) = over {
             return self.end(id, reason, wakers);
         }
@@ -297,8 +292,8 @@ impl Tenures {
 
     /// Ends a hold that is still going on, as when an answer to its own request said so.
     pub(crate) fn lose(&mut self, hold: HoldId, reason: LossReason) -> Option<Ended> {
-        let (over, wakers) = self.of_hold(hold)?.hold.settle(Some(reason));
-        self.end(hold.tenure, over?, wakers)
+        self.of_hold(hold)?;
+        self.take_away(hold.tenure, reason)
     }
 
     /// Ends every tenure of a key (or of all keys).
@@ -309,16 +304,21 @@ impl Tenures {
             .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key() == key))
             .map(|(index, (serial, _))| TenureId::new(index, *serial))
             .collect();
-        let lose = |id| {
-            let (over, wakers) = self.get(id)?.hold.settle(Some(reason));
-            self.end(id, over?, wakers)
-        };
-        ids.into_iter().filter_map(lose).collect()
+        ids.into_iter().filter_map(|id| self.take_away(id, reason)).collect()
     }
 
     /// When [`advance`](Self::advance) has something to do next.
     pub(crate) fn next(&self) -> Option<Moment> {
         self.wheel.next()
+    }
+
+    /// Ends a tenure whose key is not its own any more, or will not be: also where its holder has just released it, it is
+    /// not passed on.
+    fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
+        let tenure = self.get_mut(id)?;
+        tenure.passes = false;
+        let (over, wakers) = tenure.hold.settle(Some(reason));
+        self.end(id, over?, wakers)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.

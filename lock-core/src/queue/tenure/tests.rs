@@ -111,3 +111,47 @@ fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
     tenures.leave(hold);
     assert!(tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5).is_none());
 }
+
+#[test]
+fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
+    let (long, short) = (terms(900), terms(90));
+    let ended = |terms: &Terms| {
+        let mut tenures = Tenures::new();
+        let hold = enter_with(&mut tenures, "k", terms, 9);
+        tenures.advance(at(29));
+        assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(29)), Ok(()));
+        (tenures, hold)
+    };
+    // A newcomer looks.
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.settle(hold.tenure).is_none());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    // The time of a renewal has come.
+    let (mut tenures, hold) = ended(&short);
+    assert!(tenures.advance(at(30)).is_empty());
+    assert!(tenures.pass(hold, &short, &clock(), at(30)).is_some());
+    tenures.advance(at(31));
+    assert!(tenures.has_renewals(), "the next hold is renewed");
+    // A renewal is answered.
+    let (mut tenures, hold) = ended(&long);
+    let renewal =
+        Renewing { tenure: hold.tenure, version: 0, request: tenures.of_hold(hold).unwrap().renew(long.ttl, at(29)) };
+    tenures.renewed(
+        &renewal,
+        Some(Outcome::Renewed { remaining: long.ttl.get(), fence: None, block: 0 }),
+        at(29),
+        at(30),
+        0.5,
+    );
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    tenures.advance(at(330));
+    assert!(tenures.has_renewals(), "the next hold is renewed");
+    // It says that the key is not ours, or the key was released by force.
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5).is_none());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.lose_all(None, LossReason::Forced).is_empty());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    assert!(tenures.leave(hold).is_some());
+}
