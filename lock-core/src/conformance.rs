@@ -186,6 +186,9 @@ impl Suite<'_> {
         assert!(again > first, "a repeated acquire takes a new fencing token");
         tokio::time::sleep(SHORT + SHORT / 2).await;
         assert!(self.acquire(&key, two, LONG).await.is_none(), "a repeated acquire has the full ttl");
+        self.acquire(&key, one, SHORT).await.expect("a repeated acquire holds again");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, two, LONG).await.is_none(), "a repeated acquire shortens nothing");
     }
 
     async fn executes_a_batch_in_order(&mut self) {

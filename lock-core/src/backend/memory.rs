@@ -222,6 +222,7 @@ impl State {
     fn acquire(&mut self, acquire: &Acquire, now: Moment, time: u64) -> Outcome {
         let Acquire { key, token, .. } = acquire;
         let held = self.held(key, now).map(|entry| (entry.token, entry.expires));
+        let mut expires = now + acquire.ttl;
         match (held, acquire.from) {
             (None, Some(_)) => return Outcome::Gone,
             (None, None) => {
@@ -229,7 +230,9 @@ impl State {
                     return Outcome::Queued { position: self.keep_place(acquire, now) };
                 }
             }
-            (Some((holder, _)), from) if holder == *token || Some(holder) == from => {}
+            // It may be late, and the lease extended since.
+            (Some((holder, until)), _) if holder == *token => expires = expires.max(until),
+            (Some((holder, _)), from) if Some(holder) == from => {}
             (Some((_, expires)), None) => {
                 let position = self.keep_place(acquire, now);
                 return Outcome::Busy { remaining: Some(expires.since(now)), foreign: false, position };
@@ -239,7 +242,7 @@ impl State {
         self.sweep(now);
         self.remove_place(key, *token);
         let fence = self.fences(acquire.block, time);
-        self.entries.insert(key.clone(), Entry { token: *token, expires: now + acquire.ttl });
+        self.entries.insert(key.clone(), Entry { token: *token, expires });
         Outcome::Held { fence, block: acquire.block }
     }
 

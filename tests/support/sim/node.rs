@@ -232,7 +232,8 @@ impl Node {
                 return Outcome::Queued { position: self.keep_place(key, *token, place.as_ref(), call) };
             }
             let (fence, size) = self.take_fences(u64::from(*block), call);
-            let expires = call.now + ms(*ttl);
+            let own = held.filter(|entry| entry.holder == Holder::Ours(*token));
+            let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
             let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
             let holder = Holder::Ours(*token);
             self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false });
@@ -374,6 +375,9 @@ impl Node {
             (queue.first, queue.next) = (1, 1);
         }
         let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == token).map(|(ticket, _)| *ticket);
+        if let (Some(_), Some((first, _))) = (ticket, queue.places.first_key_value()) {
+            queue.first = *first;
+        }
         let ticket = ticket.unwrap_or(queue.next);
         queue.next = queue.next.max(ticket + 1);
         queue.places.insert(ticket, waiting);

@@ -7,13 +7,15 @@
 use std::{
     error::Error as _,
     fmt,
+    pin::pin,
     sync::{
         Arc,
-        atomic::{AtomicU64, Ordering},
+        atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
+use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::{RngExt, rngs::StdRng};
 use redis::{
     AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, PushKind, RedisError, Value,
@@ -41,6 +43,8 @@ pub(super) struct Connector {
     /// The newest epoch that somebody found broken.
     broken: AtomicU64,
     found_broken: Notify,
+    /// Whether the server knows no later protocol.
+    resp2: AtomicBool,
     pub(super) advice: Advice,
 }
 
@@ -97,6 +101,7 @@ impl Connector {
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             found_broken: Notify::new(),
+            resp2: AtomicBool::new(false),
             advice: Advice::default(),
         }
     }
@@ -113,18 +118,19 @@ impl Connector {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// Returns the connection, waiting for one that is newer than `after` until `limit`.
+    /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
     ///
     /// What cannot be mended by waiting (a wrong password, a server that is too old) is answered at once.
     pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
+        let is_fit = |connection: &Connection| connection.epoch > after.max(self.broken.load(Ordering::Acquire));
         if let Link::Up(connection) = &*self.link.borrow()
-            && connection.epoch > after
+            && is_fit(connection)
         {
             return Ok(connection.clone());
         }
         let mut link = self.link.subscribe();
         let usable = link.wait_for(|link| match link {
-            Link::Up(connection) => connection.epoch > after,
+            Link::Up(connection) => is_fit(connection),
             Link::Down(Some(error)) => error.kind() != ErrorKind::Backend,
             Link::Down(None) => false,
         });
@@ -183,13 +189,20 @@ impl Connector {
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         let _end = EndOfUpkeep(&self);
         let mut former: Option<Identity> = None;
-        let mut resp2 = false;
         let mut failures = 0;
         let mut random: StdRng = rand::make_rng();
+        // An attempt that met a hole in the network is not waited for: others follow it.
+        let mut attempts = FuturesUnordered::new();
         loop {
-            let attempt = timeout(self.settings.limit, self.connect(former.as_ref(), &mut resp2, &calls)).await;
+            attempts.push(timeout(self.settings.limit, self.connect(former.clone(), &calls)));
+            let attempt = tokio::select! {
+                biased;
+                Some(attempt) = attempts.next() => attempt,
+                () = sleep(self.settings.limit / ATTEMPTS) => continue,
+            };
             let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
                 Ok(Connected { inner, mut pushes, identity, listening }) => {
+                    attempts.clear();
                     failures = 0;
                     former = identity;
                     let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
@@ -223,7 +236,7 @@ impl Connector {
         epoch: u64,
         calls: &Calls,
     ) {
-        let mut heartbeat = Instant::now() + HEARTBEAT;
+        let mut heartbeat = pin!(self.heartbeat(Connection { inner, epoch }));
         let mut pushed = true;
         while self.broken.load(Ordering::Acquire) < epoch {
             tokio::select! {
@@ -240,15 +253,19 @@ impl Connector {
                     // No pushes over this protocol; the heartbeat has to notice.
                     None => pushed = false,
                 },
-                () = tokio::time::sleep_until(heartbeat) => {
-                    let limit = Instant::now() + self.settings.limit;
-                    let connection = Connection { inner: inner.clone(), epoch };
-                    let sent = self.send(connection, &redis::cmd("PING"), limit).await;
-                    if let Err(Unanswered::Broken(_) | Unanswered::Silent(_)) = sent {
-                        return;
-                    }
-                    heartbeat = Instant::now() + HEARTBEAT;
-                }
+                () = &mut heartbeat => return,
+            }
+        }
+    }
+
+    /// Returns when the connection does not answer any more.
+    async fn heartbeat(&self, connection: Connection) {
+        let ping = redis::cmd("PING");
+        loop {
+            sleep(HEARTBEAT).await;
+            let sent = self.send(connection.clone(), &ping, Instant::now() + self.settings.limit).await;
+            if let Err(Unanswered::Broken(_) | Unanswered::Silent(_)) = sent {
+                return;
             }
         }
     }
@@ -256,21 +273,18 @@ impl Connector {
     /// Makes a connection that is ready for use: HELLO, AUTH, SELECT, the client's name and the subscription to its calls
     /// come first. `former` is the connection that it replaces, which is killed where that is allowed, so that nothing that it still carries is
     /// executed later.
-    async fn connect(
-        &self,
-        former: Option<&Identity>,
-        resp2: &mut bool,
-        calls: &Calls,
-    ) -> Result<Connected, BackendError> {
+    async fn connect(&self, former: Option<Identity>, calls: &Calls) -> Result<Connected, BackendError> {
         let Settings { client, client_resp2, client_name, .. } = &self.settings;
         let failed = |error| failure::of(error, self.address());
         if self.settings.tls {
             choose_cryptography();
         }
-        let mut connected = match open(if *resp2 { client_resp2 } else { client }, *resp2).await {
+        let mut resp2 = self.resp2.load(Ordering::Relaxed);
+        let mut connected = match open(if resp2 { client_resp2 } else { client }, resp2).await {
             Err(error) if lacks_resp3(&error) => {
                 self.advice.no_resp3(self.address());
-                *resp2 = true;
+                self.resp2.store(true, Ordering::Relaxed);
+                resp2 = true;
                 open(client_resp2, true).await
             }
             opened => opened,
@@ -309,7 +323,7 @@ impl Connector {
             kill.arg("KILL").arg("ID").arg(former.id);
             connected.inner.send_packed_command(&kill).await.map_err(failed)?;
         }
-        if !*resp2 {
+        if !resp2 {
             connected.listening = match connected.inner.subscribe(&**calls.channel()).await {
                 Ok(()) => true,
                 Err(error) if is_broken(&error) => return Err(failed(error)),
@@ -410,6 +424,8 @@ fn choose_cryptography() {}
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause after the server refused us: somebody has to mend that first.
-const PAUSE_IF_REFUSED: Duration = Duration::from_secs(1);
+const PAUSE_IF_REFUSED: Duration = Duration::from_millis(500);
+/// How many attempts to connect may be under way: they follow one another by this part of their limit.
+const ATTEMPTS: u32 = 4;
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.
 const LEAST_MAJOR: u32 = 6;

@@ -108,7 +108,10 @@ impl Backend for RedisBackend {
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
 async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
-    let limit = Instant::now() + connector.limit();
+    call_until(connector, batch, Instant::now() + connector.limit()).await
+}
+
+async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
     let evalsha = script::evalsha(&batch);
     let mut after = 0;
     let mut unanswered = None;
@@ -135,7 +138,7 @@ async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendErro
                 let error = failure::of(error, connector.address());
                 // A batch is refused as a whole where the user may not touch one of its keys.
                 if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
-                    return one_by_one(connector, batch).await;
+                    return one_by_one(connector, batch, limit, unanswered.is_some()).await;
                 }
                 // A refusal says nothing of what an earlier connection carried.
                 return Err(if unanswered.is_some() { error.in_doubt() } else { error });
@@ -161,17 +164,24 @@ async fn evaluate(
     }
 }
 
-async fn one_by_one(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
+/// Runs each operation by itself; `repeated` says that an earlier connection may have carried them.
+async fn one_by_one(
+    connector: &Connector,
+    batch: Batch,
+    limit: Instant,
+    repeated: bool,
+) -> Result<Answer, BackendError> {
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
+    whole.repeated = repeated;
     for operation in batch {
-        let outcome = match Box::pin(call(connector, Batch::from([operation]))).await {
+        let outcome = match Box::pin(call_until(connector, Batch::from([operation]), limit)).await {
             Ok(answer) => {
                 whole.repeated |= answer.repeated;
                 whole.calls_refused |= answer.calls_refused;
                 answer.single()
             }
-            Err(error) => Err(error),
+            Err(error) => Err(if repeated { error.in_doubt() } else { error }),
         };
         whole.outcomes.push(outcome);
     }

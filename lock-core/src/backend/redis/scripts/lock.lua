@@ -115,7 +115,9 @@ local function keep_place(queue, token)
   local place = token .. ' ' .. ends .. ' ' .. life .. ' 0 ' .. window .. ' ' .. channel
   local reply
   if first and ticket then
-    reply = pcall('HSET', queue, '#' .. ticket, place)
+    -- Positions count from the first who is there still.
+    while first < ticket and not call('HGET', queue, '#' .. first) do first = first + 1 end
+    reply = pcall('HSET', queue, '#' .. ticket, place, 'first', first)
   else
     ticket = following or 1
     first = first or ticket
@@ -236,7 +238,10 @@ for k = 2, items + 1 do
         if failed then
           set = { err = failed }
         elseif held then
-          set = pcall('SET', key, token, 'PX', ARGV[a + 2])
+          local ttl = ARGV[a + 2]
+          -- It may be late, and the lease extended since.
+          if held == token then ttl = math.max(ttl, call('PTTL', key)) end
+          set = pcall('SET', key, token, 'PX', ttl)
         else
           -- MGET shows what is no string as free.
           set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
