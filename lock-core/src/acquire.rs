@@ -42,7 +42,8 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
-    request: LockRequest,
+    /// None once it is over.
+    request: Option<LockRequest>,
     progress: Progress,
     /// Made with the first poll.
     watch: Option<Watch>,
@@ -104,14 +105,16 @@ struct Waiter {
 
 impl Drop for Acquire {
     fn drop(&mut self) {
-        self.progress.leave(&self.request.engine);
+        if let Some(request) = &self.request {
+            self.progress.leave(&request.engine);
+        }
     }
 }
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
         let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, now: Moment::NEVER };
-        Self { request, progress, watch: None }
+        Self { request: Some(request), progress, watch: None }
     }
 }
 
@@ -131,13 +134,19 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request, progress, watch } = &mut *self;
+        let Some(asked) = request else { panic!("`Acquire` polled after completion") };
         // A hold that begins now counts from now, not from the last poll.
-        progress.now = request.engine.now();
-        let watching = watch.get_or_insert_with(|| Watch::begin(request, progress.now));
+        progress.now = asked.engine.now();
+        let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
         let entered = watching.span.enter();
-        let result = ready!(progress.poll(request, cx));
+        let result = ready!(progress.poll(asked, cx));
         drop(entered);
-        progress.leave(&request.engine);
+        progress.leave(&asked.engine);
+        let result = match (result, request.take()) {
+            (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold)),
+            (Err(error), Some(asked)) => Err(asked.failed(error)),
+            (_, None) => unreachable!("it was asked"),
+        };
         if let Some(Watch { began, mut waiting, span }) = watch.take() {
             let _entered = span.entered();
             let waited = progress.now.since(began);
@@ -162,7 +171,7 @@ impl Progress {
         }
     }
 
-    fn poll(&mut self, request: &LockRequest, cx: &mut Context<'_>) -> Poll<Result<LockGuard, Error>> {
+    fn poll(&mut self, request: &LockRequest, cx: &mut Context<'_>) -> Poll<Result<Offer, Error>> {
         let engine = &request.engine;
         self.step.forget_what_is_over(engine);
         let begins = matches!(self.step, Step::Begin);
@@ -195,16 +204,16 @@ impl Progress {
                         let Asking { token, sent } = *asked;
                         let trip = Trip { sent, now: self.now, epoch: engine.epoch(), repeated: false };
                         if let Poll::Ready(result) = waiter.answered(request, cx, token, result, trip) {
-                            return Poll::Ready(request.guard(result));
+                            return Poll::Ready(result);
                         }
                         self.step = Step::Waiting { waiter: *waiter, timer: None };
                     } else {
-                        return waiter.poll(engine, cx, self.now).map(|result| request.guard(result));
+                        return waiter.poll(engine, cx, self.now);
                     }
                 }
                 Step::Waiting { waiter, timer } => {
                     if let Poll::Ready(result) = waiter.poll(engine, cx, self.now) {
-                        return Poll::Ready(request.guard(result));
+                        return Poll::Ready(result);
                     }
                     engine.admit(ATTEMPT).map_err(|error| request.on_key(error))?;
                     if self.give_up == Moment::NEVER {
@@ -229,21 +238,20 @@ impl Progress {
                     self.now = engine.now();
                     return Poll::Ready(attempt.answered(result, self.now));
                 }
-                Step::Finished => panic!("`Acquire` polled after completion"),
+                Step::Finished => unreachable!("the request is gone by then"),
             }
         }
     }
 }
 
 impl LockRequest {
-    /// What becomes of the request with this offer.
-    fn guard(&self, offer: Result<Offer, Error>) -> Result<LockGuard, Error> {
-        let (id, hold) = offer.map_err(|error| match error.kind() {
+    /// What its caller is told.
+    fn failed(&self, error: Error) -> Error {
+        match error.kind() {
             // Who sends it away does not know for how long it has waited.
             ErrorKind::Busy => self.busy(),
             _ => error,
-        })?;
-        Ok(LockGuard::new(Arc::clone(&self.engine), id, hold))
+        }
     }
 
     fn busy(&self) -> Error {
@@ -339,7 +347,7 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn answered(&mut self, result: Result<Answer, BackendError>, now: Moment) -> Result<LockGuard, Error> {
+    fn answered(&mut self, result: Result<Answer, BackendError>, now: Moment) -> Result<Offer, Error> {
         let Self { engine, key, terms, token, sent, doubt } = self;
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
@@ -347,9 +355,9 @@ impl Attempt {
                 let unanswered_since = repeated.then(|| engine.epoch());
                 let doubt_left = Doubt { until: terms.ttl.end(now), unanswered_since };
                 let acquired = Acquired { token: *token, fence, block, sent: *sent, doubt: doubt_left, passes: false };
-                let (id, hold) = engine.take_up(key, terms, acquired, now)?;
+                let offer = engine.take_up(key, terms, acquired, now)?;
                 *doubt = None;
-                Ok(LockGuard::new(Arc::clone(engine), id, hold))
+                Ok(offer)
             }
             Ok(Outcome::Held { .. }) => {
                 let detail = "the answer took longer than the lease had left";

@@ -33,19 +33,19 @@ use crate::{
 #[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
-    engine: Arc<Engine>,
     /// None once the guard was released or handed over.
-    id: Option<HoldId>,
+    held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
 }
 
 impl LockGuard {
     pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>) -> Self {
-        Self { engine, id: Some(id), lease: Lease::new(hold) }
+        Self { held: Some((engine, id)), lease: Lease::new(hold) }
     }
 
-    pub(crate) fn engine(&self) -> &Arc<Engine> {
-        &self.engine
+    /// Identifies the manager; see [`Engine::id`].
+    pub(crate) fn manager(&self) -> Option<usize> {
+        self.held.as_ref().map(|(engine, _)| engine.id())
     }
 
     /// Returns what a holder may ask; a clone of it can go to other tasks.
@@ -108,33 +108,34 @@ impl LockGuard {
         let lost = |reason| Error::lost(EXTEND, &hold.key, reason);
         let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
         hold.check().map_err(lost)?;
-        let Some(id) = self.id else { return Err(lost(LossReason::Released)) };
-        self.engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
-        let sent = self.engine.now();
+        let Some((engine, id)) = &self.held else { return Err(lost(LossReason::Released)) };
+        let id = *id;
+        engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
+        let sent = engine.now();
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
-        self.engine.extended(id, sent, ttl);
-        let Some(request) = self.engine.renewal_of(id, ttl, sent) else {
+        engine.extended(id, sent, ttl);
+        let Some(request) = engine.renewal_of(id, ttl, sent) else {
             return Err(lost(hold.lose(LossReason::Taken)));
         };
         if Mutant::ExtendBeforeAnswer.is_on() {
             hold.raise(ttl.deadline(sent), version);
         }
-        match self.engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
+        match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 hold.raise(ttl.deadline(sent), version);
-                self.engine.extended(id, sent, ttl);
-                self.engine.found(id, remaining, sent);
+                engine.extended(id, sent, ttl);
+                engine.found(id, remaining, sent);
                 hold.check().map_err(lost)
             }
             Ok(Outcome::Gone) => {
-                self.engine.taken(id);
+                engine.taken(id);
                 Err(lost(hold.lose(LossReason::Taken)))
             }
             Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
             Err(error) => {
                 if error.kind() == ErrorKind::WrongType {
-                    self.engine.taken(id);
+                    engine.taken(id);
                 }
                 Err(Error::backend(EXTEND, Some(&hold.key), error))
             }
@@ -163,18 +164,14 @@ impl LockGuard {
     /// # Ok(()) }
     /// ```
     pub fn release(mut self) -> Release {
-        let (id, hold) = (self.id.take(), self.lease.hold());
-        let now = self.engine.now();
-        let released = hold.release_at(now);
-        match (released, id) {
-            (Ok(()), Some(id)) => Release::new(Arc::clone(&self.engine), &hold.key, id, now),
-            (released, id) => {
-                if let Some(id) = id {
-                    // The engine releases what an expired lease may have left.
-                    self.engine.abandon(id, now);
-                }
-                let reason = released.err().unwrap_or(LossReason::Taken);
-                Release::lost(Arc::clone(&self.engine), &hold.key, reason)
+        let Some((engine, id)) = self.held.take() else { unreachable!("a guard is consumed once") };
+        let (hold, now) = (self.lease.hold(), engine.now());
+        match hold.release_at(now) {
+            Ok(()) => Release::new(engine, &hold.key, id, now),
+            Err(reason) => {
+                // The engine releases what an expired lease may have left.
+                engine.abandon(id, now);
+                Release::lost(engine, &hold.key, reason)
             }
         }
     }
@@ -206,7 +203,7 @@ impl LockGuard {
         let hold = Arc::clone(self.lease.hold());
         let lost = |reason| Error::lost("hand over", &hold.key, reason);
         hold.check().map_err(lost)?;
-        let left = self.id.take().and_then(|id| self.engine.hand_over(id));
+        let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
         let (parting, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
         hold.lose(LossReason::Released);
         Ok(Handover::new(parting.key, parting.token, ttl))
@@ -235,11 +232,11 @@ impl Deref for LockGuard {
 
 impl Drop for LockGuard {
     fn drop(&mut self) {
-        if let Some(id) = self.id.take() {
-            let now = self.engine.now();
+        if let Some((engine, id)) = self.held.take() {
+            let now = engine.now();
             // One that was lost before keeps its reason.
             let _ = self.lease.hold().release_at(now);
-            self.engine.abandon(id, now);
+            engine.abandon(id, now);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Work that runs only while its lease is held.
 
 use std::{
+    cell::Cell,
     fmt,
     future::Future,
     panic::Location,
@@ -150,8 +151,10 @@ impl<F: Future> Future for Protected<F> {
                         }
                         *lost = Some(ended);
                     }
-                    let held = held.get_or_insert_with(|| Held::enter(guard)).clone();
-                    let Poll::Ready(output) = HELD.sync_scope(held, || work.poll(cx)) else {
+                    let holding = held.take().unwrap_or_else(|| Held::enter(guard));
+                    let (polled, holding) = holding.around(|| work.poll(cx));
+                    *held = holding;
+                    let Poll::Ready(output) = polled else {
                         // Who is done at once need not be told of a loss.
                         if looks && first && guard.poll_lost(cx).is_ready() {
                             continue;
@@ -240,43 +243,57 @@ impl Releasing {
 const KEEP: &str = "keep";
 
 tokio::task_local! {
-    static HELD: Held;
+    /// Some but while it is looked at.
+    static HELD: Cell<Option<Held>>;
 }
 
 /// The keys that the present task holds in scoped forms, the innermost first.
 #[derive(Clone)]
-struct Held(Arc<HeldNode>);
-
-struct HeldNode {
-    engine: usize,
+struct Held {
+    manager: Option<usize>,
     holds: SmallVec<[Arc<Hold>; 1]>,
-    outer: Option<Held>,
+    outer: Option<Arc<Self>>,
 }
 
 impl Held {
     fn enter(guard: &Guard) -> Self {
-        let engine = match guard {
-            Guard::One(guard) => guard.engine().id(),
-            Guard::All(guard) => guard.guards().first().map_or(0, |guard| guard.engine().id()),
+        let manager = match guard {
+            Guard::One(guard) => guard.manager(),
+            Guard::All(guard) => guard.guards().first().and_then(LockGuard::manager),
         };
         let holds = guard.holds().map(Arc::clone).collect();
-        Self(Arc::new(HeldNode { engine, holds, outer: HELD.try_with(Clone::clone).ok() }))
+        let outer = Self::look(|outer| outer.map(|outer| Arc::new(outer.clone())));
+        Self { manager, holds, outer }
     }
 
-    fn find(&self, engine: usize, key: &LockKey) -> Option<&Hold> {
-        let found = self.0.holds.iter().find(|hold| self.0.engine == engine && hold.key == *key);
+    /// Shows the present task's to `looks`.
+    fn look<R>(looks: impl FnOnce(Option<&Self>) -> R) -> R {
+        let held = HELD.try_with(Cell::take).ok().flatten();
+        let seen = looks(held.as_ref());
+        if held.is_some() {
+            let _ = HELD.try_with(|slot| slot.set(held));
+        }
+        seen
+    }
+
+    /// Polls what is done while it is held; gives it back, unless that panics.
+    fn around<R>(self, polls: impl FnOnce() -> R) -> (R, Option<Self>) {
+        HELD.sync_scope(Cell::new(Some(self)), || (polls(), HELD.with(Cell::take)))
+    }
+
+    fn find(&self, manager: usize, key: &LockKey) -> Option<&Hold> {
+        let found = self.holds.iter().find(|hold| self.manager == Some(manager) && hold.key == *key);
         match found {
             Some(hold) => Some(hold),
-            None => self.0.outer.as_ref().and_then(|outer| outer.find(engine, key)),
+            None => self.outer.as_ref().and_then(|outer| outer.find(manager, key)),
         }
     }
 }
 
 /// Refuses a key that the present task holds in a scoped form: it would wait for itself.
 pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>) -> Result<(), Error> {
-    HELD.try_with(|held| match held.find(engine.id(), key) {
+    Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
         Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
         None => Ok(()),
     })
-    .unwrap_or(Ok(()))
 }

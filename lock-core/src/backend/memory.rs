@@ -133,7 +133,10 @@ impl Backend for MemoryBackend {
         let now = self.store.clock.now();
         let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));
         let mut state = self.store.state();
-        let answer = Answer::new(batch.iter().map(|operation| Ok(state.execute(operation, now, time))));
+        let mut answer = Answer::new([]);
+        for operation in &batch {
+            answer.outcomes.push(Ok(state.execute(operation, now, time)));
+        }
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         for (listener, key, token) in calls {

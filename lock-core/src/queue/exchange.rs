@@ -33,7 +33,8 @@ impl Queues {
                     // One that gave up meanwhile sends nothing.
                     let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
                     let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
-                    let request = self.request(&key, &terms, token, tries);
+                    let waiters = self.lines.length(&key);
+                    let request = self.request(&key, &terms, token, tries, waiters);
                     if let Some((_, contender)) = self.lines.contender(&key, token) {
                         contender.callable = self.listening;
                         contender.sending(terms.ttl, now, epoch);
@@ -61,7 +62,7 @@ impl Queues {
     /// Takes the answer to an operation that [`send`](Self::send) gave out.
     pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
         match purpose {
-            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
+            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip, false),
             Purpose::Release(entry, answer) => {
                 self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
                 // Nobody may be left to hear it.
@@ -74,9 +75,16 @@ impl Queues {
         }
     }
 
-    /// Takes the answer to a contender's request. An answer for one that is over is ignored: its token is on the
-    /// clean-up list, or its tenure goes on.
-    pub(crate) fn acquired(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, trip: Trip) {
+    /// Takes the answer to a contender's request, who is being polled or is to be woken. An answer for one that is over is
+    /// ignored: its token is on the clean-up list, or its tenure goes on.
+    pub(crate) fn acquired(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        result: Result<Outcome, BackendError>,
+        trip: Trip,
+        polled: bool,
+    ) {
         let Trip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.took(now.since(sent));
@@ -87,7 +95,8 @@ impl Queues {
             Ok(Outcome::Held { fence, block }) => {
                 contender.answered(epoch, repeated);
                 let doubt = contender.doubt();
-                return self.got(key, id, Acquired { token, fence, block, sent, doubt, passes: true }, now);
+                let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
+                return self.got(key, id, acquired, now, polled);
             }
             Ok(Outcome::Busy { remaining, foreign, position }) => {
                 Found { remaining, foreign, position, kept_free: None }
@@ -222,10 +231,17 @@ impl Queues {
         }
     }
 
-    pub(super) fn request(&self, key: &LockKey, terms: &Terms, token: Token, tries: bool) -> backend::Acquire {
+    pub(super) fn request(
+        &self,
+        key: &LockKey,
+        terms: &Terms,
+        token: Token,
+        tries: bool,
+        waiters: usize,
+    ) -> backend::Acquire {
         let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
         if terms.is_passed_on() {
-            request.block = block_for(self.lines.length(key));
+            request.block = block_for(waiters);
         }
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });

@@ -279,7 +279,7 @@ impl Queues {
         }
         let mut contender = Contender::new(self.token());
         contender.by_caller = true;
-        let request = self.request(key, &terms, contender.token, tries);
+        let request = self.request(key, &terms, contender.token, tries, 1);
         contender.callable = self.listening;
         contender.sending(terms.ttl, now, epoch);
         self.lines.waiter(waiter).state = Standing::InLine(Some(contender));

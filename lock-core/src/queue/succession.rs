@@ -41,7 +41,7 @@ impl Queues {
     }
 
     /// The contender's request was granted.
-    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment, polled: bool) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
         let mut acquired = acquired;
@@ -64,7 +64,12 @@ impl Queues {
         }
         let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
         self.lines.possess(key, offer.0.tenure);
-        self.offer(id, offer, now);
+        if polled {
+            // It takes the hold at once.
+            self.lines.take_out(id, Standing::Turn(offer.0, offer.1));
+        } else {
+            self.offer(id, offer, now);
+        }
     }
 
     /// Sends the first waiter away with an error; the next one contends.

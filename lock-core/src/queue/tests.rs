@@ -157,7 +157,7 @@ fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() 
     assert!(process.send().0.is_empty(), "nobody else asks");
     let second = process.wait();
     let held = Outcome::Held { fence: 1, block: 1 };
-    process.queues.acquired(&key(), request.token, Ok(held), process.trip());
+    process.queues.acquired(&key(), request.token, Ok(held), process.trip(), false);
     assert!(process.poll(second).is_pending());
     let first = process.hold(id);
     assert!(matches!(process.release(first), Departure::Sent(_)));
@@ -378,7 +378,7 @@ fn a_try_takes_no_place_and_is_refused_where_others_stand_before_it() {
     let refused = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
     let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
-    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), false);
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert!(process.queues.is_empty(), "and nothing is left to be released");
 }
