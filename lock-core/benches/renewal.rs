@@ -4,7 +4,7 @@
 
 mod support;
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use redis::aio::MultiplexedConnection;
 use support::{
@@ -81,17 +81,16 @@ async fn hold(server: &Server, leases: usize, windows: usize, mut raw: Option<&m
 
     let mut held = Held { times: Vec::new(), bytes: 0.0, renewals_per_call: Vec::new(), lost: 0 };
     for _ in 0..windows {
+        pause(&mut connection).await;
         let (renewals, scripts) = renewals(&mut connection).await;
         let start: f64 = ask(&mut holder, "time");
         tokio::time::sleep(holder::TTL / 3).await;
         let time: f64 = ask(&mut holder, "time") - start;
         let (renewals_after, scripts_after) = self::renewals(&mut connection).await;
         held.renewals_per_call.push((renewals_after - renewals) as f64 / (scripts_after - scripts) as f64);
-        // The interval is a little less than a third of the ttl: leases that were acquired together fall into a window of
-        // that length once or twice.
         let each = (renewals_after - renewals) as f64 / leases as f64;
-        assert!((0.8..2.2).contains(&each), "{each} renewals of a lease in a third of its ttl");
-        held.times.push(Duration::from_secs_f64(time / each));
+        assert!((0.9..1.1).contains(&each), "{each} renewals of a lease in a third of its ttl");
+        held.times.push(Duration::from_secs_f64(time));
         if let Some(raw) = raw.as_deref_mut() {
             raw.renew().await;
         }
@@ -99,6 +98,19 @@ async fn hold(server: &Server, leases: usize, windows: usize, mut raw: Option<&m
     held.bytes = (ask(&mut holder, "memory") - bytes_before) / leases as f64;
     held.lost = ask(&mut holder, "lost") as u64 + missing(&mut connection, leases).await;
     held
+}
+
+/// Waits for a pause in the renewals, so that a window holds one of each lease: those that were acquired together are
+/// renewed together. So many that there is none are renewed evenly.
+async fn pause(connection: &mut MultiplexedConnection) {
+    let steady = Instant::now() + holder::TTL / 3;
+    let (mut last, mut quiet) = (0, 0);
+    while quiet < 3 && Instant::now() < steady {
+        tokio::time::sleep(Duration::from_millis(100)).await;
+        let (renewals, _) = renewals(connection).await;
+        quiet = if renewals == last { quiet + 1 } else { 0 };
+        last = renewals;
+    }
 }
 
 fn ask(holder: &mut Player, question: &str) -> f64 {

@@ -16,7 +16,9 @@ pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A ttl within its range, in whole milliseconds (what Redis is told).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) struct Ttl(Duration);
+pub(crate) struct Ttl {
+    milliseconds: u64,
+}
 
 impl Ttl {
     /// Rounds down to whole milliseconds, so that validity never exceeds what the backend was told.
@@ -26,7 +28,7 @@ impl Ttl {
         } else if ttl > MAX_TTL {
             Err(format!("a ttl of {} s is above 100 years, the most", ttl.as_secs()))
         } else {
-            Ok(Self(Duration::new(ttl.as_secs(), ttl.subsec_millis() * 1_000_000)))
+            Ok(Self { milliseconds: ttl.as_secs() * 1_000 + u64::from(ttl.subsec_millis()) })
         }
     }
 
@@ -37,22 +39,23 @@ impl Ttl {
     }
 
     pub(crate) fn get(self) -> Duration {
-        self.0
+        Duration::from_millis(self.milliseconds)
     }
 
     /// The allowance taken off for clocks that run at different rates.
     fn drift(self) -> Duration {
-        self.0 / 100 + Duration::from_millis(2)
+        // A hundredth of a millisecond is 10 µs.
+        Duration::from_micros(self.milliseconds * 10) + Duration::from_millis(2)
     }
 
     /// The end of what the holder may rely on, for a request sent at `sent`.
     pub(crate) fn deadline(self, sent: Moment) -> Moment {
-        sent + (self.0 - self.drift())
+        sent + (self.get() - self.drift())
     }
 
     /// The moment until which a request sent at `sent`, and executed in time, can block others.
     pub(crate) fn end(self, sent: Moment) -> Moment {
-        sent + self.0
+        sent + self.get()
     }
 }
 
@@ -71,7 +74,7 @@ impl Renewal {
     /// The time from one successful renewal to the next, or none.
     pub(crate) fn interval(self, ttl: Ttl) -> Option<Duration> {
         match self {
-            Self::ThirdOfTtl => Some(ttl.0 / 3),
+            Self::ThirdOfTtl => Some(ttl.get() / 3),
             Self::Every(interval) => Some(interval),
             Self::Never => None,
         }

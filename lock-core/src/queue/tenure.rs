@@ -7,7 +7,7 @@ mod tenures;
 #[cfg(test)]
 mod tests;
 
-use std::{num::NonZeroU64, ops::Range, panic::Location, sync::Arc, time::Duration};
+use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 
 pub(crate) use self::tenures::Tenures;
 use crate::{
@@ -73,10 +73,7 @@ pub(crate) struct Tenure {
     since: Moment,
     /// Whether holds may follow one another in the process.
     passes: bool,
-    /// The fencing tokens that are left of the block.
-    fences: Range<u64>,
-    /// The block that follows.
-    more_fences: Range<u64>,
+    fences: Fences,
     /// Whether another block was asked for.
     refilling: bool,
     /// The present holder.
@@ -153,14 +150,6 @@ impl Tenure {
         Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false }
     }
 
-    /// Takes the next fencing token of the blocks.
-    fn next_fence(&mut self) -> Option<u64> {
-        if self.fences.is_empty() {
-            self.fences = std::mem::replace(&mut self.more_fences, 0..0);
-        }
-        self.fences.next()
-    }
-
     /// What must be true before the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
@@ -196,6 +185,42 @@ impl Tenure {
     /// When the engine must look at the tenure, whose hold lasts until `end`.
     fn timer(&self, end: Moment) -> Moment {
         if self.renewing { end } else { end.min(self.renew_at) }
+    }
+}
+
+/// The fencing tokens of a block that are left, and the block that follows.
+#[derive(Debug)]
+#[cfg_attr(feature = "mutants", derive(Clone))]
+struct Fences {
+    next: u64,
+    left: u32,
+    /// How many the following block has: together with `left` in eight bytes, since there are many tenures.
+    following: u32,
+    first_following: u64,
+}
+
+impl Fences {
+    /// What is left of a block when its first token has been given out.
+    fn after_first(first: u64, block: u32) -> Self {
+        Self { next: first.saturating_add(1), left: block.saturating_sub(1), following: 0, first_following: 0 }
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        if self.left == 0 {
+            (self.next, self.left) = (self.first_following, std::mem::take(&mut self.following));
+        }
+        self.left = self.left.checked_sub(1)?;
+        let fence = self.next;
+        self.next = fence.saturating_add(1);
+        Some(fence)
+    }
+
+    fn left(&self) -> u64 {
+        u64::from(self.left) + u64::from(self.following)
+    }
+
+    fn follow(&mut self, first: u64, block: u32) {
+        (self.first_following, self.following) = (first, block);
     }
 }
 

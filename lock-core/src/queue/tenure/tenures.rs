@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc, tim
 
 use slab::Slab;
 
-use super::{Acquired, BUDGET, Ended, HoldId, Offer, Renewing, Tenure, TenureId, Terms, block_for};
+use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Renewing, Tenure, TenureId, Terms, block_for};
 use crate::{
     backend::{Outcome, Renew},
     cleanup::{AT_ONCE, Doubt, Parting},
@@ -59,8 +59,7 @@ impl Tenures {
             renewal: terms.renewal,
             since: now,
             passes,
-            fences: fence + 1..fence + u64::from(block),
-            more_fences: 0..0,
+            fences: Fences::after_first(fence, block),
             refilling: false,
             hold: Arc::clone(&hold),
             number: 1,
@@ -110,7 +109,7 @@ impl Tenures {
         if !goes_on {
             return None;
         }
-        let mut fence = tenure.next_fence()?;
+        let mut fence = tenure.fences.take()?;
         if Mutant::PassWithoutFence.is_on() {
             fence = tenure.hold.fence.get();
         }
@@ -131,8 +130,7 @@ impl Tenures {
     pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, now: Moment) -> Option<Renewing> {
         let block = block_for(waiters);
         let found = self.get_mut(tenure)?;
-        let left = found.fences.end - found.fences.start + found.more_fences.end - found.more_fences.start;
-        if found.refilling || left >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
+        if found.refilling || found.fences.left() >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
             return None;
         }
         found.refilling = true;
@@ -149,7 +147,7 @@ impl Tenures {
         match outcome {
             Some(Outcome::Renewed { fence, block, .. }) => {
                 if let Some(fence) = fence {
-                    tenure.more_fences = fence..fence + u64::from(block);
+                    tenure.fences.follow(fence, block);
                 }
                 tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
                 None
