@@ -33,8 +33,8 @@ impl Queues {
                     // One that gave up meanwhile sends nothing.
                     let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
                     let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
-                    let waiters = self.lines.length(&key);
-                    let request = self.request(&key, &terms, token, tries, waiters);
+                    let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
+                    let request = self.request(&key, &terms, token, tries, block);
                     if let Some((_, contender)) = self.lines.contender(&key, token) {
                         contender.callable = self.listening;
                         contender.sending(terms.ttl, now, epoch);
@@ -237,11 +237,11 @@ impl Queues {
         terms: &Terms,
         token: Token,
         tries: bool,
-        waiters: usize,
+        block: u32,
     ) -> backend::Acquire {
         let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
         if terms.is_passed_on() {
-            request.block = block_for(waiters);
+            request.block = block;
         }
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });

@@ -34,6 +34,8 @@ pub(crate) struct Line {
     pub(crate) length: u32,
     /// The tenure whose holds may follow one another in the process.
     pub(crate) tenure: Option<TenureId>,
+    /// How many holds followed one another in the last tenure.
+    pub(crate) holds: u32,
 }
 
 /// Names a waiter: a number of the slab, owned by one future.
@@ -199,11 +201,11 @@ impl Lines {
         }
     }
 
-    /// Says that a tenure is over; returns the first waiter if it possessed the key for the process, and removes the
+    /// Says that a tenure is over in which so many holds followed one another; returns the first waiter if it possessed the key for the process, and removes the
     /// line if nobody is left in it.
-    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId) -> Option<WaiterId> {
+    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId, holds: u32) -> Option<WaiterId> {
         let line = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure))?;
-        line.tenure = None;
+        (line.tenure, line.holds) = (None, holds);
         let first = line.first();
         if first.is_none() {
             self.lines.remove(key);
@@ -224,7 +226,7 @@ impl Lines {
 }
 
 impl Line {
-    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, tenure: None };
+    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, tenure: None, holds: 0 };
 
     pub(crate) fn first(&self) -> Option<WaiterId> {
         (self.first != NOBODY).then_some(self.first as WaiterId)

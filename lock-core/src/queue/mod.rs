@@ -382,13 +382,14 @@ impl Queues {
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
         if direct && self.lines.length(&parting.key) == 0 {
-            self.free(&parting.key, hold.tenure);
+            self.free(&parting.key, hold.tenure, tenure.holds());
             return Departure::Send(parting, doubt);
         }
         let (answer, answered) = oneshot::channel();
+        let holds = tenure.holds();
         let key = parting.key.clone();
         self.outbox.push_back(Item::Release(parting, doubt, answer));
-        self.free(&key, hold.tenure);
+        self.free(&key, hold.tenure, holds);
         Departure::Sent(answered)
     }
 
@@ -401,7 +402,7 @@ impl Queues {
             let parting = tenure.parting();
             let key = parting.key.clone();
             self.cleanup.push(parting, tenure.doubt(), now);
-            self.free(&key, hold.tenure);
+            self.free(&key, hold.tenure, tenure.holds());
         }
     }
 
@@ -410,7 +411,7 @@ impl Queues {
         let tenure = self.tenures.leave(hold)?;
         self.handed_over.retain(|(_, until)| now < *until);
         self.handed_over.push((tenure.token, tenure.doubt().until));
-        self.free(tenure.key(), hold.tenure);
+        self.free(tenure.key(), hold.tenure, tenure.holds());
         Some((tenure.parting(), tenure.ttl))
     }
 
@@ -428,7 +429,7 @@ impl Queues {
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
             self.wakes.holders.push(wakers);
-            self.free(&key, tenure);
+            self.free(&key, tenure, 0);
         }
     }
 

@@ -24,9 +24,8 @@ impl Queues {
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
         self.offer(next, offer, now);
-        let waiters = self.lines.length(&key);
-        if waiters > 0
-            && let Some(refill) = self.tenures.refill(hold.tenure, waiters, now)
+        if let Some(line) = self.lines.of(&key).filter(|line| line.length > 0)
+            && let Some(refill) = self.tenures.refill(hold.tenure, line.length as usize, line.holds, now)
         {
             self.outbox.push_back(Item::Refill(refill));
         }
@@ -127,8 +126,8 @@ impl Queues {
     }
 
     /// A tenure is over: the first waiter contends, if there is one.
-    pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId) {
-        if let Some(first) = self.lines.dispossess(key, tenure) {
+    pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId, holds: u32) {
+        if let Some(first) = self.lines.dispossess(key, tenure, holds) {
             self.contend(first);
         }
     }

@@ -150,6 +150,11 @@ impl Tenure {
         Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false }
     }
 
+    /// How many holds followed one another in it, or would have if there had been fencing tokens for them.
+    pub(crate) fn holds(&self) -> u32 {
+        if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
+    }
+
     /// What must be true before the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
@@ -231,14 +236,24 @@ impl Terms {
     }
 }
 
-/// How many fencing tokens to ask for when so many waiters could use one.
-pub(crate) fn block_for(waiters: usize) -> u32 {
-    u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK)
+/// How many fencing tokens to ask for when so many waiters could use one, and so many holds have followed one another in
+/// this tenure or the last: the next block has to come before this one is used up.
+pub(crate) fn block_for(waiters: usize, holds: u32) -> u32 {
+    let waiters = u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK);
+    let used = if holds < MANY_HOLDS { 0 } else { holds.saturating_mul(2).min(LARGEST_USED_BLOCK) };
+    waiters.max(used)
 }
 
 /// For how long holds follow one another in a process before the next one has to ask the backend, where waiters of other
 /// processes may come first.
 pub(crate) const BUDGET: Duration = Duration::from_millis(100);
 
-/// Larger blocks would let the counter run ahead of the clock, which keeps fencing tokens rising over a loss of data.
+/// Larger blocks would let the counter run ahead of the clock (by a microsecond for each), which keeps fencing tokens
+/// rising over a loss of data.
 const LARGEST_BLOCK: u32 = 32;
+
+/// From how many holds in a tenure on more are expected than wait.
+const MANY_HOLDS: u32 = 16;
+
+/// The largest block for a key that uses them up: half of what the script lets the counter lead.
+const LARGEST_USED_BLOCK: u32 = 512;

@@ -126,10 +126,11 @@ impl Tenures {
         Some(offer)
     }
 
-    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left.
-    pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, now: Moment) -> Option<Renewing> {
-        let block = block_for(waiters);
+    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left;
+    /// `holds` is how many followed one another in the last tenure.
+    pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, holds: u32, now: Moment) -> Option<Renewing> {
         let found = self.get_mut(tenure)?;
+        let block = block_for(waiters, found.number.max(holds));
         if found.refilling || found.fences.left() >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
             return None;
         }

@@ -29,14 +29,14 @@ fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the
     assert_eq!(hold.fence.get(), 11);
     assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
     assert!(tenures.pass(second, &terms, &clock(), at(1)).is_none(), "the block is used up");
-    let refill = tenures.refill(second.tenure, 5, at(1)).unwrap();
+    let refill = tenures.refill(second.tenure, 5, 0, at(1)).unwrap();
     assert_eq!(refill.request.block, 5);
-    assert!(tenures.refill(second.tenure, 5, at(1)).is_none(), "asked for already");
+    assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
     let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
     assert!(tenures.refilled(&refill, Some(answer), at(1)).is_none());
     let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
     assert_eq!(hold.fence.get(), 20);
-    assert!(tenures.refill(second.tenure, 5, at(2)).is_none(), "enough is left");
+    assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
 }
 
 #[test]
@@ -154,4 +154,22 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     assert!(tenures.lose_all(None, LossReason::Forced).is_empty());
     assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
     assert!(tenures.leave(hold).is_some());
+}
+
+#[test]
+fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
+    assert_eq!([block_for(0, 0), block_for(7, 15), block_for(99, 16)], [1, 7, 32]);
+    assert_eq!([block_for(2, 20), block_for(2, 999), block_for(2, u32::MAX)], [40, 512, 512]);
+    let mut tenures = Tenures::new();
+    let terms = terms(900);
+    let mut hold = enter_with(&mut tenures, "k", &terms, 32);
+    for _ in 0..15 {
+        hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+        assert!(tenures.refill(hold.tenure, 2, 0, at(1)).is_none(), "enough for two");
+    }
+    hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+    assert_eq!(tenures.refill(hold.tenure, 2, 0, at(1)).unwrap().request.block, 34);
+    let hold = enter_with(&mut tenures, "other", &terms, 100);
+    let refill = tenures.refill(hold.tenure, 2, 300, at(1)).unwrap();
+    assert_eq!(refill.request.block, 512, "the last tenure was over before an answer could come");
 }
