@@ -185,9 +185,18 @@ mod failures {
         Ok(())
     }
 
+    struct Work<'a>(&'a mut Vec<&'static str>);
+
+    impl Drop for Work<'_> {
+        fn drop(&mut self) {
+            self.0.push("dropped");
+        }
+    }
+
     #[distributed_lock(key = "k", ttl = "10ms", max_hold = "1ms")]
-    async fn lost(ran: &mut bool) -> Result<(), Failure> {
-        *ran = true;
+    async fn lost(seen: &mut Vec<&'static str>) -> Result<(), Failure> {
+        let work = Work(seen);
+        work.0.push("begun");
         std::future::pending().await
     }
 
@@ -213,11 +222,12 @@ mod failures {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn lost_lease_drops_the_body_and_is_an_error() {
-        let mut ran = false;
-        let error = LockManager::in_memory().scope(lost(&mut ran)).await.unwrap_err().lock();
+        let mut seen = Vec::new();
+        let error = LockManager::in_memory().scope(lost(&mut seen)).await.unwrap_err().lock();
         assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error}");
+        assert_eq!(seen, ["begun", "dropped"]);
     }
 }
 
