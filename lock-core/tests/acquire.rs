@@ -183,7 +183,9 @@ async fn bad_input_13_to_15_a_key_out_of_range_is_invalid_and_shown_escaped() {
 async fn bad_input_22_the_same_task_with_plain_guards_waits_until_its_wait_is_over() {
     let manager = LockManager::in_memory();
     let _first = manager.lock("k").await.unwrap();
+    let start = Instant::now();
     assert_eq!(manager.lock("k").wait(secs(1)).await.unwrap_err().kind(), ErrorKind::Busy);
+    assert!((secs(1)..ms(1_010)).contains(&start.elapsed()), "{:?}", start.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

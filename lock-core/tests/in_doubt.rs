@@ -52,6 +52,11 @@ async fn every_acquire_of_a_call_that_is_executed_late_over_an_old_connection_is
     backend.let_go();
     tokio::time::sleep(secs(5)).await;
     late.execute().await;
+    let mut set = 0;
+    for key in 0..20 {
+        set += usize::from(manager.is_locked(format!("k:{key}")).await.expect("is answered"));
+    }
+    assert_eq!(set, 19, "all but the first were on their way");
     for key in 0..20 {
         for _ in 0..10 {
             if !manager.is_locked(format!("k:{key}")).await.expect("is answered") {
