@@ -2,7 +2,7 @@
 
 mod support;
 
-use std::{future::Future, pin::pin, task::Context, time::Duration};
+use std::{future::Future, pin::pin, task::Context, time::Instant};
 
 use futures_util::task::noop_waker_ref;
 use lock_core::{ErrorKind, LockManager, LossReason};
@@ -11,7 +11,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use support::{Fate, ms, secs};
+use support::{Fate, Faulty, ms, secs};
 
 /// Polls a future once, and drops it.
 fn poll_once_and_drop(future: impl Future) {
@@ -202,7 +202,7 @@ fn bad_input_40_the_next_request_starts_the_engine_again_when_its_runtime_has_en
     assert_eq!(polled, std::task::Poll::Ready(LossReason::ShutDown));
     drop(guard);
 
-    let second = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let second = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     second.block_on(async {
         // What the first runtime left is released by the new engine.
         let guard = manager.lock("k").ttl(ms(90)).wait(secs(2)).await.unwrap();
@@ -216,10 +216,15 @@ fn bad_input_40_the_next_request_starts_the_engine_again_when_its_runtime_has_en
 #[test]
 fn a_runtime_of_the_builder_renews_while_the_callers_thread_is_blocked() {
     let engine = runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap();
-    let manager = LockManager::builder().url("memory://").runtime(engine.handle().clone()).build().unwrap();
+    let backend = Faulty::new();
+    let manager = LockManager::builder().backend(backend.clone()).runtime(engine.handle().clone()).build().unwrap();
     let caller = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let guard = caller.block_on(async { manager.lock("k").ttl(ms(90)).await.unwrap() });
-    std::thread::sleep(Duration::from_millis(400));
+    let guard = caller.block_on(async { manager.lock("k").ttl(secs(3)).await.unwrap() });
+    let limit = Instant::now() + secs(20);
+    while !backend.log().concat().contains(&"renew") {
+        assert!(Instant::now() < limit, "nobody renews it");
+        std::thread::sleep(ms(5));
+    }
     assert!(guard.is_held());
     // With a runtime of its own a request needs none of the caller's.
     futures_executor_block_on(async {
