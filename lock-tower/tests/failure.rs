@@ -14,12 +14,9 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use lock_core::{
-    ErrorKind, Lease, LockManager, LossReason,
-    backend::{Answer, Backend, BackendError, Batch, Reply},
-};
+use lock_core::{ErrorKind, Lease, LockManager, LossReason};
 use lock_tower::{BoxError, LockLayer, ResponseBody};
-use support::{Floor, Log, limit, soon, until};
+use support::{Failing, Floor, Log, limit, soon, until};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Sent = Request<String>;
@@ -123,7 +120,7 @@ async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_th
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let floor = Floor::default();
-    let down = Failing { kind: ErrorKind::Backend, message: "could not reach 10.9.8.7:6379: refused" };
+    let down = Failing(ErrorKind::Backend, "could not reach 10.9.8.7:6379: refused");
     let manager = LockManager::builder().backend(down).build().unwrap();
     let response = LockLayer::http(manager, goods).layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
     let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
@@ -139,7 +136,7 @@ async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let floor = Floor::default();
-    let denied = Failing { kind: ErrorKind::Denied, message: "10.9.8.7:6379 refused the user or the password" };
+    let denied = Failing(ErrorKind::Denied, "10.9.8.7:6379 refused the user or the password");
     let denied = LockLayer::http(LockManager::builder().backend(denied).build().unwrap(), goods);
     let no_ttl = LockLayer::http(LockManager::in_memory(), goods).ttl(Duration::ZERO);
     for (layer, secret) in [(denied, "10.9.8.7"), (no_ttl, "ttl")] {
@@ -289,23 +286,5 @@ impl Body for Trailing {
 
     fn size_hint(&self) -> SizeHint {
         SizeHint::with_exact(if self.left.len() == 2 { 4 } else { 0 })
-    }
-}
-
-/// A backend that fails.
-#[derive(Debug)]
-struct Failing {
-    kind: ErrorKind,
-    message: &'static str,
-}
-
-impl Backend for Failing {
-    fn call(&self, _batch: Batch) -> Reply<Answer> {
-        let error = BackendError::new(self.kind, self.message);
-        Reply::ready(Err(error))
-    }
-
-    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
-        Reply::ready(Ok(Vec::new()))
     }
 }

@@ -19,10 +19,10 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use lock_core::{Lease, LockManager};
 use lock_tower::{Http, LockLayer};
-use support::{Floor, limit, soon, until, until_free};
+use support::{Floor, limit, serve, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 use tower::{Layer, ServiceBuilder, ServiceExt, service_fn};
 
@@ -35,13 +35,6 @@ fn layer(manager: &LockManager) -> LockLayer<Key, Http> {
         goods.map(|goods| format!("goods:{goods}")).ok_or("the header x-goods is missing")
     };
     LockLayer::http(manager.clone(), key).all_methods()
-}
-
-async fn serve(service: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-    address
 }
 
 /// One connection.

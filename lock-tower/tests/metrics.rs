@@ -87,7 +87,7 @@ async fn refuse(manager: &LockManager) {
     });
     LockLayer::http(manager.clone(), fixed("/goods/5")).name("lost").layer(loses).oneshot(goods()).await.unwrap();
 
-    let down = LockManager::builder().backend(Failing(ErrorKind::Backend)).build().unwrap();
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
     let open = LockLayer::http(down, fixed("/goods/3")).name("open").on_backend_error(OnBackendError::LetThrough);
     open.layer(shop).oneshot(goods()).await.unwrap();
 }

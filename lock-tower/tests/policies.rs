@@ -54,7 +54,7 @@ async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_ot
 async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_through() {
     let _limit = limit();
     let (log, _logging) = Log::watch();
-    let down = |kind| LockManager::builder().backend(Failing(kind)).build().unwrap();
+    let down = |kind| LockManager::builder().backend(Failing(kind, "down")).build().unwrap();
     let layer = |kind| LockLayer::new(down(kind), fixed("key")).on_backend_error(OnBackendError::LetThrough);
     let floor = Floor::default();
 
@@ -316,7 +316,7 @@ async fn limits_and_counts_are_those_of_all_clones_whatever_their_mode() {
     let refused = layer.layer(works(&Floor::default())).oneshot(1).await.unwrap_err();
     assert!(refused.is::<Overloaded>(), "{refused}");
 
-    let down = LockManager::builder().backend(Failing(ErrorKind::Backend)).build().unwrap();
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
     let open = LockLayer::new(down, fixed("key")).on_backend_error(OnBackendError::LetThrough);
     soon(open.clone().detached().layer(works(&Floor::default())).oneshot(1)).await.unwrap();
     assert_eq!(open.let_through(), 1);

@@ -2,6 +2,8 @@
 //! whole process, and a test beside it that has no subscriber would decide it too.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
+mod support;
+
 use std::{
     io,
     sync::{Arc, Mutex},
@@ -9,11 +11,9 @@ use std::{
 };
 
 use http::{Request, Response};
-use lock_core::{
-    ErrorKind, LockKey, LockManager, TOKEN_MARK,
-    backend::{Answer, Backend, BackendError, Batch, Reply},
-};
+use lock_core::{ErrorKind, LockManager, TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
+use support::Failing;
 use tower::{Layer, Service, ServiceExt, service_fn};
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
@@ -37,20 +37,6 @@ impl<'a> MakeWriter<'a> for Log {
 
     fn make_writer(&'a self) -> Self {
         self.clone()
-    }
-}
-
-/// A backend that does not answer.
-#[derive(Debug)]
-struct Down;
-
-impl Backend for Down {
-    fn call(&self, _batch: Batch) -> Reply<Answer> {
-        Reply::ready(Err(BackendError::new(ErrorKind::Backend, "down")))
-    }
-
-    fn list(&self, _prefix: String) -> Reply<Vec<LockKey>> {
-        Reply::ready(Ok(Vec::new()))
     }
 }
 
@@ -85,7 +71,7 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
             sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
             let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
 
-            let down = LockManager::builder().backend(Down).build().unwrap();
+            let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
             let open = LockLayer::http(down, goods).name("open").on_backend_error(OnBackendError::LetThrough);
             open.layer(shop()).oneshot(post("/goods:3")).await.unwrap();
         });

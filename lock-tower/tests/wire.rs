@@ -24,19 +24,12 @@ use lock_tower::{
     Held, Http, KeyExtractor, LockLayer,
     key::{Fixed, fixed, header},
 };
-use support::{limit, soon, until_free};
+use support::{limit, serve, soon, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
-    net::{TcpListener, TcpStream},
+    net::TcpStream,
 };
 use tower::{Layer, service_fn};
-
-async fn serve(service: Router) -> SocketAddr {
-    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let address = listener.local_addr().unwrap();
-    tokio::spawn(async move { axum::serve(listener, service).await });
-    address
-}
 
 fn layer(manager: &LockManager) -> LockLayer<Fixed, Http> {
     LockLayer::http(manager.clone(), fixed("key")).all_methods()

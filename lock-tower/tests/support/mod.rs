@@ -4,6 +4,7 @@
 use std::{
     fmt::Debug,
     future::{Future, Ready, ready},
+    net::SocketAddr,
     panic::Location,
     process,
     sync::{
@@ -16,11 +17,13 @@ use std::{
     time::Duration,
 };
 
+use axum::Router;
 use lock_core::{
     ErrorKind, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tower::BoxError;
+use tokio::net::TcpListener;
 use tower::{Service, service_fn};
 
 /// A service that panics when an instance is called that was not made ready, as tower allows. A clone is not ready.
@@ -267,13 +270,21 @@ pub(crate) fn lock_error(error: &BoxError) -> &lock_core::Error {
     error.downcast_ref().unwrap_or_else(|| panic!("no error of the lock: {error}"))
 }
 
-/// A backend that fails in one way.
+/// Serves on a free port, to the end of the runtime.
+pub(crate) async fn serve(service: Router) -> SocketAddr {
+    let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = listener.local_addr().unwrap();
+    tokio::spawn(async move { axum::serve(listener, service).await });
+    address
+}
+
+/// A backend that fails in one way, and says so.
 #[derive(Debug)]
-pub(crate) struct Failing(pub(crate) ErrorKind);
+pub(crate) struct Failing(pub(crate) ErrorKind, pub(crate) &'static str);
 
 impl Backend for Failing {
     fn call(&self, _batch: Batch) -> Reply<Answer> {
-        let error = BackendError::new(self.0, "down");
+        let error = BackendError::new(self.0, self.1);
         Reply::ready(Err(error))
     }
 
