@@ -6,6 +6,10 @@ mod support;
 use std::{
     net::SocketAddr,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
     task::{Context, Poll},
 };
 
@@ -24,12 +28,12 @@ use lock_tower::{
     Held, Http, KeyExtractor, LockLayer,
     key::{Fixed, fixed, header},
 };
-use support::{limit, serve, soon, until_free};
+use support::{limit, serve, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
 };
-use tower::{Layer, service_fn};
+use tower::{Layer, service_fn, util::MapRequestLayer};
 
 fn layer(manager: &LockManager) -> LockLayer<Fixed, Http> {
     LockLayer::http(manager.clone(), fixed("key")).all_methods()
@@ -183,18 +187,27 @@ async fn bad_input_76_a_refused_head_has_the_length_of_the_refusal_and_no_body()
 #[tokio::test]
 async fn bad_input_76_a_body_is_asked_for_with_100_continue_only_under_the_lock() {
     let _limit = limit();
-    const UPLOAD: &[u8] =
-        b"POST / HTTP/1.1\r\nhost: shop\r\nexpect: 100-continue\r\ncontent-length: 4\r\nconnection: close\r\n\r\n";
+    fn upload(path: &str) -> Vec<u8> {
+        let headers = "host: shop\r\nexpect: 100-continue\r\ncontent-length: 4\r\nconnection: close";
+        format!("POST {path} HTTP/1.1\r\n{headers}\r\n\r\n").into_bytes()
+    }
+
     let manager = LockManager::in_memory();
     let echo = async |lease: Held, body: String| format!("{} {body}", lease.is_held());
     for service in both(&manager, || Router::new().route("/", any(echo))) {
-        let address = serve(service).await;
+        let impatient = Router::new().route("/impatient", any(echo)).route_layer(layer(&manager).try_only());
+        let arrived = Arc::new(AtomicUsize::new(0));
+        let count = Arc::clone(&arrived);
+        let count = MapRequestLayer::new(move |request: Request| {
+            count.fetch_add(1, SeqCst);
+            request
+        });
+        let address = serve(service.merge(impatient).layer(count)).await;
         let guard = manager.lock("key").await.unwrap();
         let mut stream = TcpStream::connect(address).await.unwrap();
-        stream.write_all(UPLOAD).await.unwrap();
-        // A second request that is through says that the server has long read the first one.
-        let refused = Router::new().route("/", any(echo)).route_layer(layer(&manager).try_only());
-        let answer = raw(serve(refused).await, UPLOAD).await;
+        stream.write_all(&upload("/")).await.unwrap();
+        until("the server has read the head", || arrived.load(SeqCst) == 1).await;
+        let answer = raw(address, &upload("/impatient")).await;
         assert!(answer.starts_with("HTTP/1.1 409 Conflict"), "no 100 before a refusal: {answer}");
         assert_eq!(stream.try_read(&mut [0]).unwrap_err().kind(), std::io::ErrorKind::WouldBlock, "no 100 yet");
         guard.release().await.unwrap();
