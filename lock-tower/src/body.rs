@@ -119,7 +119,7 @@ where
                     (Ok(()), _) => None,
                     (Err(error), _) => {
                         let cause: &(dyn Error + 'static) = &error;
-                        tracing::warn!(error = cause, "a response was broken off, its lock was lost");
+                        tracing::warn!(error = cause, "a response lost its lock before its end");
                         Some(on_loss(error).map(Frame::trailers))
                     }
                 })

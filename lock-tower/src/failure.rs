@@ -117,7 +117,7 @@ impl Refusal {
             Self::NotAcquired { error, .. } => (error as _, "a request did not get its lock"),
             Self::Overloaded(error) => (error as _, "a request did not get its lock"),
             Self::OutOfTime(error) => (error as _, "a request did not get its lock"),
-            Self::Lost(error) => (error as _, "a request was broken off, its lock was lost"),
+            Self::Lost(error) => (error as _, "a request lost its lock while it was being served"),
         };
         match self.verdict() {
             Verdict::Misconfigured | Verdict::WouldDeadlock => tracing::error!(status_code, error, "{what}"),
@@ -176,8 +176,7 @@ const STILL_BUSY: &str = "locked by other requests for as long as this one could
                           try again later";
 const OVERLOADED: &str = "too many requests wait for locks; nothing was done, try again later";
 const UNAVAILABLE: &str = "the lock cannot be acquired at present; nothing was done, try again later";
-const LOST: &str = "the lock was lost while the request was being served, which was broken off; \
-                    part of it may have been done";
+const LOST: &str = "the lock was lost while the request was being served; part of it may have been done, or all of it";
 const WOULD_DEADLOCK: &str = "this request holds its lock already and would have waited for itself; \
                               the service must take the lock in one place only, and its log says which two there are";
 const MISCONFIGURED: &str = "the service's lock is not set up as it should be, and its log says what to change; \

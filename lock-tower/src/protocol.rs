@@ -123,8 +123,7 @@ pub trait Protocol<Req, Res, Err> {
 )]
 pub trait HoldsBodies {}
 
-/// Why the lock did not let a request through, or broke it off; what a [`Protocol`] makes an answer
-/// of.
+/// Why the lock did not let a request through, or its answer out; what a [`Protocol`] makes an answer of.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {
@@ -144,7 +143,8 @@ pub enum Refusal {
     Overloaded(Overloaded),
     /// The time that the caller itself allows was over before the lease was acquired. The service was not called.
     OutOfTime(OutOfTime),
-    /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done.
+    /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done; with
+    /// [`OnLost::Finish`](lock_core::OnLost::Finish) it ran to its end, and all of it is.
     Lost(Error),
 }
 

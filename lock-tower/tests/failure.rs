@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use lock_core::{ErrorKind, Lease, LockManager, LossReason};
+use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
 use lock_tower::{BoxError, LockLayer, ResponseBody};
 use support::{Failing, Floor, Log, limit, soon, until};
 use tower::{Layer, Service, ServiceExt, service_fn};
@@ -174,6 +174,33 @@ async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
     let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, None).await;
     assert!(shown.contains("part of it may have been done"), "{shown}");
     assert_eq!((floor.inside(), floor.finished()), (0, 0));
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_75_what_is_said_of_a_lost_lease_is_true_of_work_that_ran_to_its_end() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let manager = LockManager::in_memory();
+    let floor = Floor::default();
+    let service = service_fn({
+        let floor = floor.clone();
+        move |_: Sent| {
+            let floor = floor.clone();
+            async move {
+                floor.work(Duration::from_secs(1)).await;
+                Ok::<_, BoxError>(Response::new(String::new()))
+            }
+        }
+    });
+    let layer = LockLayer::http(manager.clone(), goods).on_lost(OnLost::Finish);
+    let work = tokio::spawn(layer.layer(service).oneshot(post("/1")));
+    until("the work has begun", || floor.inside() == 1).await;
+    assert!(manager.force_release("1").await.unwrap());
+    let shown = refusal(soon(work).await.unwrap().unwrap(), StatusCode::SERVICE_UNAVAILABLE, None).await;
+    assert_eq!(floor.finished(), 1);
+    let lines = log.lines().join("\n");
+    assert!(shown.contains("or all of it") && lines.contains("a request lost its lock"), "{shown} {lines}");
+    assert!(!shown.contains("broken off") && !lines.contains("broken off"), "{shown} {lines}");
 }
 
 #[tokio::test(start_paused = true)]
