@@ -1,10 +1,10 @@
 //! Where leases are kept: the trait that every store implements, and its requests and replies.
 //!
-//! A [`Backend`] answers batches of three operations, each idempotent by its token: acquire, renew and release. It
-//! keeps a queue per key, one [`Place`] for each process that waits, and calls the first of them when the key is free;
-//! it never gives a lease to anybody who does not ask for it. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the
-//! process, `RedisBackend` (feature `redis`) a server. Another store implements the trait, passes
-//! `lock_core::conformance` (feature `test-util`), and is given to
+//! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
+//! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits, and calls
+//! the first of them when the key is free; it never gives a lease to anybody who does not ask for it. Holders, waiters
+//! and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
+//! server. Another store implements the trait, passes `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod memory;
