@@ -130,3 +130,7 @@ pub use crate::{
     token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
     validity::{MAX_TTL, MIN_TTL},
 };
+
+#[cfg(all(doctest, feature = "macros"))]
+#[doc = include_str!("../README.md")]
+mod readme {}

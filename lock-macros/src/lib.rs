@@ -59,6 +59,10 @@ fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> 
     }
 }
 
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+mod readme {}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -269,3 +269,7 @@ pub use crate::{body::ResponseBody, http::Http};
 
 /// Any error, as tower boxes it.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
+
+#[cfg(all(doctest, feature = "axum"))]
+#[doc = include_str!("../README.md")]
+mod readme {}
