@@ -156,7 +156,7 @@ async fn bad_input_1_to_8_and_12_durations_out_of_range_are_invalid_before_anyth
     assert_eq!(backend.calls(), 1);
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn bad_input_4_validity_is_never_above_what_the_backend_was_told() {
     let manager = LockManager::in_memory();
     let guard = manager.lock("k").ttl(Duration::from_micros(20_999)).fixed().await.unwrap();

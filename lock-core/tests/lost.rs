@@ -152,7 +152,13 @@ async fn work_is_dropped_where_it_stands_when_its_lease_is_lost() {
     assert!((secs(6)..secs(8)).contains(&before.elapsed()), "{:?}", before.elapsed());
 }
 
-#[tokio::test]
+/// Lets time pass without giving the thread up: a stall of the whole process, in which no timer fires.
+fn stall(duration: Duration) {
+    let advance = pin!(tokio::time::advance(duration));
+    assert!(advance.poll(&mut Context::from_waker(Waker::noop())).is_pending());
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_deadline_is_looked_at_before_every_poll_of_the_work() {
     let manager = LockManager::in_memory();
     let mut after = false;
@@ -161,8 +167,7 @@ async fn the_deadline_is_looked_at_before_every_poll_of_the_work() {
         .ttl(ms(30))
         .fixed()
         .run(async |_| {
-            // A stall of the whole process: no timer fires meanwhile.
-            std::thread::sleep(Duration::from_millis(50));
+            stall(ms(50));
             tokio::task::yield_now().await;
             after = true;
         })
@@ -171,7 +176,7 @@ async fn the_deadline_is_looked_at_before_every_poll_of_the_work() {
     assert!(!after, "the work does not go on after its deadline");
 }
 
-#[tokio::test]
+#[tokio::test(start_paused = true)]
 async fn work_that_completes_as_its_lease_ends_has_its_result_returned() {
     let manager = LockManager::in_memory();
     let result = manager
@@ -179,7 +184,7 @@ async fn work_that_completes_as_its_lease_ends_has_its_result_returned() {
         .ttl(ms(30))
         .fixed()
         .run(async |_| {
-            std::thread::sleep(Duration::from_millis(50));
+            stall(ms(50));
             "done"
         })
         .await;

@@ -208,17 +208,16 @@ mod options {
         Ok(())
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn wait_bounds_the_waiting() -> Result<(), Error> {
         let manager = LockManager::in_memory();
         let guard = manager.lock("k").await?;
-        let began = std::time::Instant::now();
+        let began = tokio::time::Instant::now();
         let error = manager.scope(only_tries()).await.unwrap_err();
         assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("k")));
         assert_eq!(manager.scope(waits_a_little()).await.unwrap_err().kind(), ErrorKind::Busy);
         let waited = began.elapsed();
-        assert!(waited >= Duration::from_millis(30), "{waited:?}");
-        assert!(waited < Duration::from_secs(10), "waited as if nothing was said: {waited:?}");
+        assert!((Duration::from_millis(30)..Duration::from_millis(40)).contains(&waited), "{waited:?}");
         drop(guard);
         manager.scope(waits_a_little()).await
     }
@@ -242,7 +241,7 @@ mod options {
         }
     }
 
-    #[tokio::test]
+    #[tokio::test(start_paused = true)]
     async fn a_lease_that_is_not_renewed_ends_with_its_ttl_and_the_body_with_it() -> Result<(), Error> {
         let manager = LockManager::in_memory();
         let dropped = AtomicUsize::new(0);
