@@ -34,14 +34,15 @@ async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, bet
     figure(fault, "next grant after the server was up again", recovered);
     assert!(recovered < TTL + HANDOFF, "{recovered:?}");
     assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
-    Mark { key: None, from: killed, to: up }
+    // What a process had is passed on inside it for 100 ms, whether the server is up again or not.
+    Mark { key: None, from: killed, to: up.max(killed + 100.0) }
 }
 
 #[tokio::test]
 async fn fault_07_server_killed_without_persistence() {
     let (mut server, run) = (RedisServer::start().await, Run::new("fault-07"));
     let mark = killed_and_started(&run, &mut server, 7, async |_: &Path| {}).await;
-    // Two holders across the loss are documented. Nothing else is excused: fencing tokens rise.
+    // Two holders across the loss are documented. Whatever the server grants has a larger fencing token than before.
     judged_by(&run, Checker::new().mark(mark));
 }
 

@@ -67,3 +67,39 @@ fn fences_rise_even_over_a_loss_of_data() {
     let checker = Checker::new().mark(Mark { key: None, from: 10.0, to: 11.0 });
     assert_eq!(broken_by(&checker, &history), [Rule::FenceOrder]);
 }
+
+#[test]
+fn a_vanished_lease_may_be_passed_on_inside_its_process_with_a_fence_of_before() {
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 });
+    // p1 has several numbers of one stay; the server loses its data, and grants p2 a larger one.
+    let rules = |checker: &Checker, process: &str, got| {
+        let history = [
+            acquire("p1/t1", 1, 0.0, 2.0),
+            acquire("p2", 9, 12.0, 14.0),
+            release("p1/t1", 1, got - 1.0, got - 0.5),
+            acquire(process, 2, 20.0, got),
+        ];
+        broken_by(checker, &history).contains(&Rule::FenceOrder)
+    };
+    assert!(!rules(&marked, "p1/t2", 100.0), "passed on in time");
+    assert!(rules(&marked, "p1/t2", 120.0), "too late to be passed on: from the server");
+    assert!(rules(&marked, "p3", 100.0), "another process has nothing to pass on");
+    assert!(rules(&Checker::new(), "p1/t2", 100.0), "nothing had vanished");
+}
+
+#[test]
+fn a_grant_that_was_asked_for_while_data_was_lost_has_a_larger_fence_all_the_same() {
+    // The server is down for half a second, and numbers begin anew.
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 510.0 });
+    for process in ["p1", "p2"] {
+        let history = [
+            acquire("p1", 1, 0.0, 2.0),
+            release("p1", 1, 3.0, 4.0),
+            acquire("p3", 9, 5.0, 6.0),
+            release("p3", 9, 7.0, 8.0),
+            acquire(process, 2, 300.0, 700.0),
+            fault(10.0, 700.0),
+        ];
+        assert_eq!(broken_by(&marked, &history), [Rule::FenceOrder], "{process}");
+    }
+}

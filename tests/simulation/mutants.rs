@@ -10,12 +10,11 @@ const WITHIN: u64 = 10_000;
 
 /// Where the rarer ones were found last: tried first, so that the search is short. Any change of the simulation moves
 /// them; then the search takes longer, and nothing else.
-const LAST_FOUND: [(Bug, u64); 8] = [
+const LAST_FOUND: [(Bug, u64); 7] = [
     (Bug::Engine(Mutant::DeadlineFromReply), 959),
     (Bug::Engine(Mutant::RenewalRevives), 2_799),
     (Bug::Engine(Mutant::CleanUpOnce), 302),
-    (Bug::Engine(Mutant::PassForTheWholeTtl), 9_320),
-    (Bug::Engine(Mutant::LateAnswerHolds), 1_027),
+    (Bug::Engine(Mutant::PassForTheWholeTtl), 845),
     (Bug::Engine(Mutant::AnswerSettlesAll), 155),
     (Bug::Engine(Mutant::LateRequestGoesOut), 5_330),
     (Bug::Node(NodeMutant::RenewalShortens), 1_649),
@@ -27,6 +26,9 @@ fn is_found(bug: Bug) -> bool {
     for seed in first.chain(0..WITHIN) {
         let report = sim::run(seed, Some(bug), false);
         if !report.breaches.is_empty() {
+            // It is the bug that breaks the rule, not the schedule.
+            let healthy = sim::run(seed, None, false);
+            assert!(healthy.breaches.is_empty(), "without any bug, {}", crate::tell(&healthy));
             let rules: BTreeSet<_> = report.breaches.iter().map(|(rule, _)| rule.as_str()).collect();
             println!("{bug:?}: found by seed {seed}: {}", rules.into_iter().collect::<Vec<_>>().join(", "));
             return true;

@@ -67,7 +67,8 @@ impl fmt::Display for Violation {
 }
 
 /// A moment at which leases vanished though their holders believed in them: the server lost its data, or somebody
-/// deleted the key. A holder from before and one from after may be valid at once, and nothing else is excused.
+/// deleted the key. A holder from before and one from after may be valid at once, and within the mark a process may
+/// pass on inside itself what it had before, with a fencing token of before; nothing else is excused.
 #[derive(Clone, Debug)]
 pub struct Mark {
     /// Which key; all when none is named.
@@ -99,7 +100,7 @@ impl Checker {
         self
     }
 
-    /// Excuses two holders across `mark`.
+    /// Excuses two holders across `mark`, and what a process passes on inside itself within it.
     #[must_use]
     pub fn mark(mut self, mark: Mark) -> Self {
         self.marks.push(mark);
