@@ -1,5 +1,7 @@
 //! Wall clocks that step, of a client and of the server. They take Linux and a C compiler.
 
+use std::time::SystemTime;
+
 use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
     RedisServer, WallClock, actor, eventually, figure,
@@ -18,6 +20,12 @@ fn wall_clock() -> Option<WallClock> {
         println!("left out: no wall clock can be set here");
     }
     clock
+}
+
+/// What a wall clock that nobody set says, in ms since 1970.
+fn right_time() -> i64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).expect("it is after 1970");
+    i64::try_from(since.as_millis()).expect("far below the limit")
 }
 
 /// A server by this clock.
@@ -39,6 +47,10 @@ async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
     for step in [HOUR_MS, -HOUR_MS] {
         last = last.max(stepping.acquire("k", ttl).await);
         clock.set(step);
+        let wall = stepping.tell("wall").await;
+        let wall: i64 = wall.strip_prefix("wall ").unwrap_or_else(|| panic!("{wall}")).parse().unwrap();
+        let stepped = wall - right_time();
+        assert!((stepped - step).abs() < HOUR_MS / 60, "its clock stepped by {stepped} ms instead of {step} ms");
         other.begin("k", TTL, LONG).await;
         sleep(ttl + ttl / 10).await; // renewals go on, and nothing ends too soon
         let checked = stepping.tell("check").await;

@@ -1,6 +1,10 @@
 //! Guards dropped in strange places, and runtimes that have no time.
 
-use std::{mem, panic, thread};
+use std::{
+    mem, panic,
+    sync::{Arc, Barrier},
+    thread,
+};
 
 use lock_core::{LockManager, LossReason};
 use lock_tests::{
@@ -170,6 +174,46 @@ fn fault_34_busy_tasks_on_all_threads_cost_no_lease() {
     }
     busy.block_on(run.settle(&server, SOON));
     judged(&run);
+}
+
+#[test]
+fn fault_34_all_threads_blocked_for_three_tenths_of_a_ttl_cost_no_lease() {
+    let ttl = 3 * TTL;
+    let stall = 3 * ttl / 10;
+    let busy = Builder::new_multi_thread().worker_threads(2).enable_all().build().expect("threads can be had");
+    busy.block_on(async {
+        let (server, run) = (RedisServer::start().await, Run::new("fault-34-stalls"));
+        let (manager, _) = client(&run, &server.url(), "p0").await;
+        let recorder = run.recorder("p0");
+        let mut held = Vec::new();
+        for index in 0..50 {
+            let client = Recorded::new(&manager, &recorder, &format!("t{index}"));
+            held.push(client.acquire(&format!("k{index}"), ttl, |request| request).await.expect("free"));
+        }
+        let begun = Instant::now();
+        while begun.elapsed() < 2 * ttl {
+            // Each waits for the other on a thread of its own: there are no more than the two.
+            let both = Arc::new(Barrier::new(2));
+            let blocked = [Arc::clone(&both), both].map(|both| {
+                tokio::spawn(async move {
+                    both.wait();
+                    thread::sleep(stall);
+                })
+            });
+            for blocked in blocked {
+                blocked.await.expect("no panic");
+            }
+            sleep(ttl / 20).await; // for what has waited
+        }
+        let lost = held.iter_mut().filter_map(|held| (!held.check()).then_some(())).count();
+        println!("{lost} false losses of 50 with a ttl of {ttl:?} and stalls of {stall:?}");
+        assert_eq!(lost, 0);
+        for held in held {
+            held.release().await.expect("held");
+        }
+        run.settle(&server, SOON).await;
+        judged(&run);
+    });
 }
 
 /// Holds 50 leases beside 200 tasks that work all the time; returns how many were lost, and the longest time that a task

@@ -102,6 +102,7 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     let error = LockManager::builder().url(&server.url()).command_timeout(LIMIT).connect().await;
     let error = error.expect_err("there is no room");
     println!("{error}");
+    assert_eq!(error.cause().map(lock_core::Error::kind), Some(ErrorKind::Backend), "{error}");
     // Ours is killed, and its place is taken.
     harness.call(&["CONFIG", "SET", "maxclients", "1"]).await.expect("is answered");
     kill_all(&mut harness).await;
@@ -115,10 +116,13 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     let asked = Instant::now();
     let refused = other.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("there is no room");
     println!("{refused}, after {:?}", asked.elapsed());
+    assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
+    assert!(refused.is_retryable(), "{refused}");
     sleep(TTL).await;
     let tries = rejected(&mut harness).await - before;
     let seconds = asked.elapsed().as_secs_f64();
     println!("{:.1} tries to connect a second", tries as f64 / seconds);
+    assert!(tries > 0, "it does not try to connect");
     assert!(tries as f64 / seconds <= 25.0, "{tries} tries to connect in {seconds:.1} s");
     harness.call(&["CONFIG", "SET", "maxclients", "100"]).await.expect("is answered");
     let restored = Instant::now();

@@ -13,10 +13,15 @@
 //! | `extend MS` | `extended`, or `failed KIND` |
 //! | `release` | `released`, or `failed KIND` |
 //! | `drop` | `dropped`: the guard is |
+//! | `wall` | `wall MS`: what its wall clock says, in ms since 1970 |
 //!
 //! When a lease is lost it says `lost REASON TIME`, on the clock of histories.
 
-use std::{error::Error, path::Path, time::Duration};
+use std::{
+    error::Error,
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 use lock_core::{LockManager, LossReason};
 use lock_tests::history::{Held, Recorded, Recorder, Register, now};
@@ -116,6 +121,7 @@ impl Stage {
                 drop(self.held.take());
                 println!("dropped");
             }
+            ["wall"] => println!("wall {}", SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis()),
             _ => return Err(format!("can't do {line:?}").into()),
         }
         Ok(())
