@@ -49,9 +49,7 @@ async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
     let manager = LockManager::builder().url(&url).client_name("ours").connect().await.unwrap();
     for times in 1..4 {
         manager.lock("k").await.unwrap().release().await.unwrap();
-        for class in ["normal", "pubsub"] {
-            server.call(&["CLIENT", "KILL", "TYPE", class, "SKIPME", "yes"]).await;
-        }
+        server.kill_clients().await;
         eventually(SOON, "it connects anew", async || log.count("connecting anew") >= times).await;
     }
     // One waits, so that the one who releases has somebody to call.

@@ -2,7 +2,7 @@
 
 use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
-    RedisServer, eventually, figure,
+    RedisServer, Reply, eventually, figure,
     history::{Checker, Mark, Run, now},
 };
 use tokio::time::timeout;
@@ -49,6 +49,13 @@ async fn fault_37_evicted_lease_is_noticed_at_the_next_renewal_and_fences_rise()
     judged_by(&run, Checker::new().mark(Mark { key: None, from: before, to: evicted }));
 }
 
+/// What is at `k`: its value, byte by byte, and when it expires by the server's clock.
+async fn found(server: &RedisServer) -> (Reply, Reply) {
+    let value = server.call(&["DUMP", "k"]).await;
+    assert!(matches!(value, Reply::Bulk(_)), "{value:?}");
+    (value, server.call(&["PEXPIRETIME", "k"]).await)
+}
+
 #[tokio::test]
 async fn fault_42_overwritten_key_is_told_and_left_alone() {
     let overwrites: [&[&[&str]]; 4] = [
@@ -66,7 +73,7 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
             server.call(command).await;
         }
         let since = now();
-        let kind = server.call(&["TYPE", "k"]).await;
+        let left = found(&server).await;
         let reason = timeout(SOON, told.guard().lost()).await.expect("it is told");
         longest = longest.max(span(since, now()));
         assert_eq!(reason, LossReason::Taken, "{overwrite:?}");
@@ -74,13 +81,13 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
         let extended = told.extend(TTL).await.expect_err("it is lost");
         assert_eq!(extended.kind(), ErrorKind::Lost(LossReason::Taken));
         told.release().await.expect_err("it is lost");
-        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+        assert_eq!(found(&server).await, left, "{overwrite:?} was left alone");
 
         // Whoever asks for it now is told what is in the way.
         let error = client.acquire("k", TTL, |request| request.wait(ms(100))).await.expect_err("it is in the way");
         let expected = if overwrite[0][0] == "SET" { ErrorKind::Busy } else { ErrorKind::WrongType };
         assert_eq!(error.kind(), expected, "{overwrite:?}: {error}");
-        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+        assert_eq!(found(&server).await, left, "{overwrite:?} was left alone");
 
         // A release right after the overwriting, which nobody has noticed yet, leaves it alone as well.
         server.call(&["DEL", "k"]).await;
@@ -88,8 +95,9 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
         for command in overwrite {
             server.call(command).await;
         }
+        let left = found(&server).await;
         unaware.release().await.expect_err("it is gone");
-        assert_eq!(server.call(&["TYPE", "k"]).await, kind, "{overwrite:?} was left alone");
+        assert_eq!(found(&server).await, left, "{overwrite:?} was left alone");
         server.call(&["DEL", "k"]).await;
     }
     figure(42, "overwritten to told, ttl 2 s", longest);

@@ -106,6 +106,7 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
     }
     // The control: what a lock alone cannot prevent.
     println!("{} of {writes} updates without a fencing token were lost", writes.saturating_sub(unfenced));
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
     let unknown = count(Op::Write, Outcome::Info);
     assert!((written..=written + unknown).contains(&counted), "{counted} of {written} updates");
 }

@@ -1,11 +1,11 @@
 //! A server that answers, and says no.
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LockManager, LossReason};
 use lock_tests::{
     RawClient, RedisServer, eventually, figure, free_port,
-    history::{Recorded, Run, now},
+    history::{Held, Recorded, Run, now},
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::*;
 
@@ -35,12 +35,13 @@ async fn fault_36_without_memory_to_spare_nothing_new_is_held_and_the_old_is_kep
     judged(&run);
 }
 
-/// Asks for a second while the server refuses with `kinds`; returns how often it was asked.
-async fn asked_in_vain(server: &RedisServer, run: &Run, client: &Recorded, kind: ErrorKind) -> u64 {
+/// Asks while the server refuses with `kind`, until the lease that `held` stands for is over, whose renewals are refused,
+/// too. All of that is no hot loop.
+async fn asked_in_vain(server: &RedisServer, run: &Run, client: &Recorded, mut held: Held, kind: ErrorKind) {
     let (since, before) = (now(), server.script_calls().await);
     let start = Instant::now();
     let mut attempts = 0;
-    while start.elapsed() < TTL {
+    while held.check() {
         let error = client.acquire("k", TTL, |request| request.wait(TTL)).await.expect_err("it is refused");
         assert_eq!(error.kind(), kind, "{error}");
         println!("{error}");
@@ -48,20 +49,26 @@ async fn asked_in_vain(server: &RedisServer, run: &Run, client: &Recorded, kind:
         // A user of the library would pause, too.
         sleep(ms(200)).await;
     }
-    run.broken_since(since);
     let calls = server.script_calls().await - before;
-    assert!(calls <= 20 + attempts, "{calls} calls for {attempts} requests");
-    calls
+    let seconds = start.elapsed().as_secs_f64();
+    assert!(seconds > 1.0, "the lease was lost after {seconds:.3} s");
+    run.broken_since(since);
+    let rate = calls as f64 / seconds;
+    println!("{calls} calls in {seconds:.1} s, {attempts} of them requests: {rate:.1} a second");
+    assert!(calls > attempts, "nothing was renewed: {calls} calls for {attempts} requests");
+    assert!(rate <= 20.0, "{calls} calls in {seconds:.1} s");
+    assert_eq!(held.guard().lost().await, LossReason::Expired);
+    drop(held);
 }
 
 #[tokio::test]
 async fn fault_38_replica_refuses_without_a_hot_loop() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-38-readonly"));
-    let (_manager, client) = client(&run, &server.url(), "p0").await;
-    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    let (manager, client) = client(&run, &server.url(), "p0").await;
+    let other = Recorded::new(&manager, &run.recorder("p0"), "held");
+    let held = other.acquire("held", 2 * TTL, |request| request).await.expect("free");
     server.call(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
-    let calls = asked_in_vain(&server, &run, &client, ErrorKind::Backend).await;
-    println!("{calls} calls in a second");
+    asked_in_vain(&server, &run, &client, held, ErrorKind::Backend).await;
     let since = now();
     server.call(&["REPLICAOF", "NO", "ONE"]).await;
     let promoted = Instant::now();
@@ -76,11 +83,11 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
 #[tokio::test]
 async fn fault_38_too_few_replicas_refuse_without_a_hot_loop() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-38-noreplicas"));
-    let (_manager, client) = client(&run, &server.url(), "p0").await;
-    client.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    let (manager, client) = client(&run, &server.url(), "p0").await;
+    let other = Recorded::new(&manager, &run.recorder("p0"), "held");
+    let held = other.acquire("held", 2 * TTL, |request| request).await.expect("free");
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "2"]).await;
-    let calls = asked_in_vain(&server, &run, &client, ErrorKind::Backend).await;
-    println!("{calls} calls in a second");
+    asked_in_vain(&server, &run, &client, held, ErrorKind::Backend).await;
     server.call(&["CONFIG", "SET", "min-replicas-to-write", "0"]).await;
     let restored = Instant::now();
     let held = client.acquire("k", TTL, |request| request).await.expect("it takes writes again");
@@ -177,8 +184,13 @@ async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secre
     assert!(!format!("{error} {error:?}").contains("hush-hush"));
     println!("{error}");
     // What cannot be renewed is lost at its deadline, and not before.
-    let reason = tokio::time::timeout(SOON, held.guard().lost()).await.expect("it is told");
-    println!("the held one: {reason:?}");
+    let (asked, remaining) = (Instant::now(), held.guard().remaining());
+    assert!(remaining > ms(100), "there is something left to lose: {remaining:?}");
+    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
+    assert_eq!(reason, LossReason::Expired);
+    let told = asked.elapsed();
+    println!("told after {told:?}, with {remaining:?} left");
+    assert!((remaining..remaining + SLACK).contains(&told), "told after {told:?}, with {remaining:?} left");
     assert!(!held.check());
     server.call(&["ACL", "SETUSER", "shop", "+@all"]).await;
     let held = other.acquire("held", TTL, |request| request).await.expect("it may again");

@@ -190,6 +190,20 @@ impl RedisServer {
         }
     }
 
+    /// Kills the connections of everybody but the harness's own that asks for it; returns how many there were. One that
+    /// hears calls counts as a subscriber.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn kill_clients(&self) -> i64 {
+        let mut killed = 0;
+        for class in ["normal", "pubsub"] {
+            let answer = self.call(&["CLIENT", "KILL", "TYPE", class, "SKIPME", "yes"]).await;
+            killed += answer.integer().expect("a number");
+        }
+        killed
+    }
+
     /// The name that the harness gives to its own connections.
     pub const OWN_NAME: &str = "lock-tests";
 }
