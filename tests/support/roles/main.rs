@@ -7,6 +7,7 @@ mod contend;
 mod count;
 mod foreign;
 mod hold;
+mod keys;
 mod serve;
 
 use std::{env, error::Error, io, process::ExitCode};
@@ -31,6 +32,7 @@ async fn play() -> ExitCode {
         ["hold", url, key, ttl_ms, wait_ms] => hold::hold(url, key, ttl_ms, wait_ms).await,
         ["serve", url, address] => serve::serve(url, address).await,
         ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
+        ["keys", url] => keys::keys(url).await,
         ["act", url, folder, name] => act::act(url, folder, name).await,
         ["contend", ref options @ ..] => contend::contend(options).await,
         ["foreign", ref options @ ..] => foreign::foreign(options).await,
