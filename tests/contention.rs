@@ -7,8 +7,9 @@ use std::{
     time::{Duration, Instant},
 };
 
+use lock_core::LockManager;
 use lock_tests::{
-    Actor, RedisServer, actor, eventually, figure,
+    Actor, RedisServer, Reply, actor, eventually, figure,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
     team,
 };
@@ -229,22 +230,26 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
 }
 
 /// A team whose user may do everything but what `rules` forbid.
-async fn contends_as(server: RedisServer, name: &str, user: Option<&str>) {
-    let run = Run::new(name);
-    let url = match user {
-        Some(rules) => {
-            let mut command = vec!["ACL", "SETUSER", "poller", "on", ">secret", "~*", "&*", "+@all"];
-            command.extend(rules.split(' '));
-            assert_eq!(server.call(&command).await.text().as_deref(), Some("OK"), "{rules}");
-            format!("url=redis://poller:secret@{}", server.address())
-        }
-        None => url(&server),
-    };
-    let mut team = team!(run, "contend", 2, "p", [url, register(&server), "tasks=3", "keys=2", "pause=3"]).await;
+async fn contends_without(server: RedisServer, name: &str, rules: &str) {
+    let url = signed_in(&server, &format!("~* &* +@all {rules}")).await;
+    contends_as(&server, name, url).await;
+}
+
+/// Makes a user of these rights; the URL to sign in with.
+async fn signed_in(server: &RedisServer, rights: &str) -> String {
+    let mut command = vec!["ACL", "SETUSER", "user", "on", ">secret"];
+    command.extend(rights.split(' '));
+    assert_eq!(server.call(&command).await.text().as_deref(), Some("OK"), "{rights}");
+    format!("redis://user:secret@{}", server.address())
+}
+
+async fn contends_as(server: &RedisServer, name: &str, url: String) {
+    let (run, url) = (Run::new(name), format!("url={url}"));
+    let mut team = team!(run, "contend", 2, "p", [url, register(server), "tasks=3", "keys=2", "pause=3"]).await;
     team.go().await;
     sleep(WHILE / 2).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(server, SOON).await;
     judged(&run);
     println!("{name}: {rounds:?} rounds");
     assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
@@ -252,24 +257,51 @@ async fn contends_as(server: RedisServer, name: &str, user: Option<&str>) {
 
 #[tokio::test]
 async fn user_without_any_channel_gets_along() {
-    contends_as(RedisServer::start().await, "contention-no-channels", Some("resetchannels")).await;
+    contends_without(RedisServer::start().await, "contention-no-channels", "resetchannels").await;
 }
 
 #[tokio::test]
 async fn user_who_may_not_publish_gets_along() {
-    contends_as(RedisServer::start().await, "contention-no-publish", Some("-publish -spublish")).await;
+    contends_without(RedisServer::start().await, "contention-no-publish", "-publish -spublish").await;
 }
 
 #[tokio::test]
 async fn user_who_may_not_subscribe_gets_along() {
-    contends_as(RedisServer::start().await, "contention-no-subscribe", Some("-subscribe -ssubscribe -psubscribe"))
-        .await;
+    let rules = "-subscribe -ssubscribe -psubscribe";
+    contends_without(RedisServer::start().await, "contention-no-subscribe", rules).await;
 }
 
 #[tokio::test]
 async fn server_without_resp3_gets_along() {
     let server = RedisServer::builder().without_command("HELLO").start().await;
-    contends_as(server, "contention-resp2", None).await;
+    contends_as(&server, "contention-resp2", server.url()).await;
+}
+
+/// What `docs/protocol.md` says that a user needs, for the keys of a team instead of those that it names.
+fn rights() -> String {
+    let text = include_str!("../docs/protocol.md");
+    let rights = text.split("ACL SETUSER shop on >password ~shop:* ").nth(1).and_then(|rest| rest.split("```").next());
+    let rights: Vec<_> = rights.expect("there is such a user").split_whitespace().collect();
+    format!("~k* {}", rights.join(" "))
+}
+
+#[tokio::test]
+async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
+    for (database, more) in [("", ""), ("/3", " +select")] {
+        let server = RedisServer::start().await;
+        let url = signed_in(&server, &format!("{}{more}", rights())).await + database;
+        contends_as(&server, &format!("contention-rights{}", more.len()), url.clone()).await;
+        // It is called, too, and does not have to poll.
+        let manager = LockManager::connect(&url).await.expect("connects");
+        let subscribers = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
+        assert_eq!(subscribers.items().len(), 1, "{subscribers:?}");
+        assert_eq!(server.call(&["ACL", "LOG"]).await, Reply::Array(Vec::new()), "nothing was refused");
+
+        let held = manager.lock("k").await.expect("free");
+        signed_in(&server, "+scan").await;
+        assert_eq!(manager.force_release_all("k").await.expect("with a right more"), 1);
+        assert!(held.release().await.is_err());
+    }
 }
 
 #[tokio::test]
@@ -344,6 +376,50 @@ async fn processes_that_contend_have_fair_shares() {
     assert!(of_turns >= 0.8, "{turns:?}");
     // How many holds there are in a turn of up to 100 ms depends on who is back in line in time.
     assert!(of_holds >= 0.25, "{rounds:?}");
+}
+
+#[tokio::test]
+async fn nobody_waits_longer_than_the_place_in_line_times_the_hold_and_the_budget() {
+    const PROCESSES: u32 = 4;
+    const HOLD: Duration = Duration::from_millis(20);
+    const BUDGET: Duration = Duration::from_millis(100);
+    // With three tasks each, all who wait in a process are served in one turn of it.
+    let (server, run) = (RedisServer::start().await, Run::new("contention-longest-wait"));
+    let mut team = team!(run, "contend", 4, "p", [url(&server), "tasks=3", "keys=1", "hold=20"]).await;
+    team.go().await;
+    sleep(2 * WHILE).await;
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let asked = history.events().iter().filter(|event| event.op == Op::Acquire);
+    let waits = asked.map(|event| event.t_return.unwrap_or(f64::INFINITY) - event.t_invoke);
+    let longest = waits.fold(0.0, f64::max);
+    println!("the longest wait was {longest:.0} ms; {rounds:?} rounds");
+    // What a busy machine may add to one handoff.
+    let most = PROCESSES * (HOLD + BUDGET) + (HANDOFF - Duration::from_millis(250));
+    assert!(longest < most.as_secs_f64() * 1_000.0, "{longest:.0} ms; {rounds:?}");
+    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
+}
+
+#[tokio::test]
+async fn process_that_is_alone_on_a_key_is_not_slowed() {
+    let (server, run) = (RedisServer::start().await, Run::new("contention-alone"));
+    let mut team = team!(run, "contend", 1, "p", [url(&server), "tasks=4", "keys=1", "hold=1"]).await;
+    team.go().await;
+    sleep(WHILE).await;
+    let rounds = team.stop(SOON).await;
+    run.settle(&server, SOON).await;
+    let history = judged(&run);
+    let acquires = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
+    let mut times: Vec<_> = acquires.filter_map(|event| event.t_return).collect();
+    times.sort_by(f64::total_cmp);
+    // Whoever made room for others at the end of each budget of 100 ms would stand still for as long again.
+    let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+    let idle = gaps.filter(|gap| *gap > 40.0).sum::<f64>().max(0.0);
+    let all = times.last().expect("it had the key") - times[0];
+    println!("idle for {idle:.0} of {all:.0} ms, {rounds:?} rounds");
+    assert!(idle < all / 4.0, "idle for {idle:.0} of {all:.0} ms");
+    assert!(rounds[0] > 50, "{rounds:?}");
 }
 
 /// How often each process had the key between two others.
