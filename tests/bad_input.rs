@@ -12,7 +12,9 @@ use tokio::{
 
 /// For what has no business taking long.
 const SOON: Duration = Duration::from_secs(20);
-/// For what has.
+/// What a busy machine may take longer.
+const SLACK: Duration = Duration::from_millis(750);
+/// A limit that is far off.
 const LONG: Duration = Duration::from_secs(120);
 
 const fn ms(ms: u64) -> Duration {
@@ -110,7 +112,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
     ] {
         let before = Instant::now();
         let denied = LockManager::builder().url(&url).command_timeout(LONG).connect().await.expect_err("denied");
-        assert!(before.elapsed() < SOON, "answered long before the limit: {:?}", before.elapsed());
+        assert!(before.elapsed() < ms(250) + SLACK, "answered before the limit: {:?}", before.elapsed());
         assert!(!format!("{denied} {denied:?}").contains("secret"), "no password in an error");
         let denied = denied.cause().expect("the URL is sound");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
@@ -275,7 +277,7 @@ async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
     ] {
         assert_eq!((error.kind(), error.key()), (ErrorKind::WrongType, Some("k")), "{error}");
     }
-    assert!(before.elapsed() < SOON, "long before its wait is over: {:?}", before.elapsed());
+    assert!(before.elapsed() < ms(250) + SLACK, "at once: {:?}", before.elapsed());
     assert_eq!(server.call(&["HGET", "k", "uuid:1"]).await.text().as_deref(), Some("1"));
 }
 

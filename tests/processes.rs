@@ -32,44 +32,6 @@ async fn next_process_comes_in_after_the_ttl_of_a_killed_one_with_a_larger_fenci
     assert!(second_fence > first_fence, "{second_fence} after {first_fence}");
 }
 
-#[tokio::test]
-async fn process_stopped_for_longer_than_its_ttl_finds_its_lease_lost() {
-    let server = RedisServer::start().await;
-    let mut stopped = role!("hold", server.url(), KEY, 1_000, 0);
-    let stopped_fence = fence(&stopped.expect("held", SOON).await);
-    stopped.pause();
-    let mut next = role!("hold", server.url(), KEY, 10_000, 20_000);
-    let next_fence = fence(&next.expect("held", SOON).await);
-    assert!(next_fence > stopped_fence, "{next_fence} after {stopped_fence}");
-
-    stopped.resume();
-    stopped.send("check").await;
-    stopped.expect("check lost", SOON).await;
-    stopped.send("release").await;
-    stopped.expect("failed Lost", SOON).await;
-
-    next.send("check").await;
-    next.expect("check held", SOON).await;
-    next.send("release").await;
-    next.expect("released", SOON).await;
-}
-
-#[tokio::test]
-async fn lease_outlives_a_stop_shorter_than_its_ttl() {
-    let server = RedisServer::start().await;
-    let mut holder = role!("hold", server.url(), KEY, 4_000, 0);
-    holder.expect("held", SOON).await;
-    holder.pause();
-    tokio::time::sleep(Duration::from_millis(1_500)).await;
-    holder.resume();
-    // Past the ttl that it had when it was stopped: renewals go on.
-    tokio::time::sleep(Duration::from_millis(3_000)).await;
-    holder.send("check").await;
-    holder.expect("check held", SOON).await;
-    let mut other = role!("hold", server.url(), KEY, 1_000, 0);
-    other.expect("refused Busy", SOON).await;
-}
-
 fn fence(text: &str) -> u64 {
     text.parse().expect("a fencing token is a number")
 }

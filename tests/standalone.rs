@@ -94,14 +94,15 @@ async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
     // redis-py: SET name token NX PX ms
-    let set = ["SET", "goods:1", "0d9ef7b8c1d011ee", "NX", "PX", "700"];
+    let set = ["SET", "goods:1", "0d9ef7b8c1d011ee", "NX", "PX", "2000"];
+    let before = Instant::now();
     assert_eq!(server.call(&set).await.text().as_deref(), Some("OK"));
     let info = manager.inspect("goods:1").await.unwrap();
-    assert!(info.is_locked() && info.is_foreign() && info.remaining().unwrap() <= ms(700));
+    assert!(info.is_locked() && info.is_foreign() && info.remaining().unwrap() <= ms(2_000));
     assert!(manager.lock("goods:1").try_acquire().await.unwrap().is_none());
-    let before = Instant::now();
     let guard = manager.lock("goods:1").await.unwrap();
-    assert!(before.elapsed() > ms(500), "{:?}", before.elapsed());
+    // The server counts whole milliseconds.
+    assert!(before.elapsed() >= ms(1_999), "{:?}", before.elapsed());
     assert!(server.call(&set).await.is_nil(), "we exclude it");
     // Nor does its release, a compare-and-delete with its own token, touch ours.
     let compare_and_delete =
@@ -136,10 +137,10 @@ async fn force_release_all_frees_our_keys_under_the_prefix_and_nothing_else() {
 async fn a_script_flush_is_not_seen() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let mut guard = manager.lock("k").ttl(ms(300)).await.unwrap();
+    let mut guard = manager.lock("k").ttl(3 * SOON).await.unwrap();
     for _ in 0..50 {
         server.call(&["SCRIPT", "FLUSH"]).await;
-        guard.extend(ms(300)).await.unwrap();
+        guard.extend(3 * SOON).await.unwrap();
         server.call(&["SCRIPT", "FLUSH"]).await;
         let other = manager.lock("other").await.unwrap();
         server.call(&["SCRIPT", "FLUSH"]).await;
@@ -156,12 +157,12 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     let manager = LockManager::builder().url(&server.url()).client_name("shop-7").connect().await.unwrap();
     let one = manager.lock("one").await.unwrap();
     let with_one = tasks();
-    assert!(with_one - before <= 3, "{} tasks", with_one - before);
+    assert_eq!(with_one - before, 2, "the engine's, and the one that drives the connection");
     let mut guards = Vec::new();
     for key in 0..1_000 {
-        guards.push(manager.clone().lock(format!("k:{key}")).ttl(ms(900)).await.unwrap());
+        guards.push(manager.clone().lock(format!("k:{key}")).ttl(ms(3_000)).await.unwrap());
     }
-    sleep(ms(1_200)).await;
+    sleep(ms(3_300)).await; // past the ttl of the last one
     assert!(guards.iter().all(|guard| guard.is_held()) && one.is_held());
     assert_eq!(tasks(), with_one, "the same with 1 and with 1,000 held leases");
     let named: Vec<_> = server.client_list().await.into_iter().filter(|client| client.name() == "shop-7").collect();
@@ -180,8 +181,11 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
 async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
     let server = RedisServer::start().await;
     let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
-    let guard = manager.lock("held").ttl(ms(600)).await.unwrap();
-    for round in 0..20 {
+    let guard = manager.lock("held").ttl(ms(2_000)).await.unwrap();
+    let (start, mut round) = (Instant::now(), 0);
+    // Past the ttl, so that it is renewed meanwhile.
+    while round < 20 || start.elapsed() < ms(3_000) {
+        round += 1;
         let ours = server.client_list().await.into_iter().find(|client| client.name() == "ours");
         if let Some(ours) = ours {
             server.call(&["CLIENT", "KILL", "ID", ours.field("id")]).await;
@@ -334,43 +338,6 @@ async fn futures_dropped_at_random_moments_leave_no_key() {
     let dropped = tasks.join_all().await.into_iter().filter(|dropped| *dropped).count();
     assert!(dropped > 10, "{dropped} were dropped half-way");
     eventually(SOON, "no key is left", async || server.keys("k:*").await.is_empty()).await;
-}
-
-#[tokio::test]
-async fn without_memory_to_spare_held_leases_are_renewed_and_released() {
-    let server = RedisServer::start().await;
-    let manager = manager(&server).await;
-    let mut guard = manager.lock("held").ttl(ms(600)).await.unwrap();
-    server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
-    let error = manager.lock("new").await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(error.to_string().contains("out of memory"), "{error}");
-    sleep(ms(1_200)).await;
-    assert!(guard.is_held(), "renewed");
-    guard.extend(Duration::from_secs(5)).await.unwrap();
-    guard.release().await.unwrap();
-    assert!(server.call(&["GET", "held"]).await.is_nil());
-}
-
-#[tokio::test]
-async fn a_key_deleted_by_others_is_noticed_within_a_third_of_the_ttl() {
-    let server = RedisServer::start().await;
-    let manager = manager(&server).await;
-    let deleted = manager.lock("deleted").ttl(ms(900)).await.unwrap();
-    let overwritten = manager.lock("overwritten").ttl(ms(900)).await.unwrap();
-    let replaced = manager.lock("replaced").ttl(ms(900)).await.unwrap();
-    server.call(&["DEL", "deleted"]).await;
-    server.call(&["SET", "overwritten", "somebody"]).await;
-    server.call(&["DEL", "replaced"]).await;
-    server.call(&["HSET", "replaced", "field", "1"]).await;
-    let before = Instant::now();
-    for guard in [deleted, overwritten, replaced] {
-        assert_eq!(guard.lost().await, LossReason::Taken, "{guard:?}");
-        assert!(guard.release().await.is_err());
-    }
-    assert!(before.elapsed() < ms(300 + 250), "{:?}", before.elapsed());
-    assert_eq!(server.call(&["GET", "overwritten"]).await.text().as_deref(), Some("somebody"));
-    assert_eq!(server.call(&["HGET", "replaced", "field"]).await.text().as_deref(), Some("1"));
 }
 
 #[tokio::test]
