@@ -18,12 +18,14 @@ pub mod wait;
 pub mod wall_clock;
 
 mod launch;
+mod left_out;
 mod ports;
 mod signals;
 
 pub use actor::{Actor, Team};
 pub use dice::Dice;
 pub use figures::{figure, for_seconds};
+pub use left_out::left_out;
 pub use namespace::Namespace;
 pub use ports::free_port;
 pub use process::Process;

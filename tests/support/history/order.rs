@@ -48,7 +48,11 @@ fn is_passed_on(case: &Case<'_>, key: &Key<'_>, lease: &Lease<'_>) -> bool {
     let process = |lease: &Lease<'_>| lease.event.process.split('/').next().unwrap_or_default().to_owned();
     let is_former = |former: &&Lease<'_>| former.fence.is_some() && former.fence < lease.fence;
     case.vanished(key.name, lease.got, lease.got)
-        && key.leases.iter().filter(is_former).any(|former| former.got <= lease.got && process(former) == process(lease))
+        && key
+            .leases
+            .iter()
+            .filter(is_former)
+            .any(|former| former.got <= lease.got && process(former) == process(lease))
 }
 
 fn larger<'l, 'a>(largest: Option<&'l Lease<'a>>, lease: &'l Lease<'a>) -> Option<&'l Lease<'a>> {
