@@ -10,6 +10,7 @@ use std::{
 
 use axum::{Router, extract::Request, routing::post};
 use lock_core::{FencingToken, LockManager, distributed_lock};
+use lock_tests::text::compiled_blocks;
 use lock_tower::LockLayer;
 
 type ShopError = Box<dyn Error + Send + Sync>;
@@ -58,18 +59,6 @@ fn layer<H: axum::handler::Handler<(), ()>>(manager: LockManager, sell: H) -> im
 
 #[test]
 fn every_block_of_code_in_the_readme_is_compiled_here() {
-    let here = lines(include_str!("readme.rs"));
-    let mut blocks = 0;
-    for block in include_str!("../README.md").split("```rust\n").skip(1) {
-        let block = block.split("\n```").next().expect("split gives one part at least");
-        assert!(here.contains(&lines(block)), "the README has a block that is not compiled:\n{block}");
-        blocks += 1;
-    }
+    let blocks = compiled_blocks(include_str!("../README.md"), &[include_str!("readme.rs")]);
     assert!(blocks >= 3, "only {blocks} blocks of code were found in the README");
-}
-
-/// The lines without their indentation, and without those that are empty.
-fn lines(code: &str) -> String {
-    let lines = code.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.fold("\n".to_owned(), |all, line| all + line + "\n")
 }

@@ -15,10 +15,10 @@ mod proto {
     tonic::include_proto!("calls");
 }
 
-use std::{future::Future, panic::Location, time::Duration};
+use std::{future::Future, time::Duration};
 
 use lock_core::LockManager;
-use lock_tests::eventually;
+use lock_tests::{eventually, within};
 use lock_tower::{
     Grpc, LockLayer,
     key::{Header, header},
@@ -32,13 +32,7 @@ fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
 /// Waits for what should come soon, and fails instead of hanging.
 #[track_caller]
 fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    let here = Location::caller();
-    async move {
-        match tokio::time::timeout(SOON, future).await {
-            Ok(output) => output,
-            Err(_) => panic!("waited in vain at {here}"),
-        }
-    }
+    within(SOON, future)
 }
 
 /// Waits for a condition, and fails when it does not come about.

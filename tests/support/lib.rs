@@ -14,6 +14,7 @@ pub mod proxy;
 pub mod resp;
 pub mod server;
 pub mod sim;
+pub mod text;
 pub mod wait;
 pub mod wall_clock;
 
@@ -32,5 +33,5 @@ pub use process::Process;
 pub use proxy::FaultProxy;
 pub use resp::{RawClient, Reply};
 pub use server::RedisServer;
-pub use wait::{eventually, eventually_some};
+pub use wait::{eventually, eventually_some, within};
 pub use wall_clock::WallClock;

@@ -2,7 +2,7 @@
 
 use std::{fmt::Display, future::Future, panic::Location, time::Duration};
 
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// Waits until `condition` answers `true`; it is asked every 5 ms.
 ///
@@ -36,6 +36,21 @@ pub fn eventually_some<T>(
             }
             assert!(Instant::now() < deadline, "{caller}: not within {within:?}: {what}");
             sleep(PACE).await;
+        }
+    }
+}
+
+/// Waits for what should come `within` a time, and hands it out.
+///
+/// # Panics
+/// When the time has passed; the message says where.
+#[track_caller]
+pub fn within<F: Future>(within: Duration, future: F) -> impl Future<Output = F::Output> {
+    let caller = Location::caller();
+    async move {
+        match timeout(within, future).await {
+            Ok(output) => output,
+            Err(_) => panic!("{caller}: waited in vain for {within:?}"),
         }
     }
 }

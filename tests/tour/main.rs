@@ -9,6 +9,8 @@ mod layer;
 
 use std::error::Error;
 
+use lock_tests::text::compiled_blocks;
+
 type Result<T = (), E = Box<dyn Error + Send + Sync>> = std::result::Result<T, E>;
 
 /// What the shop of the tour does under its locks.
@@ -18,16 +20,8 @@ async fn sell(fence: u64) -> Result {
 
 #[test]
 fn every_block_of_the_tour_is_compiled_here() {
-    let sources = [include_str!("core.rs"), include_str!("attribute.rs"), include_str!("layer.rs")].map(lines);
-    let mut blocks = 0;
-    for block in include_str!("../../docs/tour.md").split("```rust\n").skip(1) {
-        let block = block.split("\n```").next().expect("split gives one part at least");
-        assert!(
-            sources.iter().any(|source| source.contains(&lines(block))),
-            "docs/tour.md has a block that is not compiled:\n{block}"
-        );
-        blocks += 1;
-    }
+    let sources = [include_str!("core.rs"), include_str!("attribute.rs"), include_str!("layer.rs")];
+    let blocks = compiled_blocks(include_str!("../../docs/tour.md"), &sources);
     assert!(blocks > 40, "only {blocks} blocks of code were found in the tour");
 }
 
@@ -41,12 +35,6 @@ fn every_link_of_the_readme_into_the_tour_leads_to_a_heading() {
         links += 1;
     }
     assert!(links > 20, "only {links} links were found in the README");
-}
-
-/// The lines without their indentation, and without those that are empty.
-fn lines(code: &str) -> String {
-    let lines = code.lines().map(str::trim).filter(|line| !line.is_empty());
-    lines.fold("\n".to_owned(), |all, line| all + line + "\n")
 }
 
 /// What a link to a heading is called.

@@ -30,13 +30,12 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::LockManager;
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{RedisServer, eventually, within};
 use lock_tower::{Held, Http, LockLayer, key::Fixed, key::fixed};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinHandle,
-    time::timeout,
 };
 
 /// How long a machine may take for what should happen at once.
@@ -343,11 +342,5 @@ pub(crate) fn nothing() -> BoxBody<Bytes, Infallible> {
 /// Waits for what should come soon.
 #[track_caller]
 pub(crate) fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
-    let here = std::panic::Location::caller();
-    async move {
-        match timeout(SOON, future).await {
-            Ok(output) => output,
-            Err(_) => panic!("waited in vain at {here}"),
-        }
-    }
+    within(SOON, future)
 }
