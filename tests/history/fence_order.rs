@@ -88,6 +88,23 @@ fn a_vanished_lease_may_be_passed_on_inside_its_process_with_a_fence_of_before()
 }
 
 #[test]
+fn a_waiter_from_before_a_loss_of_data_gets_a_larger_fence_after_it() {
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 510.0 });
+    let history = |fence| [acquire("p1", 9, 0.0, 2.0), acquire("p2", fence, 1.0, 700.0), fault(3.0, 700.0)];
+    assert_eq!(broken_by(&marked, &history(1)), [Rule::FenceOrder]);
+    assert_eq!(broken_by(&marked, &history(10)), NONE);
+}
+
+#[test]
+fn a_grant_from_before_a_loss_of_data_may_be_known_after_the_next_one() {
+    let history =
+        [acquire("p1", 1, 0.0, 40.0).with(|event| event.deadline = Some(985.0)), acquire("p2", 9, 12.0, 14.0)];
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 11.0 });
+    assert_eq!(broken_by(&marked, &history), NONE);
+    assert!(broken(&history).contains(&Rule::FenceOrder));
+}
+
+#[test]
 fn a_grant_that_was_asked_for_while_data_was_lost_has_a_larger_fence_all_the_same() {
     // The server is down for half a second, and numbers begin anew.
     let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 510.0 });

@@ -34,12 +34,19 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
         if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
             && earlier.got >= lease.asked // else it has been told
-            && !case.vanished(key.name, earlier.asked.min(lease.asked), lease.got)
+            && !case.vanished(key.name, sent(lease), lease.got) // else it was granted before, and known late
+            && !is_passed_on(case, key, lease)
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
         }
         largest = larger(largest, lease);
     }
+}
+
+/// When the request that got it was sent, at the earliest: its holder counts the ttl from then.
+fn sent(lease: &Lease<'_>) -> f64 {
+    let counted = lease.event.deadline.zip(lease.event.ttl).map(|(deadline, ttl)| deadline - ttl);
+    counted.map_or(lease.asked, |counted| counted.max(lease.asked))
 }
 
 /// Whether a lease that has just vanished can have been passed on as this one inside its process, which asks nobody, and
