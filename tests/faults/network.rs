@@ -62,7 +62,7 @@ async fn fault_22_waiter_that_is_cut_off_ends_in_time_delays_nobody_and_works_ag
     let wait = TTL;
     let asked = Instant::now();
     let waits = tokio::spawn(async move { client.acquire("k", TTL, |request| request.wait(wait)).await.map(drop) });
-    sleep(ms(200)).await;
+    eventually(SOON, "it has a place", async || server.keys("*queue:k").await.len() == 1).await;
     other.begin("k", LONG, LONG).await;
     other.surely_waits(&server).await;
     let since = now();
@@ -162,9 +162,10 @@ async fn fault_25_lost_request_is_repeated_and_grants_once() {
     let Wire { server, proxy, run, client, .. } = behind_proxy("fault-25").await;
     for _ in 0..5 {
         let since = now();
+        let before = proxy.lost();
         proxy.drop_requests();
         let (acquired, ()) = tokio::join!(client.acquire("k", LONG, |request| request), async {
-            sleep(ms(50)).await;
+            eventually(SOON, "the request is lost", async || proxy.lost() > before).await;
             proxy.pass();
             proxy.reset();
         });

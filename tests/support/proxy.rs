@@ -29,6 +29,7 @@ pub struct FaultProxy {
     orders: watch::Sender<Orders>,
     open: Arc<AtomicUsize>,
     accepted: Arc<AtomicUsize>,
+    lost: Arc<AtomicUsize>,
     listener: JoinHandle<()>,
 }
 
@@ -45,21 +46,22 @@ impl FaultProxy {
         let (orders, receiver) = watch::channel(Orders::default());
         let open = Arc::new(AtomicUsize::new(0));
         let accepted = Arc::new(AtomicUsize::new(0));
+        let lost = Arc::new(AtomicUsize::new(0));
         let accept = {
-            let (open, accepted) = (Arc::clone(&open), Arc::clone(&accepted));
+            let (open, accepted, lost) = (Arc::clone(&open), Arc::clone(&accepted), Arc::clone(&lost));
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     accepted.fetch_add(1, Ordering::Relaxed);
                     let connection = Open::one_more(&open);
-                    let (server, orders) = (server.clone(), receiver.clone());
+                    let (server, orders, lost) = (server.clone(), receiver.clone(), Arc::clone(&lost));
                     tokio::spawn(async move {
-                        let _ = serve(client, &server, orders).await;
+                        let _ = serve(client, &server, orders, &lost).await;
                         drop(connection);
                     });
                 }
             }
         };
-        Self { address, orders, open, accepted, listener: tokio::spawn(accept) }
+        Self { address, orders, open, accepted, lost, listener: tokio::spawn(accept) }
     }
 
     /// `127.0.0.1:PORT`, where clients find the proxy; see `RedisServer::url_at`.
@@ -118,6 +120,12 @@ impl FaultProxy {
     #[must_use]
     pub fn accepted(&self) -> usize {
         self.accepted.load(Ordering::Relaxed)
+    }
+
+    /// How many bytes have been [lost](Self::drop_requests), in either direction.
+    #[must_use]
+    pub fn lost(&self) -> usize {
+        self.lost.load(Ordering::Relaxed)
     }
 
     fn order(&self, mode: Mode) {
@@ -191,7 +199,12 @@ impl Drop for Open {
     }
 }
 
-async fn serve(mut client: TcpStream, server: &str, orders: watch::Receiver<Orders>) -> io::Result<()> {
+async fn serve(
+    mut client: TcpStream,
+    server: &str,
+    orders: watch::Receiver<Orders>,
+    lost: &AtomicUsize,
+) -> io::Result<()> {
     let before = orders.borrow().ends;
     let mut server = TcpStream::connect(server).await?;
     client.set_nodelay(true)?;
@@ -199,8 +212,8 @@ async fn serve(mut client: TcpStream, server: &str, orders: watch::Receiver<Orde
     let end = {
         let (from_client, to_client) = client.split();
         let (from_server, to_server) = server.split();
-        let requests = pump(from_client, to_server, Direction::Requests, orders.clone());
-        let replies = pump(from_server, to_client, Direction::Replies, orders.clone());
+        let requests = pump(from_client, to_server, Direction::Requests, orders.clone(), lost);
+        let replies = pump(from_server, to_client, Direction::Replies, orders.clone(), lost);
         tokio::select! {
             biased;
             end = ended(orders, before) => end,
@@ -229,6 +242,7 @@ async fn pump(
     mut to: impl AsyncWrite + Unpin,
     direction: Direction,
     mut orders: watch::Receiver<Orders>,
+    lost: &AtomicUsize,
 ) -> io::Result<()> {
     let mut buffer = vec![0; 16 * 1024];
     let mut under_way: VecDeque<(Instant, Vec<u8>)> = VecDeque::new();
@@ -258,7 +272,10 @@ async fn pump(
                 let mut bytes = &buffer[..read?];
                 open = !bytes.is_empty();
                 match (mode, direction) {
-                    (Mode::DropRequests, Direction::Requests) | (Mode::DropReplies, Direction::Replies) => bytes = &[],
+                    (Mode::DropRequests, Direction::Requests) | (Mode::DropReplies, Direction::Replies) => {
+                        lost.fetch_add(bytes.len(), Ordering::Relaxed);
+                        bytes = &[];
+                    }
                     (Mode::CutReplies { after }, Direction::Replies) if passed + bytes.len() >= after => {
                         for (_, earlier) in under_way.drain(..) {
                             to.write_all(&earlier).await?;
