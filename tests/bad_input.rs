@@ -13,7 +13,6 @@ use tokio::{
 /// For what has no business taking long.
 const SOON: Duration = Duration::from_secs(20);
 /// What a busy machine may take longer.
-const SLACK: Duration = Duration::from_millis(750);
 /// A limit that is far off.
 const LONG: Duration = Duration::from_secs(120);
 
@@ -114,7 +113,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
     ] {
         let before = Instant::now();
         let denied = LockManager::builder().url(&url).command_timeout(LONG).connect().await.expect_err("denied");
-        assert!(before.elapsed() < ms(250) + SLACK, "answered before the limit: {:?}", before.elapsed());
+        assert!(before.elapsed() < ms(250), "answered before the limit: {:?}", before.elapsed());
         assert!(!format!("{denied} {denied:?}").contains("secret"), "no password in an error");
         let denied = denied.cause().expect("the URL is sound");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
@@ -157,6 +156,12 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let refused = cause(&format!("{}/1", cluster.url())).await;
     assert!(refused.to_string().contains("SELECT is not allowed in cluster mode"), "{refused}");
     assert!(refused.to_string().contains(&cluster.address()), "{refused}");
+    assert!(!refused.is_retryable());
+    let rules = ["ACL", "SETUSER", "other", "on", ">secret", "~*", "&*", "+@all", "-select"];
+    assert_eq!(server.call(&rules).await.text().as_deref(), Some("OK"));
+    let refused = cause(&format!("redis://other:secret@{}/3", server.address())).await;
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("select"), "{refused}");
     let other = LockManager::connect(&format!("{}/3", server.url())).await.unwrap();
     let _held = other.lock("k").await.unwrap();
     assert!(server.keys("*").await.is_empty(), "database 0 is left alone");
@@ -279,7 +284,7 @@ async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
     ] {
         assert_eq!((error.kind(), error.key()), (ErrorKind::WrongType, Some("k")), "{error}");
     }
-    assert!(before.elapsed() < ms(250) + SLACK, "at once: {:?}", before.elapsed());
+    assert!(before.elapsed() < ms(250), "at once: {:?}", before.elapsed());
     assert_eq!(server.call(&["HGET", "k", "uuid:1"]).await.text().as_deref(), Some("1"));
 }
 

@@ -1,8 +1,6 @@
 //! A network of its own, with a cable to this one that can be pulled.
 
 use std::{
-    fs,
-    os::unix::fs::MetadataExt,
     process::{self, Command, Stdio},
     sync::atomic::{AtomicU32, Ordering},
 };
@@ -18,7 +16,7 @@ pub struct Namespace {
 }
 
 impl Namespace {
-    /// Makes one; none where that isn't allowed. See [`is_to_be_had`](Self::is_to_be_had).
+    /// Makes one; none where that is not allowed, as for most users and in most containers.
     ///
     /// # Panics
     /// When it can be made, but nothing can be put into it.
@@ -40,12 +38,6 @@ impl Namespace {
             && ip(&["link", "set", &this.cable, "up"]);
         assert!(made, "nothing can be put into the network {}", this.name);
         Some(this)
-    }
-
-    /// Whether this process is one that may ask for it: root, on Linux.
-    #[must_use]
-    pub fn is_to_be_had() -> bool {
-        fs::metadata("/proc/self").is_ok_and(|this| this.uid() == 0)
     }
 
     /// What a command begins with to run inside.

@@ -424,7 +424,7 @@ fn choose_cryptography() {}
 const HEARTBEAT: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause after the server refused us: somebody has to mend that first.
-const PAUSE_IF_REFUSED: Duration = Duration::from_millis(500);
+const PAUSE_IF_REFUSED: Duration = Duration::from_millis(750);
 /// How many attempts to connect may be under way: they follow one another by this part of their limit.
 const ATTEMPTS: u32 = 4;
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.

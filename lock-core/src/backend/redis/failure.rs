@@ -50,7 +50,8 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
             "the key holds something that is no lock (a hash, a list, …); it was left untouched, use another key",
         ),
         "NOAUTH" | "WRONGPASS" => denied(detail, server),
-        "NOPERM" if detail.contains("command") => BackendError::new(
+        // Of a refused SELECT the code is not known.
+        _ if detail.contains("no permissions to run") => BackendError::new(
             ErrorKind::Unsupported,
             format!("{server} does not let this user run a command that the lock needs: {detail}"),
         ),
@@ -71,6 +72,10 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
         _ if detail.contains("DB index is out of range") => BackendError::new(
             ErrorKind::Unsupported,
             format!("{server} has no database of that number; check the number after the last / of the URL"),
+        ),
+        _ if detail.contains("not allowed in cluster mode") => BackendError::new(
+            ErrorKind::Unsupported,
+            format!("{server} is part of a cluster: {detail}; leave the number after the last / out of the URL"),
         ),
         _ => BackendError::new(ErrorKind::Backend, format!("{server} answered {code}: {detail}")),
     };
