@@ -79,3 +79,21 @@ fn a_second_release_is_caught() {
     let repeated = history[2].clone().with(outcome(Outcome::Info));
     assert_eq!(broken(&[history[0].clone(), history[1].clone(), repeated]), NONE);
 }
+
+#[test]
+fn what_is_passed_on_of_a_vanished_lease_takes_nothing_from_who_has_the_key() {
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 });
+    let extended = |checker: &Checker, fence| {
+        let history = [
+            acquire("p1/t1", 1, 0.0, 2.0),
+            acquire("p2", 9, 12.0, 14.0),
+            release("p1/t1", 1, 19.0, 19.5),
+            acquire("p1/t2", fence, 15.0, 20.0),
+            extend("p2", 9, 30.0, 31.0, 1_000.0),
+        ];
+        !broken_by(checker, &history).contains(&Rule::StaleSuccess)
+    };
+    assert!(extended(&marked, 2));
+    assert!(!extended(&marked, 10), "it has got the key from the server");
+    assert!(!extended(&Checker::new(), 2), "nothing had vanished");
+}

@@ -52,8 +52,10 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                 let verb = if event.op == Op::Extend { "extended" } else { "released" };
                 let (from, to) = (event.t_invoke, end(event));
                 if let Some(other) = others.acquired_within(index, lease.got, from)
-                    // Until it asks the server again it cannot know that the lease vanished, and passes it on.
-                    && !(event.op == Op::Release && case.vanished(key.name, lease.asked, other.got))
+                    // Until it asks the server again a process cannot know that a lease vanished, and passes it on: it
+                    // is released, or another passed on what it took nothing with, as its older fencing token tells.
+                    && !(case.vanished(key.name, lease.asked, other.got)
+                        && (event.op == Op::Release || other.fence.is_some_and(|fence| Some(fence) < lease.fence)))
                 {
                     let message = || {
                         let (name, who, other) = (key.name, lease.describe(), other.describe());
