@@ -81,7 +81,7 @@ enum Step {
     },
     /// Takes up a lease that was handed over: there is nothing to wait for.
     TakingUp {
-        attempt: Attempt,
+        attempt: Box<Attempt>,
         call: Call,
     },
     Finished,
@@ -331,7 +331,7 @@ impl Step {
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
         let doubt = Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) };
         let attempt = Attempt { engine: Arc::clone(engine), key, terms, token, sent: now, doubt: Some(doubt) };
-        Self::TakingUp { attempt, call: engine.call(Batch::from([Operation::Acquire(request)])) }
+        Self::TakingUp { attempt: Box::new(attempt), call: engine.call(Batch::from([Operation::Acquire(request)])) }
     }
 }
 
