@@ -195,7 +195,6 @@ impl Progress {
                     };
                 }
                 Step::Calling { waiter, call, asked } => {
-                    // The engine asks too where this future was not polled for long.
                     if let Poll::Ready(result) = Pin::new(call).poll(cx) {
                         // Who is answered at once, by a store in the process, need not look at the clock again.
                         if !begins {
@@ -315,14 +314,14 @@ impl Step {
     }
 
     fn arrive(engine: &Engine, newcomer: Newcomer<'_>, now: Moment) -> Result<Self, Error> {
-        let waiter = |id| Waiter { id: Some(id), known: true };
+        let waiter = |id, known| Waiter { id: Some(id), known };
         Ok(match engine.arrive(newcomer, now)? {
             Arrival::Ask(id, request) => {
                 let asked = Asking { token: request.token, sent: now };
                 let call = engine.call(Batch::from([Operation::Acquire(request)]));
-                Self::Calling { waiter: waiter(id), call, asked }
+                Self::Calling { waiter: waiter(id, false), call, asked }
             }
-            Arrival::Wait(id) => Self::Waiting { waiter: waiter(id), timer: None },
+            Arrival::Wait(id) => Self::Waiting { waiter: waiter(id, true), timer: None },
         })
     }
 

@@ -161,7 +161,9 @@ impl Engine {
 
     /// Sends a batch by the caller's own future.
     pub(crate) fn call(&self, batch: Batch) -> Call {
-        Call { _under_way: Some(self.core.under_way()), ..self.ask(self.core.backend.call(batch)) }
+        let call = self.ask(self.core.backend.call(batch));
+        let under_way = (!call.reply.is_ready()).then(|| self.core.under_way());
+        Call { _under_way: under_way, ..call }
     }
 
     pub(crate) fn list(&self, prefix: String) -> Call<Vec<LockKey>> {
@@ -354,7 +356,7 @@ pub(crate) struct Call<T = Answer> {
     reply: Reply<T>,
     /// That of the builder.
     runtime: Option<Handle>,
-    /// Unless it leaves the queues alone.
+    /// Unless it is answered already, or leaves the queues alone.
     _under_way: Option<UnderWay>,
 }
 

@@ -51,6 +51,11 @@ impl<T> Reply<T> {
         Self(Either::Right(Box::pin(answer)))
     }
 
+    /// Whether it was made by [`ready`](Self::ready).
+    pub(crate) fn is_ready(&self) -> bool {
+        matches!(self.0, Either::Left(_))
+    }
+
     /// Makes a reply that is there already.
     pub fn ready(answer: Result<T, BackendError>) -> Self {
         Self(Either::Left(future::ready(answer)))

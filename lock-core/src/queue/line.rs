@@ -113,8 +113,8 @@ impl Lines {
     }
 
     /// Puts a newcomer at the end of the line.
-    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool, waker: Waker) -> WaiterId {
-        let (waker, state) = (Some(waker), Standing::InLine(None));
+    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool, waker: Option<Waker>) -> WaiterId {
+        let state = Standing::InLine(None);
         let waiter =
             Waiter { key, terms, tries, overdue: false, waits: false, waker, state, previous: NOBODY, next: NOBODY };
         let id = self.waiters.insert(waiter);

@@ -126,7 +126,7 @@ pub(crate) struct Newcomer<'a> {
 /// How an acquire begins.
 #[derive(Debug)]
 pub(crate) enum Arrival {
-    /// Its own future sends the request.
+    /// Its own future sends the request, and polls if it is not answered at once.
     Ask(WaiterId, backend::Acquire),
     /// It waits in line.
     Wait(WaiterId),
@@ -267,13 +267,16 @@ impl Queues {
             let free = limits.per_key(line.length as usize).and_then(|()| limits.in_all(waiting));
             free.map_err(|error| error.on(key))?;
         }
-        let waiter = self.lines.enter(key.clone(), terms, tries, waker.clone());
+        // What is about to be sent (a dropped guard's release, say) takes it along.
+        let asks = alone && idle && self.next_to_send() > now;
+        // Who asks himself is told at once, or polls again.
+        let waker = (!asks).then(|| waker.clone());
+        let waiter = self.lines.enter(key.clone(), terms, tries, waker);
         if !alone {
             self.lines.wait(waiter);
             return Ok(Arrival::Wait(waiter));
         }
-        // What is about to be sent (a dropped guard's release, say) takes it along.
-        if !idle || self.next_to_send() <= now {
+        if !asks {
             self.contend(waiter);
             return Ok(Arrival::Wait(waiter));
         }
@@ -283,7 +286,6 @@ impl Queues {
         contender.callable = self.listening;
         contender.sending(terms.ttl, now, epoch);
         self.lines.waiter(waiter).state = Standing::InLine(Some(contender));
-        self.wheel.set(waiter, now + self.window());
         Ok(Arrival::Ask(waiter, request))
     }
 
@@ -296,6 +298,10 @@ impl Queues {
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         match &waiter.state {
+            // The engine asks too where its future is not polled for long.
+            Standing::InLine(Some(contender)) if contender.by_caller && waiter.waker.is_none() => {
+                self.wheel.set(id, now + self.window());
+            }
             Standing::InLine(_) => {}
             Standing::Turn(hold, _) => {
                 let hold = *hold;
