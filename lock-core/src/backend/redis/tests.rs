@@ -74,6 +74,56 @@ fn reply(outcomes: &[Outcome], refused: bool) -> Vec<Value> {
     outcomes.iter().flat_map(said).chain([Value::Int(i64::from(refused))]).collect()
 }
 
+/// What was found to matter, and is tried each time: what the script says, and how many items it is to be the answer to.
+const CORPUS: &[(&[i64], usize)] = &[
+    (&[], 0),
+    (&[5], 1),
+    (&[5, 0, 0], 1),
+    (&[5, 0], 2),
+    (&[1, 7, 0], 1),
+    (&[1, -7, 1, 0], 1),
+    (&[1, 7, -1, 0], 1),
+    (&[1, 7, 1 << 32, 0], 1),
+    (&[2, 5, 0, -1, 0], 1),
+    (&[3, 1 << 32, 0], 1),
+    (&[4, -1, 0, 0, 0], 1),
+    (&[7, 0], 1),
+    (&[-1, 0], 1),
+    (&[i64::MIN, i64::MAX], 1),
+    (&[0, 0], 1),
+];
+
+#[test]
+fn replies_that_were_found_to_matter_are_refused() {
+    let array = |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
+    for (numbers, expected) in CORPUS {
+        assert!(script::answer(array(numbers), *expected).is_err(), "{numbers:?} as the answer to {expected}");
+    }
+    for reply in [Value::Nil, Value::Okay, Value::Int(0), Value::Map(Vec::new()), Value::Array(vec![Value::Nil])] {
+        assert!(script::answer(reply.clone(), 0).is_err(), "{reply:?}");
+    }
+    let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1).unwrap();
+    let busy = Outcome::Busy { remaining: None, foreign: true, position: None };
+    assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
+    // An error whose text is no text is an error all the same.
+    for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {
+        let reply = Value::Array(vec![Value::Int(0), text, Value::Int(0)]);
+        assert!(matches!(script::answer(reply, 1).unwrap().outcomes[..], [Err(_)]));
+    }
+}
+
+#[test]
+fn messages_that_were_found_to_matter_call_nobody() {
+    for payload in ["", " ", "k", "lock-core:1:", " k", "lock-core:1:00 k", "\0 \0"] {
+        assert_eq!(connection::call(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
+    }
+    let nameless = format!("{} ", Token::from_random(1).reveal());
+    for payload in [nameless.into_bytes(), vec![0xff, b' ', 0xfe]] {
+        assert_eq!(connection::call(&[Value::BulkString(payload)]), None);
+    }
+    assert_eq!(connection::call(&[]), None);
+}
+
 proptest! {
     #[test]
     fn any_reply_is_read_or_refused(reply in value(), expected in 0..4_usize) {
