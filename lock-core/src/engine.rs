@@ -225,7 +225,7 @@ impl Engine {
             }
             // It is being polled: nobody has to wake it.
             state.queues.forget_waker(waiter);
-            state.queues.acquired(key, token, result, trip, true);
+            state.queues.acquired(key, token, result, trip, Some(waiter));
             state.queues.poll(waiter, waker, trip.now)
         })
     }

@@ -1,6 +1,9 @@
 //! Wall clocks that step, of a client and of the server. They take Linux and a C compiler.
 
-use std::time::SystemTime;
+use std::{
+    process::{Command, Stdio},
+    time::SystemTime,
+};
 
 use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
@@ -65,6 +68,28 @@ async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
         assert_eq!(other.tell("release").await, "released");
     }
     run.settle(&server, SOON).await;
+    judged(&run);
+}
+
+/// The machine cannot be suspended here. But there may be a time of its own in which it has slept for eleven days: only
+/// the clock that counts them is ahead there.
+#[tokio::test]
+async fn lease_clock_counts_the_time_that_the_machine_was_suspended() {
+    let command = ["unshare", "--time", "--boottime", "1000000"];
+    let made = Command::new(command[0]).args(&command[1..]).arg("true").stderr(Stdio::null()).status();
+    if !made.is_ok_and(|made| made.success()) {
+        left_out("the lease clock after a suspend", "no namespace of times can be made", false);
+        return;
+    }
+    let (server, run) = (RedisServer::start().await, Run::new("suspended"));
+    let mut slept = actor!(run, server.url(), "slept", through command).await;
+    let clock = slept.tell("clock").await;
+    let seconds: u64 = clock.strip_prefix("clock ").unwrap_or_else(|| panic!("{clock}")).parse().unwrap();
+    assert!(seconds >= 1_000_000, "{seconds} s");
+    slept.acquire("k", TTL).await;
+    sleep(2 * TTL).await;
+    assert!(slept.tell("check").await.starts_with("check held"), "renewals go on");
+    assert_eq!(slept.tell("release").await, "released");
     judged(&run);
 }
 

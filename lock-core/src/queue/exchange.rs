@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::{
     ATTEMPT, Item, LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Purpose, Queues, Trip,
     contender::{CHECK, Contender, Found},
-    line::{self, Standing},
+    line::{self, Standing, WaiterId},
     tenure::{Acquired, Terms, block_for},
     unexpected,
 };
@@ -62,7 +62,7 @@ impl Queues {
     /// Takes the answer to an operation that [`send`](Self::send) gave out.
     pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
         match purpose {
-            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip, false),
+            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip, None),
             Purpose::Release(entry, answer) => {
                 self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
                 // Nobody may be left to hear it.
@@ -75,15 +75,15 @@ impl Queues {
         }
     }
 
-    /// Takes the answer to a contender's request, who is being polled or is to be woken. An answer for one that is over is
-    /// ignored: its token is on the clean-up list, or its tenure goes on.
+    /// Takes the answer to a contender's request, who is to be woken unless it is `polled` just now. An answer for one that
+    /// is over is ignored: its token is on the clean-up list, or its tenure goes on.
     pub(crate) fn acquired(
         &mut self,
         key: &LockKey,
         token: Token,
         result: Result<Outcome, BackendError>,
         trip: Trip,
-        polled: bool,
+        polled: Option<WaiterId>,
     ) {
         let Trip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
@@ -96,7 +96,7 @@ impl Queues {
                 contender.answered(epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
-                return self.got(key, id, acquired, now, polled);
+                return self.got(key, id, acquired, now, polled == Some(id));
             }
             Ok(Outcome::Busy { remaining, foreign, position }) => {
                 Found { remaining, foreign, position, kept_free: None }

@@ -157,7 +157,7 @@ fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() 
     assert!(process.send().0.is_empty(), "nobody else asks");
     let second = process.wait();
     let held = Outcome::Held { fence: 1, block: 1 };
-    process.queues.acquired(&key(), request.token, Ok(held), process.trip(), false);
+    process.queues.acquired(&key(), request.token, Ok(held), process.trip(), None);
     assert!(process.poll(second).is_pending());
     let first = process.hold(id);
     assert!(matches!(process.release(first), Departure::Sent(_)));
@@ -378,7 +378,7 @@ fn a_try_takes_no_place_and_is_refused_where_others_stand_before_it() {
     let refused = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy);
     let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
-    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), false);
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), None);
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert!(process.queues.is_empty(), "and nothing is left to be released");
 }
@@ -555,4 +555,31 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
     process.answer(queued);
     process.pass_time(200);
     assert!(process.answer(queued).iter().all(|kind| *kind != "acquire"), "it will be called");
+}
+
+#[test]
+fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
+    struct Flag(std::sync::atomic::AtomicBool);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let mut process = Process::limited(usize::MAX, 1);
+    let Ok(Arrival::Ask(first, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
+    else {
+        panic!("nobody is there")
+    };
+    let second = process.wait();
+    let woken = Arc::new(Flag(false.into()));
+    assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(0)).is_pending());
+    // The engine has asked too, and is told first: there are too many waiters, and the second has the first one's token.
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), None);
+    let granted = Outcome::Held { fence: 1, block: 1 };
+    process.queues.acquired(&key(), request.token, Ok(granted), process.trip(), Some(first));
+    assert_eq!(process.error(first), ErrorKind::Overloaded);
+    drop(process.queues.take_wakes());
+    assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
+    process.hold(second);
 }

@@ -14,6 +14,7 @@
 //! | `release` | `released`, or `failed KIND` |
 //! | `drop` | `dropped`: the guard is |
 //! | `wall` | `wall MS`: what its wall clock says, in ms since 1970 |
+//! | `clock` | `clock S`: what its lease clock says, in seconds since its origin |
 //!
 //! When a lease is lost it says `lost REASON TIME`, on the clock of histories.
 
@@ -23,7 +24,10 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use lock_core::{LockManager, LossReason};
+use lock_core::{
+    LockManager, LossReason,
+    clock::{Clock, SystemClock},
+};
 use lock_tests::history::{Held, Recorded, Recorder, Register, now};
 use tokio::{sync::mpsc, task::JoinHandle};
 
@@ -121,6 +125,7 @@ impl Stage {
                 drop(self.held.take());
                 println!("dropped");
             }
+            ["clock"] => println!("clock {}", SystemClock.now().since_origin().as_secs()),
             ["wall"] => println!("wall {}", SystemTime::now().duration_since(SystemTime::UNIX_EPOCH)?.as_millis()),
             _ => return Err(format!("can't do {line:?}").into()),
         }

@@ -124,7 +124,6 @@ struct Waiting {
 struct Call {
     micros: u64,
     now: u64,
-    leads: bool,
     together: u64,
     fence: u64,
     reserved: Option<u64>,
@@ -179,8 +178,7 @@ impl Node {
                 _ => 0,
             })
             .sum();
-        let leads = self.counter.last > micros + 1_000;
-        let mut call = Call { micros, now, leads, together, fence: 0, reserved: None };
+        let mut call = Call { micros, now, together, fence: 0, reserved: None };
         let outcomes = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
         (outcomes, std::mem::take(&mut self.pushes))
     }
@@ -345,8 +343,10 @@ impl Node {
     }
 
     fn take_fences(&mut self, size: u64, call: &mut Call) -> (u64, u64) {
-        let (size, together) = if call.leads { (1, 1) } else { (size, call.together) };
-        if call.reserved.is_none_or(|reserved| call.fence + size - 1 > reserved) {
+        let fits = |size: u64| call.reserved.is_some_and(|reserved| call.fence + size - 1 <= reserved);
+        let leads = !fits(size) && self.counter.last > call.micros + LEAD;
+        let (size, together) = if leads { (1, 1) } else { (size, call.together.min(LEAD)) };
+        if !fits(size) {
             let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.micros };
             let first = clock.max(self.counter.last + 1);
             self.counter.last = first + size.max(together) - 1;
@@ -467,6 +467,9 @@ fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
     let remaining = Some(Duration::from_millis(entry.expires - now));
     Outcome::Busy { remaining, foreign: matches!(entry.holder, Holder::Foreign(_)), position }
 }
+
+/// By how many µs the counter may lead the clock before blocks shrink to one.
+const LEAD: u64 = 1_000;
 
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -194,11 +194,13 @@ impl Connector {
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
         loop {
-            attempts.push(timeout(self.settings.limit, self.connect(former.clone(), &calls)));
+            if attempts.len() < ATTEMPTS {
+                attempts.push(timeout(self.settings.limit, self.connect(former.clone(), &calls)));
+            }
             let attempt = tokio::select! {
                 biased;
                 Some(attempt) = attempts.next() => attempt,
-                () = sleep(self.settings.limit / ATTEMPTS) => continue,
+                () = sleep(self.settings.limit / ATTEMPTS as u32) => continue,
             };
             let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
                 Ok(Connected { inner, mut pushes, identity, listening }) => {
@@ -426,6 +428,6 @@ const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause after the server refused us: somebody has to mend that first.
 const PAUSE_IF_REFUSED: Duration = Duration::from_millis(750);
 /// How many attempts to connect may be under way: they follow one another by this part of their limit.
-const ATTEMPTS: u32 = 4;
+const ATTEMPTS: usize = 4;
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.
 const LEAST_MAJOR: u32 = 6;

@@ -69,7 +69,7 @@ end
 local written = {} -- what this call has put at a key: a token, or false
 local refused = 0
 local fence, reserved = 0, -1 -- the numbers that the counter has been raised for
-local leads = last > micros + 1000
+local LEAD = 1000 -- by how many µs the counter may lead the clock before blocks shrink to one
 
 local function write_counter()
   -- It outlives its lead over the clock: after that, the clock alone is larger.
@@ -83,8 +83,8 @@ end
 -- Takes a block of fencing tokens: its first, its size, or an error. The counter is raised once for the whole call,
 -- unless it runs ahead of the clock: then each item gets one.
 local function take_fences(size)
-  local together = fences_asked
-  if leads then size, together = 1, 1 end
+  local together = math.min(fences_asked, LEAD)
+  if fence + size - 1 > reserved and last > micros + LEAD then size, together = 1, 1 end
   if fence + size - 1 > reserved then
     local first = last < micros and micros or last + 1
     last = first + (size > together and size or together) - 1
