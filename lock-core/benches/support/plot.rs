@@ -78,8 +78,16 @@ pub(crate) fn throughput(file: &Path, points: &[Throughput]) {
     let x = Axis::logarithmic(0.8..most * 2.2, "tasks, on a logarithmic scale", count);
     let mut chart = axes(&picture.below_title(), x, Axis::linear(0.0..top, "pairs a second", count));
     let of = |rate: fn(&Throughput) -> f64| points.iter().map(move |point| ((point.tasks as f64).log10(), rate(point)));
-    line(&mut chart, "raw", of(|point| point.raw).collect(), THEIRS);
-    line(&mut chart, "lock-core", of(|point| point.ours).collect(), OURS);
+    line(&mut chart, "", of(|point| point.raw).collect(), THEIRS);
+    line(&mut chart, "", of(|point| point.ours).collect(), OURS);
+    if let Some(last) = points.last() {
+        // Lines that end close together have their names apart.
+        let apart = if last.raw >= last.ours { 0.07 } else { -0.07 } * top;
+        let raw = if (last.raw - last.ours).abs() < apart.abs() { last.ours + apart } else { last.raw };
+        let beside = (last.tasks as f64).log10() + 0.04;
+        write(&mut chart, "raw", (beside, raw), THEIRS, HPos::Left);
+        write(&mut chart, "lock-core", (beside, last.ours), OURS, HPos::Left);
+    }
     for point in points {
         let above = if point.ratio >= 1.0 { 0.045 } else { -0.045 };
         let at = ((point.tasks as f64).log10(), point.ours + top * above);
