@@ -14,6 +14,7 @@ mod contender;
 mod exchange;
 #[cfg(test)]
 pub(crate) mod fixture;
+mod limits;
 pub(crate) mod line;
 mod succession;
 pub(crate) mod tenure;
@@ -30,6 +31,7 @@ use std::{
 use rand::{RngExt, rngs::StdRng};
 use tokio::sync::oneshot;
 
+pub(crate) use self::limits::Limits;
 use self::{
     contender::Contender,
     line::{Lines, Standing, WaiterId},
@@ -72,13 +74,6 @@ pub(crate) struct Queues {
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
     limits: Limits,
-}
-
-/// How many waiters there may be.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Limits {
-    pub(crate) per_key: usize,
-    pub(crate) in_all: usize,
 }
 
 /// What waits to be sent.
@@ -468,22 +463,6 @@ impl Queues {
     fn forget(&mut self, id: WaiterId) -> line::Waiter {
         self.wheel.unset(id);
         self.lines.forget(id)
-    }
-}
-
-impl Limits {
-    fn per_key(self, in_line: usize) -> Result<(), Error> {
-        let detail = || format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more");
-        if in_line < self.per_key { Ok(()) } else { Err(Self::overloaded(detail())) }
-    }
-
-    fn in_all(self, waiting: usize) -> Result<(), Error> {
-        let detail = || format!("{waiting} wait already, and `max_waiters` allows no more");
-        if waiting < self.in_all { Ok(()) } else { Err(Self::overloaded(detail())) }
-    }
-
-    fn overloaded(detail: String) -> Error {
-        Error::new(ErrorKind::Overloaded, ATTEMPT).detail(detail)
     }
 }
 

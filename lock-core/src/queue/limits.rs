@@ -1,0 +1,29 @@
+//! How many may wait; pure.
+
+use super::ATTEMPT;
+use crate::error::{Error, ErrorKind};
+
+/// How many waiters there may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    pub(crate) per_key: usize,
+    pub(crate) in_all: usize,
+}
+
+impl Limits {
+    /// Refuses one more in a line that has so many.
+    pub(super) fn per_key(self, in_line: usize) -> Result<(), Error> {
+        let detail = || format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more");
+        if in_line < self.per_key { Ok(()) } else { Err(Self::overloaded(detail())) }
+    }
+
+    /// Refuses one more where so many wait.
+    pub(super) fn in_all(self, waiting: usize) -> Result<(), Error> {
+        let detail = || format!("{waiting} wait already, and `max_waiters` allows no more");
+        if waiting < self.in_all { Ok(()) } else { Err(Self::overloaded(detail())) }
+    }
+
+    fn overloaded(detail: String) -> Error {
+        Error::new(ErrorKind::Overloaded, ATTEMPT).detail(detail)
+    }
+}

@@ -1,0 +1,143 @@
+//! A process whose time and whose backend the test is.
+
+use rand::SeedableRng;
+
+use crate::{
+    backend::{Batch, Operation},
+    lease::Hold,
+    queue::{
+        fixture::{Manual, key, terms},
+        *,
+    },
+};
+
+pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
+    Newcomer { key, terms, tries, waker: Waker::noop() }
+}
+
+/// Queues with a clock, and with the answers of a backend where every key is free.
+pub(super) struct Process {
+    pub(super) queues: Queues,
+    pub(super) clock: Arc<Manual>,
+    pub(super) fence: u64,
+}
+
+impl Process {
+    pub(super) fn new() -> Self {
+        Self::limited(usize::MAX, usize::MAX)
+    }
+
+    pub(super) fn limited(per_key: usize, in_all: usize) -> Self {
+        let clock = Arc::<Manual>::default();
+        let random = StdRng::seed_from_u64(1);
+        let queues = Queues::new(Arc::clone(&clock) as Arc<dyn Clock>, random, Limits { per_key, in_all });
+        Self { queues, clock, fence: 100 }
+    }
+
+    pub(super) fn now(&self) -> Moment {
+        self.clock.now()
+    }
+
+    pub(super) fn pass_time(&mut self, ms: u64) {
+        self.clock.advance(ms);
+        let now = self.now();
+        let ended = self.queues.tenures.advance(now);
+        self.queues.bury(ended, now);
+        self.queues.advance(now);
+    }
+
+    /// A waiter that stands in line, since another call is under way.
+    pub(super) fn wait_on(&mut self, terms: Terms) -> WaiterId {
+        let now = self.now();
+        match self.queues.arrive(newcomer(&key(), terms, false), false, now, 1) {
+            Ok(Arrival::Wait(id)) => id,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn wait(&mut self) -> WaiterId {
+        self.wait_on(terms(9_000))
+    }
+
+    pub(super) fn trip(&self) -> Trip {
+        Trip { sent: self.now(), now: self.now(), epoch: 1, repeated: false }
+    }
+
+    pub(super) fn send(&mut self) -> (Batch, Vec<Purpose>) {
+        let now = self.now();
+        self.queues.send(256, now, 1)
+    }
+
+    /// Sends what is to be sent, and has each request for the key granted.
+    pub(super) fn grant(&mut self) -> Vec<&'static str> {
+        self.answer(|process, acquire| {
+            let first = process.fence;
+            process.fence += u64::from(acquire.block);
+            Ok(Outcome::Held { fence: first, block: acquire.block })
+        })
+    }
+
+    pub(super) fn answer(
+        &mut self,
+        mut acquired: impl FnMut(&mut Self, &backend::Acquire) -> Result<Outcome, BackendError>,
+    ) -> Vec<&'static str> {
+        let (operations, purposes) = self.send();
+        let mut kinds = Vec::new();
+        for (operation, purpose) in operations.iter().zip(purposes) {
+            let (kind, outcome) = match operation {
+                Operation::Acquire(acquire) => ("acquire", acquired(self, acquire)),
+                Operation::Renew(renew) => {
+                    let (first, remaining) = (self.fence, Duration::from_secs(9));
+                    self.fence += u64::from(renew.block);
+                    ("renew", Ok(Outcome::Renewed { remaining, fence: Some(first), block: renew.block }))
+                }
+                _ => ("release", Ok(Outcome::Released)),
+            };
+            kinds.push(kind);
+            self.queues.answered(purpose, outcome, self.trip());
+        }
+        kinds
+    }
+
+    pub(super) fn poll(&mut self, id: WaiterId) -> Poll<Result<Offer, Error>> {
+        let now = self.now();
+        self.queues.poll(id, Waker::noop(), now)
+    }
+
+    pub(super) fn hold(&mut self, id: WaiterId) -> (HoldId, Arc<Hold>) {
+        match self.poll(id) {
+            Poll::Ready(Ok(offer)) => offer,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn error(&mut self, id: WaiterId) -> ErrorKind {
+        match self.poll(id) {
+            Poll::Ready(Err(error)) => error.kind(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
+        let now = self.now();
+        hold.release_at(self.now()).unwrap();
+        self.queues.release(id, false, now)
+    }
+
+    pub(super) fn leave(&mut self, id: WaiterId) {
+        let now = self.now();
+        self.queues.leave(id, now);
+    }
+
+    /// What is on the clean-up list, and due.
+    pub(super) fn cleaned_up(&mut self) -> Vec<backend::Release> {
+        let now = self.now();
+        let due = self.queues.cleanup.due(now, 256);
+        due.into_iter()
+            .map(|due| {
+                self.queues.cleanup.tried(due.entry, Some(1), now, now);
+                due.release
+            })
+            .collect()
+    }
+}
