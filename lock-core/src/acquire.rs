@@ -5,7 +5,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 pub use self::all::AcquireAll;
@@ -25,7 +24,7 @@ use crate::{
         tenure::{Acquired, Offer, Terms},
         unexpected,
     },
-    request::{LockRequest, Wait},
+    request::LockRequest,
     scope,
     token::Token,
 };
@@ -184,10 +183,7 @@ impl Progress {
                     engine.admit(ATTEMPT).map_err(|error| error.on(key))?;
                     scope::refuse_reentry(engine, key, request.since)?;
                     let now = self.now;
-                    self.give_up = match request.options.wait {
-                        Wait::Atmost(wait) => now + wait,
-                        Wait::Forever => Moment::NEVER,
-                    };
+                    self.give_up = now + request.options.wait.get();
                     self.step = match request.from {
                         Some(from) => Step::take_up(engine, key.clone(), terms, from, now),
                         None => {
@@ -390,15 +386,6 @@ impl Drop for Attempt {
 
 const TAKE_UP: &str = "take up";
 
-impl Wait {
-    fn get(self) -> Duration {
-        match self {
-            Self::Atmost(wait) => wait,
-            Self::Forever => Duration::MAX,
-        }
-    }
-}
-
 impl std::fmt::Debug for Watch {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Watch").field("began", &self.began).finish_non_exhaustive()
@@ -422,6 +409,7 @@ mod tests {
     use std::{
         panic::{AssertUnwindSafe, catch_unwind},
         task::Waker,
+        time::Duration,
     };
 
     use super::*;

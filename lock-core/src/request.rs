@@ -69,6 +69,16 @@ pub(crate) enum Wait {
     Forever,
 }
 
+impl Wait {
+    /// For how long; added to any moment, without end is [`Moment::NEVER`](crate::clock::Moment::NEVER).
+    pub(crate) fn get(self) -> Duration {
+        match self {
+            Self::Atmost(wait) => wait,
+            Self::Forever => Duration::MAX,
+        }
+    }
+}
+
 impl Default for Options {
     fn default() -> Self {
         Self {

@@ -191,12 +191,15 @@ impl<F: Future> fmt::Debug for Protected<F> {
 }
 
 impl Guard {
-    fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
-        let guards = match self {
+    fn guards(&self) -> &[LockGuard] {
+        match self {
             Self::One(guard) => std::slice::from_ref(guard),
             Self::All(guard) => guard.guards(),
-        };
-        guards.iter().map(|guard| guard.lease().hold())
+        }
+    }
+
+    fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
+        self.guards().iter().map(|guard| guard.lease().hold())
     }
 
     /// Which lease has ended, if one has.
@@ -257,10 +260,7 @@ struct Held {
 
 impl Held {
     fn enter(guard: &Guard) -> Self {
-        let manager = match guard {
-            Guard::One(guard) => guard.manager(),
-            Guard::All(guard) => guard.guards().first().and_then(LockGuard::manager),
-        };
+        let manager = guard.guards().first().and_then(LockGuard::manager);
         let holds = guard.holds().map(Arc::clone).collect();
         let outer = Self::look(|outer| outer.map(|outer| Arc::new(outer.clone())));
         Self { manager, holds, outer }

@@ -47,10 +47,7 @@ impl AcquireAll {
         let Self { request, keys, current, guards, give_up } = self;
         let engine = &request.engine;
         if let Keys::All = keys {
-            *give_up = match request.options.wait {
-                Wait::Atmost(wait) => engine.now() + wait,
-                Wait::Forever => Moment::NEVER,
-            };
+            *give_up = engine.now() + request.options.wait.get();
             *keys = Keys::Left(request.keys.clone()?.into_iter());
         }
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };

@@ -149,9 +149,8 @@ pub enum Operation {
 /// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
 ///
 /// A key that holds `token` already (a repeated request) is held again, for at least the full ttl and with new fencing
-/// tokens.
-/// A token that takes the key gives up its place. When the key is free and others come first, the first of them is
-/// called.
+/// tokens. A token that takes the key gives up its place. When the key is free and others come first, the first of them
+/// is called.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acquire {
