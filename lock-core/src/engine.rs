@@ -297,10 +297,7 @@ impl Engine {
     /// Ends the local holds of a key that was released by force.
     pub(crate) fn forced(&self, key: &LockKey) {
         let now = self.now();
-        self.core.with(|state| {
-            let ended = state.queues.tenures.lose_all(Some(key), LossReason::Forced);
-            state.queues.bury(ended, now);
-        });
+        self.core.with(|state| state.queues.forced(key, now));
     }
 
     /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
@@ -315,7 +312,7 @@ impl Engine {
         self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {
-            let ended = state.queues.tenures.lose_all(None, LossReason::ShutDown);
+            let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
             let cut = ended.len();
             state.queues.bury(ended, now);
             cut

@@ -296,6 +296,33 @@ async fn inspect_tells_what_is_held_and_force_release_frees_it() {
     assert_eq!(keep.iter().map(|guard| guard.is_held()).collect::<Vec<_>>(), [false, true]);
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_up_is_told_that_it_was_released_by_force() {
+    let manager = LockManager::in_memory();
+    let handover = manager.lock("k").await.unwrap().hand_over().unwrap();
+    let guard = manager.take_up(handover).await.unwrap();
+    assert_eq!(manager.force_release_all("").await.unwrap(), 1);
+    assert!(!guard.is_held());
+    assert_eq!(guard.lost().await, LossReason::Forced);
+}
+
+#[tokio::test(start_paused = true)]
+async fn releasing_many_keys_by_force_takes_no_longer_for_each_than_releasing_few() {
+    let manager = LockManager::in_memory();
+    let acquiring = std::time::Instant::now();
+    let mut guards = Vec::new();
+    for key in 0..50_000 {
+        guards.push(manager.lock(format!("k:{key}")).ttl(secs(3_600)).await.unwrap());
+    }
+    let (acquired, forcing) = (acquiring.elapsed(), std::time::Instant::now());
+    assert_eq!(manager.force_release_all("k:").await.unwrap(), 50_000);
+    let forced = forcing.elapsed();
+    println!("acquired in {acquired:?}, released by force in {forced:?}");
+    assert!(guards.iter().all(|guard| !guard.is_held()));
+    // About as long; who looks at every lease for each key takes fifty times as long.
+    assert!(forced < acquired * 10, "{forced:?}, but {acquired:?} to acquire them");
+}
+
 #[tokio::test]
 async fn the_manager_of_a_scope_comes_before_the_installed_one_which_is_installed_once() {
     let (installed, scoped) = (LockManager::in_memory(), LockManager::in_memory());

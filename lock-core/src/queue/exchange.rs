@@ -170,7 +170,7 @@ impl Queues {
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
         self.cleanup.restart(now);
-        let ended = self.tenures.lose_all(None, LossReason::ShutDown);
+        let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
         self.ask_again(|contender| !contender.by_caller);
         // Somebody has to start the next task.

@@ -22,7 +22,7 @@ pub(crate) mod tenure;
 mod tests;
 
 use std::{
-    collections::VecDeque,
+    collections::{HashMap, VecDeque},
     sync::Arc,
     task::{Poll, Waker},
     time::Duration,
@@ -35,14 +35,14 @@ pub(crate) use self::limits::Limits;
 use self::{
     contender::Contender,
     line::{Lines, Standing, WaiterId},
-    tenure::{Acquired, Ended, HoldId, Offer, Renewing, Tenures, Terms},
+    tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
 };
 use crate::{
     backend::{self, BackendError, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
-    key::LockKey,
+    key::{HashOfKey, LockKey},
     lease::Wakers,
     mutants::Mutant,
     renewal::wheel::Wheel,
@@ -59,6 +59,8 @@ pub(crate) struct Queues {
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
+    /// Tenures that came without a line, by their key: as a rule one, as a rule none.
+    taken_up: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
     /// Tokens that were given away, for as long as their leases may last: they are over here, and not to be cleaned up.
     handed_over: Vec<(Token, Moment)>,
     /// A timer for each waiter: the end of its turn, or the contender's next request.
@@ -181,6 +183,7 @@ impl Queues {
             clock,
             random,
             lines: Lines::default(),
+            taken_up: HashMap::default(),
             handed_over: Vec::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
@@ -420,6 +423,7 @@ impl Queues {
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
         let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
         self.tenures.begin(id, terms, now);
+        self.taken_up.entry(key.clone()).or_default().push(id.tenure);
         (id, hold)
     }
 

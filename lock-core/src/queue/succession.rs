@@ -9,7 +9,7 @@ use super::{
 use crate::{
     cleanup::Parting,
     clock::Moment,
-    error::{Error, ErrorKind},
+    error::{Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
 };
@@ -125,8 +125,23 @@ impl Queues {
         self.begin_again(key);
     }
 
+    /// Ends what this process has of a key that was released by force.
+    pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
+        let taken_up = self.taken_up.get(key).cloned().unwrap_or_default();
+        for tenure in self.lines.tenure(key).into_iter().chain(taken_up) {
+            let ended = self.tenures.take_away(tenure, LossReason::Forced);
+            self.bury(ended, now);
+        }
+    }
+
     /// A tenure is over: the first waiter contends, if there is one.
     pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId, holds: u32) {
+        if let Some(taken_up) = self.taken_up.get_mut(key) {
+            taken_up.retain(|other| *other != tenure);
+            if taken_up.is_empty() {
+                self.taken_up.remove(key);
+            }
+        }
         if let Some(first) = self.lines.dispossess(key, tenure, holds) {
             self.contend(first);
         }

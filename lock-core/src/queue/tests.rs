@@ -425,6 +425,29 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
 }
 
 #[test]
+fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.grant();
+    let (_, of_line) = process.hold(waiter);
+    let mut take_up = |name: &str, token| {
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let token = Token::from_random(token);
+        let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+        process.queues.enter(&LockKey::new(name).unwrap(), &terms(9_000), acquired, at(0))
+    };
+    // The first of them lost its key unnoticed.
+    let (taken_up, again, other) = (take_up("k", 1), take_up("k", 2), take_up("other", 3));
+    process.queues.forced(&key(), at(0));
+    let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.check_at(at(0)).is_ok());
+    assert_eq!(held, [false, false, false, true]);
+    assert_eq!(process.cleaned_up().len(), 3);
+    process.queues.depart(other.0, at(0));
+    process.cleaned_up();
+    assert!(process.queues.is_empty() && process.queues.taken_up.is_empty());
+}
+
+#[test]
 fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     struct Flag(std::sync::atomic::AtomicBool);
     impl std::task::Wake for Flag {

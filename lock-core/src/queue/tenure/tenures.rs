@@ -295,14 +295,9 @@ impl Tenures {
         self.take_away(hold.tenure, reason)
     }
 
-    /// Ends every tenure of a key (or of all keys).
-    pub(crate) fn lose_all(&mut self, key: Option<&LockKey>, reason: LossReason) -> Vec<Ended> {
-        let ids: Vec<_> = self
-            .slab
-            .iter()
-            .filter(|(_, (_, tenure))| key.is_none_or(|key| tenure.key() == key))
-            .map(|(index, (serial, _))| TenureId::new(index, *serial))
-            .collect();
+    /// Ends every tenure.
+    pub(crate) fn lose_all(&mut self, reason: LossReason) -> Vec<Ended> {
+        let ids: Vec<_> = self.slab.iter().map(|(index, (serial, _))| TenureId::new(index, *serial)).collect();
         ids.into_iter().filter_map(|id| self.take_away(id, reason)).collect()
     }
 
@@ -313,7 +308,7 @@ impl Tenures {
 
     /// Ends a tenure whose key is not its own any more, or will not be: also where its holder has just released it, it is
     /// not passed on.
-    fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
+    pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         tenure.passes = false;
         let (over, wakers) = tenure.hold.settle(Some(reason));

@@ -151,7 +151,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5).is_none());
     assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
     let (mut tenures, hold) = ended(&long);
-    assert!(tenures.lose_all(None, LossReason::Forced).is_empty());
+    assert!(tenures.lose_all(LossReason::Forced).is_empty());
     assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
     assert!(tenures.leave(hold).is_some());
 }
