@@ -14,7 +14,7 @@ use std::{
 };
 
 use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{Instant, sleep};
 
 use support::{Fate, ms, secs};
 
@@ -233,42 +233,6 @@ async fn a_panic_in_the_work_goes_on_and_releases_the_lease() {
     });
     assert!(task.await.unwrap_err().is_panic());
     support::eventually_free(&manager, "k").await;
-}
-
-#[tokio::test(start_paused = true)]
-async fn shutdown_waits_for_holders_then_ends_what_is_left() {
-    let (manager, backend) = support::counted();
-    let quick = manager.lock("quick").await.unwrap();
-    let stuck = manager.lock("stuck").await.unwrap();
-    let waiter = tokio::spawn({
-        let manager = manager.clone();
-        async move { manager.lock("stuck").await }
-    });
-    tokio::spawn(async move {
-        sleep(secs(1)).await;
-        drop(quick);
-    });
-    let before = Instant::now();
-    let shutdown = manager.shutdown(secs(3));
-    assert_eq!(timeout(secs(5), shutdown).await.unwrap(), 1);
-    assert!((secs(3)..ms(3_100)).contains(&before.elapsed()), "{:?}", before.elapsed());
-    assert_eq!(stuck.lost().await, LossReason::ShutDown);
-    assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
-    assert_eq!(manager.lock("new").await.unwrap_err().kind(), ErrorKind::ShutDown);
-    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
-    for key in ["quick", "stuck"] {
-        assert!(!other.is_locked(key).await.unwrap(), "{key} was released");
-    }
-}
-
-#[tokio::test(start_paused = true)]
-async fn shutdown_without_holders_is_at_once() {
-    let manager = LockManager::in_memory();
-    manager.lock("k").await.unwrap().release().await.unwrap();
-    let before = Instant::now();
-    assert_eq!(manager.shutdown(secs(30)).await, 0);
-    assert!(before.elapsed() < ms(10), "{:?}", before.elapsed());
-    assert_eq!(LockManager::in_memory().shutdown(secs(30)).await, 0, "also where the engine never ran");
 }
 
 #[tokio::test(start_paused = true)]

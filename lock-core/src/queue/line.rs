@@ -220,8 +220,9 @@ impl Lines {
         }
     }
 
+    /// Whether there is no line, whoever is left out of it.
     pub(crate) fn is_empty(&self) -> bool {
-        self.lines.is_empty() && self.waiters.is_empty()
+        self.lines.is_empty()
     }
 }
 

@@ -214,9 +214,16 @@ impl Queues {
         self.wakes.is_any().then(|| std::mem::take(&mut self.wakes))
     }
 
-    /// Whether nobody has, wants or has left anything.
+    /// Whether nobody has, wants or has left anything. There may be waiters left that need not be asked for: the futures
+    /// that are to tell of their end were not polled yet.
+    pub(crate) fn is_done(&self) -> bool {
+        self.tenures.len() == 0 && self.is_released() && self.lines.is_empty()
+    }
+
+    /// The same, and that no waiter is left.
+    #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
-        self.tenures.len() == 0 && self.cleanup.is_empty() && self.outbox.is_empty() && self.lines.is_empty()
+        self.is_done() && self.lines.ids().is_empty()
     }
 
     /// When a renewal is due, a lease or a turn ends, or a contender asks, next.

@@ -160,7 +160,7 @@ impl State {
             until = until.min(now + NAP);
         }
         self.asleep_until = until;
-        Step { work, until, finished: self.closed && self.queues.is_empty() }
+        Step { work, until, finished: self.closed && self.queues.is_done() }
     }
 
     fn take_answer(
