@@ -12,7 +12,7 @@ use crate::{
     backend::{self, Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{Doubt, Parting},
     clock::{Moment, Sleep},
-    engine::{Call, Engine},
+    engine::{Call, Engine, Owed},
     error::{Error, ErrorKind},
     guard::LockGuard,
     key::LockKey,
@@ -327,7 +327,8 @@ impl Step {
         let token = engine.token();
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
         let doubt = Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) };
-        let attempt = Attempt { engine: Arc::clone(engine), key, terms, token, sent: now, doubt: Some(doubt) };
+        let (doubt, _owed) = (Some(doubt), engine.owe());
+        let attempt = Attempt { engine: Arc::clone(engine), key, terms, token, sent: now, doubt, _owed };
         Self::TakingUp { attempt: Box::new(attempt), call: engine.call(Batch::from([Operation::Acquire(request)])) }
     }
 }
@@ -341,11 +342,13 @@ struct Attempt {
     sent: Moment,
     /// None once it is known that the token is not set, or is in use.
     doubt: Option<Doubt>,
+    /// Until then the engine stays.
+    _owed: Owed,
 }
 
 impl Attempt {
     fn answered(&mut self, result: Result<Answer, BackendError>, now: Moment) -> Result<Offer, Error> {
-        let Self { engine, key, terms, token, sent, doubt } = self;
+        let Self { engine, key, terms, token, sent, doubt, .. } = self;
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
             Ok(Outcome::Held { fence, block }) if now < terms.ttl.deadline(*sent) => {

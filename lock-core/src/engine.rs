@@ -31,7 +31,7 @@ use crate::{
         tenure::{Acquired, HoldId, Offer, Terms},
     },
     renewal::task,
-    sync::{AtomicBool, Mutex, MutexGuard, Ordering},
+    sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
     token::Token,
     validity::Ttl,
 };
@@ -50,6 +50,8 @@ pub(crate) struct Core {
     state: Mutex<State>,
     /// Each call to the backend that is under way has a clone.
     under_way: Arc<()>,
+    /// Tokens that futures of the user's have to release or to hand to the clean-up; see [`Owed`].
+    owed: AtomicUsize,
     /// Whether requests are taken and the task runs, to be seen without the lock.
     open: AtomicBool,
     /// Wakes the task before the moment it sleeps until.
@@ -95,6 +97,7 @@ impl Engine {
             runtime,
             state: Mutex::new(state),
             under_way: Arc::new(()),
+            owed: AtomicUsize::new(0),
             open: AtomicBool::new(false),
             wake: Notify::new(),
             settled: Notify::new(),
@@ -263,6 +266,12 @@ impl Engine {
         self.core.with(|state| state.queues.hand_over(hold, now))
     }
 
+    /// Counts a token that a future of the user's is to release, or to [clean up](Self::clean_up) before it drops this.
+    pub(crate) fn owe(&self) -> Owed {
+        self.core.owed.fetch_add(1, Ordering::SeqCst);
+        Owed(Arc::clone(&self.core))
+    }
+
     /// Releases a token until that is known to have worked.
     pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
         let now = self.now();
@@ -306,7 +315,7 @@ impl Engine {
         let now = self.now();
         self.core.with(|state| {
             state.shut_down = true;
-            self.core.open.store(false, Ordering::Release);
+            self.core.open.store(false, Ordering::SeqCst);
             state.queues.shut_down(now);
         });
         self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
@@ -317,7 +326,8 @@ impl Engine {
             state.queues.bury(ended, now);
             cut
         });
-        self.wait_until(last, |state| state.queues.is_released() || !state.running).await;
+        let is_released = |state: &State| state.queues.is_released() && self.core.owes_nothing();
+        self.wait_until(last, |state| is_released(state) || !state.running).await;
         self.core.state().closed = true;
         self.core.wake.notify_one();
         self.wait_until(last, |state| !state.running).await;
@@ -370,6 +380,20 @@ impl<T> Future for Call<T> {
 /// Counts a call for as long as it is under way.
 pub(crate) struct UnderWay(#[expect(dead_code, reason = "it counts while it is there")] Arc<()>);
 
+/// A token that only a future of the user's knows of, polled or not: until it is done, or dropped, the task of a manager
+/// that was shut down stays for what it may leave.
+pub(crate) struct Owed(Arc<Core>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Ordering::SeqCst);
+        if !self.0.open.load(Ordering::SeqCst) {
+            self.0.wake.notify_one();
+            self.0.settled.notify_waiters();
+        }
+    }
+}
+
 impl Drop for Engine {
     fn drop(&mut self) {
         self.core.state().closed = true;
@@ -413,6 +437,11 @@ impl Core {
     /// Counts a call as under way for as long as what is returned is there.
     pub(crate) fn under_way(&self) -> UnderWay {
         UnderWay(Arc::clone(&self.under_way))
+    }
+
+    /// Whether no future of the user's has a token left to release.
+    pub(crate) fn owes_nothing(&self) -> bool {
+        self.owed.load(Ordering::SeqCst) == 0
     }
 
     /// Says that the task has ended: leases that it kept are lost.

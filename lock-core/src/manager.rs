@@ -250,6 +250,9 @@ impl LockManager {
     /// ([`LossReason::ShutDown`](crate::LossReason)) and releases them, and closes the connection. Returns how many
     /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
     ///
+    /// A release under way is waited for, as long as a command may take. One whose future is kept without being polled
+    /// goes out when that is polled or dropped, and the connection is closed then.
+    ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.
     pub async fn shutdown(&self, grace: Duration) -> usize {

@@ -12,7 +12,7 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{CleanUp, Doubt, Parting, Try},
     clock::Moment,
-    engine::{Call, Engine},
+    engine::{Call, Engine, Owed},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     queue::{Departure, Released, tenure::HoldId, unexpected},
@@ -44,14 +44,18 @@ enum Step {
 struct Pending {
     parting: Parting,
     doubt: Doubt,
+    /// Dropped last, when the engine knows what is left.
+    _owed: Owed,
 }
 
 impl Release {
     pub(crate) fn new(engine: Arc<Engine>, key: &LockKey, hold: HoldId, now: Moment) -> Self {
+        // Before the tenure is over, so that a shutdown sees one or the other.
+        let _owed = engine.owe();
         let step = match engine.release(hold, now) {
             Departure::Passed => Step::Passed,
             Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
-            Departure::Send(parting, doubt) => Step::Begin(Pending { parting, doubt }),
+            Departure::Send(parting, doubt) => Step::Begin(Pending { parting, doubt, _owed }),
             Departure::Sent(answer) => Step::Sent(key.clone(), answer),
         };
         Self { engine, step }

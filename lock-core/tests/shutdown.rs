@@ -10,7 +10,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use support::{ms, secs};
+use support::{Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_holders_then_ends_what_is_left() {
@@ -46,6 +46,70 @@ async fn shutdown_without_holders_is_at_once() {
     assert_eq!(manager.shutdown(secs(30)).await, 0);
     assert!(before.elapsed() < ms(10), "{:?}", before.elapsed());
     assert_eq!(LockManager::in_memory().shutdown(secs(30)).await, 0, "also where the engine never ran");
+}
+
+#[tokio::test(start_paused = true)]
+async fn shutdown_waits_for_the_answer_to_a_release() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").await.unwrap();
+    backend.next([Fate::Hold]);
+    let release = tokio::spawn(guard.release());
+    sleep(ms(10)).await;
+    let before = Instant::now();
+    let shutdown = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.shutdown(secs(3)).await }
+    });
+    sleep(ms(100)).await;
+    assert!(!shutdown.is_finished(), "the release has not been executed yet");
+    backend.let_go();
+    assert_eq!(shutdown.await.unwrap(), 0);
+    assert!(before.elapsed() < ms(200), "{:?}", before.elapsed());
+    release.await.unwrap().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_release_that_outlives_the_shutdown_goes_out_all_the_same() {
+    for polled in [false, true] {
+        let (manager, backend) = support::counted();
+        let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+        let (dropped, awaited) = (manager.lock("dropped").await.unwrap(), manager.lock("awaited").await.unwrap());
+        let (mut dropped, awaited) = (dropped.release(), awaited.release());
+        if polled {
+            backend.next([Fate::GiveUp]);
+            assert!(timeout(Duration::ZERO, &mut dropped).await.is_err());
+        }
+        shut_down_in_vain(&manager).await;
+        awaited.await.unwrap();
+        drop(dropped);
+        sleep(ms(100)).await;
+        for key in ["dropped", "awaited"] {
+            assert!(!other.is_locked(key).await.unwrap(), "{key}, polled: {polled}");
+        }
+        assert_eq!(Handle::current().metrics().num_alive_tasks(), 1, "only the engine of the other manager runs");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_is_being_taken_up_during_the_shutdown_is_released() {
+    let (manager, backend) = support::counted();
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    let handover = manager.lock("k").await.unwrap().hand_over().unwrap();
+    let mut take_up = manager.take_up(handover).acquire();
+    backend.next([Fate::HoldReply]);
+    assert!(timeout(Duration::ZERO, &mut take_up).await.is_err());
+    shut_down_in_vain(&manager).await;
+    assert!(other.is_locked("k").await.unwrap());
+    drop(take_up);
+    support::eventually_free(&other, "k").await;
+    assert_eq!(Handle::current().metrics().num_alive_tasks(), 1, "only the engine of the other manager runs");
+}
+
+/// Shuts a manager down that waits in vain for somebody who is not polled.
+async fn shut_down_in_vain(manager: &LockManager) {
+    let before = Instant::now();
+    assert_eq!(manager.shutdown(secs(30)).await, 0);
+    assert!((secs(1)..ms(2_100)).contains(&before.elapsed()), "{:?}", before.elapsed());
 }
 
 #[tokio::test(start_paused = true)]

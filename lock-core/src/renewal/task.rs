@@ -160,7 +160,7 @@ impl State {
             until = until.min(now + NAP);
         }
         self.asleep_until = until;
-        Step { work, until, finished: self.closed && self.queues.is_done() }
+        Step { work, until, finished: self.closed && self.queues.is_done() && core.owes_nothing() }
     }
 
     fn take_answer(
