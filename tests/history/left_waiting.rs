@@ -95,6 +95,19 @@ fn what_may_have_been_taken_unknowingly_blocks_for_its_ttl() {
 }
 
 #[test]
+fn who_asks_for_several_keys_may_hold_one_all_the_time_and_is_no_waiter() {
+    let before = [acquire("p1", 1, 0.0, 2.0), release("p1", 1, 50.0, 52.0)];
+    let history = |several| {
+        let attempt = in_vain("p3/k", 40.0, 900.0, Outcome::Info).with(|event| event.several = several);
+        [&before[..], &[attempt, acquire("p2", 2, 10.0, 500.0)]].concat()
+    };
+    assert_eq!(broken(&history(true)), NONE);
+    assert_eq!(broken(&history(false)), [Rule::LeftWaiting]);
+    let waits = acquire("p2/k", 2, 10.0, 900.0).with(|event| event.several = true);
+    assert_eq!(broken(&[&before[..], &[waits]].concat()), NONE);
+}
+
+#[test]
 fn what_is_unknown_ends_with_the_next_hold() {
     let history = [
         acquire("p1", 1, 0.0, 2.0),

@@ -38,6 +38,10 @@ pub struct Event {
     /// An acquire that does not wait.
     #[serde(default, rename = "try", skip_serializing_if = "is_false")]
     pub only_tries: bool,
+    /// An acquire of one of several keys that were asked for at once: it waits for those before it first, and may have
+    /// been held for long when that of the last is known.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub several: bool,
     /// An acquire by another library's client.
     #[serde(default, skip_serializing_if = "is_false")]
     pub foreign: bool,
@@ -77,6 +81,7 @@ impl Event {
             deadline: None,
             ttl: None,
             only_tries: false,
+            several: false,
             foreign: false,
             valid: None,
             value: None,

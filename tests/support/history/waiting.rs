@@ -2,7 +2,7 @@
 
 use super::{
     check::{Case, Rule, end},
-    event::Outcome,
+    event::{Event, Outcome},
     leases::{Key, Lease, Leases},
 };
 
@@ -10,7 +10,8 @@ use super::{
 ///
 /// The key is surely free where no lease and no attempt can have it. A lease can have it from its acquire on, but not
 /// before the end of what the former holder relied on, until it was released or has expired. An attempt whose outcome
-/// nobody knows can have it, too; but nothing that is unknown reaches over another's hold.
+/// nobody knows can have it, too; but nothing that is unknown reaches over another's hold. Who wants several keys at
+/// once can have each all the time, and waits for no one knows which: he is not judged.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     let covers = Covers::of(case, key, all);
     let mut waiters: Vec<Waiter> = Vec::new();
@@ -25,7 +26,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     }
     waiters.retain(|waiter| {
         let event = case.event(waiter.acquire);
-        !event.only_tries && !event.foreign && waiter.to - waiter.from > case.bound
+        !event.only_tries && !event.several && !event.foreign && waiter.to - waiter.from > case.bound
     });
     waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
 
@@ -108,7 +109,10 @@ impl Covers {
                 longest
             })
             .collect();
-        let begins = |asked: f64, known: f64| {
+        let begins = |event: &Event, asked: f64, known: f64| {
+            if event.several {
+                return asked;
+            }
             let before = valid.partition_point(|lease| lease.got < known);
             let relied = before.checked_sub(1).map_or(f64::NEG_INFINITY, |last| relied[last]);
             asked.max(relied.min(known))
@@ -118,7 +122,7 @@ impl Covers {
         let mut covers: Vec<Cover> = Vec::with_capacity(key.leases.len());
         for lease in &key.leases {
             let (from, to) = if lease.was_valid() {
-                (begins(lease.asked, lease.got), lease.held_to)
+                (begins(lease.event, lease.asked, lease.got), lease.held_to)
             } else {
                 // Known too late: others may have been in between.
                 (lease.asked, lease.held_to.min(lease.got + lease.event.ttl.unwrap_or(f64::INFINITY)))
@@ -133,7 +137,7 @@ impl Covers {
             let crash = all.crashes.after(&event.process, event.t_invoke);
             let known = end(event).min(crash.unwrap_or(f64::INFINITY)).min(all.end);
             let ttl = event.ttl.unwrap_or(f64::INFINITY);
-            let from = begins(event.t_invoke, known);
+            let from = begins(event, event.t_invoke, known);
             // One that hears nothing for ever does not renew either.
             let last = if event.t_return.is_none() && crash.is_none() { from } else { known };
             covers.push(Cover { acquire: attempt, from, to: (last + ttl).min(next_after(known)) });
