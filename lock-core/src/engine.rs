@@ -25,6 +25,7 @@ use crate::{
     clock::{Clock, Moment, Sleep},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
+    mutants::Mutant,
     queue::{
         ATTEMPT, Arrival, Departure, Limits, Newcomer, Queues, Trip,
         line::WaiterId,
@@ -318,12 +319,15 @@ impl Engine {
             self.core.open.store(false, Ordering::SeqCst);
             state.queues.shut_down(now);
         });
+        let grace = if Mutant::ShutDownAtOnce.is_on() { Duration::ZERO } else { grace };
         self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {
             let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
             let cut = ended.len();
-            state.queues.bury(ended, now);
+            if !Mutant::ShutDownKeeps.is_on() {
+                state.queues.bury(ended, now);
+            }
             cut
         });
         let is_released = |state: &State| state.queues.is_released() && self.core.owes_nothing();
@@ -441,7 +445,7 @@ impl Core {
 
     /// Whether no future of the user's has a token left to release.
     pub(crate) fn owes_nothing(&self) -> bool {
-        self.owed.load(Ordering::SeqCst) == 0
+        self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
     }
 
     /// Says that the task has ended: leases that it kept are lost.

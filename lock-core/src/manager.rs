@@ -8,6 +8,7 @@ use crate::{
     handover::Handover,
     info::KeyInfo,
     key::LockKey,
+    mutants::Mutant,
     queue::unexpected,
     request::{LockRequest, Options},
 };
@@ -147,7 +148,9 @@ impl LockManager {
     pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest<Vec<LockKey>> {
         let keys = keys.into_iter().map(|key| self.key(key.as_ref())).collect::<Result<Vec<_>, _>>();
         let keys = keys.and_then(|mut keys| {
-            keys.sort_unstable();
+            if !Mutant::SeveralAsNamed.is_on() {
+                keys.sort_unstable();
+            }
             keys.dedup();
             if keys.is_empty() {
                 let detail = "there is no key to lock; name at least one";

@@ -42,6 +42,14 @@ pub enum Mutant {
     AnswerSettlesAll,
     /// A future that was kept aside sends its request when its token is over.
     LateRequestGoesOut,
+    /// Several keys are acquired in the order in which they were named.
+    SeveralAsNamed,
+    /// A shutdown waits for no holder.
+    ShutDownAtOnce,
+    /// A shutdown releases nothing.
+    ShutDownKeeps,
+    /// A shutdown does not care for what futures have to release.
+    ShutDownForgets,
 }
 
 #[cfg(feature = "mutants")]
@@ -56,7 +64,7 @@ mod switch {
 
     impl Mutant {
         /// All of them.
-        pub const ALL: [Self; 18] = [
+        pub const ALL: [Self; 22] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -75,6 +83,10 @@ mod switch {
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::LateRequestGoesOut,
+            Self::SeveralAsNamed,
+            Self::ShutDownAtOnce,
+            Self::ShutDownKeeps,
+            Self::ShutDownForgets,
         ];
 
         /// Runs `work` with this bug in all engines that this thread polls meanwhile.

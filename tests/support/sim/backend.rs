@@ -139,6 +139,7 @@ impl SimBackend {
     /// Connects, listens, watches, and connects anew.
     async fn keep(self, calls: Calls) {
         let world = &self.world;
+        let _end = EndOfUpkeep(&self);
         let mut former = None;
         let mut failures = 0;
         loop {
@@ -254,6 +255,16 @@ impl SimBackend {
             }
         })
         .await;
+    }
+}
+
+/// Says that the engine is done with the connection.
+struct EndOfUpkeep<'a>(&'a SimBackend);
+
+impl Drop for EndOfUpkeep<'_> {
+    fn drop(&mut self) {
+        let SimBackend { world, client } = self.0;
+        world.state().close_down(&world.plan, *client);
     }
 }
 

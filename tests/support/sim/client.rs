@@ -1,8 +1,11 @@
 //! What clients do with locks, and write down.
 
+mod guard;
 mod odd;
+mod under;
 
 use std::{
+    cmp::Ordering,
     future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
@@ -10,8 +13,9 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Error, ErrorKind, Lease, LockGuard, LockManager, LossReason};
+use lock_core::{Error, ErrorKind, Lease, LockManager, LossReason};
 
+use self::{guard::Guard, under::Under};
 use super::{
     backend::InTask,
     world::{World, micros, ms},
@@ -33,7 +37,7 @@ pub(super) struct Client {
 /// A lease as its client's history knows it.
 #[derive(Debug)]
 pub(super) struct Watched {
-    lease: Lease,
+    pub(super) lease: Lease,
     key: String,
     token: String,
     /// The deadline that was written down last, in µs of true time.
@@ -53,14 +57,22 @@ pub(super) struct Task {
     dice: Dice,
 }
 
-/// A lease that is held.
+/// A lease that is held, or several at once.
 struct Held {
-    guard: LockGuard,
+    guard: Guard,
+    parts: Vec<Part>,
+    extras: Extras,
+}
+
+/// One lease as the history knows it.
+struct Part {
+    lease: Lease,
+    /// Whose it is: of several leases each has a process of its own.
+    process: String,
     /// Where it stands among the watched.
     index: usize,
     key: String,
     token: String,
-    extras: Extras,
 }
 
 /// What is asked for beside the ttl.
@@ -83,6 +95,11 @@ impl Client {
                 self.spawn(task.work())
             })
             .collect()
+    }
+
+    /// A task of another kind.
+    pub(super) fn task(&self, name: &str, dice: Dice) -> Task {
+        Task { client: self.clone(), process: format!("c{}/{name}", self.number), dice }
     }
 
     pub(super) fn spawn(&self, future: impl Future<Output = ()> + Send + 'static) -> tokio::task::JoinHandle<()> {
@@ -136,50 +153,27 @@ impl Client {
     }
 }
 
-/// An operation under way: one that is not ended has no known outcome, and never came back if its client was killed.
-struct Under {
-    client: Client,
-    event: Option<Event>,
-}
-
-impl Under {
-    fn event(&mut self) -> &mut Event {
-        self.event.as_mut().expect("there until it ends")
-    }
-
-    fn end(mut self, result: Outcome) {
-        let at = self.client.world.moment();
-        self.event().t_return.get_or_insert(at);
-        self.event().result = result;
-        if let Some(event) = self.event.take() {
-            self.client.note(event);
-        }
-    }
-}
-
-impl Drop for Under {
-    fn drop(&mut self) {
-        let Some(mut event) = self.event.take() else { return };
-        event.result = Outcome::Info;
-        let mut state = self.client.world.state();
-        if !state.links[self.client.number].dead {
-            event.t_return = Some(state.moment());
-        }
-        state.note(event);
-    }
-}
-
 impl Task {
     async fn work(mut self) {
         let plan = &Arc::clone(&self.client.world).plan;
         for _ in 0..plan.rounds {
             let think = self.dice.below(40_000);
             self.pause(think).await;
-            let key = format!("k{}", self.dice.below(plan.keys as u64));
+            let keys = self.keys();
             let ttl = plan.ttls[self.dice.below(2) as usize];
-            let Some(held) = self.acquire(&key, ttl).await else { continue };
+            let Some(held) = self.acquire(&keys, ttl).await else { continue };
             self.hold(held, ttl).await;
         }
+    }
+
+    /// What to ask for: one key, or several in any order.
+    fn keys(&mut self) -> Vec<String> {
+        let plan = &self.client.world.plan;
+        let all = plan.keys as u64;
+        let several = all > 1 && plan.several > 0 && self.dice.below(100) < plan.several;
+        let count = if several { 2 + self.dice.below(all - 1) } else { 1 };
+        let first = self.dice.below(all);
+        (first..first + count).map(|key| format!("k{}", key % all)).collect()
     }
 
     async fn pause(&self, micros: u64) {
@@ -196,72 +190,105 @@ impl Task {
         }
     }
 
-    async fn acquire(&mut self, key: &str, ttl: Duration) -> Option<Held> {
+    async fn acquire(&mut self, keys: &[String], ttl: Duration) -> Option<Held> {
         let world = Arc::clone(&self.client.world);
         let wait = match self.dice.below(6) {
-            0 => 0,
-            1 => self.dice.below(50_000),
-            2 => self.dice.below(500_000),
-            _ => 3_000_000 + self.dice.below(3_000_000),
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(self.dice.below(50_000)),
+            2 => Duration::from_micros(self.dice.below(500_000)),
+            // Where each waited for what the other has, they would do so for ever.
+            3 if keys.len() > 1 => Duration::MAX,
+            _ => Duration::from_micros(3_000_000 + self.dice.below(3_000_000)),
         };
-        let request = self.client.manager.lock(key).wait(Duration::from_micros(wait));
         let extras = self.extras();
-        let request = match extras {
-            Extras::None => request.ttl(ttl),
-            Extras::Fixed => request.ttl(ttl).fixed(),
-            Extras::OftenRenewed => request.ttl(ttl).renew_every(ttl / 2),
-            Extras::MaxHold => request.ttl(ttl).max_hold(ttl / 2),
-            Extras::AtLeast => request.ttl(ttl).at_least(ttl / 10),
-        };
-        let mut event = self.event(Op::Acquire, key);
-        event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
-        event.only_tries = wait == 0;
-        let mut under = self.begin(event);
+        let mut unders: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let process = if keys.len() > 1 { format!("{}/{key}", self.process) } else { self.process.clone() };
+                let mut event = self.event(process, Op::Acquire, key);
+                event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
+                event.only_tries = wait.is_zero();
+                event.several = keys.len() > 1;
+                self.begin(event)
+            })
+            .collect();
+        unders.sort_by(|a, b| a.key().cmp(b.key()));
         let cut = self.dice.below(100) < world.plan.drops;
-        let aside = &mut under.event().only_tries;
-        let answered = if cut { self.cut(request.acquire(), aside).await } else { Some(request.await) };
+        let mut aside = false;
+        let answered = match keys {
+            [key] => {
+                let acquire = extras.request(self.client.manager.lock(key), ttl, wait).acquire();
+                self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::One))
+            }
+            _ => {
+                let acquire = extras.request(self.client.manager.lock_all(keys), ttl, wait).acquire();
+                self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::All))
+            }
+        };
+        unders.iter_mut().for_each(|under| under.event().only_tries |= aside);
         match answered? {
-            Ok(guard) => Some(self.got(under, guard, extras)),
+            Ok(guard) => {
+                let mut leases: Vec<_> = guard.leases().collect();
+                leases.sort_by(|a, b| a.key().cmp(b.key()));
+                let parts = unders.into_iter().zip(leases).map(|(under, lease)| self.got(under, lease, extras));
+                let parts = parts.collect();
+                Some(Held { guard, parts, extras })
+            }
             Err(error) => {
-                under.end(outcome(&error));
+                let lost = matches!(error.kind(), ErrorKind::Lost(_));
+                for under in unders {
+                    let result = match under.key().cmp(error.key().unwrap_or_default()) {
+                        // It may have been held meanwhile, or was refused; those after it were not asked for.
+                        _ if lost => Outcome::Info,
+                        Ordering::Less => Outcome::Info,
+                        Ordering::Equal => outcome(&error),
+                        Ordering::Greater => Outcome::Fail,
+                    };
+                    under.end(result);
+                }
                 None
             }
         }
     }
 
-    fn begin(&self, event: Event) -> Under {
-        Under { client: self.client.clone(), event: Some(event) }
+    /// Awaits a future, or drops it before it is done.
+    async fn awaited<F: Future>(&mut self, future: F, cut: bool, aside: &mut bool) -> Option<F::Output> {
+        if cut { self.cut(future, aside).await } else { Some(future.await) }
     }
 
-    fn got(&self, mut under: Under, guard: LockGuard, extras: Extras) -> Held {
-        let key = guard.key().to_owned();
-        let token = format!("c{}:{key}:{}/1", self.client.number, guard.fencing_token());
-        let (_, deadline) = self.client.deadline(guard.lease());
+    fn begin(&self, event: Event) -> Under {
+        Under::new(&self.client, event)
+    }
+
+    fn got(&self, mut under: Under, lease: &Lease, extras: Extras) -> Part {
+        let key = lease.key().to_owned();
+        let token = format!("c{}:{key}:{}/1", self.client.number, lease.fencing_token());
+        let (_, deadline) = self.client.deadline(lease);
         let last = self.client.world.moment();
         let event = under.event();
+        let process = event.process.clone();
         event.token = Some(token.clone());
-        event.fence = Some(guard.fencing_token().get());
+        event.fence = Some(lease.fencing_token().get());
         event.deadline = Some(ms(deadline));
         event.t_return = Some(last);
         under.end(Outcome::Ok);
-        let lease = guard.lease().clone();
         let renews = extras != Extras::Fixed;
-        let (of_key, of_token) = (key.clone(), token.clone());
-        let watched = Watched { lease, key: of_key, token: of_token, deadline, last, renews, over: false };
+        let (of_lease, of_key, of_token) = (lease.clone(), key.clone(), token.clone());
+        let watched = Watched { lease: of_lease, key: of_key, token: of_token, deadline, last, renews, over: false };
         let mut all = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let index = all.len();
         all.push(watched);
         drop(all);
-        let held = Held { guard, index, key, token, extras };
-        self.watch(&held);
-        held
+        let part = Part { lease: lease.clone(), process, index, key, token };
+        self.watch(&part);
+        part
     }
 
     /// Has it written down when the holder is told of a loss.
-    fn watch(&self, held: &Held) {
-        let (client, process) = (self.client.clone(), self.process.clone());
-        let (key, token, index) = (held.key.clone(), held.token.clone(), held.index);
-        let lost = held.guard.lost();
+    fn watch(&self, part: &Part) {
+        let (client, process) = (self.client.clone(), part.process.clone());
+        let (key, token, index) = (part.key.clone(), part.token.clone(), part.index);
+        let lost = part.lease.lost();
         let expected = self.client.world.plan.is_calm();
         self.client.spawn(async move {
             let reason = lost.await;
@@ -282,6 +309,13 @@ impl Task {
             state.log(|| format!("lost: {reason:?}"));
             if state.links[client.number].dead {
                 return;
+            }
+            if reason == LossReason::ShutDown {
+                let link = &mut state.links[client.number];
+                link.cut_short += 1;
+                if link.ends.is_none_or(|ends| now < ends) {
+                    state.breach("cut-early", || format!("{} is cut short too early", watched.token));
+                }
             }
             if expected && matches!(reason, LossReason::Expired | LossReason::Taken) && watched.renews {
                 state.breach("false-loss", || format!("{} is told of a loss ({reason:?})", watched.token));
@@ -307,7 +341,7 @@ impl Task {
         };
         for _ in 0..1 + self.dice.below(3) {
             self.pause(work / 2).await;
-            self.check(&held);
+            held.parts.iter().for_each(|part| self.check(part));
         }
         if self.dice.below(100) < world.plan.odd {
             self.extend(&mut held, ttl).await;
@@ -315,31 +349,29 @@ impl Task {
         self.look(&held);
         let Some(held) = self.odd(held, ttl).await else { return };
         self.look(&held);
+        let unders = self.begin_all(Op::Release, &held);
         if self.dice.below(100) < world.plan.drops / 2 {
-            let mut event = self.event_of(Op::Release, &held);
             drop(held.guard);
-            event.t_return = Some(world.moment());
-            event.result = Outcome::Info;
-            self.client.note(event);
+            unders.into_iter().for_each(|under| under.end(Outcome::Info));
             return;
         }
-        let under = self.begin(self.event_of(Op::Release, &held));
         let cut = self.dice.below(100) < world.plan.drops;
-        let (extras, release) = (held.extras, held.guard.release());
-        let released = if cut { self.cut(release, &mut false).await } else { Some(release.await) };
-        match released {
-            // Its key stays busy for a while.
-            Some(Ok(())) if extras == Extras::AtLeast => under.end(Outcome::Info),
-            Some(Ok(())) => under.end(Outcome::Ok),
-            Some(Err(error)) => under.end(outcome(&error)),
-            None => {}
+        let Some(released) = self.awaited(held.guard.release(), cut, &mut false).await else { return };
+        for (under, part) in unders.into_iter().zip(&held.parts) {
+            under.end(match &released {
+                // Its key stays busy for a while.
+                Ok(()) if held.extras == Extras::AtLeast => Outcome::Info,
+                Ok(()) => Outcome::Ok,
+                Err(error) if error.key() == Some(&part.key) => outcome(error),
+                Err(_) => Outcome::Info,
+            });
         }
     }
 
-    fn check(&self, held: &Held) {
-        self.look(held);
-        let mut event = self.event_of(Op::Check, held);
-        event.valid = Some(held.guard.is_held());
+    fn check(&self, part: &Part) {
+        self.look_at(part);
+        let mut event = self.event_of(Op::Check, part);
+        event.valid = Some(part.lease.is_held());
         event.t_return = Some(self.client.world.moment());
         self.client.note(event);
     }
@@ -347,48 +379,59 @@ impl Task {
     async fn extend(&mut self, held: &mut Held, ttl: Duration) {
         self.look(held);
         let ttl = [ttl / 3, ttl, ttl * LONGEST_EXTEND][self.dice.below(3) as usize];
-        let mut event = self.event_of(Op::Extend, held);
-        event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
-        let mut under = self.begin(event);
+        let mut unders = self.begin_all(Op::Extend, held);
+        unders.iter_mut().for_each(|under| under.event().ttl = Some(ttl.as_secs_f64() * 1_000.0));
         let extended = held.guard.extend(ttl).await;
-        let event = under.event();
-        let (now, deadline) = self.client.deadline(held.guard.lease());
-        let last = self.client.world.moment();
-        event.t_return = Some(last);
-        if deadline > now {
-            event.deadline = Some(ms(deadline));
+        for (mut under, part) in unders.into_iter().zip(&held.parts) {
+            let event = under.event();
+            let (now, deadline) = self.client.deadline(&part.lease);
+            let last = self.client.world.moment();
+            event.t_return = Some(last);
+            if deadline > now {
+                event.deadline = Some(ms(deadline));
+            }
+            under.end(match &extended {
+                Ok(()) => Outcome::Ok,
+                Err(error) if error.key() == Some(&part.key) => outcome(error),
+                Err(_) => Outcome::Info,
+            });
+            let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let watched = &mut watched[part.index];
+            (watched.last, watched.deadline) = (last, deadline);
         }
-        under.end(match extended {
-            Ok(()) => Outcome::Ok,
-            Err(error) => outcome(&error),
-        });
-        let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let watched = &mut watched[held.index];
-        (watched.last, watched.deadline) = (last, deadline);
     }
 
     fn look(&self, held: &Held) {
+        held.parts.iter().for_each(|part| self.look_at(part));
+    }
+
+    fn look_at(&self, part: &Part) {
         let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let watched = &mut watched[held.index];
+        let watched = &mut watched[part.index];
         if !watched.over {
-            self.client.look_at(held.index, watched);
+            self.client.look_at(part.index, watched);
         }
     }
 
-    fn event(&self, op: Op, key: &str) -> Event {
-        let mut event = Event::new(self.process.as_str(), op, self.client.world.moment());
+    fn event(&self, process: String, op: Op, key: &str) -> Event {
+        let mut event = Event::new(process, op, self.client.world.moment());
         event.key = Some(key.to_owned());
         event
     }
 
-    fn event_of(&self, op: Op, held: &Held) -> Event {
-        let mut event = self.event(op, &held.key);
-        event.token = Some(held.token.clone());
+    fn event_of(&self, op: Op, part: &Part) -> Event {
+        let mut event = self.event(part.process.clone(), op, &part.key);
+        event.token = Some(part.token.clone());
         event
     }
 
+    /// Begins the same with each lease.
+    fn begin_all(&self, op: Op, held: &Held) -> Vec<Under> {
+        held.parts.iter().map(|part| self.begin(self.event_of(op, part))).collect()
+    }
+
     /// Polls a future, and drops it after a few polls or a while; or leaves it `aside` for a time that may cost its turn.
-    async fn cut<F: Future>(&mut self, future: F, aside: &mut bool) -> Option<F::Output> {
+    pub(super) async fn cut<F: Future>(&mut self, future: F, aside: &mut bool) -> Option<F::Output> {
         let world = Arc::clone(&self.client.world);
         let mut future = Box::pin(future);
         let polls = match self.dice.below(4) {

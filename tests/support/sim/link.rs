@@ -14,7 +14,7 @@ use lock_core::{
 use super::{
     node::Push,
     plan::Plan,
-    world::{State, World},
+    world::{State, World, micros},
 };
 
 /// A client as network and nemesis see it.
@@ -41,6 +41,12 @@ pub(super) struct Link {
     pub(super) leapt: u64,
     /// When it last did not run, or its clock was moved.
     pub(super) disturbed: u64,
+    /// Where its places are called.
+    pub(super) channel: Option<Arc<str>>,
+    /// Once it is shut down: before when no lease may be cut short.
+    pub(super) ends: Option<u64>,
+    /// How many leases were, and their holders told.
+    pub(super) cut_short: usize,
 }
 
 /// Holds up whoever comes while it is closed.
@@ -178,6 +184,7 @@ impl State {
             outstanding: Vec::new(),
             greeted: false,
         });
+        self.links[client].channel = Some(Arc::clone(channel));
         let former = former.filter(|_| plan.kills);
         self.send(plan, conn, Message::Hello { channel: Arc::clone(channel), former });
         conn
@@ -280,6 +287,14 @@ impl State {
             wakers.extend(link.upkeep.take());
         }
         let at = self.now + 1 + self.dice.below(plan.half_open);
+        self.later(at, Arriving::Closed(conn));
+    }
+
+    /// The client has no use for its connection any more: it is closed when the last answer is there, or too late.
+    pub(super) fn close_down(&mut self, plan: &Plan, client: usize) {
+        let Some(conn) = self.links[client].up.take() else { return };
+        let patience = if self.conns[conn].outstanding.is_empty() { self.latency(plan) } else { micros(plan.limit) };
+        let at = self.conns[conn].last_there.max(self.now) + 1 + patience;
         self.later(at, Arriving::Closed(conn));
     }
 

@@ -11,6 +11,8 @@
 //! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
 //! | `revived` | a lease that had lapsed is valid again |
 //! | `ghost`, `ghost-place` | all guards and futures are gone, and a key or a place is left before its time is over |
+//! | `cut-early`, `late-end` | a shutdown ends a lease before its grace is over, or takes longer than it may |
+//! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
 //! | `barging`, `nobody-first`, `not-called` | the node gives a key past a live place, or has somebody wait for nobody |
 //! | `hang`, `stuck`, `left-running` | a task does not end, goes on without end, or is left when the managers are gone |
 //!
@@ -25,7 +27,8 @@
 //! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
 //!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections.
 //! * **Clients** are killed (and replaced by new ones), stopped, suspended; their engine or their tasks starve.
-//! * **Futures and guards** are dropped after any number of polls or at any time, or kept aside and awaited later.
+//! * **Managers** are shut down, while their tasks go on asking, and new ones come.
+//! * **Futures and guards**, of one key and of several, are dropped after any number of polls or at any time, or kept aside and awaited later.
 //!
 //! Where the documentation says that two holders are possible (data lost, a key deleted, a clock set), the history is
 //! marked, and only that is excused. At the end all faults stop, everything is released or dropped, and after the longest
@@ -49,6 +52,7 @@ mod link;
 mod nemesis;
 mod node;
 mod plan;
+mod shutdown;
 mod world;
 
 use std::{
@@ -154,6 +158,9 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
         stage.begin_client(&mut dice);
     }
     let mut others = vec![tokio::spawn(nemesis::run(Arc::clone(&stage), dice.split()))];
+    if world.plan.shutdowns > 0 {
+        others.push(tokio::spawn(shutdown::run(Arc::clone(&stage), dice.split())));
+    }
     if world.plan.foreign {
         others.push(tokio::spawn(foreign::run(Arc::clone(&world), dice.split())));
     }
@@ -165,12 +172,8 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
         return;
     }
     // Everything was released or dropped by now, and what is known to be over is cleaned up soon.
-    let soon = match world.plan.is_calm() {
-        true => Duration::from_micros(20 * world.plan.latency.1) + Duration::from_millis(50),
-        false => Duration::from_secs(6),
-    };
-    world.sleep(soon).await;
-    check_ghosts(&world);
+    world.sleep(world.plan.soon()).await;
+    check_ghosts(&world, None);
     world.log(|| "the managers are dropped".to_owned());
     stage.members().clear();
     let back = world.state().ahead.min(0).unsigned_abs();
@@ -245,9 +248,12 @@ impl Stage {
         alive.get(picked).map(|(number, _)| *number)
     }
 
+    fn client(&self, number: usize) -> Option<Client> {
+        self.members().get(number).and_then(|member| member.client.clone())
+    }
+
     fn look(&self, number: usize) {
-        let client = self.members().get(number).and_then(|member| member.client.clone());
-        if let Some(client) = client {
+        if let Some(client) = self.client(number) {
             client.look();
         }
     }
@@ -282,8 +288,8 @@ impl Stage {
     }
 }
 
-/// Nothing is held by a token whose holder is done with it.
-fn check_ghosts(world: &World) {
+/// Nothing is held by a token whose holder is done with it: `of` one client, or of all.
+fn check_ghosts(world: &World, of: Option<usize>) {
     if world.plan.troubles.contains(&Trouble::ClockBack) {
         // A clock that is set back keeps keys for longer than anybody has to reckon with.
         return;
@@ -295,9 +301,12 @@ fn check_ghosts(world: &World) {
         .leftovers(wall)
         .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
         .filter(|(_, entry, _)| !entry.kept && entry.setter.is_some_and(|client| !state.links[client].dead))
+        .filter(|(_, entry, _)| of.is_none() || entry.setter == of)
         .map(|(key, _, left)| ("ghost", format!("{key} is held, for {left} ms more, though nobody holds it")))
         .collect();
-    ghosts.extend(state.node.places(wall).map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
+    let channel = of.and_then(|client| state.links[client].channel.clone());
+    let places = state.node.places(wall).filter(|(_, theirs)| of.is_none() || Some(*theirs) == channel.as_ref());
+    ghosts.extend(places.map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
     for (rule, message) in ghosts {
         state.breach(rule, || message);
     }
@@ -358,4 +367,4 @@ fn judge(seed: u64, world: &World) -> Report {
 /// How long faults go on at most.
 const FAULTS: Duration = Duration::from_secs(8);
 /// How long everything may take after that: the waits, and what an unanswered request costs.
-const REST: Duration = Duration::from_secs(120);
+const REST: Duration = Duration::from_secs(900);

@@ -453,12 +453,12 @@ impl Node {
             .map(move |(key, entry)| (key, entry, entry.expires - now))
     }
 
-    /// Places that are live still.
-    pub(super) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, Token)> {
+    /// Places that are live still, and where they are called.
+    pub(super) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Arc<str>)> {
         let now = micros / 1_000;
         self.queues.iter().flat_map(move |(key, queue)| {
             let live = move |place: &&Waiting| now < place.ends && place.ends - now <= place.life;
-            queue.places.values().filter(live).map(move |place| (key, place.token))
+            queue.places.values().filter(live).map(move |place| (key, &place.channel))
         })
     }
 }

@@ -48,7 +48,11 @@ pub(super) struct Plan {
     pub(super) drops: u64,
     /// Whether futures are kept aside, unpolled.
     pub(super) asides: bool,
-    /// In how many of a hundred holds something unusual is done: extended, handed over, forced, several keys.
+    /// In how many of a hundred requests several keys are asked for at once, where there are several.
+    pub(super) several: u64,
+    /// How often a manager is shut down at most.
+    pub(super) shutdowns: u64,
+    /// In how many of a hundred holds something unusual is done: extended, handed over, forced.
     pub(super) odd: u64,
     pub(super) foreign: bool,
 }
@@ -93,8 +97,10 @@ impl Plan {
             _ => 0,
         };
         let ms = Duration::from_millis;
-        let ttls = match dice.below(4) {
+        let ttls = match dice.below(5) {
             0 => [ms(15_000), ms(15_000)],
+            // What is passed on inside a process can have half of that left.
+            3 => [ms(200), ms(200)],
             1 => [ms(1_000), ms(200)],
             2 => [ms(300 + dice.below(700)), ms(200)],
             _ => [ms(600), ms(600)],
@@ -135,6 +141,8 @@ impl Plan {
             pace: ms(100 + dice.below(900)),
             drops: if slow { 60 } else { [0, 10, 30, 60][dice.below(4) as usize] },
             asides: slow || dice.below(3) == 0,
+            several: [0, 20, 60][dice.below(3) as usize],
+            shutdowns: [0, 0, 1, 2][dice.below(4) as usize],
             odd: [0, 20, 50][dice.below(3) as usize],
             foreign: dice.below(4) == 0,
         }
@@ -143,6 +151,14 @@ impl Plan {
     /// Whether nothing breaks: what then goes wrong has no excuse.
     pub(super) fn is_calm(&self) -> bool {
         self.troubles.is_empty() && self.late + self.hole + self.reset + self.cut + self.deaf + self.greeting == 0
+    }
+
+    /// How long it takes at most until what is over is cleaned up.
+    pub(super) fn soon(&self) -> Duration {
+        match self.is_calm() {
+            true => Duration::from_micros(20 * self.latency.1) + Duration::from_millis(50),
+            false => Duration::from_secs(6),
+        }
     }
 
     pub(super) fn longest_ttl(&self) -> Duration {

@@ -2,9 +2,9 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::Handover;
+use lock_core::{Handover, Lease, LockGuard};
 
-use super::{Extras, Held, Task, outcome};
+use super::{Extras, Guard, Held, Part, Task, Under, outcome};
 use crate::{
     history::{Op, Outcome},
     sim::nemesis,
@@ -21,11 +21,15 @@ impl Task {
                 self.protect(held).await;
                 None
             }
-            1 => self.hand_over(held, ttl).await,
+            1 => match held.guard {
+                Guard::One(guard) => self.hand_over(guard, held.parts, ttl).await,
+                Guard::All(_) => Some(held),
+            },
             2 if !self.client.world.plan.is_calm() => {
                 // Two holders are possible now; the node marks when.
                 nemesis::excuse_loss(&self.client.world);
-                let forced = self.client.manager.force_release(&held.key).await;
+                let part = self.dice.below(held.parts.len() as u64) as usize;
+                let forced = self.client.manager.force_release(&held.parts[part].key).await;
                 self.client.world.log(|| format!("forced: {forced:?}"));
                 Some(held)
             }
@@ -36,48 +40,52 @@ impl Task {
     /// Has work done for as long as the lease is held: it must not run on without.
     async fn protect(&mut self, held: Held) {
         let (world, client) = (Arc::clone(&self.client.world), self.client.number);
-        let lease = held.guard.lease().clone();
+        let leases: Vec<_> = held.guard.leases().cloned().collect();
         let (steps, step) = (1 + self.dice.below(4), Duration::from_micros(self.dice.below(100_000)));
-        let mut under = self.begin(self.event_of(Op::Release, &held));
-        let guard = held.guard;
+        let mut unders = self.begin_all(Op::Release, &held);
+        // Each use of the key is over when the last step is.
+        let over =
+            |unders: &mut Vec<Under>| unders.iter_mut().for_each(|under| under.event().t_invoke = world.moment());
         let work = async {
             for _ in 0..steps {
                 world.sleep(step).await;
-                if !lease.is_held() && !world.state().links[client].dead {
+                if !leases.iter().all(Lease::is_held) && !world.state().links[client].dead {
                     world.state().breach("ran-on", || "work goes on without its lease".to_owned());
                 }
             }
-            under.event().t_invoke = world.moment();
+            over(&mut unders);
         };
-        let done = guard.protect(work).await;
+        let done = held.guard.protect(work).await;
         if done.is_err() {
-            under.event().t_invoke = self.client.world.moment();
+            over(&mut unders);
         }
         // It is not told whether the release worked.
-        under.end(Outcome::Info);
+        unders.into_iter().for_each(|under| under.end(Outcome::Info));
     }
 
     /// Gives the lease away, and takes it up again as another tenure.
-    async fn hand_over(&mut self, held: Held, ttl: Duration) -> Option<Held> {
+    async fn hand_over(&mut self, guard: LockGuard, parts: Vec<Part>, ttl: Duration) -> Option<Held> {
         let world = Arc::clone(&self.client.world);
-        let key = held.key.clone();
-        let release = self.begin(self.event_of(Op::Release, &held));
-        let handed = held.guard.hand_over();
+        let key = guard.key().to_owned();
+        let release = self.begin(self.event_of(Op::Release, parts.first()?));
+        let handed = guard.hand_over();
         release.end(Outcome::Info);
         let handover: Handover = handed.ok()?.to_string().parse().expect("what it wrote itself");
         // Nobody releases it if it is not taken up.
         world.state().handed_over.push(key.clone());
         let way = self.dice.below(20_000);
         self.pause(way).await;
-        let mut event = self.event(Op::Acquire, &key);
+        let mut event = self.event(self.process.clone(), Op::Acquire, &key);
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
         event.only_tries = true;
         let under = self.begin(event);
         let request = self.client.manager.take_up(handover).ttl(ttl).acquire();
         let cut = self.dice.below(100) < world.plan.drops;
-        let answered = if cut { self.cut(request, &mut false).await } else { Some(request.await) };
-        match answered? {
-            Ok(guard) => Some(self.got(under, guard, Extras::None)),
+        match self.awaited(request, cut, &mut false).await? {
+            Ok(guard) => {
+                let parts = vec![self.got(under, guard.lease(), Extras::None)];
+                Some(Held { guard: Guard::One(guard), parts, extras: Extras::None })
+            }
             Err(error) => {
                 under.end(outcome(&error));
                 None
