@@ -218,9 +218,8 @@ impl Connector {
                 }
                 Err(error) => error,
             };
-            let pause = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
-            // So that a fleet does not come back in step.
-            let pause = pause.mul_f64(random.random_range(0.5..1.0));
+            let longest = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
+            let pause = jittered(longest, random.random());
             if failures == 0 {
                 tracing::warn!(address = self.address(), %error, cause = error.source(), "could not connect; trying again");
             }
@@ -411,6 +410,11 @@ fn pause(failures: u32) -> Duration {
     Duration::from_millis(10 << failures.min(3)).min(LONGEST_PAUSE)
 }
 
+/// From half of `longest` to all of it, as `chance` from 0 to 1 decides, so that a fleet does not come back in step.
+fn jittered(longest: Duration, chance: f64) -> Duration {
+    longest.mul_f64(0.5 + chance / 2.0)
+}
+
 #[cfg(feature = "tls")]
 fn choose_cryptography() {
     // Only where the program has not chosen; without a choice rustls would panic.
@@ -431,3 +435,17 @@ const PAUSE_IF_REFUSED: Duration = Duration::from_millis(750);
 const ATTEMPTS: usize = 4;
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.
 const LEAST_MAJOR: u32 = 6;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_between_attempts_grow_to_a_tenth_of_a_second_at_most_and_differ() {
+        let longest: Vec<_> = (0..40).map(pause).collect();
+        assert!(longest.is_sorted() && longest[0] == Duration::from_millis(10), "{longest:?}");
+        assert!(longest[3] >= LONGEST_PAUSE / 2 && longest[39] <= LONGEST_PAUSE, "{longest:?}");
+        let pauses = [0.0, 0.25, 0.5, 1.0].map(|chance| jittered(LONGEST_PAUSE, chance).as_millis());
+        assert_eq!(pauses, [50, 62, 75, 100]);
+    }
+}
