@@ -367,6 +367,11 @@ impl Attempt {
                 *doubt = None;
                 Err(Error::new(ErrorKind::NotHeld, TAKE_UP).on(key))
             }
+            // The token may stand somewhere, and is cleaned up.
+            Ok(Outcome::Split { .. }) => {
+                let detail = "too few nodes had the lease that was handed over, or another took it up; it may be lost";
+                Err(Error::new(ErrorKind::Backend, TAKE_UP).on(key).detail(detail))
+            }
             Ok(outcome) => Err(Error::backend(TAKE_UP, Some(key), unexpected(outcome))),
             Err(error) => {
                 if !error.may_have_happened() {

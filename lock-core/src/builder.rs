@@ -3,7 +3,7 @@ use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 use crate::{
-    backend::{Backend, MemoryBackend},
+    backend::{Backend, MemoryBackend, QuorumBackend},
     clock::Clock,
     engine::Engine,
     error::BuildError,
@@ -48,6 +48,7 @@ pub struct LockManagerBuilder {
 enum Source {
     Nothing,
     Url(RedactedUrl),
+    Quorum(Vec<RedactedUrl>),
     Backend(Arc<dyn Backend>),
 }
 
@@ -78,6 +79,28 @@ impl LockManagerBuilder {
     /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
     pub fn url(mut self, url: &str) -> Self {
         self.source = Source::Url(RedactedUrl(url.to_owned()));
+        self
+    }
+
+    /// Sets the backend to several independent servers, by their URLs: a lease is held where a majority says so, so that
+    /// it survives that the others fail. Three, or five; see [`QuorumBackend`] for what that promises and what not.
+    ///
+    /// Name the same servers in the same order everywhere. One alone is the same as [`url`](Self::url); two are refused,
+    /// as is a server that is named twice. An even number works, but survives no more failures than one server less
+    /// would. The databases may differ from server to server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # fn main() -> Result<(), lock_core::BuildError> {
+    /// # #[cfg(feature = "redis")] {
+    /// let nodes = ["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"];
+    /// let manager = lock_core::LockManager::builder().quorum(nodes).build()?;
+    /// # let _ = manager; }
+    /// # Ok(()) }
+    /// ```
+    pub fn quorum<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
+        self.source = Source::Quorum(urls.into_iter().map(|url| RedactedUrl(url.as_ref().to_owned())).collect());
         self
     }
 
@@ -184,10 +207,16 @@ impl LockManagerBuilder {
         }
         let backend = match self.source {
             Source::Nothing => {
-                return Err(BuildError::new("there is no backend; call `url` or `backend` before `build`"));
+                return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`"));
             }
             Source::Backend(backend) => backend,
             Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
+            Source::Quorum(urls) => {
+                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, self.command_timeout);
+                let mut nodes = urls.iter().map(node).collect::<Result<Vec<_>, _>>()?;
+                refuse_twice(&urls)?;
+                if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
+            }
         };
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
@@ -230,6 +259,36 @@ fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<A
     }
 }
 
+/// A server that is named twice has two votes, and a majority may be itself alone. (Nothing of a URL but its number gets
+/// into the error.)
+fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
+    let places: Vec<_> = urls.iter().map(|RedactedUrl(url)| place(url)).collect();
+    for (index, place) in places.iter().enumerate() {
+        // Each store without a name is another.
+        if let Some(first) = places[..index].iter().position(|other| other == place && !place.is_empty()) {
+            return Err(BuildError::new(format!(
+                "URLs {} and {} of the quorum name the same server; its nodes must be independent of one another",
+                first + 1,
+                index + 1
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// Where a URL leads: host and port, or the path of a socket. Without user, password, database and options.
+fn place(url: &str) -> String {
+    let (scheme, rest) = url.split_once("://").unwrap_or_default();
+    let rest = rest.split(['?', '#']).next().unwrap_or_default();
+    if !matches!(scheme, "redis" | "rediss") {
+        return rest.to_owned();
+    }
+    let authority = rest.split('/').next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if has_port { host } else { format!("{host}:6379") }
+}
+
 #[cfg(feature = "redis")]
 fn redis_from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
     Ok(Arc::new(crate::backend::RedisBackend::from_url(url, client_name, command_timeout)?))
@@ -238,4 +297,47 @@ fn redis_from_url(url: &str, client_name: &str, command_timeout: Duration) -> Re
 #[cfg(not(feature = "redis"))]
 fn redis_from_url(_url: &str, _client_name: &str, _command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
     Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::LockManager;
+
+    fn refusal(urls: &[&str]) -> String {
+        let error = LockManager::builder().quorum(urls).build().expect_err("no such quorum");
+        assert!(!format!("{error} {error:?}").contains("secret"), "no password in an error");
+        error.to_string()
+    }
+
+    #[test]
+    fn bad_input_34_and_36_a_quorum_of_no_nodes_or_of_two_is_refused() {
+        assert!(refusal(&[]).contains("a quorum of no nodes"), "{}", refusal(&[]));
+        let two = refusal(&["memory://a", "memory://b"]);
+        assert!(two.contains("needs both") && two.contains("three"), "{two}");
+    }
+
+    #[test]
+    fn a_quorum_that_names_a_server_twice_is_refused() {
+        for (one, other) in [
+            ("memory://a", "memory://a"),
+            ("redis://u:secret@Shop", "rediss://:secret@shop:6379/3"),
+            ("redis://[::1]", "redis://[::1]:6379/1?protocol=resp3"),
+            ("unix:///run/redis.sock", "unix:///run/redis.sock?db=2"),
+        ] {
+            let twice = refusal(&[one, "memory://b", other]);
+            assert!(twice.contains("URLs 1 and 3"), "{one}, {other}: {twice}");
+        }
+        assert_ne!(place("redis://a:1"), place("redis://a:2"));
+        assert_ne!(place("redis://[::1]:1"), place("redis://[::1]"));
+    }
+
+    #[test]
+    fn a_wrong_url_among_the_nodes_is_refused() {
+        assert!(refusal(&["memory://a", "http://:secret@b", "memory://c"]).contains("\"http\" is unknown"));
+        assert!(refusal(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]).contains("no scheme"));
+        #[cfg(feature = "redis")]
+        refusal(&["redis://u:sec/secret@a", "redis://u:sec/secret@b", "redis://u:sec/secret@c"]);
+        assert!(LockManager::builder().quorum(["memory://"; 3]).build().is_ok(), "three stores");
+    }
 }

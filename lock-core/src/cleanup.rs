@@ -41,6 +41,8 @@ pub(crate) struct Parting {
     pub(crate) keep_until: Moment,
     /// Whether the token may have a place in the queue of the key.
     pub(crate) place: bool,
+    /// Whether nobody is called, since the token was no lease: a majority of the nodes did not have it.
+    pub(crate) quiet: bool,
 }
 
 /// The end of a key that is free as soon as its holder is done.
@@ -49,7 +51,7 @@ pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
 impl Parting {
     /// A key that is free at once.
     pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
-        Self { key, token, keep_until: AT_ONCE, place: false }
+        Self { key, token, keep_until: AT_ONCE, place: false, quiet: false }
     }
 
     /// The end of a token that may have a place in the queue.
@@ -58,10 +60,16 @@ impl Parting {
         self
     }
 
+    /// The end of a token that was no lease.
+    pub(crate) fn quietly(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
     /// The request to send at the moment that `now` gives.
-    pub(crate) fn release(&self, now: impl FnOnce() -> Moment) -> Release {
+    pub(crate) fn release(&self, doubt: Doubt, now: impl FnOnce() -> Moment) -> Release {
         let mut release = Release::new(self.key.clone(), self.token);
-        release.place = self.place;
+        (release.place, release.quiet, release.until) = (self.place, self.quiet, doubt.until);
         if self.keep_until == AT_ONCE {
             return release;
         }
@@ -108,7 +116,7 @@ impl CleanUp {
 
     /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
     pub(crate) fn begin(&mut self, parting: Parting, doubt: Doubt, now: Moment) -> Try {
-        let release = parting.release(|| now);
+        let release = parting.release(doubt, || now);
         Try { entry: self.entries.insert(Entry { parting, doubt, tries: 0 }), release }
     }
 
@@ -129,14 +137,16 @@ impl CleanUp {
             && at <= now
         {
             self.waiting.pop_first();
-            due.push(Try { entry, release: self.entries[entry].parting.release(|| now) });
+            let Entry { parting, doubt, .. } = &self.entries[entry];
+            due.push(Try { entry, release: parting.release(*doubt, || now) });
         }
         due
     }
 
-    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or none if it was not.
-    pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) {
-        let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return };
+    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or none if it was not. Returns
+    /// whether that was the last.
+    pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
+        let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return true };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
             (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
@@ -147,11 +157,12 @@ impl CleanUp {
         };
         if settled {
             self.entries.remove(entry);
-            return;
+            return true;
         }
         let pause = PAUSES[(*tries as usize).min(PAUSES.len() - 1)];
         *tries = tries.saturating_add(1);
         self.waiting.insert((now + pause, entry));
+        false
     }
 
     /// Tries everything again: for the next task, when the last one has ended and its tries with it.
@@ -165,12 +176,12 @@ impl CleanUp {
     }
 
     /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
-    pub(crate) fn forget_expired(&mut self, now: Moment) {
+    pub(crate) fn forget_expired(&mut self, now: Moment, mut forgotten: impl FnMut(Token)) {
         let waiting = &mut self.waiting;
         waiting.retain(|(_, entry)| {
             let keep = self.entries[*entry].doubt.until > now;
             if !keep {
-                self.entries.remove(*entry);
+                forgotten(self.entries.remove(*entry).parting.token);
             }
             keep
         });
@@ -238,7 +249,7 @@ mod tests {
         let entry = one(&mut list, at(5_000));
         list.tried(entry, None, at(5_000), at(6_000));
         assert!(!list.is_empty());
-        list.forget_expired(at(6_000));
+        list.forget_expired(at(6_000), |_| {});
         assert!(list.is_empty() && list.next().is_none());
     }
 

@@ -111,7 +111,7 @@ impl Future for Release {
                         this.engine.clean_up(pending.parting, pending.doubt);
                         return Poll::Ready(Err(error.on(&key)));
                     }
-                    let release = pending.parting.release(|| this.engine.now());
+                    let release = pending.parting.release(pending.doubt, || this.engine.now());
                     let call = this.engine.call(Batch::from([Operation::Release(release)]));
                     this.step = Step::Calling(pending, call);
                 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
+use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
 use crate::{
     clock::{Clock, Moment, TokioClock},
     key::{HashOfKey, LockKey},
@@ -137,6 +137,7 @@ impl Backend for MemoryBackend {
         for operation in &batch {
             answer.outcomes.push(Ok(state.execute(operation, now, time)));
         }
+        answer.time = Some(time);
         let calls = std::mem::take(&mut state.calls);
         drop(state);
         for (listener, key, token) in calls {
@@ -184,7 +185,8 @@ impl State {
                     let mends = renew.too_far.is_some_and(|found| left <= found && left + MENDS_WITHIN > found);
                     entry.expires = if mends { now + renew.ttl } else { entry.expires.max(now + renew.ttl) };
                     let remaining = entry.expires.since(now);
-                    let fence = (renew.block > 0).then(|| self.fences(renew.block, time));
+                    let fence =
+                        (renew.block > 0).then(|| self.fences(renew.block, counts_from(time, renew.floor, renew.aim)));
                     Outcome::Renewed { remaining, fence, block: renew.block }
                 }
                 _ => Outcome::Gone,
@@ -204,7 +206,9 @@ impl State {
                     }
                     _ => Outcome::Gone,
                 };
-                self.call_if_free(&release.key, now);
+                if !release.quiet {
+                    self.call_if_free(&release.key, now);
+                }
                 outcome
             }
             Operation::Inspect { key } => match self.held(key, now) {
@@ -244,7 +248,7 @@ impl State {
         }
         self.sweep(now);
         self.remove_place(key, *token);
-        let fence = self.fences(acquire.block, time);
+        let fence = self.fences(acquire.block, counts_from(time, acquire.floor, acquire.aim));
         self.entries.insert(key.clone(), Entry { token: *token, expires });
         Outcome::Held { fence, block: acquire.block }
     }
@@ -336,6 +340,12 @@ impl State {
             });
         }
     }
+}
+
+/// What counts as the clock for fencing tokens.
+fn counts_from(time: u64, floor: u64, aim: u64) -> u64 {
+    let aim = if aim <= time.saturating_add(micros(AIMS_WITHIN)) { aim } else { 0 };
+    time.max(floor).max(aim)
 }
 
 /// How long after an expiry was found to be too far ahead it is still known to be that one.

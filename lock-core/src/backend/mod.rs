@@ -4,10 +4,12 @@
 //! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits, and calls
 //! the first of them when the key is free; it never gives a lease to anybody who does not ask for it. Holders, waiters
 //! and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
-//! server. Another store implements the trait, passes `lock_core::conformance` (feature `test-util`), and is given to
+//! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod memory;
+mod operation;
+mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
 
@@ -24,9 +26,13 @@ use futures_util::future::{self, BoxFuture, Either, Ready};
 use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
-pub use self::memory::MemoryBackend;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisBackend;
+pub use self::{
+    memory::MemoryBackend,
+    operation::{AIMS_WITHIN, Acquire, Operation, Place, Release, Renew},
+    quorum::QuorumBackend,
+};
 use crate::{
     clock::{Clock, SystemClock},
     error::ErrorKind,
@@ -101,10 +107,21 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         0
     }
 
+    /// Returns whether a request that is polled now leaves at once. One that does not, since there is no connection, leaves
+    /// when the [`epoch`](Self::epoch) changes, and not at all if it is dropped before.
+    fn is_reachable(&self) -> bool {
+        true
+    }
+
     /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
     /// the store lives and dies with the process.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
+    }
+
+    /// Returns whether nothing is under way that the upkeep has to bring to its end. The engine ends no sooner.
+    fn is_settled(&self) -> bool {
+        true
     }
 
     /// Returns the upkeep of the backend (connecting, heartbeats, listening for calls), which the engine polls inside
@@ -116,179 +133,6 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(calls);
         Box::pin(std::future::pending())
-    }
-}
-
-/// One item of a batch.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Operation {
-    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`] or
-    /// [`Outcome::Queued`].
-    Acquire(Acquire),
-    /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
-    /// [`Outcome::Gone`].
-    Renew(Renew),
-    /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
-    /// [`Outcome::Released`] or [`Outcome::Gone`].
-    Release(Release),
-    /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
-    Inspect {
-        /// The key.
-        key: LockKey,
-    },
-    /// Deletes the key whoever holds it. Answers [`Outcome::Released`] or [`Outcome::Gone`].
-    Force {
-        /// The key.
-        key: LockKey,
-        /// Whether holders of other libraries are removed too; if not, they answer [`Outcome::Gone`].
-        foreign: bool,
-    },
-}
-
-/// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
-///
-/// A key that holds `token` already (a repeated request) is held again, for at least the full ttl and with new fencing
-/// tokens. A token that takes the key gives up its place. When the key is free and others come first, the first of them
-/// is called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Acquire {
-    /// The key.
-    pub key: LockKey,
-    /// The proof of holding to set.
-    pub token: Token,
-    /// How long the key is held without a renewal; whole milliseconds, 10 ms to 100 years.
-    pub ttl: Duration,
-    /// How many fencing tokens to take, at least 1.
-    pub block: u32,
-    /// Where set, the key is not taken when it is free but only from this token; else the answer is
-    /// [`Outcome::Gone`].
-    pub from: Option<Token>,
-    /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
-    /// keeps it, and counts as not called.
-    pub place: Option<Place>,
-}
-
-/// How a process that waits for a key is called when its turn has come.
-///
-/// A place is *live* until `life` has passed since the last acquire that asked for it, or `window` since it was called,
-/// and for as long as somebody listens on its channel. Places that are not live are passed over and dropped.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Place {
-    /// The channel of the process; empty for one that cannot be called and comes by itself.
-    pub channel: Arc<str>,
-    /// How long the place lasts without another acquire; whole milliseconds.
-    pub life: Duration,
-    /// How long the others wait for one that was called; whole milliseconds.
-    pub window: Duration,
-}
-
-/// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Renew {
-    /// The key.
-    pub key: LockKey,
-    /// The proof of holding.
-    pub token: Token,
-    /// The time from the execution of the request to the new expiry; whole milliseconds.
-    pub ttl: Duration,
-    /// How many new fencing tokens to take along; zero for none.
-    pub block: u32,
-    /// What a renewal found to be left, where that is more than any request of this token can have asked for: the
-    /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
-    /// now although that is sooner. Else it has been set by another request meanwhile.
-    pub too_far: Option<Duration>,
-}
-
-/// Deletes `key` if it is held with `token`, or leaves it to expire.
-#[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Release {
-    /// The key.
-    pub key: LockKey,
-    /// The proof of holding.
-    pub token: Token,
-    /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
-    /// have; whole milliseconds.
-    pub after: Duration,
-    /// Whether the token may have a place, which is then given up.
-    pub place: bool,
-}
-
-impl Acquire {
-    /// Takes one fencing token along with the key.
-    #[must_use]
-    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 1, from: None, place: None }
-    }
-
-    /// Keeps a place in the queue if the key cannot be taken.
-    #[must_use]
-    pub fn or_wait(mut self, place: Place) -> Self {
-        self.place = Some(place);
-        self
-    }
-
-    /// Takes the key from a holder that gave its token away.
-    #[must_use]
-    pub fn from(mut self, token: Token) -> Self {
-        self.from = Some(token);
-        self
-    }
-}
-
-impl Place {
-    /// Makes a place; `channel` is empty for a process that cannot be called.
-    #[must_use]
-    pub fn new(channel: Arc<str>, life: Duration, window: Duration) -> Self {
-        Self { channel, life, window }
-    }
-}
-
-impl Renew {
-    /// Makes the request.
-    #[must_use]
-    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 0, too_far: None }
-    }
-
-    /// Mends an expiry that is too far ahead, if it is the one that was found.
-    #[must_use]
-    pub fn mending(mut self, too_far: Duration) -> Self {
-        self.too_far = Some(too_far);
-        self
-    }
-
-    /// Takes new fencing tokens along.
-    #[must_use]
-    pub fn with_block(mut self, block: u32) -> Self {
-        self.block = block;
-        self
-    }
-}
-
-impl Release {
-    /// Makes the request.
-    #[must_use]
-    pub fn new(key: LockKey, token: Token) -> Self {
-        Self { key, token, after: Duration::ZERO, place: false }
-    }
-
-    /// Gives up the place that the token may have.
-    #[must_use]
-    pub fn with_place(mut self) -> Self {
-        self.place = true;
-        self
-    }
-
-    /// Leaves the key to expire after a time instead of deleting it.
-    #[must_use]
-    pub fn after(mut self, after: Duration) -> Self {
-        self.after = after;
-        self
     }
 }
 
@@ -306,13 +150,24 @@ pub struct Answer {
     pub out_of_order: bool,
     /// Whether the store would not let this caller call a waiter, who then comes by itself.
     pub calls_refused: bool,
+    /// What the store's clock showed, in µs since 1970; only where fencing tokens were asked for with a floor or an aim.
+    pub time: Option<u64>,
 }
 
 impl Answer {
     /// Makes the answer to a batch that was sent once.
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Result<Outcome, BackendError>>) -> Self {
-        Self { outcomes: outcomes.into_iter().collect(), repeated: false, out_of_order: false, calls_refused: false }
+        let outcomes = outcomes.into_iter().collect();
+        Self { outcomes, repeated: false, out_of_order: false, calls_refused: false, time: None }
+    }
+
+    /// Adds what became of the operations that follow.
+    pub(crate) fn append(&mut self, rest: Self) {
+        self.outcomes.extend(rest.outcomes);
+        self.repeated |= rest.repeated;
+        self.out_of_order |= rest.out_of_order;
+        self.calls_refused |= rest.calls_refused;
     }
 
     /// Returns the outcome of a batch of one.
@@ -347,6 +202,14 @@ pub enum Outcome {
     Queued {
         /// The place in the queue, from 1 on; none without a place.
         position: Option<u32>,
+    },
+    /// Neither held nor surely not: some nodes of a store of several may have the token. It is over, and has to be
+    /// released; who still wants the key asks with another, after a pause.
+    Split {
+        /// The time after which the key may be free, as far as is known.
+        remaining: Option<Duration>,
+        /// Whether the holder is another library, which calls nobody.
+        foreign: bool,
     },
     /// The expiry was pushed out.
     Renewed {

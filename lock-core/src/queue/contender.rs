@@ -100,6 +100,11 @@ impl Contender {
         by_caller
     }
 
+    /// Goes on with another token, since the one that it had is over.
+    pub(crate) fn begin_anew(&mut self, token: Token) {
+        *self = Self { tries: self.tries, answered: true, foreign: self.foreign, ..Self::new(token) };
+    }
+
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
     }

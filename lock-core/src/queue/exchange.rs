@@ -104,6 +104,16 @@ impl Queues {
             Ok(Outcome::Queued { position }) => {
                 Found { remaining: None, foreign: false, position, kept_free: Some(window) }
             }
+            Ok(Outcome::Split { remaining, foreign }) => {
+                contender.answered(epoch, repeated);
+                let doubt = contender.doubt();
+                self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
+                let anew = Token::from_random(self.random.random());
+                if let Some((_, contender)) = self.lines.contender(key, token) {
+                    contender.begin_anew(anew);
+                }
+                return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);
+            }
             Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
             Err(error) => {
                 if !error.may_have_happened() {
@@ -113,16 +123,23 @@ impl Queues {
             }
         };
         contender.answered(epoch, repeated);
-        let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
+        self.refused(id, found, now);
+    }
+
+    /// The contender did not get the key: it waits, unless it only tries or its time is over.
+    fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
         let waiter = self.lines.waiter(id);
+        let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
+        let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
         if waiter.tries || waiter.overdue {
-            let error = Error::busy(ATTEMPT, key, Duration::ZERO);
+            let error = Error::busy(ATTEMPT, &waiter.key, Duration::ZERO);
             return self.dismiss(id, error, now);
         }
         if !waiter.waits
             && let Err(error) = self.limits.in_all(self.lines.waiting())
         {
-            return self.dismiss(id, error.on(key), now);
+            let error = error.on(&self.lines.waiter(id).key);
+            return self.dismiss(id, error, now);
         }
         self.lines.wait(id);
         self.wheel.set(id, now + pause);

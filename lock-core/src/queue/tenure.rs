@@ -147,7 +147,7 @@ impl Tenure {
 
     /// How its key is to be left by its holder.
     pub(crate) fn parting(&self) -> Parting {
-        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false }
+        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false, quiet: false }
     }
 
     /// How many holds followed one another in it, or would have if there had been fencing tokens for them.

@@ -130,7 +130,7 @@ impl State {
         queues.bury(ended, now);
         queues.advance(now);
         if self.closed {
-            queues.cleanup.forget_expired(now);
+            queues.cleanup.forget_expired(now, |_| {});
         }
         let mut work = Vec::new();
         while calls.renewing < schedule::CALLS && queues.tenures.has_renewals() {
@@ -156,11 +156,12 @@ impl State {
         }
         self.full = calls.sending == SENDING;
         let mut until = self.next();
-        if until < Moment::NEVER {
+        let settled = !self.closed || core.backend.is_settled();
+        if until < Moment::NEVER || !settled {
             until = until.min(now + NAP);
         }
         self.asleep_until = until;
-        Step { work, until, finished: self.closed && self.queues.is_done() && core.owes_nothing() }
+        Step { work, until, finished: self.closed && settled && self.queues.is_done() && core.owes_nothing() }
     }
 
     fn take_answer(

@@ -118,6 +118,12 @@ impl Connector {
         self.epoch.load(Ordering::Acquire)
     }
 
+    /// Whether there is a connection that is not known to be broken.
+    pub(super) fn is_up(&self) -> bool {
+        let broken = self.broken.load(Ordering::Acquire);
+        matches!(&*self.link.borrow(), Link::Up(connection) if connection.epoch > broken)
+    }
+
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
     ///
     /// What cannot be mended by waiting (a wrong password, a server that is too old) is answered at once.

@@ -101,6 +101,10 @@ impl Backend for RedisBackend {
         self.connector.epoch()
     }
 
+    fn is_reachable(&self) -> bool {
+        self.connector.is_up()
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Arc::clone(&self.connector).keep(calls))
     }
@@ -124,8 +128,13 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
         after = connection.epoch;
         match evaluate(connector, connection, &evalsha, &batch, limit).await {
             Ok((reply, by_source)) => {
-                let mut answer = script::answer(reply, batch.len())?;
+                let mut answer = script::answer(reply, batch.len(), script::asks_for_time(&batch))?;
                 answer.repeated = unanswered.is_some();
+                if answer.repeated {
+                    // What this one refused an earlier one may have done.
+                    answer.outcomes =
+                        answer.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
+                }
                 answer.out_of_order = by_source;
                 if answer.calls_refused {
                     connector.advice.no_publish(connector.address());

@@ -8,7 +8,6 @@ use super::failure;
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
     error::ErrorKind,
-    key::LockKey,
     slot::{self, FENCE_COUNTER},
 };
 
@@ -34,25 +33,35 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     let mut call = cmd(command);
     call.arg(script).arg(1 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER);
     for operation in batch {
-        call.arg(key(operation).wire());
+        call.arg(operation.key().wire());
     }
     for operation in queues {
-        call.arg(slot::queue(key(operation).wire()));
+        call.arg(slot::queue(operation.key().wire()));
     }
-    let (mut fences, mut place) = (0, None);
+    let (mut fences, mut floor, mut aim, mut place) = (0, 0, 0, None);
     for operation in batch {
         match operation {
             Operation::Acquire(acquire) => {
                 fences += acquire.block;
+                (floor, aim) = (floor.max(acquire.floor), aim.max(acquire.aim));
                 place = place.or(acquire.place.as_ref());
             }
-            Operation::Renew(renew) => fences += renew.block,
+            Operation::Renew(renew) => {
+                fences += renew.block;
+                (floor, aim) = (floor.max(renew.floor), aim.max(renew.aim));
+            }
             _ => {}
         }
     }
     // One manager has one channel, so that every place of a batch is the same.
     let place = place.map(|Place { channel, life, window }| format!("{} {} {channel}", millis(*life), millis(*window)));
-    call.arg(batch.len()).arg(fences).arg(place.unwrap_or_default());
+    call.arg(batch.len());
+    if floor == 0 && aim == 0 {
+        call.arg(fences);
+    } else {
+        call.arg(format!("{fences} {floor} {aim}"));
+    }
+    call.arg(place.unwrap_or_default());
     for operation in batch {
         match operation {
             Operation::Acquire(acquire) => {
@@ -70,11 +79,12 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
                 let too_far = renew.too_far.map_or(0, millis);
                 call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
             }
-            Operation::Release(release) if release.after.is_zero() && !release.place => {
+            Operation::Release(release) if release.after.is_zero() && !release.place && !release.quiet => {
                 call.arg("release").arg(release.token.reveal());
             }
             Operation::Release(release) => {
-                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(u8::from(release.place));
+                let ways = u8::from(release.place) + 2 * u8::from(release.quiet);
+                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(ways);
             }
             Operation::Inspect { .. } => {
                 call.arg("inspect");
@@ -87,22 +97,22 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     call
 }
 
-fn key(operation: &Operation) -> &LockKey {
-    match operation {
-        Operation::Acquire(acquire) => &acquire.key,
-        Operation::Renew(renew) => &renew.key,
-        Operation::Release(release) => &release.key,
-        Operation::Inspect { key } | Operation::Force { key, .. } => key,
-    }
-}
-
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
-/// Reads the reply to a batch of `expected` items.
-pub(super) fn answer(reply: Value, expected: usize) -> Result<Answer, BackendError> {
+/// Whether the reply to a batch ends with the server's time.
+pub(super) fn asks_for_time(batch: &[Operation]) -> bool {
+    batch.iter().any(|operation| match operation {
+        Operation::Acquire(acquire) => acquire.floor > 0 || acquire.aim > 0,
+        Operation::Renew(renew) => renew.floor > 0 || renew.aim > 0,
+        _ => false,
+    })
+}
+
+/// Reads the reply to a batch of `expected` items; `timed` says that the server's time follows them.
+pub(super) fn answer(reply: Value, expected: usize, timed: bool) -> Result<Answer, BackendError> {
     let Value::Array(values) = reply else { return Err(misread()) };
     let mut values = values.as_slice();
     let mut outcomes = Outcomes::with_capacity(expected);
@@ -111,9 +121,14 @@ pub(super) fn answer(reply: Value, expected: usize) -> Result<Answer, BackendErr
         outcomes.push(outcome);
         values = rest;
     }
-    let &[Value::Int(refused)] = values else { return Err(misread()) };
+    let (refused, time) = match *values {
+        [Value::Int(refused)] if !timed => (refused, None),
+        [Value::Int(refused), Value::Int(time)] if timed => (refused, u64::try_from(time).ok()),
+        _ => return Err(misread()),
+    };
     let mut answer = Answer::new(outcomes);
     answer.calls_refused = refused != 0;
+    answer.time = time;
     Ok(answer)
 }
 
@@ -122,7 +137,9 @@ fn outcome(values: &[Value]) -> Option<(Result<Outcome, BackendError>, &[Value])
     let (Value::Int(code), values) = values.split_first()? else { return None };
     if *code == ERROR {
         let (message, rest) = values.split_first()?;
-        return Some((Err(failure::of_message(text(message).unwrap_or("an error without a text"))), rest));
+        let error = failure::of_message(text(message).unwrap_or("an error without a text"));
+        // The script does all of an operation, or nothing.
+        return Some((Err(error.did_not_happen()), rest));
     }
     let mut values = values.iter();
     let mut next = || match values.next()? {

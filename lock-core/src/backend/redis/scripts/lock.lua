@@ -2,7 +2,8 @@
 --
 -- KEYS  1: the counter of fencing tokens; then the key of each item; then the queues of those keys, of all items but
 --       `renew`.
--- ARGV  1: how many items; 2: how many fencing tokens they ask for together; 3: how the caller's waiters are called:
+-- ARGV  1: how many items; 2: how many fencing tokens they ask for together; or that, the least number that they may
+--       begin with, and one to begin with if the clock is behind it by at most 10 ms (0 for none); 3: how the caller's waiters are called:
 --       `life window channel`, the life of a place and the call window in ms ('' where nobody may wait); then each item:
 --         acquire  token, ttl in ms, size of the block; takes a place where the key is busy
 --         try      the same without a place
@@ -10,11 +11,13 @@
 --         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none), ms that were found to be left
 --                  and are too many (0 for none)
 --         release  token
---         part     token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place
+--         part     token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place, and 2
+--                  more if nobody is to be called
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size | BUSY pttl foreign position | QUEUED position |
---       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0.
+--       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0; and where
+--       ARGV[2] has three numbers, TIME in µs.
 --
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
 -- `token end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
@@ -27,14 +30,20 @@
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
 -- * The counter is written before the key, so that a key is never held without a fencing token of its own.
--- * No clock of a caller is ever read; the server's decides only who may be passed over.
+-- * No clock of a caller decides who holds; the server's decides only who may be passed over. (The floor and the
+--   aim of a caller, who has seen several nodes, only raise fencing tokens.)
 -- Where nobody waits it is four commands for an acquire and two for a release: each costs as much as the rest together.
 
 local ERROR, HELD, BUSY, QUEUED, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5, 6
 local MARK = 'lock-core:1:' -- what our tokens begin with
 local call, pcall = redis.call, redis.pcall
 
-local items, fences_asked = tonumber(ARGV[1]), tonumber(ARGV[2])
+local items, fences_asked, floor, aim = tonumber(ARGV[1]), tonumber(ARGV[2])
+local alone = fences_asked ~= nil
+if not alone then
+  fences_asked, floor, aim = string.match(ARGV[2], '^(%d+) (%d+) (%d+)$')
+  fences_asked, floor, aim = tonumber(fences_asked), tonumber(floor), tonumber(aim)
+end
 local got = call('MGET', unpack(KEYS, 1, items + 1))
 local last, waiting = tonumber(got[1]), 0
 if not last then
@@ -52,7 +61,7 @@ if fences_asked > 0 or waiting > 0 then
 end
 
 -- Most calls are one of these two.
-if items == 1 and waiting == 0 then
+if items == 1 and waiting == 0 and alone then
   local operation, token = ARGV[4], ARGV[5]
   if operation == 'release' and got[2] == token then
     if type(pcall('DEL', KEYS[2])) ~= 'table' then return { RELEASED, 0 } end
@@ -81,12 +90,18 @@ local function write_counter()
 end
 
 -- Takes a block of fencing tokens: its first, its size, or an error. The counter is raised once for the whole call,
--- unless it runs ahead of the clock: then each item gets one.
+-- unless it runs ahead of the clock: then each item gets one. A floor counts as the clock, and so does an aim that is near:
+-- that of the fastest of several nodes.
+local clock = micros
+if not alone then
+  clock = math.max(clock, floor)
+  if aim <= micros + 10000 then clock = math.max(clock, aim) end
+end
 local function take_fences(size)
   local together = math.min(fences_asked, LEAD)
-  if fence + size - 1 > reserved and last > micros + LEAD then size, together = 1, 1 end
+  if fence + size - 1 > reserved and last > clock + LEAD then size, together = 1, 1 end
   if fence + size - 1 > reserved then
-    local first = last < micros and micros or last + 1
+    local first = last < clock and clock or last + 1
     last = first + (size > together and size or together) - 1
     local failed = write_counter()
     if failed then return nil, nil, failed end
@@ -265,10 +280,12 @@ for k = 2, items + 1 do
     a = a + (operation == 'take' and 5 or 4)
 
   elseif operation == 'release' or operation == 'part' then
-    local after = '0'
+    local after, quiet = '0', false
     if operation == 'part' then
       after = ARGV[a + 2]
-      if ARGV[a + 3] == '1' and waiting > 0 then leave(queue, token) end
+      local ways = tonumber(ARGV[a + 3])
+      quiet = ways >= 2
+      if ways % 2 == 1 and waiting > 0 then leave(queue, token) end
       a = a + 2
     end
     a = a + 2
@@ -287,7 +304,7 @@ for k = 2, items + 1 do
     else
       reply(GONE)
     end
-    if waiting > 0 and not held then call_on(queue, key) end
+    if waiting > 0 and not held and not quiet then call_on(queue, key) end
 
   elseif operation == 'renew' then
     -- Works without memory to spare, and never shortens; but for an expiry that the owner has found to be too far ahead
@@ -332,4 +349,5 @@ for k = 2, items + 1 do
   end
 end
 replies[r + 1] = refused
+if not alone then replies[r + 2] = micros end
 return replies

@@ -1,0 +1,211 @@
+//! What a backend is asked to do.
+
+use std::{sync::Arc, time::Duration};
+
+#[cfg(doc)]
+use super::{Backend, Outcome};
+use crate::{clock::Moment, key::LockKey, token::Token};
+
+/// One item of a batch.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Operation {
+    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`],
+    /// [`Outcome::Queued`] or [`Outcome::Split`].
+    Acquire(Acquire),
+    /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
+    /// [`Outcome::Gone`].
+    Renew(Renew),
+    /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
+    /// [`Outcome::Released`] or [`Outcome::Gone`].
+    Release(Release),
+    /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
+    Inspect {
+        /// The key.
+        key: LockKey,
+    },
+    /// Deletes the key whoever holds it. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    Force {
+        /// The key.
+        key: LockKey,
+        /// Whether holders of other libraries are removed too; if not, they answer [`Outcome::Gone`].
+        foreign: bool,
+    },
+}
+
+/// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
+///
+/// A key that holds `token` already (a repeated request) is held again, for at least the full ttl and with new fencing
+/// tokens. A token that takes the key gives up its place. When the key is free and others come first, the first of them
+/// is called.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Acquire {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding to set, drawn for this key alone.
+    pub token: Token,
+    /// How long the key is held without a renewal; whole milliseconds, 10 ms to 100 years.
+    pub ttl: Duration,
+    /// How many fencing tokens to take, at least 1.
+    pub block: u32,
+    /// Where set, the key is not taken when it is free but only from this token; else the answer is
+    /// [`Outcome::Gone`].
+    pub from: Option<Token>,
+    /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
+    /// keeps it, and counts as not called.
+    pub place: Option<Place>,
+    /// The least number that the fencing tokens may begin with; zero where the store counts alone.
+    pub floor: u64,
+    /// A number to begin with if the store's clock is behind it by at most [`AIMS_WITHIN`], so that several stores whose
+    /// clocks differ a little count alike; zero for none.
+    pub aim: u64,
+}
+
+/// How far behind an [aim](Acquire::aim) a store's clock may be: so far do fencing tokens lead it at most for the sake of
+/// an aim, whatever the clock of the caller shows.
+pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
+
+/// How a process that waits for a key is called when its turn has come.
+///
+/// A place is *live* until `life` has passed since the last acquire that asked for it, or `window` since it was called,
+/// and for as long as somebody listens on its channel. Places that are not live are passed over and dropped.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Place {
+    /// The channel of the process; empty for one that cannot be called and comes by itself.
+    pub channel: Arc<str>,
+    /// How long the place lasts without another acquire; whole milliseconds.
+    pub life: Duration,
+    /// How long the others wait for one that was called; whole milliseconds.
+    pub window: Duration,
+}
+
+/// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Renew {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding.
+    pub token: Token,
+    /// The time from the execution of the request to the new expiry; whole milliseconds.
+    pub ttl: Duration,
+    /// How many new fencing tokens to take along; zero for none.
+    pub block: u32,
+    /// The least number that these may begin with; zero where the store counts alone.
+    pub floor: u64,
+    /// A number to begin with if the store's clock is near; see [`Acquire::aim`].
+    pub aim: u64,
+    /// What a renewal found to be left, where that is more than any request of this token can have asked for: the
+    /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
+    /// now although that is sooner. Else it has been set by another request meanwhile.
+    pub too_far: Option<Duration>,
+}
+
+/// Deletes `key` if it is held with `token`, or leaves it to expire.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Release {
+    /// The key.
+    pub key: LockKey,
+    /// The proof of holding.
+    pub token: Token,
+    /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
+    /// have; whole milliseconds.
+    pub after: Duration,
+    /// Whether the token may have a place, which is then given up.
+    pub place: bool,
+    /// Whether nobody who waits is called: of a token that was no lease, so that the key may be as busy as before.
+    pub quiet: bool,
+    /// Until when the token can block others if this is lost, by the [clock](Backend::clock) of the backend. A store of
+    /// several nodes tells each of them until it has heard it, and no longer than that.
+    pub until: Moment,
+}
+
+impl Operation {
+    /// Returns the key that it is about.
+    #[must_use]
+    pub fn key(&self) -> &LockKey {
+        match self {
+            Self::Acquire(acquire) => &acquire.key,
+            Self::Renew(renew) => &renew.key,
+            Self::Release(release) => &release.key,
+            Self::Inspect { key } | Self::Force { key, .. } => key,
+        }
+    }
+}
+
+impl Acquire {
+    /// Takes one fencing token along with the key.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
+        Self { key, token, ttl, block: 1, from: None, place: None, floor: 0, aim: 0 }
+    }
+
+    /// Keeps a place in the queue if the key cannot be taken.
+    #[must_use]
+    pub fn or_wait(mut self, place: Place) -> Self {
+        self.place = Some(place);
+        self
+    }
+
+    /// Takes the key from a holder that gave its token away.
+    #[must_use]
+    pub fn from(mut self, token: Token) -> Self {
+        self.from = Some(token);
+        self
+    }
+}
+
+impl Place {
+    /// Makes a place; `channel` is empty for a process that cannot be called.
+    #[must_use]
+    pub fn new(channel: Arc<str>, life: Duration, window: Duration) -> Self {
+        Self { channel, life, window }
+    }
+}
+
+impl Renew {
+    /// Makes the request.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
+        Self { key, token, ttl, block: 0, floor: 0, aim: 0, too_far: None }
+    }
+
+    /// Mends an expiry that is too far ahead, if it is the one that was found.
+    #[must_use]
+    pub fn mending(mut self, too_far: Duration) -> Self {
+        self.too_far = Some(too_far);
+        self
+    }
+
+    /// Takes new fencing tokens along.
+    #[must_use]
+    pub fn with_block(mut self, block: u32) -> Self {
+        self.block = block;
+        self
+    }
+}
+
+impl Release {
+    /// Makes the request.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token) -> Self {
+        Self { key, token, after: Duration::ZERO, place: false, quiet: false, until: Moment::NEVER }
+    }
+
+    /// Gives up the place that the token may have.
+    #[must_use]
+    pub fn with_place(mut self) -> Self {
+        self.place = true;
+        self
+    }
+
+    /// Leaves the key to expire after a time instead of deleting it.
+    #[must_use]
+    pub fn after(mut self, after: Duration) -> Self {
+        self.after = after;
+        self
+    }
+}

@@ -1,0 +1,347 @@
+use super::*;
+use crate::{
+    backend::{Acquire, Place, Release, Renew},
+    key::LockKey,
+    token::Token,
+};
+
+const TTL: Duration = Duration::from_secs(3);
+
+fn key() -> LockKey {
+    LockKey::new("k").unwrap()
+}
+
+fn acquire() -> Operation {
+    let place = Place::new("channel".into(), TTL, TTL);
+    Operation::Acquire(Acquire::new(key(), Token::from_random(1), TTL).or_wait(place))
+}
+
+fn renew(block: u32) -> Operation {
+    Operation::Renew(Renew::new(key(), Token::from_random(1), TTL).with_block(block))
+}
+
+fn release() -> Operation {
+    Operation::Release(Release::new(key(), Token::from_random(1)))
+}
+
+fn ballot(operation: Operation, nodes: usize) -> Ballot {
+    Ballot::new(Batch::from([operation]), nodes, 0)
+}
+
+fn held(fence: u64, block: u32) -> Outcome {
+    Outcome::Held { fence, block }
+}
+
+fn busy(position: Option<u32>) -> Outcome {
+    Outcome::Busy { remaining: Some(TTL), foreign: false, position }
+}
+
+fn renewed(fence: Option<u64>, block: u32) -> Outcome {
+    Outcome::Renewed { remaining: TTL, fence, block }
+}
+
+fn error() -> BackendError {
+    BackendError::new(ErrorKind::Backend, "it broke")
+}
+
+impl Ballot {
+    fn says(&mut self, node: usize, outcome: Outcome) {
+        self.vote(node, Ok(Answer::new([Ok(outcome)])));
+        assert!(self.write_backs().is_empty());
+    }
+
+    fn fails(&mut self, node: usize, error: BackendError) {
+        self.vote(node, Err(error));
+    }
+
+    fn outcome(&self) -> Result<Outcome, BackendError> {
+        self.answer().and_then(Answer::single)
+    }
+
+    /// The outcome, which nobody has to be waited for.
+    fn sure(&self) -> Outcome {
+        assert_eq!(self.standing(), Standing::Sure);
+        self.outcome().unwrap()
+    }
+}
+
+#[test]
+fn a_majority_that_counts_alike_holds() {
+    let mut ballot = ballot(acquire(), 3);
+    ballot.says(0, held(10, 2));
+    assert_eq!(ballot.standing(), Standing::Open);
+    ballot.says(2, held(10, 3));
+    assert_eq!(ballot.standing(), Standing::Likely, "the more have it, the more may fail");
+    ballot.says(1, busy(None));
+    assert_eq!(ballot.sure(), held(10, 2), "as many as all have");
+}
+
+#[test]
+fn the_largest_fencing_token_is_written_back_to_a_majority_first() {
+    let mut ballot = ballot(acquire(), 5);
+    for (node, fence) in [(0, 20), (1, 10)] {
+        ballot.says(node, held(fence, 4));
+    }
+    ballot.vote(2, Ok(Answer::new([Ok(held(30, 3))])));
+    let requests = ballot.write_backs();
+    let asked: Vec<_> = requests.iter().map(|request| request.node).collect();
+    assert_eq!(asked, [0, 1], "who has not counted to 32");
+    for request in &requests {
+        let Operation::Acquire(acquire) = &request.operation else { panic!("{:?}", request.operation) };
+        assert_eq!((acquire.floor, acquire.block, &acquire.place), (32, 1, &None));
+    }
+    assert!(ballot.write_backs().is_empty(), "once");
+    ballot.vote_on(0, [0], Ok(Answer::new([Ok(held(32, 1))])));
+    assert_eq!(ballot.standing(), Standing::Open, "two of five count so far");
+    ballot.vote_on(1, [0], Ok(Answer::new([Ok(held(40, 1))])));
+    assert_eq!((ballot.standing(), ballot.outcome().unwrap()), (Standing::Likely, held(30, 3)));
+}
+
+#[test]
+fn a_node_that_does_not_count_on_does_not_hold() {
+    for broken in [Ok(Answer::new([Ok(held(5, 1))])), Ok(Answer::new([Ok(busy(None))])), Err(error())] {
+        let mut ballot = ballot(acquire(), 3);
+        ballot.says(0, held(10, 1));
+        ballot.vote(1, Ok(Answer::new([Ok(held(20, 1))])));
+        assert_eq!(ballot.write_backs().len(), 1);
+        ballot.vote_on(0, [0], broken);
+        assert_ne!(ballot.standing(), Standing::Sure, "the third may make up for it");
+        ballot.vote(2, Ok(Answer::new([Ok(busy(None))])));
+        assert_eq!(ballot.standing(), Standing::Sure);
+        assert!(matches!(ballot.outcome(), Ok(Outcome::Split { .. })), "{:?}", ballot.outcome());
+    }
+}
+
+#[test]
+fn who_is_busy_everywhere_keeps_its_place() {
+    let mut ballot = ballot(acquire(), 3);
+    ballot.says(0, busy(Some(4)));
+    ballot.says(1, busy(None));
+    assert_eq!(ballot.standing(), Standing::Likely, "the third may have it");
+    assert!(matches!(ballot.outcome(), Ok(Outcome::Split { remaining: Some(TTL), .. })));
+    ballot.says(2, Outcome::Queued { position: None });
+    assert_eq!(ballot.sure(), busy(Some(4)));
+}
+
+#[test]
+fn nobody_passes_those_whom_the_queue_node_calls_first() {
+    let mut ballot = ballot(acquire(), 3);
+    ballot.says(1, held(10, 1));
+    ballot.says(2, held(10, 1));
+    assert_eq!(ballot.standing(), Standing::Likely, "it is heard, where it answers soon");
+    assert_eq!(ballot.outcome().unwrap(), held(10, 1));
+    ballot.says(0, Outcome::Queued { position: Some(2) });
+    assert!(matches!(ballot.sure(), Outcome::Split { .. }), "two nodes have the token");
+    let mut alone = self::ballot(acquire(), 3);
+    for node in 0..3 {
+        alone.says(node, Outcome::Queued { position: Some(2) });
+    }
+    assert_eq!(alone.sure(), Outcome::Queued { position: Some(2) });
+}
+
+#[test]
+fn too_few_answers_are_an_error_that_names_the_causes_and_keeps_the_doubt() {
+    let mut all_surely = ballot(acquire(), 3);
+    all_surely.fails(0, error().did_not_happen());
+    assert_eq!(all_surely.standing(), Standing::Open);
+    all_surely.fails(1, BackendError::new(ErrorKind::Backend, "it is down").did_not_happen());
+    let told = all_surely.outcome().unwrap_err();
+    assert_eq!(told.to_string(), "2 of 3 nodes failed, and a lock needs 2: it broke; it is down");
+    assert!(told.may_have_happened(), "the third was not heard");
+    all_surely.says(2, busy(None));
+    assert!(!all_surely.outcome().unwrap_err().may_have_happened());
+    let mut denied = ballot(acquire(), 3);
+    for node in 0..2 {
+        denied.fails(node, BackendError::new(ErrorKind::Denied, "no"));
+    }
+    assert_eq!(denied.outcome().unwrap_err().kind(), ErrorKind::Denied);
+}
+
+#[test]
+fn a_failure_beside_a_busy_majority_is_no_error_but_in_doubt() {
+    for (error, is_busy) in [(error().did_not_happen(), true), (error(), false)] {
+        let mut ballot = ballot(acquire(), 3);
+        ballot.says(0, busy(Some(1)));
+        ballot.fails(1, error);
+        ballot.says(2, busy(None));
+        assert_eq!(ballot.sure() == busy(Some(1)), is_busy);
+    }
+}
+
+#[test]
+fn a_lease_is_taken_from_a_token_where_a_majority_has_it() {
+    let take = || Operation::Acquire(Acquire::new(key(), Token::from_random(2), TTL).from(Token::from_random(1)));
+    let mut gone = ballot(take(), 3);
+    for node in 0..3 {
+        gone.says(node, Outcome::Gone);
+    }
+    assert_eq!(gone.sure(), Outcome::Gone);
+    let mut split = ballot(take(), 3);
+    split.says(0, held(1, 1));
+    split.says(1, Outcome::Gone);
+    split.says(2, Outcome::Gone);
+    assert!(matches!(split.sure(), Outcome::Split { .. }));
+}
+
+#[test]
+fn a_lease_is_renewed_or_gone_by_a_majority_and_else_in_doubt() {
+    let mut goes_on = ballot(renew(0), 3);
+    goes_on.says(1, held(10, 1));
+    goes_on.says(0, renewed(None, 0));
+    assert_ne!(goes_on.standing(), Standing::Sure, "it was put back there, and had been gone");
+    goes_on.says(2, renewed(None, 0));
+    assert_eq!(goes_on.sure(), renewed(None, 0));
+    let mut gone = ballot(renew(0), 3);
+    gone.says(0, busy(None));
+    gone.says(2, Outcome::Gone);
+    assert_eq!(gone.sure(), Outcome::Gone);
+    let mut unknown = ballot(renew(0), 3);
+    unknown.says(0, renewed(None, 0));
+    unknown.fails(1, error());
+    unknown.says(2, Outcome::Gone);
+    assert_eq!(unknown.standing(), Standing::Sure);
+    assert!(unknown.outcome().is_err());
+}
+
+#[test]
+fn further_fencing_tokens_are_written_back_too_or_left_out() {
+    let mut ballot = ballot(renew(8), 3);
+    ballot.says(0, renewed(Some(10), 8));
+    ballot.vote(1, Ok(Answer::new([Ok(renewed(Some(20), 8))])));
+    let requests = ballot.write_backs();
+    let [WriteBack { node: 0, item: 0, operation: Operation::Renew(renew) }] = &requests[..] else {
+        panic!("one request to the one behind")
+    };
+    assert_eq!((renew.floor, renew.block), (27, 1));
+    assert_eq!(ballot.standing(), Standing::Open);
+    ballot.vote_on(0, [0], Ok(Answer::new([Ok(renewed(Some(27), 1))])));
+    assert_eq!(ballot.standing(), Standing::Likely, "the third is heard, so that it counts next time");
+    ballot.says(2, Outcome::Gone);
+    assert_eq!(ballot.sure(), renewed(Some(20), 8));
+    let mut without = self::ballot(self::renew(8), 3);
+    without.says(0, renewed(None, 0));
+    without.says(1, renewed(Some(20), 8));
+    without.says(2, renewed(None, 0));
+    assert_eq!(without.sure(), renewed(None, 0), "renewed all the same");
+}
+
+#[test]
+fn a_release_tells_whether_a_majority_can_have_held() {
+    let released = |votes: &[Option<Outcome>]| {
+        let mut ballot = ballot(release(), votes.len());
+        for (node, vote) in votes.iter().enumerate() {
+            match vote {
+                Some(outcome) => ballot.says(node, *outcome),
+                None => ballot.fails(node, error()),
+            }
+        }
+        assert_eq!(ballot.standing(), Standing::Sure);
+        ballot.outcome().ok()
+    };
+    let (yes, gone) = (Some(Outcome::Released), Some(Outcome::Gone));
+    assert_eq!(released(&[yes, gone, yes]), yes);
+    assert_eq!(released(&[yes, gone, None]), yes, "the third may have had it");
+    assert_eq!(released(&[yes, gone, gone]), gone, "that was no majority");
+    assert_eq!(released(&[gone, None, gone]), gone);
+    assert_eq!(released(&[yes, None, None]), None, "somebody has to say it again");
+}
+
+#[test]
+fn a_release_waits_for_those_who_are_not_slower_than_others() {
+    let mut ballot = ballot(release(), 3);
+    ballot.says(0, Outcome::Released);
+    ballot.says(1, Outcome::Released);
+    assert_eq!(ballot.standing(), Standing::Likely);
+    ballot.says(2, Outcome::Released);
+    assert_eq!(ballot.sure(), Outcome::Released);
+}
+
+#[test]
+fn an_empty_batch_is_answered_when_a_majority_lives() {
+    let mut ballot = Ballot::new(Batch::new(), 3, 0);
+    ballot.vote(0, Ok(Answer::new([])));
+    assert_eq!(ballot.standing(), Standing::Open);
+    ballot.vote(2, Err(error()));
+    ballot.vote(1, Ok(Answer::new([])));
+    assert_eq!((ballot.standing(), ballot.answer().is_ok()), (Standing::Sure, true));
+    let mut dead = Ballot::new(Batch::new(), 3, 0);
+    dead.vote(0, Err(error()));
+    dead.vote(1, Err(error()));
+    assert_eq!((dead.standing(), dead.answer().is_ok()), (Standing::Sure, false));
+}
+
+#[test]
+fn each_item_of_a_batch_is_decided_by_itself() {
+    let mut ballot = Ballot::new(Batch::from_vec(vec![release(), renew(0)]), 3, 0);
+    let both = |one, other| Ok(Answer::new([Ok(one), Ok(other)]));
+    ballot.vote(0, both(Outcome::Released, Outcome::Gone));
+    assert_eq!(ballot.standing(), Standing::Open);
+    ballot.vote(1, both(Outcome::Released, renewed(None, 0)));
+    assert_eq!(ballot.standing(), Standing::Likely);
+    ballot.vote(2, both(Outcome::Gone, renewed(None, 0)));
+    let outcomes: Vec<_> = ballot.answer().unwrap().outcomes.into_iter().map(Result::unwrap).collect();
+    assert_eq!(outcomes, [Outcome::Released, renewed(None, 0)]);
+}
+
+#[test]
+fn a_node_without_a_connection_leaves_no_doubt_and_is_waited_for_where_it_matters() {
+    let mut ballot = ballot(acquire(), 3);
+    ballot.has_left(2, false);
+    ballot.says(0, busy(Some(1)));
+    ballot.says(1, busy(None));
+    assert_eq!(ballot.sure(), busy(Some(1)), "nothing has happened there");
+    ballot.has_left(2, true);
+    assert_eq!(ballot.standing(), Standing::Likely, "now it may");
+    let mut alone = self::ballot(acquire(), 3);
+    alone.has_left(1, false);
+    alone.has_left(2, false);
+    alone.says(0, held(1, 1));
+    assert_eq!(alone.standing(), Standing::Open, "they may come back in time");
+}
+
+#[test]
+fn who_has_a_part_does_not_keep_it_for_the_sake_of_a_slow_node() {
+    let mut ballot = ballot(acquire(), 3);
+    ballot.says(0, held(1, 1));
+    ballot.says(1, busy(None));
+    assert_eq!(ballot.standing(), Standing::Likely);
+    assert!(matches!(ballot.outcome(), Ok(Outcome::Split { .. })));
+    ballot.says(2, held(1, 1));
+    assert_eq!(ballot.sure(), held(1, 1));
+}
+
+#[test]
+fn a_release_by_force_hears_everybody() {
+    let force = || Operation::Force { key: key(), foreign: false };
+    let mut forced = ballot(force(), 3);
+    forced.says(0, Outcome::Released);
+    forced.says(1, Outcome::Gone);
+    assert_eq!(forced.standing(), Standing::Open);
+    let mut stopped = ballot(force(), 3);
+    stopped.says(0, Outcome::Released);
+    stopped.says(1, Outcome::Released);
+    stopped.fails(2, error());
+    assert!(stopped.outcome().is_err(), "it may strike later");
+    forced.fails(2, error().did_not_happen());
+    assert_eq!(forced.sure(), Outcome::Released);
+}
+
+#[test]
+fn a_key_is_busy_where_the_nodes_that_failed_may_make_a_majority() {
+    let inspect = || Operation::Inspect { key: key() };
+    for (votes, is_busy) in [
+        ([Some(true), Some(true), None], true),
+        ([Some(true), Some(false), None], true),
+        ([Some(true), Some(false), Some(false)], false),
+        ([Some(false), Some(false), None], false),
+    ] {
+        let mut ballot = ballot(inspect(), 3);
+        for (node, vote) in votes.into_iter().enumerate() {
+            match vote {
+                Some(held) => ballot.says(node, if held { busy(None) } else { Outcome::Gone }),
+                None => ballot.fails(node, error()),
+            }
+        }
+        assert_eq!(ballot.sure() == busy(None), is_busy, "{votes:?}");
+    }
+}

@@ -1,0 +1,501 @@
+//! What is known of each node of a quorum, and what it still has to be told; pure.
+
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use super::{aim::Aim, ballot::majority};
+use crate::{
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Place, Release},
+    cleanup::{CleanUp, Doubt, Parting, Try},
+    clock::Moment,
+    token::Token,
+    validity::Ttl,
+};
+
+/// The books of a quorum.
+#[derive(Debug)]
+pub(super) struct Ledger {
+    nodes: Vec<Node>,
+    aim: Aim,
+    /// Tokens of acquires whose votes are being counted, with how many; but not those that were released meanwhile.
+    asking: HashMap<Token, u32>,
+    /// The longest ttl that was asked for: how long anything can stand at a node that nobody hears of.
+    longest: Duration,
+}
+
+#[derive(Debug, Default)]
+struct Node {
+    /// Whether its last answer did not come.
+    silent: bool,
+    /// Whether it can call this process.
+    listening: bool,
+    /// How long its answers take, smoothed.
+    round_trip: Duration,
+    /// Tokens with acquires that it has not answered.
+    unanswered: HashMap<Token, Unanswered>,
+    /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
+    /// before: another may have held the key there.
+    surely: HashMap<Token, Possession>,
+    /// Tokens that have a place there, as far as is known, though they may not have been asked to leave one.
+    placed: HashSet<Token>,
+    /// Releases that it has not answered, though the quorum may have.
+    owed: CleanUp,
+    owed_tokens: HashSet<Token>,
+    /// Whether a call with some of them is under way.
+    paying: bool,
+}
+
+/// What is known of a token that a node has.
+#[derive(Clone, Copy, Debug)]
+struct Possession {
+    until: Moment,
+    /// When the latest request was sent that found it there: answers are not heard in the order of the requests.
+    found: Moment,
+    /// When it was put back there. It counts once a majority of others is known to have had it then.
+    put_back: Option<Moment>,
+}
+
+/// Acquires of one token that a node may still execute.
+#[derive(Clone, Copy, Debug)]
+struct Unanswered {
+    doubt: Doubt,
+    /// How many answers may still come.
+    under_way: u32,
+    /// Whether one will not come.
+    lost: bool,
+    /// Whether the token was released since they were sent.
+    over: bool,
+}
+
+/// What a node was asked.
+#[derive(Clone, Debug)]
+pub(super) struct Asked {
+    pub(super) node: usize,
+    pub(super) batch: Batch,
+    sent: Moment,
+    pub(super) way: Way,
+    /// Tokens to be released of which it surely has nothing.
+    needless: HashSet<Token>,
+    /// Tokens that are put back instead of being renewed.
+    put_back: HashSet<Token>,
+}
+
+/// How a node was reached when it was asked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) epoch: u64,
+    /// Whether the request left at once.
+    pub(super) open: bool,
+}
+
+impl Asked {
+    /// Whether it has left by an epoch of the node, as far as is known: one that found no connection waits for the next.
+    pub(super) fn has_left(&self, epoch: u64) -> bool {
+        self.way.open || epoch != self.way.epoch
+    }
+}
+
+impl Ledger {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self {
+            nodes: (0..nodes).map(|_| Node::default()).collect(),
+            aim: Aim::default(),
+            asking: HashMap::new(),
+            longest: Duration::ZERO,
+        }
+    }
+
+    /// The node that keeps the places of this process: the first that answers and can call. Processes that reach the same
+    /// nodes agree on it; where they do not, order suffers and nothing else.
+    pub(super) fn queue_node(&self) -> usize {
+        let first = |fits: fn(&Node) -> bool| self.nodes.iter().position(fits);
+        first(|node| !node.silent && node.listening).or_else(|| first(|node| !node.silent)).unwrap_or(0)
+    }
+
+    /// How long it is worth waiting for these nodes where others have decided.
+    pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
+        nodes.map(|node| self.nodes[node].round_trip * PATIENCE).max().unwrap_or_default().max(LEAST_PATIENCE)
+    }
+
+    /// Takes note that votes are counted for these tokens.
+    pub(super) fn begin(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            *self.asking.entry(*token).or_default() += 1;
+        }
+    }
+
+    /// Takes note that votes have been counted for these tokens.
+    pub(super) fn end(&mut self, tokens: &[Token]) {
+        for token in tokens {
+            if let Some(counts) = self.asking.get_mut(token) {
+                *counts -= 1;
+                if *counts == 0 {
+                    self.asking.remove(token);
+                }
+            }
+        }
+    }
+
+    /// Whether the token of an acquire was released: then it must not be sent any more, or nobody would release it.
+    pub(super) fn is_over(&self, operation: &Operation) -> bool {
+        matches!(operation, Operation::Acquire(acquire) if !self.asking.contains_key(&acquire.token))
+    }
+
+    /// Enters that a node is asked for a batch, and returns what to send to it.
+    pub(super) fn ask(&mut self, node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
+        let aim = self.aim.at(sent);
+        let keeps_places = node == self.queue_node();
+        let put_back = self.to_be_put_back(node, batch, sent);
+        let state = &mut self.nodes[node];
+        state.sweep(sent);
+        let mut asked = Asked { node, batch: batch.clone(), sent, way, needless: HashSet::new(), put_back };
+        for operation in &mut asked.batch {
+            match operation {
+                Operation::Acquire(acquire) => {
+                    acquire.aim = aim;
+                    acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
+                }
+                Operation::Renew(renew) if asked.put_back.contains(&renew.token) => {
+                    let mut puts_back = Acquire::new(renew.key.clone(), renew.token, renew.ttl);
+                    puts_back.aim = aim;
+                    *operation = Operation::Acquire(puts_back);
+                }
+                Operation::Renew(renew) if renew.block > 0 => renew.aim = aim,
+                Operation::Release(release) => {
+                    self.asking.remove(&release.token);
+                    let had = state.surely.remove(&release.token).is_some();
+                    release.place |= state.placed.remove(&release.token);
+                    let unanswered = state.unanswered.get_mut(&release.token);
+                    if !had && unanswered.is_none() && !release.place {
+                        asked.needless.insert(release.token);
+                    }
+                    if let Some(unanswered) = unanswered {
+                        unanswered.over = true;
+                    }
+                }
+                Operation::Renew(_) | Operation::Inspect { .. } | Operation::Force { .. } => {}
+            }
+            if let Operation::Acquire(acquire) = operation {
+                self.longest = self.longest.max(acquire.ttl);
+                state.asks(acquire, sent, way.epoch);
+            }
+        }
+        asked
+    }
+
+    /// The tokens to be renewed that a majority surely has and this node may lack.
+    fn to_be_put_back(&self, node: usize, batch: &Batch, now: Moment) -> HashSet<Token> {
+        let nodes = &self.nodes;
+        let have = |token| nodes.iter().filter(|node| node.surely_has(token, now)).count();
+        let renewed = batch.iter().filter_map(|operation| match operation {
+            Operation::Renew(renew) => Some(renew.token),
+            _ => None,
+        });
+        renewed.filter(|token| !nodes[node].surely_has(*token, now) && have(*token) >= majority(nodes.len())).collect()
+    }
+
+    /// Takes a node's answer to what it was asked; what does not count as a renewal becomes [`Outcome::Gone`]. Returns
+    /// whether the node has to be told something once more.
+    pub(super) fn answered(
+        &mut self,
+        asked: &Asked,
+        result: &mut Result<Answer, BackendError>,
+        now: Moment,
+        epoch: u64,
+    ) -> bool {
+        let longest = self.longest;
+        let node = asked.node;
+        let state = &mut self.nodes[node];
+        state.silent = result.is_err();
+        let (mut repeated, mut late) = (false, false);
+        if let Ok(answer) = result {
+            (repeated, late) = (answer.repeated, answer.out_of_order);
+            state.took(now.since(asked.sent));
+            if let Some(time) = answer.time {
+                self.aim.showed(time, asked.sent, now);
+            }
+        }
+        let none_happened = result.as_ref().is_err_and(|error| !error.may_have_happened());
+        let mut outcomes = result.iter_mut().flat_map(|answer| &mut answer.outcomes);
+        for operation in &asked.batch {
+            let outcome = outcomes.next();
+            let state = &mut self.nodes[node];
+            match operation {
+                Operation::Acquire(acquire) => {
+                    let known = match &outcome {
+                        Some(Ok(_)) => !repeated,
+                        Some(Err(error)) => !error.may_have_happened(),
+                        None => none_happened,
+                    };
+                    let over = state.settle(acquire.token, known);
+                    match outcome {
+                        Some(Ok(Outcome::Held { .. })) if over => {
+                            // What was executed before its release is gone.
+                            if late {
+                                let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
+                                state.owe(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+                            }
+                        }
+                        Some(Ok(Outcome::Held { .. })) => {
+                            state.placed.remove(&acquire.token);
+                            let put_back = asked.put_back.contains(&acquire.token).then_some(asked.sent);
+                            state.has(acquire.token, asked.sent, acquire.ttl, put_back);
+                        }
+                        Some(Ok(outcome)) => {
+                            state.lacks(acquire.token, asked.sent);
+                            if matches!(
+                                outcome,
+                                Outcome::Busy { position: Some(_), .. } | Outcome::Queued { position: Some(_) }
+                            ) {
+                                state.placed.insert(acquire.token);
+                            }
+                        }
+                        Some(Err(_)) | None => {}
+                    }
+                }
+                Operation::Renew(renew) => match outcome {
+                    Some(Ok(outcome @ Outcome::Renewed { .. })) => {
+                        let had = state.has(renew.token, asked.sent, renew.ttl, Some(asked.sent));
+                        let had = had.filter(|had| had.until > now);
+                        let counts = had.is_some_and(|had| self.counts(renew.token, had));
+                        if !counts {
+                            *outcome = Outcome::Gone;
+                        }
+                        if let Some(has) = self.nodes[node].surely.get_mut(&renew.token) {
+                            let since = had.map_or(Some(asked.sent), |had| had.put_back);
+                            has.put_back = since.filter(|_| !counts);
+                        }
+                    }
+                    Some(Ok(_)) => state.lacks(renew.token, asked.sent),
+                    Some(Err(_)) | None => {}
+                },
+                Operation::Release(release) => {
+                    let is_answer = outcome.is_some_and(|outcome| Try::answered(outcome));
+                    let doubt = state.released(release.token, is_answer, asked, epoch);
+                    if !asked.needless.contains(&release.token) && (!is_answer || doubt.is_some()) {
+                        state.owe_release(release, doubt, asked.sent, longest, now);
+                    }
+                }
+                Operation::Inspect { .. } | Operation::Force { .. } => {}
+            }
+        }
+        !self.nodes[node].owed.is_empty()
+    }
+
+    /// Whether what a node has of a token counts: if it was put back there, a majority must have had it then.
+    fn counts(&self, token: Token, had: Possession) -> bool {
+        let Some(since) = had.put_back else { return true };
+        let has = |node: &&Node| {
+            node.surely.get(&token).is_some_and(|known| known.put_back.is_none() && known.found >= since)
+        };
+        self.nodes.iter().filter(has).count() >= majority(self.nodes.len())
+    }
+
+    /// Takes note that nobody waits for a node's answer any more, in an epoch of the node. Returns whether it has to be told
+    /// something once more.
+    pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
+        let left = asked.has_left(epoch);
+        let longest = self.longest;
+        let state = &mut self.nodes[asked.node];
+        state.silent |= !left;
+        for operation in &asked.batch {
+            match operation {
+                Operation::Acquire(acquire) => {
+                    if !asked.way.open && epoch == asked.way.epoch + 1 {
+                        state.left_in(acquire.token, epoch);
+                    }
+                    state.settle(acquire.token, !left);
+                }
+                Operation::Release(release) if !asked.needless.contains(&release.token) => {
+                    let doubt = state.unanswered.get(&release.token).map(|unanswered| unanswered.doubt);
+                    state.owe_release(release, doubt, asked.sent, longest, now);
+                }
+                _ => {}
+            }
+        }
+        !state.owed.is_empty()
+    }
+
+    /// Whether no node has to be told anything.
+    pub(super) fn is_settled(&self) -> bool {
+        self.nodes.iter().all(|node| node.owed.is_empty())
+    }
+
+    /// The releases that a node is due to be told once more; each must be answered by [`paid`](Self::paid).
+    pub(super) fn due(&mut self, node: usize, now: Moment, most: usize) -> Vec<Try> {
+        let Node { owed, owed_tokens, paying, .. } = &mut self.nodes[node];
+        if *paying {
+            return Vec::new();
+        }
+        owed.forget_expired(now, |token| {
+            owed_tokens.remove(&token);
+        });
+        let due = owed.due(now, most);
+        *paying = !due.is_empty();
+        due
+    }
+
+    /// Takes a node's answer to releases that were sent once more: when they were sent and when answered, and in which
+    /// epoch.
+    pub(super) fn paid(
+        &mut self,
+        node: usize,
+        tries: Vec<Try>,
+        result: &Result<Answer, BackendError>,
+        (sent, now, epoch): (Moment, Moment, u64),
+    ) {
+        let state = &mut self.nodes[node];
+        (state.silent, state.paying) = (result.is_err(), false);
+        let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
+        for Try { entry, release } in tries {
+            let answered = outcomes.next().is_some_and(Try::answered);
+            if state.owed.tried(entry, answered.then_some(epoch), sent, now) {
+                state.owed_tokens.remove(&release.token);
+            }
+        }
+    }
+
+    /// When a node is to be told something again.
+    pub(super) fn next(&self) -> Option<Moment> {
+        self.nodes.iter().filter(|node| !node.paying).filter_map(|node| node.owed.next()).min()
+    }
+
+    /// Takes note of whether a node can call this process. Returns whether any can.
+    pub(super) fn listens(&mut self, node: usize, listening: bool) -> bool {
+        self.nodes[node].listening = listening;
+        self.nodes.iter().any(|node| node.listening)
+    }
+
+    /// Begins anew after the upkeep has ended, and what it had under way with it.
+    pub(super) fn restart(&mut self, now: Moment) {
+        for node in &mut self.nodes {
+            (node.listening, node.paying) = (false, false);
+            node.owed.restart(now);
+        }
+    }
+}
+
+impl Node {
+    /// A place that this node can call, if it can call at all.
+    fn place(&self, place: Place) -> Place {
+        if self.listening { place } else { Place { channel: "".into(), ..place } }
+    }
+
+    fn took(&mut self, round_trip: Duration) {
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+
+    /// Takes note of an acquire that is sent.
+    fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
+        let until = sent + acquire.ttl;
+        let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
+            doubt: Doubt { until, unanswered_since: Some(epoch) },
+            under_way: 0,
+            lost: false,
+            over: false,
+        });
+        entry.under_way += 1;
+        entry.doubt.until = entry.doubt.until.max(until);
+    }
+
+    /// Takes note that an acquire which had waited for a connection has left in this epoch.
+    fn left_in(&mut self, token: Token, epoch: u64) {
+        if let Some(entry) = self.unanswered.get_mut(&token)
+            && entry.under_way == 1
+            && !entry.lost
+        {
+            entry.doubt.unanswered_since = Some(epoch);
+        }
+    }
+
+    /// Takes note that an acquire is not under way any more; `known` says that it was executed, or never will be. Returns
+    /// whether the token was released meanwhile.
+    fn settle(&mut self, token: Token, known: bool) -> bool {
+        let Some(entry) = self.unanswered.get_mut(&token) else { return false };
+        entry.under_way = entry.under_way.saturating_sub(1);
+        entry.lost |= !known;
+        let Unanswered { under_way, lost, over, .. } = *entry;
+        if under_way == 0 && !lost {
+            self.unanswered.remove(&token);
+        }
+        over
+    }
+
+    /// Takes note of a release, and whether it was answered in this epoch. Returns what is in doubt still.
+    fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
+        let entry = self.unanswered.get_mut(&token)?;
+        let doubt = entry.doubt;
+        // Of those that waited for a connection nobody knows which left first.
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
+        if !answered || !(came_after || asked.sent >= doubt.until) {
+            return Some(doubt);
+        }
+        entry.lost = false;
+        if entry.under_way == 0 {
+            self.unanswered.remove(&token);
+        }
+        None
+    }
+
+    /// Takes note that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
+    /// before.
+    fn has(&mut self, token: Token, sent: Moment, ttl: Duration, put_back: Option<Moment>) -> Option<Possession> {
+        let until = Ttl::new(ttl).map_or(sent, |ttl| ttl.deadline(sent));
+        let before = self.surely.get(&token).copied();
+        let known = before.unwrap_or(Possession { until, found: sent, put_back });
+        let (until, found) = (known.until.max(until), known.found.max(sent));
+        self.surely.insert(token, Possession { until, found, ..known });
+        before
+    }
+
+    /// Takes note that a request which was sent at `sent` did not find a token.
+    fn lacks(&mut self, token: Token, sent: Moment) {
+        if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
+            self.surely.remove(&token);
+        }
+    }
+
+    fn surely_has(&self, token: Token, now: Moment) -> bool {
+        self.surely.get(&token).is_some_and(|known| known.until > now)
+    }
+
+    /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
+    fn owe_release(&mut self, release: &Release, doubt: Option<Doubt>, sent: Moment, longest: Duration, now: Moment) {
+        let mut parting = Parting::at_once(release.key.clone(), release.token);
+        (parting.place, parting.quiet) = (release.place, release.quiet);
+        if !release.after.is_zero() {
+            parting.keep_until = sent + release.after;
+        }
+        let until = release.until.min(sent + longest);
+        if let Some(doubt) = doubt.or_else(|| (now < until).then_some(Doubt { until, unanswered_since: None })) {
+            self.owe(parting, doubt, now);
+        }
+    }
+
+    fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
+        if self.owed_tokens.insert(parting.token) {
+            self.owed.push(parting, doubt, now);
+        }
+    }
+
+    /// Forgets what has expired by itself, at a cost that spreads over the requests.
+    fn sweep(&mut self, now: Moment) {
+        if self.surely.len() == self.surely.capacity() {
+            self.surely.retain(|_, known| known.until > now);
+        }
+        if self.unanswered.len() == self.unanswered.capacity() {
+            self.unanswered.retain(|_, entry| entry.under_way > 0 || entry.doubt.until > now);
+        }
+    }
+}
+
+/// How much longer than it usually takes a node is waited for that is not needed.
+const PATIENCE: u32 = 4;
+
+/// At least this long.
+const LEAST_PATIENCE: Duration = Duration::from_millis(5);

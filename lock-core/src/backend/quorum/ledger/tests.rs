@@ -1,0 +1,191 @@
+use super::*;
+use crate::{
+    ErrorKind,
+    backend::{Release, Renew},
+    key::LockKey,
+};
+
+const TTL: Duration = Duration::from_secs(3);
+
+fn at(ms: u64) -> Moment {
+    Moment::from_origin(Duration::from_millis(ms))
+}
+
+fn key() -> LockKey {
+    LockKey::new("k").unwrap()
+}
+
+fn token() -> Token {
+    Token::from_random(1)
+}
+
+fn acquire() -> Batch {
+    let place = Place::new("channel".into(), TTL, TTL);
+    Batch::from([Operation::Acquire(Acquire::new(key(), token(), TTL).or_wait(place))])
+}
+
+fn renew() -> Batch {
+    Batch::from([Operation::Renew(Renew::new(key(), token(), TTL))])
+}
+
+fn release() -> Batch {
+    Batch::from([Operation::Release(Release::new(key(), token()).with_place())])
+}
+
+fn said(outcome: Outcome) -> Result<Answer, BackendError> {
+    Ok(Answer::new([Ok(outcome)]))
+}
+
+fn held() -> Result<Answer, BackendError> {
+    said(Outcome::Held { fence: 1, block: 1 })
+}
+
+fn silence() -> Result<Answer, BackendError> {
+    Err(BackendError::new(ErrorKind::Backend, "silence"))
+}
+
+fn way(epoch: u64) -> Way {
+    Way { epoch, open: true }
+}
+
+fn place_of(asked: &Asked) -> Option<&str> {
+    match &asked.batch[0] {
+        Operation::Acquire(acquire) => acquire.place.as_ref().map(|place| &*place.channel),
+        operation => panic!("{operation:?}"),
+    }
+}
+
+fn puts_back(asked: &Asked) -> bool {
+    matches!(asked.batch[0], Operation::Acquire(_))
+}
+
+#[test]
+fn places_are_kept_by_the_first_node_that_answers_and_can_call_if_it_listens() {
+    let mut ledger = Ledger::new(3);
+    ledger.listens(0, true);
+    let asked = [0, 1].map(|node| ledger.ask(node, &acquire(), at(0), way(0)));
+    assert_eq!(asked.each_ref().map(place_of), [Some("channel"), None]);
+    ledger.answered(&asked[0], &mut silence(), at(300), 0);
+    assert_eq!(ledger.queue_node(), 1);
+    assert_eq!(place_of(&ledger.ask(1, &acquire(), at(400), way(0))), Some(""), "it does not hear that one");
+    assert!(ledger.listens(1, true));
+    assert_eq!(place_of(&ledger.ask(1, &acquire(), at(400), way(0))), Some("channel"));
+}
+
+#[test]
+fn a_lease_that_a_node_lacks_is_put_back_until_it_is_released() {
+    let mut ledger = Ledger::new(3);
+    let busy = || said(Outcome::Busy { remaining: None, foreign: false, position: None });
+    for (node, mut answer) in [(0, held()), (1, busy())] {
+        let asked = ledger.ask(node, &acquire(), at(0), way(0));
+        ledger.answered(&asked, &mut answer, at(1), 0);
+    }
+    assert!(!puts_back(&ledger.ask(1, &renew(), at(500), way(0))), "one of three is no majority");
+    let asked = ledger.ask(2, &acquire(), at(0), way(0));
+    ledger.answered(&asked, &mut held(), at(500), 0);
+    let asked = ledger.ask(1, &renew(), at(1_000), way(0));
+    assert!(puts_back(&asked));
+    assert!(!puts_back(&ledger.ask(0, &renew(), at(1_000), way(0))), "the others renew");
+    ledger.answered(&asked, &mut held(), at(1_001), 0);
+    let asked = ledger.ask(1, &renew(), at(2_000), way(0));
+    assert!(!puts_back(&asked), "now it has it");
+    ledger.answered(&asked, &mut said(Outcome::Gone), at(2_001), 0);
+    assert!(puts_back(&ledger.ask(1, &renew(), at(2_500), way(0))), "it has forgotten it");
+    assert!(!puts_back(&ledger.ask(1, &renew(), at(3_500), way(0))), "the others may have lost it");
+    ledger.ask(0, &release(), at(2_600), way(0));
+    assert!(!puts_back(&ledger.ask(1, &renew(), at(2_600), way(0))), "nobody would release it");
+}
+
+#[test]
+fn a_renewal_counts_where_the_lease_was_all_the_time() {
+    let renewed = || said(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
+    let counts = |ledger: &mut Ledger, sent: u64, answered: u64| {
+        let asked = ledger.ask(1, &renew(), at(sent), way(0));
+        let mut answer = renewed();
+        ledger.answered(&Asked { batch: renew(), ..asked }, &mut answer, at(answered), 0);
+        matches!(answer.and_then(Answer::single), Ok(Outcome::Renewed { .. }))
+    };
+    let mut ledger = Ledger::new(3);
+    for node in [0, 2] {
+        let asked = ledger.ask(node, &acquire(), at(0), way(0));
+        ledger.answered(&asked, &mut held(), at(1), 0);
+    }
+    let late = ledger.ask(1, &acquire(), at(0), way(0));
+    assert!(!counts(&mut ledger, 900, 901), "it got it late, when another may have had it meanwhile");
+    assert!(!counts(&mut ledger, 950, 951), "nobody knows that the others had it then");
+    for node in [0, 2] {
+        let asked = ledger.ask(node, &renew(), at(960), way(0));
+        ledger.answered(&asked, &mut renewed(), at(961), 0);
+    }
+    assert!(counts(&mut ledger, 1_000, 1_001), "a majority had it then");
+    ledger.answered(&late, &mut held(), at(1_002), 0);
+    assert!(counts(&mut ledger, 3_000, 3_900));
+    assert!(!counts(&mut ledger, 5_900, 5_990), "it may have expired before that was executed");
+}
+
+#[test]
+fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
+    let mut ledger = Ledger::new(3);
+    let asked = ledger.ask(1, &acquire(), at(0), way(0));
+    ledger.answered(&asked, &mut held(), at(1), 0);
+    let asked = ledger.ask(1, &release(), at(100), way(0));
+    assert!(ledger.answered(&asked, &mut silence(), at(400), 0));
+    let mut now = at(400);
+    let mut tries = 0;
+    while let Some(next) = ledger.next() {
+        now = next.max(now);
+        let due = ledger.due(1, now, 10);
+        if due.is_empty() {
+            break;
+        }
+        assert!(due.len() == 1 && due[0].release.place && ledger.due(1, now, 10).is_empty());
+        assert!(!ledger.is_settled());
+        tries += 1;
+        ledger.paid(1, due, &silence(), (now, now, 0));
+    }
+    assert!(tries > 3 && now >= at(3_400), "{tries} tries until {now:?}");
+    assert!(ledger.is_settled());
+}
+
+#[test]
+fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
+    for (epoch, again) in [(0, false), (1, true)] {
+        let mut ledger = Ledger::new(3);
+        let asked = ledger.ask(2, &acquire(), at(0), way(0));
+        ledger.answered(&asked, &mut silence(), at(300), 0);
+        let asked = ledger.ask(2, &release(), at(400), way(epoch));
+        assert_eq!(ledger.answered(&asked, &mut said(Outcome::Gone), at(401), epoch), again, "epoch {epoch}");
+        if again {
+            let due = ledger.due(2, at(401), 10);
+            ledger.paid(2, due, &said(Outcome::Gone), (at(401), at(402), 1));
+            assert!(ledger.next().is_some(), "it may still be executed");
+            let due = ledger.due(2, at(3_001), 10);
+            ledger.paid(2, due, &said(Outcome::Gone), (at(3_001), at(3_002), 1));
+        }
+        assert_eq!(ledger.next(), None);
+    }
+}
+
+#[test]
+fn a_request_that_surely_did_not_happen_leaves_no_doubt() {
+    let mut ledger = Ledger::new(1);
+    let asked = ledger.ask(0, &acquire(), at(0), way(0));
+    let mut refused = Err(BackendError::new(ErrorKind::Backend, "down").did_not_happen());
+    ledger.answered(&asked, &mut refused, at(1), 0);
+    let asked = ledger.ask(0, &release(), at(2), way(5));
+    assert!(!ledger.answered(&asked, &mut said(Outcome::Gone), at(3), 5));
+}
+
+#[test]
+fn what_is_known_of_tokens_is_forgotten_when_it_has_expired() {
+    let mut ledger = Ledger::new(1);
+    for number in 0..20_000_u64 {
+        let token = Token::from_random(u128::from(number));
+        let batch = Batch::from([Operation::Acquire(Acquire::new(key(), token, TTL))]);
+        let asked = ledger.ask(0, &batch, at(number * 10), way(0));
+        let mut answer = if number % 2 == 0 { silence() } else { held() };
+        ledger.answered(&asked, &mut answer, at(number * 10 + 1), 0);
+    }
+    let node = &ledger.nodes[0];
+    assert!(node.surely.len() < 2_000 && node.unanswered.len() < 2_000, "{}", node.unanswered.len());
+}

@@ -1,0 +1,337 @@
+//! Several independent nodes as one store: a lease is held where a majority of them says so.
+
+mod aim;
+mod ballot;
+mod ledger;
+#[cfg(test)]
+mod tests;
+mod upkeep;
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    fmt,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    task::{Context, Poll, ready},
+};
+
+use futures_util::future::join_all;
+use tokio::sync::Notify;
+
+use self::{
+    ballot::{Ballot, Standing, WriteBack, majority, too_few},
+    ledger::{Asked, Ledger, Way},
+};
+use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
+use crate::{
+    clock::Clock,
+    error::{BuildError, ErrorKind},
+    key::LockKey,
+    token::Token,
+};
+
+/// A store of leases in several independent nodes, for which no single one has to live: Redlock, with fencing tokens.
+///
+/// A lease is held when a majority of the nodes has it, so it survives that the others fail; and it can be taken while a
+/// majority answers. All are asked at once, and the answer of the slowest ones is not waited for. Fencing tokens keep
+/// rising from holder to holder, whichever majority each had.
+///
+/// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
+/// They may be of any kind: [`RedisBackend`](super::RedisBackend)s as a rule, which
+/// [`LockManagerBuilder::quorum`](crate::LockManagerBuilder::quorum) makes of URLs; every process must name the same
+/// ones, best in the same order. Three survive the loss of one, five of two; an even number survives no more than one less
+/// would.
+///
+/// What it cannot do: a node that comes back *without its data* has forgotten what it promised, and may give it again. If
+/// that makes a majority together with nodes that the first holder did not reach, there are two holders. Let nodes write
+/// their data (`appendfsync always`), or keep one that restarted empty out for as long as the longest ttl.
+///
+/// # Examples
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// use std::sync::Arc;
+/// use lock_core::{LockManager, backend::{Backend, MemoryBackend, QuorumBackend}};
+///
+/// let nodes = (0..3).map(|_| Arc::new(MemoryBackend::new()) as Arc<dyn Backend>);
+/// let manager = LockManager::builder().backend(QuorumBackend::new(nodes)?).build()?;
+/// let guard = manager.lock("goods:1").await?;
+/// # guard.release().await?; Ok(()) }
+/// ```
+pub struct QuorumBackend {
+    quorum: Arc<Quorum>,
+}
+
+struct Quorum {
+    nodes: Vec<Arc<dyn Backend>>,
+    clock: Arc<dyn Clock>,
+    ledger: Mutex<Ledger>,
+    /// Held while nodes are asked: what is entered first leaves first.
+    order: Mutex<()>,
+    /// Tells the upkeep that a node has to be told something.
+    owing: Notify,
+}
+
+impl QuorumBackend {
+    /// Makes the store of these nodes. One alone is as good as itself.
+    ///
+    /// # Errors
+    /// [`BuildError`] for no node at all, and for two: they need each other, so that either one's failure stops both.
+    pub fn new(nodes: impl IntoIterator<Item = Arc<dyn Backend>>) -> Result<Self, BuildError> {
+        let nodes: Vec<_> = nodes.into_iter().collect();
+        let Some(first) = nodes.first() else {
+            return Err(BuildError::new("a quorum of no nodes holds nothing; name three or five independent ones"));
+        };
+        if nodes.len() == 2 {
+            return Err(BuildError::new(
+                "a quorum of two nodes needs both, and fails when either does; name one, or three",
+            ));
+        }
+        let clock = first.clock();
+        let ledger = Mutex::new(Ledger::new(nodes.len()));
+        let quorum = Quorum { nodes, clock, ledger, order: Mutex::default(), owing: Notify::new() };
+        Ok(Self { quorum: Arc::new(quorum) })
+    }
+}
+
+impl Backend for QuorumBackend {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let quorum = Arc::clone(&self.quorum);
+        Reply::new(async move { quorum.call(batch).await })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        let quorum = Arc::clone(&self.quorum);
+        Reply::new(async move { quorum.list(prefix).await })
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::clone(&self.quorum.clock)
+    }
+
+    fn is_settled(&self) -> bool {
+        self.quorum.ledger().is_settled()
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        let quorum = Arc::clone(&self.quorum);
+        Box::pin(async move { quorum.keep(calls).await })
+    }
+}
+
+/// A request to one node, which enters its answer in the ledger.
+struct Request {
+    quorum: Weak<Quorum>,
+    asked: Asked,
+    /// The items of the ballot that it is for; none for all.
+    items: Option<Vec<usize>>,
+    reply: Reply<Answer>,
+    answered: bool,
+}
+
+impl Future for Request {
+    type Output = Result<Answer, BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { quorum, asked, reply, answered, .. } = &mut *self;
+        let mut result = ready!(Pin::new(reply).poll(cx));
+        *answered = true;
+        if let Some(quorum) = quorum.upgrade() {
+            let (now, epoch) = (quorum.clock.now(), quorum.nodes[asked.node].epoch());
+            if quorum.ledger().answered(asked, &mut result, now, epoch) {
+                quorum.owing.notify_one();
+            }
+        }
+        Poll::Ready(result)
+    }
+}
+
+/// Acquires whose votes are being counted.
+struct Asking<'a> {
+    quorum: &'a Quorum,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Asking<'a> {
+    fn begin(quorum: &'a Quorum, batch: &Batch) -> Self {
+        let token = |operation: &Operation| match operation {
+            Operation::Acquire(acquire) => Some(acquire.token),
+            _ => None,
+        };
+        let tokens: Vec<_> = batch.iter().filter_map(token).collect();
+        quorum.ledger().begin(&tokens);
+        Self { quorum, tokens }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.quorum.ledger().end(&self.tokens);
+    }
+}
+
+/// Where a batch goes on with a key that it has acquired before.
+fn end_of_part(batch: &Batch) -> Option<usize> {
+    if batch.len() < 2 {
+        return None;
+    }
+    let mut acquired = HashSet::new();
+    batch.iter().position(|operation| {
+        let goes_on = acquired.contains(operation.key());
+        if let Operation::Acquire(acquire) = operation {
+            acquired.insert(&acquire.key);
+        }
+        goes_on
+    })
+}
+
+fn released() -> BackendError {
+    BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered
+            && let Some(quorum) = self.quorum.upgrade()
+        {
+            let epoch = quorum.nodes[self.asked.node].epoch();
+            if quorum.ledger().unheard(&self.asked, quorum.clock.now(), epoch) {
+                quorum.owing.notify_one();
+            }
+        }
+    }
+}
+
+impl Quorum {
+    fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Makes the request of a batch to one node.
+    fn ask(self: &Arc<Self>, node: usize, batch: &Batch, items: Option<Vec<usize>>) -> Request {
+        let backend = &self.nodes[node];
+        let way = Way { epoch: backend.epoch(), open: backend.is_reachable() };
+        let asked = self.ledger().ask(node, batch, self.clock.now(), way);
+        let reply = backend.call(asked.batch.clone());
+        Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
+    }
+
+    /// Executes a batch, in parts where it goes on with a key that it acquires: only what is decided can be gone on with.
+    async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
+        let Some(end) = end_of_part(&batch) else { return self.decide(batch).await };
+        let mut whole = Answer::new([]);
+        let mut end = Some(end);
+        while !batch.is_empty() {
+            let rest = end.map_or_else(Batch::new, |end| batch.drain(end..).collect());
+            let items = batch.len();
+            let part = std::mem::replace(&mut batch, rest);
+            match self.decide(part).await {
+                Ok(answer) => whole.append(answer),
+                Err(error) => whole.outcomes.extend((0..items).map(|_| Err(error.clone()))),
+            }
+            end = end_of_part(&batch);
+        }
+        whole.out_of_order = true;
+        Ok(whole)
+    }
+
+    /// Asks all nodes at once, and answers as soon as they have decided: on a majority, and when those that are not
+    /// slower than others have been heard.
+    async fn decide(self: &Arc<Self>, batch: Batch) -> Result<Answer, BackendError> {
+        let _asking = Asking::begin(self, &batch);
+        let queue_node = self.ledger().queue_node();
+        let mut ballot = Ballot::new(batch, self.nodes.len(), queue_node);
+        let mut requests = Vec::new();
+        let mut begun = false;
+        let mut patience = None;
+        poll_fn(|cx| {
+            ballot.count(&mut requests, cx);
+            loop {
+                // Asked and sent in one go, so that no release comes between.
+                let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut further = match std::mem::replace(&mut begun, true) {
+                    false => (0..self.nodes.len()).map(|node| self.ask(node, ballot.operations(), None)).collect(),
+                    true => self.write_backs(&mut ballot),
+                };
+                let done = further.is_empty();
+                ballot.count(&mut further, cx);
+                drop(order);
+                requests.append(&mut further);
+                if done {
+                    break;
+                }
+            }
+            for request in &requests {
+                let node = request.asked.node;
+                ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
+            }
+            match ballot.standing() {
+                Standing::Open => Poll::Pending,
+                Standing::Sure => Poll::Ready(ballot.answer()),
+                Standing::Likely => {
+                    let waiting = requests.iter().map(|request| request.asked.node);
+                    let timer = patience.get_or_insert_with(|| self.clock.sleep(self.ledger().patience(waiting)));
+                    timer.as_mut().poll(cx).map(|()| ballot.answer())
+                }
+            }
+        })
+        .await
+    }
+
+    /// Asks nodes to count further, so that a majority does.
+    fn write_backs(self: &Arc<Self>, ballot: &mut Ballot) -> Vec<Request> {
+        let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
+        for WriteBack { node, item, operation } in ballot.write_backs() {
+            if self.ledger().is_over(&operation) {
+                ballot.vote_on(node, [item], Err(released()));
+                continue;
+            }
+            let (batch, items) = of_node.entry(node).or_default();
+            batch.push(operation);
+            items.push(item);
+        }
+        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, &batch, Some(items))).collect()
+    }
+
+    /// The keys that a majority may have.
+    async fn list(self: Arc<Self>, prefix: String) -> Result<Vec<LockKey>, BackendError> {
+        let lists = join_all(self.nodes.iter().map(|node| node.list(prefix.clone()))).await;
+        let most = majority(self.nodes.len());
+        let mut found = Vec::new();
+        let mut failed = Vec::new();
+        for list in lists {
+            match list {
+                Ok(keys) => found.extend(keys),
+                Err(error) => failed.push(error),
+            }
+        }
+        if failed.len() > self.nodes.len() - most {
+            return Err(too_few(self.nodes.len(), &failed, false));
+        }
+        found.sort_unstable();
+        let listed = found.chunk_by(PartialEq::eq).filter(|same| same.len() + failed.len() >= most);
+        Ok(listed.filter_map(|same| same.first().cloned()).collect())
+    }
+}
+
+impl fmt::Debug for QuorumBackend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QuorumBackend").field("nodes", &self.quorum.nodes).finish_non_exhaustive()
+    }
+}
+
+impl Ballot {
+    /// Counts the answers that have come.
+    fn count(&mut self, requests: &mut Vec<Request>, cx: &mut Context<'_>) {
+        requests.retain_mut(|request| match Pin::new(&mut *request).poll(cx) {
+            Poll::Ready(result) => {
+                match request.items.take() {
+                    None => self.vote(request.asked.node, result),
+                    Some(items) => self.vote_on(request.asked.node, items, result),
+                }
+                false
+            }
+            Poll::Pending => true,
+        });
+    }
+}

@@ -1,0 +1,240 @@
+//! A quorum of stores in the process, in virtual time, some of which fail.
+
+use std::{
+    sync::atomic::{AtomicBool, Ordering},
+    time::Duration,
+};
+
+use super::*;
+use crate::{
+    ErrorKind, LockManager,
+    backend::{Acquire, MemoryBackend, Outcome, Release},
+};
+
+/// A node that can be made silent: then it executes nothing, and says so after a limit.
+#[derive(Clone, Debug, Default)]
+struct Node {
+    store: MemoryBackend,
+    silent: Arc<AtomicBool>,
+}
+
+const LIMIT: Duration = Duration::from_millis(300);
+const TTL: Duration = Duration::from_secs(2);
+
+impl Backend for Node {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        if !self.silent.load(Ordering::Relaxed) {
+            return self.store.call(batch);
+        }
+        Reply::new(async {
+            tokio::time::sleep(LIMIT).await;
+            Err(BackendError::new(ErrorKind::Backend, "silence"))
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        if self.silent.load(Ordering::Relaxed) {
+            return Reply::ready(Err(BackendError::new(ErrorKind::Backend, "silence").did_not_happen()));
+        }
+        self.store.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock()
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.store.upkeep(calls)
+    }
+}
+
+impl Node {
+    fn is_silent(&self, silent: bool) {
+        self.silent.store(silent, Ordering::Relaxed);
+    }
+
+    async fn has(&self, prefix: &str) -> bool {
+        !self.store.list(prefix.to_owned()).await.unwrap().is_empty()
+    }
+}
+
+fn nodes<const N: usize>() -> [Node; N] {
+    std::array::from_fn(|_| Node::default())
+}
+
+fn quorum(nodes: &[Node]) -> QuorumBackend {
+    QuorumBackend::new(nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Backend>)).unwrap()
+}
+
+fn manager(nodes: &[Node]) -> LockManager {
+    LockManager::builder().backend(quorum(nodes)).ttl(TTL).build().unwrap()
+}
+
+async fn a_while() {
+    tokio::time::sleep(Duration::from_millis(20)).await;
+}
+
+#[cfg(feature = "test-util")]
+#[tokio::test(start_paused = true)]
+async fn quorums_of_one_to_five_conform() {
+    crate::conformance::run(quorum(&nodes::<1>())).await;
+    crate::conformance::run(quorum(&nodes::<3>())).await;
+    crate::conformance::run(quorum(&nodes::<4>())).await;
+    crate::conformance::run(quorum(&nodes::<5>())).await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn fencing_tokens_rise_whichever_majority_a_holder_has() {
+    let nodes = nodes::<3>();
+    let managers = [manager(&nodes), manager(&nodes)];
+    let mut last = None;
+    for round in 0..60 {
+        for (index, node) in nodes.iter().enumerate() {
+            node.is_silent(round % 4 == index);
+        }
+        let guard = managers[round % 2].lock("k").await.unwrap();
+        assert!(last < Some(guard.fencing_token()), "round {round}");
+        last = Some(guard.fencing_token());
+        guard.release().await.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_did_not_hear_a_release_is_told_again_until_it_has() {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    let guard = manager.lock("k").ttl(TTL * 10).await.unwrap();
+    assert!(nodes[2].has("k").await);
+    nodes[2].is_silent(true);
+    guard.release().await.unwrap();
+    tokio::time::sleep(TTL).await;
+    assert!(nodes[2].has("k").await && !nodes[0].has("k").await, "it has heard nothing");
+    nodes[2].is_silent(false);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!nodes[2].has("k").await, "now it has");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_is_dropped_tells_its_nodes_first() {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    let guard = manager.lock("k").ttl(TTL * 10).await.unwrap();
+    a_while().await;
+    nodes[0].is_silent(true);
+    drop((guard, manager));
+    tokio::time::sleep(LIMIT * 3).await;
+    nodes[0].is_silent(false);
+    tokio::time::sleep(Duration::from_millis(1_500)).await;
+    assert!(!nodes[0].has("k").await);
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0, "then its task ends");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_manager_that_is_dropped_does_not_wait_for_ever_for_a_node() {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    let guard = manager.lock("k").await.unwrap();
+    nodes[0].is_silent(true);
+    drop((guard, manager));
+    tokio::time::sleep(TTL + LIMIT * 4).await;
+    assert_eq!(tokio::runtime::Handle::current().metrics().num_alive_tasks(), 0);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_put_back_where_it_is_missing_by_its_next_renewal() {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    nodes[1].is_silent(true);
+    let guard = manager.lock("k").await.unwrap();
+    nodes[1].is_silent(false);
+    assert!(!nodes[1].has("k").await);
+    tokio::time::sleep(TTL / 2).await;
+    assert!(nodes[1].has("k").await, "it was renewed");
+    guard.release().await.unwrap();
+    a_while().await;
+    assert!(!nodes[1].has("k").await, "and is released there, too");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_lost_with_a_majority_and_not_with_less() {
+    let nodes = nodes::<5>();
+    let manager = manager(&nodes);
+    let guard = manager.lock("k").await.unwrap();
+    nodes[0].is_silent(true);
+    nodes[4].is_silent(true);
+    tokio::time::sleep(TTL * 3).await;
+    assert!(guard.is_held());
+    nodes[2].is_silent(true);
+    tokio::time::sleep(TTL * 3).await;
+    assert!(!guard.is_held());
+    let error = manager.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
+    assert!(error.to_string().contains("3 of 5 nodes failed, and a lock needs 3: silence"), "{error}");
+    let error = manager.force_release_all("").await.unwrap_err();
+    assert!(error.to_string().contains("3 of 5 nodes failed"), "{error}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_token_that_was_released_is_not_written_back() {
+    let nodes = nodes::<3>();
+    let quorum = quorum(&nodes).quorum;
+    let (key, token) = (LockKey::new("k").unwrap(), Token::from_random(7));
+    let acquire = Batch::from([Operation::Acquire(Acquire::new(key.clone(), token, TTL))]);
+    let release = Batch::from([Operation::Release(Release::new(key, token))]);
+    nodes[2].is_silent(true);
+    let _asking = Asking::begin(&quorum, &acquire);
+    let mut ballot = Ballot::new(acquire.clone(), 3, 0);
+    for node in 0..3 {
+        let request = quorum.ask(node, &acquire, None);
+        ballot.vote(node, request.await);
+    }
+    assert_eq!(ballot.standing(), Standing::Open, "two have it, and do not count alike");
+    quorum.clone().call(release).await.unwrap();
+    assert!(quorum.write_backs(&mut ballot).is_empty(), "nobody would release it");
+    assert_eq!(ballot.standing(), Standing::Sure, "but it is no lease");
+    assert!(!matches!(ballot.answer().map(Answer::single), Ok(Ok(Outcome::Held { .. }))));
+    assert!(!nodes[0].has("k").await && !nodes[1].has("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_listed_where_a_majority_has_them_and_released_by_force() {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    let one = manager.lock("a:1").await.unwrap();
+    let stray = manager_of_one(&nodes[1]).lock("a:2").await.unwrap();
+    assert!(!manager.inspect("a:2").await.unwrap().is_locked(), "one node is no majority");
+    assert_eq!(manager.force_release_all("a:").await.unwrap(), 1);
+    assert!(!one.is_held() && stray.is_held());
+    let one = manager.lock("a:1").await.unwrap();
+    nodes[0].is_silent(true);
+    assert!(manager.inspect("a:1").await.unwrap().is_locked());
+    assert!(manager.inspect("a:2").await.unwrap().is_locked(), "with the one that is silent it may be");
+    let error = manager.force_release("a:1").await.unwrap_err();
+    assert!(error.to_string().contains("1 of 3 nodes failed"), "it may have it, and be told later: {error}");
+    drop(one);
+}
+
+fn manager_of_one(node: &Node) -> LockManager {
+    LockManager::builder().backend(node.clone()).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_is_handed_over_once() {
+    let nodes = nodes::<3>();
+    let (from, to) = (manager(&nodes), manager(&nodes));
+    for is_silent in [false, true] {
+        let guard = from.lock("k").await.unwrap();
+        let first = guard.fencing_token();
+        let handover = guard.hand_over().unwrap();
+        nodes[2].is_silent(is_silent);
+        let taken = to.take_up(handover.clone()).await.unwrap();
+        assert!(taken.fencing_token() > first);
+        nodes[2].is_silent(false);
+        // The node that did not hear of the first may give it to the second, who is told that this is not enough.
+        let again = from.take_up(handover).await.unwrap_err().kind();
+        assert_eq!(again, if is_silent { ErrorKind::Backend } else { ErrorKind::NotHeld });
+        assert!(taken.is_held());
+        taken.release().await.unwrap();
+        a_while().await;
+    }
+}

@@ -1,0 +1,84 @@
+//! What goes on between the calls to a quorum: the nodes' own upkeep, answers that come late, and releases that a node has
+//! not answered.
+
+use std::{
+    future::{Future, pending},
+    pin::Pin,
+    sync::Arc,
+};
+
+use super::Quorum;
+use crate::{
+    backend::{Batch, Calls, Notice, Operation},
+    cleanup::Try,
+    clock::{Clock, Moment},
+};
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, SelectAll, StreamExt, unfold},
+};
+
+type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+impl Quorum {
+    pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
+        self.ledger().restart(self.clock.now());
+        let mut notices = SelectAll::new();
+        let mut upkeeps = Vec::new();
+        for (node, backend) in self.nodes.iter().enumerate() {
+            let (told, notice) = Calls::new(Arc::clone(calls.channel()));
+            upkeeps.push(backend.upkeep(told));
+            let told = unfold(notice, |mut notice| async move { Some((notice.recv().await?, notice)) });
+            notices.push(Box::pin(told.map(move |notice| (node, notice))));
+        }
+        let (mut upkeeps, mut ended) = (join_all(upkeeps), false);
+        let mut endings = FuturesUnordered::<Ending>::new();
+        loop {
+            let now = self.clock.now();
+            endings.extend((0..self.nodes.len()).filter_map(|node| self.pay(node, now)));
+            let next = self.ledger().next();
+            tokio::select! {
+                biased;
+                Some(()) = endings.next() => {}
+                // Before the notices that it gives.
+                _ = &mut upkeeps, if !ended => ended = true,
+                Some((node, notice)) = notices.next() => match notice {
+                    Notice::Called { key, token } => calls.called(key, token),
+                    Notice::Listening(listening) => {
+                        let any = self.ledger().listens(node, listening);
+                        calls.listening(any);
+                    }
+                },
+                () = self.owing.notified() => {}
+                () = until(&*self.clock, next, now) => {}
+            }
+        }
+    }
+
+    /// Tells a node what it has not answered, if that is due.
+    fn pay(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
+        let tries = self.ledger().due(node, now, MOST);
+        if tries.is_empty() {
+            return None;
+        }
+        let this = Arc::clone(self);
+        let backend = &self.nodes[node];
+        let batch: Batch = tries.iter().map(|Try { release, .. }| Operation::Release(release.clone())).collect();
+        let reply = backend.call(batch);
+        Some(Box::pin(async move {
+            let result = reply.await;
+            let trip = (now, this.clock.now(), this.nodes[node].epoch());
+            this.ledger().paid(node, tries, &result, trip);
+        }))
+    }
+}
+
+async fn until(clock: &dyn Clock, next: Option<Moment>, now: Moment) {
+    match next {
+        Some(next) => clock.sleep(next.since(now)).await,
+        None => pending().await,
+    }
+}
+
+/// The most releases in one call.
+const MOST: usize = 256;
