@@ -22,25 +22,37 @@ fn seeds() -> Range<u64> {
 
 /// What to say of a schedule that breaks a rule: how to repeat it, its last events, and the rules.
 fn tell(report: &Report) -> String {
-    let again = sim::run(report.seed, None, true);
+    let again = sim::run_on(report.nodes, report.seed, None, true);
     let lines = usize::try_from(number("SIM_LINES").unwrap_or(60)).unwrap_or(usize::MAX);
     let last = &again.log[again.log.len().saturating_sub(lines)..];
     let rules: Vec<_> = report.breaches.iter().map(|(rule, message)| format!("{rule}: {message}")).collect();
     format!(
-        "the schedule of seed {0} breaks a rule; SIM_SEED={0} repeats it, SIM_LINES=n shows more of it\n{1}\n\n{2}",
+        "the schedule of seed {0} on {3} nodes breaks a rule; SIM_SEED={0} repeats it, SIM_LINES=n shows more of it\n{1}\n\n{2}",
         report.seed,
         last.join("\n"),
         rules.join("\n"),
+        report.nodes,
     )
 }
 
 #[test]
 fn every_schedule_keeps_every_rule() {
-    let (seeds, start) = (seeds(), Instant::now());
+    all_keep_every_rule(1, seeds());
+}
+
+#[test]
+fn every_schedule_of_a_quorum_keeps_every_rule() {
+    // It has the messages of three.
+    let seeds = seeds();
+    all_keep_every_rule(3, seeds.start..seeds.end.min(seeds.start + (seeds.end - seeds.start).div_ceil(4)));
+}
+
+fn all_keep_every_rule(nodes: usize, seeds: Range<u64>) {
+    let start = Instant::now();
     let count = seeds.end - seeds.start;
     let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
-        let report = sim::run(seed, None, false);
+        let report = sim::run_on(nodes, seed, None, false);
         acquired += report.acquired;
         events += report.events;
         if !report.breaches.is_empty() {
@@ -48,7 +60,7 @@ fn every_schedule_keeps_every_rule() {
             failed.push(report);
         }
     }
-    println!("{count} schedules in {:?}: {acquired} leases, {events} events", start.elapsed());
+    println!("{count} schedules on {nodes} nodes in {:?}: {acquired} leases, {events} events", start.elapsed());
     if let Some(first) = failed.first() {
         panic!("{} of {count} schedules break a rule; {}", failed.len(), tell(first));
     }

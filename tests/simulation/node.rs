@@ -38,11 +38,16 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
         2..5 => {
             let mut acquire = Acquire::new(key, mine, LONG).or_wait(place);
             acquire.block = 1 + u32::try_from(dice.below(3)).expect("a small number");
+            acquire.aim = dice.below(2);
             Operation::Acquire(acquire)
         }
         5 => Operation::Renew(Renew::new(key, mine, LONG).with_block(u32::from(dice.below(2) == 0))),
         6 => Operation::Release(Release::new(key, mine)),
-        7 => Operation::Release(Release::new(key, mine).with_place()),
+        7 => {
+            let mut release = Release::new(key, mine).with_place();
+            release.quiet = dice.below(2) == 0;
+            Operation::Release(release)
+        }
         8 => Operation::Inspect { key },
         _ => Operation::Force { key, foreign: dice.below(2) == 0 },
     }

@@ -18,11 +18,12 @@ use lock_core::{
 
 use super::world::{Timer, World, micros};
 
-/// One client's way to the node.
+/// One client's way to a node.
 #[derive(Clone, Debug)]
 pub(super) struct SimBackend {
     pub(super) world: Arc<World>,
     pub(super) client: usize,
+    pub(super) server: usize,
 }
 
 /// Why a request has no answer.
@@ -42,7 +43,11 @@ impl Backend for SimBackend {
     }
 
     fn epoch(&self) -> u64 {
-        self.world.state().links[self.client].epoch
+        self.world.state().links[self.client].ways[self.server].epoch
+    }
+
+    fn is_reachable(&self) -> bool {
+        self.world.state().links[self.client].ways[self.server].up.is_some()
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -52,6 +57,53 @@ impl Backend for SimBackend {
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let this = self.clone();
         Box::pin(async move { this.keep(calls).await })
+    }
+}
+
+/// What a client's engine is given: one node or several.
+#[derive(Debug)]
+pub(super) struct Watched<B> {
+    pub(super) inner: B,
+    pub(super) world: Arc<World>,
+    pub(super) client: usize,
+}
+
+impl<B: Backend> Backend for Watched<B> {
+    /// Has renewed leases looked at.
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let (reply, world, client) = (self.inner.call(batch), Arc::clone(&self.world), self.client);
+        Reply::new(async move {
+            let result = reply.await;
+            let is_renewed = |outcome: &Result<Outcome, BackendError>| matches!(outcome, Ok(Outcome::Renewed { .. }));
+            if result.iter().flat_map(|answer| &answer.outcomes).any(is_renewed) {
+                let mut state = world.state();
+                state.renewed.push(client);
+                let sampler = state.sampler.take();
+                drop(state);
+                sampler.into_iter().for_each(Waker::wake);
+            }
+            result
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.inner.list(prefix)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.inner.epoch()
+    }
+
+    fn is_settled(&self) -> bool {
+        self.inner.is_settled()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.inner.clock()
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.inner.upkeep(calls)
     }
 }
 
@@ -71,15 +123,9 @@ impl SimBackend {
             after = epoch;
             match self.send(conn, batch.clone(), begun, limit).await {
                 Ok(outcomes) => {
-                    if outcomes.iter().any(|outcome| matches!(outcome, Outcome::Renewed { .. })) {
-                        let mut state = world.state();
-                        state.renewed.push(self.client);
-                        let sampler = state.sampler.take();
-                        drop(state);
-                        sampler.into_iter().for_each(Waker::wake);
-                    }
                     let mut answer = Answer::new(outcomes.into_iter().map(Ok));
                     answer.repeated = unanswered;
+                    answer.time = Some(world.state().wall(self.server));
                     return Ok(answer);
                 }
                 Err(Unanswered::Broken) => unanswered = true,
@@ -100,15 +146,16 @@ impl SimBackend {
             if link.dead {
                 return Poll::Ready(None);
             }
-            if let Some(conn) = link.up
-                && link.epoch > after
+            let way = &mut link.ways[self.server];
+            if let Some(conn) = way.up
+                && way.epoch > after
             {
-                return Poll::Ready(Some((conn, link.epoch)));
+                return Poll::Ready(Some((conn, way.epoch)));
             }
             if !link.engine.lets_pass(cx) {
                 return Poll::Pending;
             }
-            link.waiting.push(cx.waker().clone());
+            way.waiting.push(cx.waker().clone());
             drop(state);
             Pin::new(&mut timer).poll(cx).map(|()| None)
         })
@@ -155,10 +202,10 @@ impl SimBackend {
             former = Some(conn);
             let waiting = {
                 let mut state = world.state();
-                let link = &mut state.links[self.client];
-                link.epoch += 1;
-                link.up = Some(conn);
-                let (epoch, mut waiting) = (link.epoch, std::mem::take(&mut link.waiting));
+                let way = &mut state.links[self.client].ways[self.server];
+                way.epoch += 1;
+                way.up = Some(conn);
+                let (epoch, mut waiting) = (way.epoch, std::mem::take(&mut way.waiting));
                 // Nobody promises that those who waited go on in the order in which they came.
                 for last in (1..waiting.len()).rev() {
                     let other = state.dice.below(last as u64 + 1) as usize;
@@ -177,7 +224,7 @@ impl SimBackend {
     fn open(&self, calls: &Calls, former: Option<usize>) -> Option<usize> {
         let mut state = self.world.state();
         let alive = !state.links[self.client].dead;
-        alive.then(|| state.open(&self.world.plan, self.client, calls.channel(), former))
+        alive.then(|| state.open(&self.world.plan, (self.client, self.server), calls.channel(), former))
     }
 
     async fn greeted(&self, conn: usize) -> bool {
@@ -192,7 +239,7 @@ impl SimBackend {
             if greeted || !open {
                 return Poll::Ready(greeted && open);
             }
-            link.upkeep = Some(cx.waker().clone());
+            link.ways[self.server].upkeep = Some(cx.waker().clone());
             drop(state);
             Pin::new(&mut timer).poll(cx).map(|()| false)
         })
@@ -220,8 +267,9 @@ impl SimBackend {
                 if !link.engine.lets_pass(cx) {
                     return Poll::Pending;
                 }
-                link.upkeep = Some(cx.waker().clone());
-                let (pushes, up) = (std::mem::take(&mut link.pushes), link.up == Some(conn));
+                let way = &mut link.ways[self.server];
+                way.upkeep = Some(cx.waker().clone());
+                let (pushes, up) = (std::mem::take(&mut way.pushes), way.up == Some(conn));
                 drop(state);
                 for (key, token) in pushes {
                     calls.called(key, token);
@@ -263,8 +311,8 @@ struct EndOfUpkeep<'a>(&'a SimBackend);
 
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
-        let SimBackend { world, client } = self.0;
-        world.state().close_down(&world.plan, *client);
+        let SimBackend { world, client, server } = self.0;
+        world.state().close_down(&world.plan, *client, *server);
     }
 }
 

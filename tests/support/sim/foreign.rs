@@ -68,7 +68,7 @@ fn result(done: Option<bool>) -> Outcome {
 
 /// The answer; none where there is none within a second.
 async fn say(world: &Arc<World>, command: Command) -> Option<bool> {
-    let id = world.state().command(&world.plan, command);
+    let id = world.state().command(&world.plan, 0, command);
     let mut limit = world.sleep(Duration::from_secs(1));
     poll_fn(|cx| {
         let mut state = world.state();

@@ -1,4 +1,4 @@
-//! The network: ordered connections between clients and the node, and what becomes of messages on them.
+//! The network: ordered connections between clients and nodes, and what becomes of messages on them.
 
 use std::{
     collections::VecDeque,
@@ -20,21 +20,14 @@ use super::{
 /// A client as network and nemesis see it.
 #[derive(Debug, Default)]
 pub(super) struct Link {
-    /// The number of its newest connection.
-    pub(super) epoch: u64,
-    /// The connection in use.
-    pub(super) up: Option<usize>,
+    /// Its way to each node.
+    pub(super) ways: Vec<Way>,
     /// Killed: nothing that it does counts any more.
     pub(super) dead: bool,
     /// Closed while its engine does not run.
     pub(super) engine: Gate,
     /// Closed while its tasks do not run.
     pub(super) tasks: Gate,
-    /// Who waits for a connection.
-    pub(super) waiting: Vec<Waker>,
-    pub(super) upkeep: Option<Waker>,
-    /// Calls that came.
-    pub(super) pushes: VecDeque<(LockKey, Token)>,
     /// By how many millionths its clock is faster.
     pub(super) rate: i64,
     /// How far its clock was moved on, in µs.
@@ -47,6 +40,20 @@ pub(super) struct Link {
     pub(super) ends: Option<u64>,
     /// How many leases were, and their holders told.
     pub(super) cut_short: usize,
+}
+
+/// What a client has of one node.
+#[derive(Debug, Default)]
+pub(super) struct Way {
+    /// The number of its newest connection.
+    pub(super) epoch: u64,
+    /// The connection in use.
+    pub(super) up: Option<usize>,
+    /// Who waits for a connection.
+    pub(super) waiting: Vec<Waker>,
+    pub(super) upkeep: Option<Waker>,
+    /// Calls that came.
+    pub(super) pushes: VecDeque<(LockKey, Token)>,
 }
 
 /// Holds up whoever comes while it is closed.
@@ -80,6 +87,7 @@ impl Gate {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) client: usize,
+    server: usize,
     channel: Option<Arc<str>>,
     /// Whether the client's end is open, and the node's.
     here: bool,
@@ -119,8 +127,8 @@ pub(super) enum Arriving {
     Broken(usize),
     /// The node does.
     Closed(usize),
-    /// A command of another library at the node; its answer at the sender.
-    Foreign(usize, Command),
+    /// A command of another library at a node; its answer at the sender.
+    Foreign(usize, usize, Command),
     ForeignDone(usize, bool),
 }
 
@@ -171,10 +179,17 @@ impl State {
     }
 
     /// Begins a connection; it is of use when it has been greeted.
-    pub(super) fn open(&mut self, plan: &Plan, client: usize, channel: &Arc<str>, former: Option<usize>) -> usize {
+    pub(super) fn open(
+        &mut self,
+        plan: &Plan,
+        (client, server): (usize, usize),
+        channel: &Arc<str>,
+        former: Option<usize>,
+    ) -> usize {
         let conn = self.conns.len();
         self.conns.push(Conn {
             client,
+            server,
             channel: None,
             here: true,
             there: false,
@@ -254,11 +269,12 @@ impl State {
             return;
         }
         if let Some(channel) = self.conns[conn].channel.take()
-            && let Some(listening) = self.node.channels.get_mut(&channel)
+            && let channels = &mut self.servers[self.conns[conn].server].node.channels
+            && let Some(listening) = channels.get_mut(&channel)
         {
             *listening -= 1;
             if *listening == 0 {
-                self.node.channels.remove(&channel);
+                channels.remove(&channel);
             }
         }
     }
@@ -270,10 +286,10 @@ impl State {
         self.later(at, Arriving::Broken(conn));
     }
 
-    /// Closes every connection that the node has.
-    pub(super) fn hang_up_on_all(&mut self, plan: &Plan) {
+    /// Closes every connection that a node has.
+    pub(super) fn hang_up_on_all(&mut self, plan: &Plan, server: usize) {
         for conn in 0..self.conns.len() {
-            if self.conns[conn].there {
+            if self.conns[conn].there && self.conns[conn].server == server {
                 self.hang_up(plan, conn);
             }
         }
@@ -281,18 +297,24 @@ impl State {
 
     /// The client gives a connection up; the node may keep it for a while, and executes what is on its way.
     pub(super) fn give_up(&mut self, plan: &Plan, conn: usize, wakers: &mut Vec<Waker>) {
-        let link = &mut self.links[self.conns[conn].client];
-        if link.up == Some(conn) {
-            link.up = None;
-            wakers.extend(link.upkeep.take());
+        let way = self.way(conn);
+        if way.up == Some(conn) {
+            way.up = None;
+            wakers.extend(way.upkeep.take());
         }
         let at = self.now + 1 + self.dice.below(plan.half_open);
         self.later(at, Arriving::Closed(conn));
     }
 
+    /// What the client of a connection has of its node.
+    fn way(&mut self, conn: usize) -> &mut Way {
+        let Conn { client, server, .. } = self.conns[conn];
+        &mut self.links[client].ways[server]
+    }
+
     /// The client has no use for its connection any more: it is closed when the last answer is there, or too late.
-    pub(super) fn close_down(&mut self, plan: &Plan, client: usize) {
-        let Some(conn) = self.links[client].up.take() else { return };
+    pub(super) fn close_down(&mut self, plan: &Plan, client: usize, server: usize) {
+        let Some(conn) = self.links[client].ways[server].up.take() else { return };
         let patience = if self.conns[conn].outstanding.is_empty() { self.latency(plan) } else { micros(plan.limit) };
         let at = self.conns[conn].last_there.max(self.now) + 1 + patience;
         self.later(at, Arriving::Closed(conn));
@@ -311,42 +333,50 @@ impl State {
     }
 
     pub(super) fn arrive(&mut self, plan: &Plan, arriving: Arriving, wakers: &mut Vec<Waker>) {
-        if matches!(arriving, Arriving::There(..) | Arriving::Foreign(..))
-            && let Some(stopped) = &mut self.stopped
+        let at = match arriving {
+            Arriving::There(conn, _) => Some(self.conns[conn].server),
+            Arriving::Foreign(_, server, _) => Some(server),
+            _ => None,
+        };
+        if let Some(server) = at
+            && let Some(stopped) = &mut self.servers[server].stopped
         {
             stopped.push(arriving);
             return;
         }
         match arriving {
-            Arriving::There(conn, _) if self.down => self.hang_up(plan, conn),
+            Arriving::There(conn, _) if self.servers[self.conns[conn].server].down => self.hang_up(plan, conn),
             Arriving::There(conn, Message::Hello { channel, former }) => {
                 if let Some(former) = former {
                     self.hang_up(plan, former);
                 }
                 self.conns[conn].there = true;
-                *self.node.channels.entry(Arc::clone(&channel)).or_default() += 1;
+                let node = &mut self.servers[self.conns[conn].server].node;
+                *node.channels.entry(Arc::clone(&channel)).or_default() += 1;
                 self.conns[conn].channel = Some(channel);
                 self.answer(plan, conn, Back::Hello);
             }
             Arriving::There(conn, Message::Batch { id, batch, begun }) if self.conns[conn].there => {
-                let client = self.conns[conn].client;
+                let Conn { client, server, .. } = self.conns[conn];
                 let sender = (client, (self.own_time(client) - begun).div_ceil(1_000));
                 for operation in &batch {
                     if let Operation::Force { key, .. } = operation {
                         self.mark(Some(key.as_str().to_owned()));
                     }
                 }
-                let (outcomes, pushes) = self.node.execute(&batch, self.wall(), Some(sender));
-                self.log(|| format!("the node executes #{id}: {outcomes:?}"));
-                let found = std::mem::take(&mut self.node.audit.breaches);
+                let wall = self.wall(server);
+                let node = &mut self.servers[server].node;
+                let (outcomes, pushes) = node.execute(&batch, wall, Some(sender));
+                let found = std::mem::take(&mut node.audit.breaches);
+                self.log(|| format!("node {server} executes #{id}: {outcomes:?}"));
                 for (rule, message) in found {
                     self.breach(rule, || message);
                 }
                 for Push { channel, key, token } in pushes {
-                    let wall = self.wall() / 1_000;
-                    self.log(|| format!("the node calls {} at its {wall} ms", name(token)));
+                    self.log(|| format!("node {server} calls {} at its {} ms", name(token), wall / 1_000));
                     for conn in 0..self.conns.len() {
-                        if self.conns[conn].channel.as_ref() == Some(&channel) {
+                        let to = &self.conns[conn];
+                        if to.server == server && to.channel.as_ref() == Some(&channel) {
                             self.answer(plan, conn, Back::Call(key.clone(), token));
                         }
                     }
@@ -355,11 +385,13 @@ impl State {
             }
             Arriving::There(..) => {}
             Arriving::Here(conn, back) => {
-                let Conn { client, here: true, .. } = self.conns[conn] else { return };
+                if !self.conns[conn].here {
+                    return;
+                }
                 match back {
                     Back::Hello => {
                         self.conns[conn].greeted = true;
-                        wakers.extend(self.links[client].upkeep.take());
+                        wakers.extend(self.way(conn).upkeep.take());
                     }
                     Back::Answer(id, outcomes) => {
                         self.conns[conn].outstanding.retain(|request| *request != id);
@@ -368,8 +400,8 @@ impl State {
                         wakers.extend(request.waker.take());
                     }
                     Back::Call(key, token) => {
-                        self.links[client].pushes.push_back((key, token));
-                        wakers.extend(self.links[client].upkeep.take());
+                        self.way(conn).pushes.push_back((key, token));
+                        wakers.extend(self.way(conn).upkeep.take());
                     }
                 }
             }
@@ -383,22 +415,22 @@ impl State {
                     self.requests[id].done = Some(None);
                     wakers.extend(self.requests[id].waker.take());
                 }
-                let link = &mut self.links[client];
-                link.up = link.up.filter(|up| *up != conn);
-                wakers.extend(link.upkeep.take());
+                let way = self.way(conn);
+                way.up = way.up.filter(|up| *up != conn);
+                wakers.extend(way.upkeep.take());
             }
             Arriving::Closed(conn) => self.hang_up(plan, conn),
-            Arriving::Foreign(id, command) => {
-                if self.down {
+            Arriving::Foreign(id, server, command) => {
+                if self.servers[server].down {
                     return;
                 }
-                let wall = self.wall();
+                let wall = self.wall(server);
                 let done = match command {
-                    Command::SetNx { key, value, ttl } => self.node.set_foreign(&key, value, ttl, wall),
-                    Command::DeleteIf { key, value } => self.node.delete_foreign(&key, value, wall),
+                    Command::SetNx { key, value, ttl } => self.servers[server].node.set_foreign(&key, value, ttl, wall),
+                    Command::DeleteIf { key, value } => self.servers[server].node.delete_foreign(&key, value, wall),
                     Command::Delete { key } => {
                         self.mark(Some(key.as_str().to_owned()));
-                        self.node.delete(&key)
+                        self.servers[server].node.delete(&key)
                     }
                 };
                 let at = self.now + self.latency(plan);
@@ -412,13 +444,13 @@ impl State {
         }
     }
 
-    /// Sends a command of another library, and returns its number.
-    pub(super) fn command(&mut self, plan: &Plan, command: Command) -> usize {
+    /// Sends a command of another library to a node, and returns its number.
+    pub(super) fn command(&mut self, plan: &Plan, server: usize, command: Command) -> usize {
         let id = self.requests.len();
         self.requests.push(Request::default());
         self.log(|| format!("foreign #{id}: {command:?}"));
         let at = self.now + self.latency(plan);
-        self.later(at, Arriving::Foreign(id, command));
+        self.later(at, Arriving::Foreign(id, server, command));
         id
     }
 }

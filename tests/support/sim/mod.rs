@@ -25,7 +25,8 @@
 //!   connection broke is repeated over the next one, and the first copy may still be executed later, unless the new
 //!   connection has the old one killed. That changes the backend's epoch, as in `connection.rs`.
 //! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
-//!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections.
+//!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. For a
+//!   quorum ([`run_on`]) there are several, each with troubles of its own.
 //! * **Clients** are killed (and replaced by new ones), stopped, suspended; their engine or their tasks starve.
 //! * **Managers** are shut down, while their tasks go on asking, and new ones come.
 //! * **Futures and guards**, of one key and of several, are dropped after any number of polls or at any time, or kept aside and awaited later.
@@ -37,7 +38,7 @@
 //! # What is not
 //!
 //! Redis itself (memory limits, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
-//! race (the engine runs on one), several nodes, and a client whose clock stands still while its machine runs.
+//! race (the engine runs on one), and a client whose clock stands still while its machine runs.
 //!
 //! # Replay
 //!
@@ -62,16 +63,20 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockManager, mutants::Mutant};
+use lock_core::{
+    LockManager,
+    backend::{Backend, QuorumBackend},
+    mutants::Mutant,
+};
 use tokio::{runtime, task::JoinHandle};
 
 pub use self::node::{Node, NodeMutant};
 use self::{
-    backend::{SimBackend, SimClock},
+    backend::{SimBackend, SimClock, Watched},
     client::{Client, LONGEST_EXTEND},
     node::Holder,
     plan::{Plan, Trouble},
-    world::{World, ms},
+    world::{Server, World, ms},
 };
 use crate::{
     Dice,
@@ -81,6 +86,8 @@ use crate::{
 /// What became of one schedule.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
+    /// On how many nodes.
+    pub nodes: usize,
     /// The seed, which makes the same schedule again.
     pub seed: u64,
     /// What was breached: the rule, and how.
@@ -119,18 +126,25 @@ struct Member {
 /// Runs the schedule of a seed and judges it. `logs` has everything written down, which takes longer.
 #[must_use]
 pub fn run(seed: u64, bug: Option<Bug>, logs: bool) -> Report {
+    run_on(1, seed, bug, logs)
+}
+
+/// Runs the schedule of a seed on a quorum of so many nodes; see [`run`].
+#[must_use]
+pub fn run_on(nodes: usize, seed: u64, bug: Option<Bug>, logs: bool) -> Report {
     match bug {
-        Some(Bug::Engine(mutant)) => mutant.during(|| perform(seed, None, logs)),
-        Some(Bug::Node(mutant)) => perform(seed, Some(mutant), logs),
-        None => perform(seed, None, logs),
+        Some(Bug::Engine(mutant)) => mutant.during(|| perform(nodes, seed, None, logs)),
+        Some(Bug::Node(mutant)) => perform(nodes, seed, Some(mutant), logs),
+        None => perform(nodes, seed, None, logs),
     }
 }
 
-fn perform(seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
+fn perform(nodes: usize, seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
-    let plan = Plan::draw(&mut dice);
+    let plan = Plan::draw(&mut dice, nodes);
     let of_world = dice.split();
-    let world = World::new(plan, of_world, Node::new(mutant), logs);
+    let servers = (0..nodes).map(|_| Server::new(Node::new(mutant), 0)).collect();
+    let world = World::new(plan, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     let step = Arc::clone(&world);
     let runtime = runtime::Builder::new_current_thread()
@@ -176,9 +190,13 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
     check_ghosts(&world, None);
     world.log(|| "the managers are dropped".to_owned());
     stage.members().clear();
-    let back = world.state().ahead.min(0).unsigned_abs();
+    let back = world.state().behind();
     world.sleep(world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_secs(1) + Duration::from_micros(back)).await;
     check_leftovers(&world);
+    if world.plan.nodes > 1 {
+        // A node that does not answer is told until what it may have has expired; the last try takes its time.
+        world.sleep(Duration::from_secs(3)).await;
+    }
     sampler.abort();
     world.sleep(Duration::from_millis(1)).await;
     let alive = runtime::Handle::current().metrics().num_alive_tasks();
@@ -218,7 +236,8 @@ impl Stage {
         let world = &self.world;
         let number = {
             let mut state = world.state();
-            let mut link = link::Link::default();
+            let ways = state.servers.iter().map(|_| link::Way::default()).collect();
+            let mut link = link::Link { ways, ..link::Link::default() };
             if world.plan.drift {
                 // The allowance is one per cent.
                 link.rate = dice.below(16_000) as i64 - 8_000;
@@ -227,14 +246,19 @@ impl Stage {
             state.links.push(link);
             state.links.len() - 1
         };
-        let backend = SimBackend { world: Arc::clone(world), client: number };
+        let backend = |server| SimBackend { world: Arc::clone(world), client: number, server };
         let clock = Arc::new(SimClock { world: Arc::clone(world), client: number });
-        let manager = LockManager::builder()
-            .backend(backend)
-            .clock(clock)
-            .seed(dice.below(u64::MAX))
-            .build()
-            .expect("the options are sound");
+        let builder = match world.plan.nodes {
+            1 => {
+                LockManager::builder().backend(Watched { inner: backend(0), world: Arc::clone(world), client: number })
+            }
+            nodes => {
+                let backends = (0..nodes).map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
+                let inner = QuorumBackend::new(backends).expect("enough nodes");
+                LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
+            }
+        };
+        let manager = builder.clock(clock).seed(dice.below(u64::MAX)).build().expect("the options are sound");
         let client = Client { world: Arc::clone(world), number, manager, watched: Arc::default() };
         let tasks = client.begin(dice);
         self.members().push(Member { client: Some(client), tasks });
@@ -294,10 +318,16 @@ fn check_ghosts(world: &World, of: Option<usize>) {
         // A clock that is set back keeps keys for longer than anybody has to reckon with.
         return;
     }
+    for server in 0..world.plan.nodes {
+        check_ghosts_of(world, server, of);
+    }
+}
+
+fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
     let mut state = world.state();
-    let wall = state.wall();
-    let mut ghosts: Vec<_> = state
-        .node
+    let wall = state.wall(server);
+    let node = &state.servers[server].node;
+    let mut ghosts: Vec<_> = node
         .leftovers(wall)
         .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
         .filter(|(_, entry, _)| !entry.kept && entry.setter.is_some_and(|client| !state.links[client].dead))
@@ -305,7 +335,10 @@ fn check_ghosts(world: &World, of: Option<usize>) {
         .map(|(key, _, left)| ("ghost", format!("{key} is held, for {left} ms more, though nobody holds it")))
         .collect();
     let channel = of.and_then(|client| state.links[client].channel.clone());
-    let places = state.node.places(wall).filter(|(_, theirs)| of.is_none() || Some(*theirs) == channel.as_ref());
+    let places = node.places(wall).filter(|(_, theirs)| of.is_none() || Some(*theirs) == channel.as_ref());
+    // A lease that is given away may have a place at a node that does not have the lease, which ends by itself.
+    let places =
+        places.filter(|(key, _)| world.plan.nodes == 1 || !state.handed_over.iter().any(|given| given == key.as_str()));
     ghosts.extend(places.map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
     for (rule, message) in ghosts {
         state.breach(rule, || message);
@@ -316,9 +349,11 @@ fn check_ghosts(world: &World, of: Option<usize>) {
 fn check_leftovers(world: &World) {
     let mut state = world.state();
     let now = ms(state.now);
-    let wall = state.wall();
-    let left: Vec<_> = state.node.leftovers(wall).map(|(key, entry, left)| (key.clone(), *entry, left)).collect();
-    for (key, entry, left) in left {
+    let mut all = Vec::new();
+    for (server, Server { node, .. }) in state.servers.iter().enumerate() {
+        all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), *entry, left)));
+    }
+    for (key, entry, left) in all {
         let mut event = Event::new("nemesis", Op::Leftover, now);
         event.t_return = Some(now);
         event.key = Some(key.as_str().to_owned());
@@ -335,6 +370,10 @@ fn judge(seed: u64, world: &World) -> Report {
         true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20),
         false => Duration::from_secs(4),
     };
+    if world.plan.nodes > 1 {
+        // Votes that split are cast again, after pauses that grow to 80 ms.
+        bound += Duration::from_millis(400);
+    }
     if world.plan.asides {
         // A turn that is missed costs 100 ms.
         bound += Duration::from_millis(110) * u32::try_from(world.plan.clients * world.plan.tasks).unwrap_or(u32::MAX);
@@ -348,7 +387,7 @@ fn judge(seed: u64, world: &World) -> Report {
         bound += world.plan.longest_ttl() * LONGEST_EXTEND;
     }
     // A clock that was set back keeps keys for longer.
-    bound += Duration::from_micros(state.ahead.min(0).unsigned_abs());
+    bound += Duration::from_micros(state.behind());
     let mut checker = Checker::new().bound(bound);
     for mark in std::mem::take(&mut state.marks) {
         checker = checker.mark(mark);
@@ -361,7 +400,7 @@ fn judge(seed: u64, world: &World) -> Report {
         breaches.push((violation.rule.to_string(), violation.to_string()));
     }
     let log = state.take_log().into_iter().map(|(at, line)| format!("{:>12.3} ms  {line}", ms(at))).collect();
-    Report { seed, breaches, log, acquired, events: history.events().len() }
+    Report { nodes: world.plan.nodes, seed, breaches, log, acquired, events: history.events().len() }
 }
 
 /// How long faults go on at most.

@@ -35,20 +35,22 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
     let from = world.now();
     let longest = world.plan.longest_ttl();
     let pause = dice.between(Duration::from_millis(10), (longest * 3 / 2).min(Duration::from_secs(2)));
+    let servers = world.state().servers.len();
+    let server = if servers > 1 { dice.below(servers as u64) as usize } else { 0 };
     match trouble {
         Trouble::NodeCrash | Trouble::NodeLoss => {
             {
                 let mut state = world.state();
-                state.hang_up_on_all(&world.plan);
-                state.down = true;
+                state.hang_up_on_all(&world.plan, server);
+                state.servers[server].down = true;
                 if trouble == Trouble::NodeLoss {
-                    state.node.forget();
+                    state.servers[server].node.forget();
                     state.mark(None);
                 }
             }
             world.sleep(pause / 4).await;
             let mut state = world.state();
-            state.down = false;
+            state.servers[server].down = false;
             drop(state);
             excuse(world, from);
             if trouble == Trouble::NodeLoss {
@@ -57,22 +59,22 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
         }
         Trouble::Flush => {
             let mut state = world.state();
-            state.node.forget();
+            state.servers[server].node.forget();
             state.mark(None);
             drop(state);
             excuse_loss(world);
         }
         Trouble::Delete => {
             let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
-            world.state().command(&world.plan, Command::Delete { key });
+            world.state().command(&world.plan, server, Command::Delete { key });
             excuse_loss(world);
         }
         Trouble::NodePause => {
-            world.state().stopped = Some(Vec::new());
+            world.state().servers[server].stopped = Some(Vec::new());
             world.sleep(pause).await;
             let mut state = world.state();
             let now = state.now;
-            for arriving in state.stopped.take().unwrap_or_default() {
+            for arriving in state.servers[server].stopped.take().unwrap_or_default() {
                 state.later(now, arriving);
             }
             drop(state);
@@ -81,9 +83,9 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
         Trouble::ClockForward | Trouble::ClockBack => {
             let by = i64::try_from(pause.as_micros()).unwrap_or(0);
             let mut state = world.state();
-            state.ahead += if trouble == Trouble::ClockForward { by } else { -by };
+            state.servers[server].ahead += if trouble == Trouble::ClockForward { by } else { -by };
             state.mark(None);
-            state.node.audit.look_away();
+            state.servers[server].node.audit.look_away();
             drop(state);
             excuse_loss(world);
         }
@@ -143,7 +145,7 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
         Trouble::Kill => {
             let Some(number) = stage.pick(dice) else { return };
             let mut state = world.state();
-            if let Some(conn) = state.links[number].up {
+            if let Some(conn) = state.links[number].ways[server].up {
                 state.hang_up(&world.plan, conn);
             }
             drop(state);

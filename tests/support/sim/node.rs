@@ -123,6 +123,8 @@ struct Waiting {
 /// The local variables of one run of the script.
 struct Call {
     micros: u64,
+    /// What counts as the clock for fencing tokens.
+    clock: u64,
     now: u64,
     together: u64,
     fence: u64,
@@ -178,7 +180,15 @@ impl Node {
                 _ => 0,
             })
             .sum();
-        let mut call = Call { micros, now, together, fence: 0, reserved: None };
+        let numbers = batch.iter().map(|operation| match operation {
+            Operation::Acquire(acquire) => (acquire.floor, acquire.aim),
+            Operation::Renew(renew) => (renew.floor, renew.aim),
+            _ => (0, 0),
+        });
+        let (floor, aim) = numbers.fold((0, 0), |most, these| (most.0.max(these.0), most.1.max(these.1)));
+        let near = if aim <= micros + 10_000 { aim } else { 0 };
+        let clock = micros.max(floor).max(near);
+        let mut call = Call { micros, clock, now, together, fence: 0, reserved: None };
         let outcomes = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
         (outcomes, std::mem::take(&mut self.pushes))
     }
@@ -295,7 +305,8 @@ impl Node {
             }
         }
         let free = self.held(key, call.now).is_none();
-        if free && call.now < self.counter.waiting && !self.has(NodeMutant::NoCallOnInRelease) {
+        let calls = !release.quiet && !self.has(NodeMutant::NoCallOnInRelease);
+        if free && call.now < self.counter.waiting && calls {
             self.call_first(key, None, call.now);
         }
         if mine { Outcome::Released } else { Outcome::Gone }
@@ -344,10 +355,10 @@ impl Node {
 
     fn take_fences(&mut self, size: u64, call: &mut Call) -> (u64, u64) {
         let fits = |size: u64| call.reserved.is_some_and(|reserved| call.fence + size - 1 <= reserved);
-        let leads = !fits(size) && self.counter.last > call.micros + LEAD;
+        let leads = !fits(size) && self.counter.last > call.clock + LEAD;
         let (size, together) = if leads { (1, 1) } else { (size, call.together.min(LEAD)) };
         if !fits(size) {
-            let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.micros };
+            let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.clock };
             let first = clock.max(self.counter.last + 1);
             self.counter.last = first + size.max(together) - 1;
             self.write_counter(call);

@@ -8,6 +8,8 @@ use crate::Dice;
 /// shows.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
+    /// One, or a quorum of them.
+    pub(super) nodes: usize,
     /// Managers, each a process with a clock and a connection of its own.
     pub(super) clients: usize,
     /// Tasks of each.
@@ -89,7 +91,7 @@ pub(super) enum Trouble {
 }
 
 impl Plan {
-    pub(super) fn draw(dice: &mut Dice) -> Self {
+    pub(super) fn draw(dice: &mut Dice, nodes: usize) -> Self {
         let calm = dice.below(4) == 0;
         let latency = [(100, 400), (300, 3_000), (2_000, 15_000)][dice.below(3) as usize];
         let some = |dice: &mut Dice, most: u64| match dice.below(5) {
@@ -118,8 +120,13 @@ impl Plan {
         // Data lost and a clock set back together can repeat fencing tokens; the documentation says so.
         if troubles.iter().any(|trouble| matches!(trouble, Trouble::NodeLoss | Trouble::Flush)) {
             troubles.retain(|trouble| *trouble != Trouble::ClockBack);
+            if nodes > 1 {
+                // So can clocks that differ by more than a node takes to come back.
+                troubles.retain(|trouble| *trouble != Trouble::ClockForward);
+            }
         }
         Self {
+            nodes,
             clients: 2 + dice.below(3) as usize,
             tasks: 1 + dice.below(4) as usize,
             keys: [1, 1, 2, 3][dice.below(4) as usize],
@@ -144,7 +151,8 @@ impl Plan {
             several: [0, 20, 60][dice.below(3) as usize],
             shutdowns: [0, 0, 1, 2][dice.below(4) as usize],
             odd: [0, 20, 50][dice.below(3) as usize],
-            foreign: dice.below(4) == 0,
+            // Other libraries' quorums poll too, and know no better than ours.
+            foreign: dice.below(4) == 0 && nodes == 1,
         }
     }
 

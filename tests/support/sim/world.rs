@@ -1,4 +1,4 @@
-//! The world of one schedule: its time, what happens next, its node, its network, and what is written down.
+//! The world of one schedule: its time, what happens next, its nodes, its network, and what is written down.
 //!
 //! Time goes on when nobody has anything to do: the runtime is about to park, and [`World::step`] makes the next thing
 //! happen. So a schedule is one sequence of events, and the seed decides it.
@@ -37,12 +37,7 @@ pub(super) struct State {
     serial: u64,
     due: BTreeMap<(u64, u64), Due>,
     pub(super) dice: Dice,
-    pub(super) node: Node,
-    /// Down, or stopped with what has arrived meanwhile.
-    pub(super) down: bool,
-    pub(super) stopped: Option<Vec<Arriving>>,
-    /// How far the node's clock is ahead of the true time, in µs.
-    pub(super) ahead: i64,
+    pub(super) servers: Vec<Server>,
     pub(super) links: Vec<Link>,
     pub(super) conns: Vec<Conn>,
     pub(super) requests: Vec<Request>,
@@ -64,6 +59,23 @@ pub(super) struct State {
     noted: (u64, u64),
 }
 
+/// A node, and how it fares.
+#[derive(Debug)]
+pub(super) struct Server {
+    pub(super) node: Node,
+    /// Down, or stopped with what has arrived meanwhile.
+    pub(super) down: bool,
+    pub(super) stopped: Option<Vec<Arriving>>,
+    /// How far its clock is ahead of the true time, in µs.
+    pub(super) ahead: i64,
+}
+
+impl Server {
+    pub(super) fn new(node: Node, ahead: i64) -> Self {
+        Self { node, down: false, stopped: None, ahead }
+    }
+}
+
 #[derive(Debug)]
 enum Due {
     Wake(Waker),
@@ -75,20 +87,17 @@ const PASSED_ON: f64 = 100.0;
 /// No schedule takes as many: one that does retries without a pause.
 const MOST_STEPS: u64 = 200_000;
 const MOST_LOOKS: u64 = 20_000_000;
-/// The wall clock of the node at the beginning: in 2025, in µs.
+/// The wall clock of the nodes at the beginning: in 2025, in µs.
 const WALL: u64 = 1_750_000_000_000_000;
 
 impl World {
-    pub(super) fn new(plan: Plan, dice: Dice, node: Node, logs: bool) -> Arc<Self> {
+    pub(super) fn new(plan: Plan, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
         let state = State {
             now: 0,
             serial: 0,
             due: BTreeMap::new(),
             dice,
-            node,
-            down: false,
-            stopped: None,
-            ahead: 0,
+            servers,
             links: Vec::new(),
             conns: Vec::new(),
             requests: Vec::new(),
@@ -207,9 +216,14 @@ impl State {
         self.now + self.links[client].leapt
     }
 
-    /// The node's wall clock in µs.
-    pub(super) fn wall(&self) -> u64 {
-        (WALL + self.now).saturating_add_signed(self.ahead)
+    /// A node's wall clock in µs.
+    pub(super) fn wall(&self, server: usize) -> u64 {
+        (WALL + self.now).saturating_add_signed(self.servers[server].ahead)
+    }
+
+    /// By how much the node's clock is behind the true time that is behind most, in µs.
+    pub(super) fn behind(&self) -> u64 {
+        self.servers.iter().map(|server| server.ahead.min(0).unsigned_abs()).max().unwrap_or(0)
     }
 
     /// Whether something goes wrong that does so in `chance` of a thousand cases.
