@@ -21,6 +21,10 @@ async fn connect() -> Result {
         .await?;
 
     drop(manager);
+    let manager =
+        LockManager::builder().quorum(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).connect().await?;
+
+    drop(manager);
     Ok(())
 }
 

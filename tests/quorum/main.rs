@@ -1,0 +1,104 @@
+//! Several independent servers as one lock, some of which fail. Tests are called by the number of the fault, or of the
+//! bad input.
+
+mod bad_input;
+mod contention;
+mod faults;
+
+use std::{sync::Arc, time::Duration};
+
+use lock_core::{
+    LockManager,
+    backend::{Backend, QuorumBackend, RedisBackend},
+    conformance,
+};
+use lock_tests::{
+    RedisServer, eventually,
+    history::{Checker, History, Recorded, Run},
+};
+
+/// How long a request to one node may take.
+const LIMIT: Duration = Duration::from_millis(300);
+/// The ttl of most leases here.
+const TTL: Duration = Duration::from_secs(1);
+/// For what has no business taking long.
+const SOON: Duration = Duration::from_secs(20);
+/// A ttl or a wait whose end is never waited for.
+const LONG: Duration = Duration::from_secs(60);
+/// What a busy machine may take longer.
+const SLACK: Duration = Duration::from_millis(750);
+
+const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Independent servers.
+struct Nodes {
+    servers: Vec<RedisServer>,
+}
+
+impl Nodes {
+    async fn start(count: usize) -> Self {
+        let mut servers = Vec::new();
+        for _ in 0..count {
+            servers.push(RedisServer::start().await);
+        }
+        Self { servers }
+    }
+
+    fn urls(&self) -> Vec<String> {
+        self.servers.iter().map(RedisServer::url).collect()
+    }
+
+    /// A manager of its own, as another process would have it.
+    fn manager(&self, name: &str) -> LockManager {
+        let manager = LockManager::builder().quorum(self.urls()).client_name(name).command_timeout(LIMIT);
+        manager.build().expect("a sound quorum")
+    }
+
+    /// The same, whose operations are written down.
+    fn client(&self, run: &Run, name: &str) -> Recorded {
+        Recorded::new(&self.manager(name), &run.recorder(name), "")
+    }
+
+    /// How many of the servers that answer have `key`.
+    async fn having(&self, key: &str) -> usize {
+        let mut having = 0;
+        for server in &self.servers {
+            if server.connect().await.is_ok() {
+                having += usize::from(server.call(&["EXISTS", key]).await.integer() == Some(1));
+            }
+        }
+        having
+    }
+
+    /// Waits until no server has anything but its counter of fencing tokens, which is to expire.
+    async fn are_clean(&self, within: Duration) {
+        for server in &self.servers {
+            if server.connect().await.is_err() {
+                continue;
+            }
+            eventually(within, "nothing is left", async || {
+                let left = server.keys("*").await;
+                left.iter().all(|key| key == "{0}lock-core:fence")
+            })
+            .await;
+            let ttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer();
+            assert!(ttl.is_some_and(|ttl| ttl != -1), "the counter expires");
+        }
+    }
+}
+
+/// The history of the run, which breaks no rule.
+fn judged(run: &Run) -> History {
+    let history = run.history().expect("the files can be read");
+    Checker::new().assert_clean(&history);
+    history
+}
+
+#[tokio::test]
+async fn three_servers_conform_as_one() {
+    let nodes = Nodes::start(3).await;
+    let node = |url: String| Arc::new(RedisBackend::from_url(&url, "node", LIMIT).unwrap()) as Arc<dyn Backend>;
+    conformance::run(QuorumBackend::new(nodes.urls().into_iter().map(node)).unwrap()).await;
+}
