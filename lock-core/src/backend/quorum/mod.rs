@@ -38,7 +38,7 @@ use crate::{
 /// rising from holder to holder, whichever majority each had.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
-/// They may be of any kind: [`RedisBackend`](super::RedisBackend)s as a rule, which
+/// They may be of any kind: `RedisBackend`s as a rule, which
 /// [`LockManagerBuilder::quorum`](crate::LockManagerBuilder::quorum) makes of URLs; every process must name the same
 /// ones, best in the same order. Three survive the loss of one, five of two; an even number survives no more than one less
 /// would.
