@@ -34,8 +34,8 @@ use crate::{
 /// A store of leases in several independent nodes, for which no single one has to live: Redlock, with fencing tokens.
 ///
 /// A lease is held when a majority of the nodes has it, so it survives that the others fail; and it can be taken while a
-/// majority answers. All are asked at once, and the answer of the slowest ones is not waited for. Fencing tokens keep
-/// rising from holder to holder, whichever majority each had.
+/// majority answers. All are asked at once, and one that is slower than usual is not waited for. Fencing tokens keep rising
+/// from holder to holder, whichever majority each had.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
 /// They may be of any kind: `RedisBackend`s as a rule, which
@@ -44,8 +44,11 @@ use crate::{
 /// would.
 ///
 /// What it cannot do: a node that comes back *without its data* has forgotten what it promised, and may give it again. If
-/// that makes a majority together with nodes that the first holder did not reach, there are two holders. Let nodes write
-/// their data (`appendfsync always`), or keep one that restarted empty out for as long as the longest ttl.
+/// that makes a majority together with nodes that the first holder did not reach, there are two holders; and the second
+/// one's fencing token is larger only if the nodes' clocks agree better than the node was away for. Let nodes write their
+/// data (`appendfsync always`), or keep one that restarted empty out for as long as the longest ttl.
+///
+/// A manager has a `QuorumBackend` of its own; nodes may be shared.
 ///
 /// # Examples
 /// ```
