@@ -50,6 +50,24 @@ pub enum Mutant {
     ShutDownKeeps,
     /// A shutdown does not care for what futures have to release.
     ShutDownForgets,
+    /// A quorum decides with one node too few.
+    TooFewAgree,
+    /// The nodes' smallest fencing token is given out, not the largest.
+    SmallestFence,
+    /// A lease of a quorum begins before a majority counts from its fencing token.
+    FenceNotWrittenBack,
+    /// A node is asked to count further for a token that was released.
+    WriteBackAfterRelease,
+    /// A node that took a lease instead of renewing it counts as one that had it.
+    PutBackCounts,
+    /// A release that a node of a quorum did not answer is not sent there again.
+    UnansweredNotOwed,
+    /// An answered release settles also what a node may execute after it.
+    ReleaseSettlesAll,
+    /// What some nodes have of an acquire that others refused is not cleaned up.
+    SplitKept,
+    /// The token of such an acquire is cleaned up, and asked with again.
+    SplitTokenAgain,
 }
 
 #[cfg(feature = "mutants")]
@@ -63,7 +81,7 @@ mod switch {
     }
 
     impl Mutant {
-        /// All of them.
+        /// All that one node shows.
         pub const ALL: [Self; 22] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
@@ -87,6 +105,19 @@ mod switch {
             Self::ShutDownAtOnce,
             Self::ShutDownKeeps,
             Self::ShutDownForgets,
+        ];
+
+        /// All that only a quorum shows.
+        pub const OF_QUORUMS: [Self; 9] = [
+            Self::TooFewAgree,
+            Self::SmallestFence,
+            Self::FenceNotWrittenBack,
+            Self::WriteBackAfterRelease,
+            Self::PutBackCounts,
+            Self::UnansweredNotOwed,
+            Self::ReleaseSettlesAll,
+            Self::SplitKept,
+            Self::SplitTokenAgain,
         ];
 
         /// Runs `work` with this bug in all engines that this thread polls meanwhile.

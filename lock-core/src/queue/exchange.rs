@@ -107,9 +107,13 @@ impl Queues {
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(epoch, repeated);
                 let doubt = contender.doubt();
-                self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
+                if !Mutant::SplitKept.is_on() {
+                    self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
+                }
                 let anew = Token::from_random(self.random.random());
-                if let Some((_, contender)) = self.lines.contender(key, token) {
+                if let Some((_, contender)) = self.lines.contender(key, token)
+                    && !Mutant::SplitTokenAgain.is_on()
+                {
                     contender.begin_anew(anew);
                 }
                 return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);

@@ -13,6 +13,7 @@ use std::time::Duration;
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
     error::ErrorKind,
+    mutants::Mutant,
 };
 
 /// The votes on each operation of a batch.
@@ -92,7 +93,7 @@ pub(super) struct WriteBack {
 
 /// How many nodes of so many are a majority.
 pub(super) fn majority(nodes: usize) -> usize {
-    nodes / 2 + 1
+    nodes / 2 + usize::from(!Mutant::TooFewAgree.is_on())
 }
 
 impl Ballot {
@@ -174,7 +175,7 @@ impl Ballot {
         let mut requests = Vec::new();
         for item in 0..self.operations.len() {
             let Some(fences) = self.agreed(item) else { continue };
-            if counting(self.row(item), fences) >= majority(self.nodes) {
+            if self.is_counted(self.row(item), fences) {
                 continue;
             }
             let Some(operation) = write_back(&self.operations[item], fences.last()) else { continue };
@@ -232,11 +233,18 @@ impl Ballot {
             if granted.clone().count() < majority(self.nodes) {
                 return None;
             }
-            let first = granted.clone().map(|fences| fences.first).max()?;
+            let firsts = granted.clone().map(|fences| fences.first);
+            let first = if Mutant::SmallestFence.is_on() { firsts.min()? } else { firsts.max()? };
             let size = granted.map(|fences| fences.size).min()?;
             self.fences[item] = Some(Fences { first, size });
         }
         self.fences[item]
+    }
+
+    /// Whether a majority agrees, and has counted to the last of these.
+    fn is_counted(&self, row: &[Seat], fences: Fences) -> bool {
+        row.iter().filter(|seat| seat.counts(fences)).count() >= majority(self.nodes)
+            || Mutant::FenceNotWrittenBack.is_on()
     }
 
     fn verdict(&self, item: usize) -> Verdict {
@@ -256,7 +264,7 @@ impl Ballot {
         let comes_later = matches!(queue_vote, Vote::Said(Outcome::Queued { .. }));
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences[item] else { return Verdict::Open };
-            if counting(row, fences) < most {
+            if !self.is_counted(row, fences) {
                 return Verdict::Open;
             }
             let held = Ok(Outcome::Held { fence: fences.first, block: fences.size });
@@ -310,7 +318,7 @@ impl Ballot {
             // A clock that was set back shows in the largest.
             let remaining = remaining.max().unwrap_or_default();
             let fences = self.fences[item].filter(|_| takes_fences);
-            let all_count = fences.is_some_and(|fences| counting(row, fences) >= most);
+            let all_count = fences.is_some_and(|fences| self.is_counted(row, fences));
             if takes_fences && !all_count && row.iter().any(|seat| seat.asked_back && !seat.has_counted(fences)) {
                 return Verdict::Open;
             }
@@ -454,11 +462,6 @@ impl Tally {
     }
 }
 
-/// How many nodes agree, and have counted to the last of these.
-fn counting(row: &[Seat], fences: Fences) -> usize {
-    row.iter().filter(|seat| seat.counts(fences)).count()
-}
-
 fn failures(row: &[Seat]) -> Vec<BackendError> {
     let failed = |seat: &Seat| match &seat.vote {
         Vote::Failed(error) => Some(error.clone()),
@@ -491,6 +494,9 @@ fn split(row: &[Seat]) -> Outcome {
 fn as_answer_to(operation: &Operation, outcome: Outcome) -> Outcome {
     match (operation, outcome) {
         (Operation::Renew(_), Outcome::Renewed { .. }) => outcome,
+        (Operation::Renew(renew), Outcome::Held { .. }) if Mutant::PutBackCounts.is_on() => {
+            Outcome::Renewed { remaining: renew.ttl, fence: None, block: 0 }
+        }
         (Operation::Renew(_), _) => Outcome::Gone,
         _ => outcome,
     }

@@ -13,6 +13,7 @@ use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Place, Release},
     cleanup::{CleanUp, Doubt, Parting, Try},
     clock::Moment,
+    mutants::Mutant,
     token::Token,
     validity::Ttl,
 };
@@ -431,7 +432,8 @@ impl Node {
         let entry = self.unanswered.get_mut(&token)?;
         let doubt = entry.doubt;
         // Of those that waited for a connection nobody knows which left first.
-        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch)
+            || Mutant::ReleaseSettlesAll.is_on();
         if !answered || !(came_after || asked.sent >= doubt.until) {
             return Some(doubt);
         }
@@ -466,6 +468,9 @@ impl Node {
 
     /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
     fn owe_release(&mut self, release: &Release, doubt: Option<Doubt>, sent: Moment, longest: Duration, now: Moment) {
+        if Mutant::UnansweredNotOwed.is_on() {
+            return;
+        }
         let mut parting = Parting::at_once(release.key.clone(), release.token);
         (parting.place, parting.quiet) = (release.place, release.quiet);
         if !release.after.is_zero() {

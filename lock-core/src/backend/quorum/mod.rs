@@ -28,6 +28,7 @@ use crate::{
     clock::Clock,
     error::{BuildError, ErrorKind},
     key::LockKey,
+    mutants::Mutant,
     token::Token,
 };
 
@@ -285,7 +286,7 @@ impl Quorum {
     fn write_backs(self: &Arc<Self>, ballot: &mut Ballot) -> Vec<Request> {
         let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
         for WriteBack { node, item, operation } in ballot.write_backs() {
-            if self.ledger().is_over(&operation) {
+            if self.ledger().is_over(&operation) && !Mutant::WriteBackAfterRelease.is_on() {
                 ballot.vote_on(node, [item], Err(released()));
                 continue;
             }
