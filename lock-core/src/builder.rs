@@ -87,7 +87,8 @@ impl LockManagerBuilder {
     ///
     /// Name the same servers in the same order everywhere. One alone is the same as [`url`](Self::url); two are refused,
     /// as is a server that is named twice. An even number works, but survives no more failures than one server less
-    /// would. The databases may differ from server to server.
+    /// would. The databases may differ from server to server. Before the set of servers changes, stop everybody, or wait for
+    /// the longest ttl: majorities of the old and the new set need not share a server.
     ///
     /// # Examples
     ///
@@ -185,8 +186,8 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] when there is no backend, the URL is wrong or needs a feature that is off, or an option is out of
-    /// its range.
+    /// [`BuildError`] when there is no backend, the URL is wrong or needs a feature that is off, a quorum has no node, two, or
+    /// one twice, or an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
         Ttl::new(self.options.ttl).map_err(|detail| BuildError::new(format!("the default ttl is wrong: {detail}")))?;
         if self.command_timeout.is_zero() {

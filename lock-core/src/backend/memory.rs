@@ -255,8 +255,8 @@ impl State {
 
     /// Takes a block of fencing tokens.
     fn fences(&mut self, block: u32, time: u64) -> u64 {
-        let first = time.max(self.last_fence + 1);
-        self.last_fence = first + u64::from(block) - 1;
+        let first = time.max(self.last_fence.saturating_add(1));
+        self.last_fence = first.saturating_add(u64::from(block)).saturating_sub(1);
         first
     }
 

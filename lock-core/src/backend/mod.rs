@@ -4,7 +4,8 @@
 //! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits, and calls
 //! the first of them when the key is free; it never gives a lease to anybody who does not ask for it. Holders, waiters
 //! and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
-//! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes `lock_core::conformance` (feature `test-util`), and is given to
+//! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes
+//! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod memory;
@@ -150,7 +151,7 @@ pub struct Answer {
     pub out_of_order: bool,
     /// Whether the store would not let this caller call a waiter, who then comes by itself.
     pub calls_refused: bool,
-    /// What the store's clock showed, in µs since 1970; only where fencing tokens were asked for with a floor or an aim.
+    /// What the store's clock showed, in µs since 1970; known where fencing tokens were asked for with a floor or an aim.
     pub time: Option<u64>,
 }
 

@@ -55,10 +55,11 @@ pub struct Acquire {
     /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
     /// keeps it, and counts as not called.
     pub place: Option<Place>,
-    /// The least number that the fencing tokens may begin with; zero where the store counts alone.
+    /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts
+    /// alone.
     pub floor: u64,
-    /// A number to begin with if the store's clock is behind it by at most [`AIMS_WITHIN`], so that several stores whose
-    /// clocks differ a little count alike; zero for none.
+    /// A number to begin with, in µs since 1970, if the store's clock is behind it by at most [`AIMS_WITHIN`], so that
+    /// several stores whose clocks differ a little count alike; zero for none.
     pub aim: u64,
 }
 
@@ -119,7 +120,7 @@ pub struct Release {
     /// Whether nobody who waits is called: of a token that was no lease, so that the key may be as busy as before.
     pub quiet: bool,
     /// Until when the token can block others if this is lost, by the [clock](Backend::clock) of the backend. A store of
-    /// several nodes tells each of them until it has heard it, and no longer than that.
+    /// several nodes tells each of them until it has heard it, and no longer than that. Default: [`Moment::NEVER`], not known.
     pub until: Moment,
 }
 

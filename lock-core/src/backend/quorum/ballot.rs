@@ -332,20 +332,21 @@ impl Ballot {
         if tally.gone > self.nodes - most {
             return Verdict::Sure(Ok(Outcome::Gone));
         }
-        let unknown = Err(too_few(self.nodes, &failures(row), true));
-        if tally.waiting + tally.away == 0 {
-            return Verdict::Sure(unknown);
+        let unknown = || Err(too_few(self.nodes, &failures(row), true));
+        if tally.granted + tally.waiting + tally.away < most {
+            return Verdict::Sure(unknown());
         }
         // A batch has many: they do not wait for the slowest node of one.
-        if tally.gone > 0 { Verdict::Likely(unknown) } else { Verdict::Open }
+        if tally.gone > 0 { Verdict::Likely(unknown()) } else { Verdict::Open }
     }
 
     fn released(&self, operation: &Operation, row: &[Seat], tally: &Tally) -> Verdict {
         let most = majority(self.nodes);
         if tally.granted + tally.gone < most {
-            let waited_for = tally.waiting + tally.away;
-            let unknown = Verdict::Sure(Err(too_few(self.nodes, &failures(row), true)));
-            return if waited_for > 0 { Verdict::Open } else { unknown };
+            if tally.granted + tally.gone + tally.waiting + tally.away >= most {
+                return Verdict::Open;
+            }
+            return Verdict::Sure(Err(too_few(self.nodes, &failures(row), true)));
         }
         let outcome = match operation {
             // Nobody repeats it; it must not strike the next holder when a node goes on that was stopped.

@@ -42,13 +42,15 @@ struct Node {
     /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
     /// before: another may have held the key there.
     surely: HashMap<Token, Possession>,
-    /// Tokens that have a place there, as far as is known, though they may not have been asked to leave one.
-    placed: HashSet<Token>,
+    /// Tokens that have a place there, as far as is known, and until when.
+    placed: HashMap<Token, Moment>,
     /// Releases that it has not answered, though the quorum may have.
     owed: CleanUp,
     owed_tokens: HashSet<Token>,
     /// Whether a call with some of them is under way.
     paying: bool,
+    /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
+    probe: Option<Moment>,
 }
 
 /// What is known of a token that a node has.
@@ -148,9 +150,9 @@ impl Ledger {
     }
 
     /// Enters that a node is asked for a batch, and returns what to send to it.
-    pub(super) fn ask(&mut self, node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
+    pub(super) fn ask(&mut self, node: usize, queue_node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
         let aim = self.aim.at(sent);
-        let keeps_places = node == self.queue_node();
+        let keeps_places = node == queue_node;
         let put_back = self.to_be_put_back(node, batch, sent);
         let state = &mut self.nodes[node];
         state.sweep(sent);
@@ -169,10 +171,11 @@ impl Ledger {
                 Operation::Renew(renew) if renew.block > 0 => renew.aim = aim,
                 Operation::Release(release) => {
                     self.asking.remove(&release.token);
-                    let had = state.surely.remove(&release.token).is_some();
-                    release.place |= state.placed.remove(&release.token);
+                    let had = state.surely.remove(&release.token);
+                    release.until = had.map_or(release.until, |had| release.until.max(had.until));
+                    release.place |= state.placed.remove(&release.token).is_some();
                     let unanswered = state.unanswered.get_mut(&release.token);
-                    if !had && unanswered.is_none() && !release.place {
+                    if had.is_none() && unanswered.is_none() && !release.place {
                         asked.needless.insert(release.token);
                     }
                     if let Some(unanswered) = unanswered {
@@ -181,9 +184,13 @@ impl Ledger {
                 }
                 Operation::Renew(_) | Operation::Inspect { .. } | Operation::Force { .. } => {}
             }
-            if let Operation::Acquire(acquire) = operation {
-                self.longest = self.longest.max(acquire.ttl);
-                state.asks(acquire, sent, way.epoch);
+            match operation {
+                Operation::Acquire(acquire) => {
+                    self.longest = self.longest.max(acquire.ttl);
+                    state.asks(acquire, sent, way.epoch);
+                }
+                Operation::Renew(renew) => self.longest = self.longest.max(renew.ttl),
+                _ => {}
             }
         }
         asked
@@ -244,16 +251,17 @@ impl Ledger {
                         }
                         Some(Ok(Outcome::Held { .. })) => {
                             state.placed.remove(&acquire.token);
-                            let put_back = asked.put_back.contains(&acquire.token).then_some(asked.sent);
+                            let put_back = asked.put_back.contains(&acquire.token).then_some(now);
                             state.has(acquire.token, asked.sent, acquire.ttl, put_back);
                         }
                         Some(Ok(outcome)) => {
                             state.lacks(acquire.token, asked.sent);
-                            if matches!(
+                            let placed = matches!(
                                 outcome,
                                 Outcome::Busy { position: Some(_), .. } | Outcome::Queued { position: Some(_) }
-                            ) {
-                                state.placed.insert(acquire.token);
+                            );
+                            if let (true, Some(place)) = (placed, &acquire.place) {
+                                state.placed.insert(acquire.token, now + place.life);
                             }
                         }
                         Some(Err(_)) | None => {}
@@ -261,14 +269,14 @@ impl Ledger {
                 }
                 Operation::Renew(renew) => match outcome {
                     Some(Ok(outcome @ Outcome::Renewed { .. })) => {
-                        let had = state.has(renew.token, asked.sent, renew.ttl, Some(asked.sent));
+                        let had = state.has(renew.token, asked.sent, renew.ttl, Some(now));
                         let had = had.filter(|had| had.until > now);
                         let counts = had.is_some_and(|had| self.counts(renew.token, had));
                         if !counts {
                             *outcome = Outcome::Gone;
                         }
                         if let Some(has) = self.nodes[node].surely.get_mut(&renew.token) {
-                            let since = had.map_or(Some(asked.sent), |had| had.put_back);
+                            let since = had.map_or(Some(now), |had| had.put_back);
                             has.put_back = since.filter(|_| !counts);
                         }
                     }
@@ -304,13 +312,20 @@ impl Ledger {
         let longest = self.longest;
         let state = &mut self.nodes[asked.node];
         state.silent |= !left;
+        if left {
+            state.probe.get_or_insert(now);
+        }
         for operation in &asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
                     if !asked.way.open && epoch == asked.way.epoch + 1 {
                         state.left_in(acquire.token, epoch);
                     }
-                    state.settle(acquire.token, !left);
+                    let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
+                    if let (true, Some(doubt)) = (state.settle(acquire.token, !left) && left, doubt) {
+                        // It was released meanwhile, and may have been sent twice (by its hash, then by its source).
+                        state.owe(Parting::at_once(acquire.key.clone(), acquire.token).quietly(), doubt, now);
+                    }
                 }
                 Operation::Release(release) if !asked.needless.contains(&release.token) => {
                     let doubt = state.unanswered.get(&release.token).map(|unanswered| unanswered.doubt);
@@ -319,7 +334,7 @@ impl Ledger {
                 _ => {}
             }
         }
-        !state.owed.is_empty()
+        !state.owed.is_empty() || state.probe.is_some()
     }
 
     /// Whether no node has to be told anything.
@@ -327,18 +342,19 @@ impl Ledger {
         self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
-    /// The releases that a node is due to be told once more; each must be answered by [`paid`](Self::paid).
-    pub(super) fn due(&mut self, node: usize, now: Moment, most: usize) -> Vec<Try> {
-        let Node { owed, owed_tokens, paying, .. } = &mut self.nodes[node];
+    /// The releases that a node is due to be told once more, or nothing where it is to give a sign of life; to be answered by
+    /// [`paid`](Self::paid).
+    pub(super) fn due(&mut self, node: usize, now: Moment, most: usize) -> Option<Vec<Try>> {
+        let Node { owed, owed_tokens, paying, probe, .. } = &mut self.nodes[node];
         if *paying {
-            return Vec::new();
+            return None;
         }
         owed.forget_expired(now, |token| {
             owed_tokens.remove(&token);
         });
         let due = owed.due(now, most);
-        *paying = !due.is_empty();
-        due
+        *paying = !due.is_empty() || probe.is_some_and(|at| at <= now);
+        paying.then_some(due)
     }
 
     /// Takes a node's answer to releases that were sent once more: when they were sent and when answered, and in which
@@ -352,6 +368,13 @@ impl Ledger {
     ) {
         let state = &mut self.nodes[node];
         (state.silent, state.paying) = (result.is_err(), false);
+        if result.is_ok() {
+            // It was not heard before: it may be slower than it was.
+            state.round_trip = state.round_trip.max(now.since(sent));
+            state.probe = None;
+        } else if state.probe.is_some() {
+            state.probe = Some(now + PROBE);
+        }
         let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
         for Try { entry, release } in tries {
             let answered = outcomes.next().is_some_and(Try::answered);
@@ -363,19 +386,23 @@ impl Ledger {
 
     /// When a node is to be told something again.
     pub(super) fn next(&self) -> Option<Moment> {
-        self.nodes.iter().filter(|node| !node.paying).filter_map(|node| node.owed.next()).min()
+        let idle = self.nodes.iter().filter(|node| !node.paying);
+        idle.flat_map(|node| [node.owed.next(), node.probe]).flatten().min()
     }
 
-    /// Takes note of whether a node can call this process. Returns whether any can.
-    pub(super) fn listens(&mut self, node: usize, listening: bool) -> bool {
+    /// Takes note of whether a node can call this process. Returns whether any can, where that is news to those who wait.
+    pub(super) fn listens(&mut self, node: usize, listening: bool) -> Option<bool> {
+        let any = |nodes: &[Node]| nodes.iter().any(|node| node.listening);
+        let before = (any(&self.nodes), self.queue_node());
         self.nodes[node].listening = listening;
-        self.nodes.iter().any(|node| node.listening)
+        let now = (any(&self.nodes), self.queue_node());
+        (before != now || now.1 == node).then_some(now.0)
     }
 
     /// Begins anew after the upkeep has ended, and what it had under way with it.
     pub(super) fn restart(&mut self, now: Moment) {
         for node in &mut self.nodes {
-            (node.listening, node.paying) = (false, false);
+            (node.listening, node.paying, node.probe) = (false, false, None);
             node.owed.restart(now);
         }
     }
@@ -451,7 +478,7 @@ impl Node {
         let before = self.surely.get(&token).copied();
         let known = before.unwrap_or(Possession { until, found: sent, put_back });
         let (until, found) = (known.until.max(until), known.found.max(sent));
-        self.surely.insert(token, Possession { until, found, ..known });
+        self.surely.insert(token, Possession { until, found, put_back: put_back.or(known.put_back) });
         before
     }
 
@@ -477,8 +504,11 @@ impl Node {
             parting.keep_until = sent + release.after;
         }
         let until = release.until.min(sent + longest);
-        if let Some(doubt) = doubt.or_else(|| (now < until).then_some(Doubt { until, unanswered_since: None })) {
-            self.owe(parting, doubt, now);
+        // What is in doubt may have been renewed since.
+        let until = doubt.map_or(until, |doubt| until.max(doubt.until));
+        let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
+        if now < until {
+            self.owe(parting, Doubt { until, unanswered_since }, now);
         }
     }
 
@@ -493,6 +523,9 @@ impl Node {
         if self.surely.len() == self.surely.capacity() {
             self.surely.retain(|_, known| known.until > now);
         }
+        if self.placed.len() == self.placed.capacity() {
+            self.placed.retain(|_, until| *until > now);
+        }
         if self.unanswered.len() == self.unanswered.capacity() {
             self.unanswered.retain(|_, entry| entry.under_way > 0 || entry.doubt.until > now);
         }
@@ -501,6 +534,9 @@ impl Node {
 
 /// How much longer than it usually takes a node is waited for that is not needed.
 const PATIENCE: u32 = 4;
+
+/// Between two questions to a node that was not heard.
+const PROBE: Duration = Duration::from_millis(500);
 
 /// At least this long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);

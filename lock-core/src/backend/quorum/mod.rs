@@ -49,7 +49,12 @@ use crate::{
 /// one's fencing token is larger only if the nodes' clocks agree better than the node was away for. Let nodes write their
 /// data (`appendfsync always`), or keep one that restarted empty out for as long as the longest ttl.
 ///
-/// A manager has a `QuorumBackend` of its own; nodes may be shared.
+/// The set of nodes must not change while leases are held: majorities of the old and of the new one need not share a
+/// node. Stop everybody first, or wait for the longest ttl. Clocks of the nodes that differ by more than 10 ms cost a second
+/// round trip for an acquire.
+///
+/// A manager has a `QuorumBackend` of its own; nodes may be shared. When it is dropped or shut down while a node does not
+/// answer, its task goes on telling that node what was released, until it has answered or what it has must have expired.
 ///
 /// # Examples
 /// ```
@@ -111,6 +116,11 @@ impl Backend for QuorumBackend {
 
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.quorum.clock)
+    }
+
+    /// That of the nodes together.
+    fn epoch(&self) -> u64 {
+        self.quorum.nodes.iter().fold(0, |sum, node| sum.wrapping_add(node.epoch()))
     }
 
     fn is_settled(&self) -> bool {
@@ -212,10 +222,10 @@ impl Quorum {
     }
 
     /// Makes the request of a batch to one node.
-    fn ask(self: &Arc<Self>, node: usize, batch: &Batch, items: Option<Vec<usize>>) -> Request {
+    fn ask(self: &Arc<Self>, node: usize, queue_node: usize, batch: &Batch, items: Option<Vec<usize>>) -> Request {
         let backend = &self.nodes[node];
         let way = Way { epoch: backend.epoch(), open: backend.is_reachable() };
-        let asked = self.ledger().ask(node, batch, self.clock.now(), way);
+        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), way);
         let reply = backend.call(asked.batch.clone());
         Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
     }
@@ -254,8 +264,10 @@ impl Quorum {
                 // Asked and sent in one go, so that no release comes between.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len()).map(|node| self.ask(node, ballot.operations(), None)).collect(),
-                    true => self.write_backs(&mut ballot),
+                    false => (0..self.nodes.len())
+                        .map(|node| self.ask(node, queue_node, ballot.operations(), None))
+                        .collect(),
+                    true => self.write_backs(&mut ballot, queue_node),
                 };
                 let done = further.is_empty();
                 ballot.count(&mut further, cx);
@@ -283,7 +295,7 @@ impl Quorum {
     }
 
     /// Asks nodes to count further, so that a majority does.
-    fn write_backs(self: &Arc<Self>, ballot: &mut Ballot) -> Vec<Request> {
+    fn write_backs(self: &Arc<Self>, ballot: &mut Ballot, queue_node: usize) -> Vec<Request> {
         let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
         for WriteBack { node, item, operation } in ballot.write_backs() {
             if self.ledger().is_over(&operation) && !Mutant::WriteBackAfterRelease.is_on() {
@@ -294,7 +306,7 @@ impl Quorum {
             batch.push(operation);
             items.push(item);
         }
-        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, &batch, Some(items))).collect()
+        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, queue_node, &batch, Some(items))).collect()
     }
 
     /// The keys that a majority may have.

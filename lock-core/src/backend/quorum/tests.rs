@@ -1,7 +1,7 @@
 //! A quorum of stores in the process, in virtual time, some of which fail.
 
 use std::{
-    sync::atomic::{AtomicBool, Ordering},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering},
     time::Duration,
 };
 
@@ -16,6 +16,8 @@ use crate::{
 struct Node {
     store: MemoryBackend,
     silent: Arc<AtomicBool>,
+    /// How long its answers take, in ms.
+    slow: Arc<AtomicU64>,
 }
 
 const LIMIT: Duration = Duration::from_millis(300);
@@ -24,7 +26,12 @@ const TTL: Duration = Duration::from_secs(2);
 impl Backend for Node {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         if !self.silent.load(Ordering::Relaxed) {
-            return self.store.call(batch);
+            let reply = self.store.call(batch);
+            let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
+            return Reply::new(async move {
+                tokio::time::sleep(way).await;
+                reply.await
+            });
         }
         Reply::new(async {
             tokio::time::sleep(LIMIT).await;
@@ -156,6 +163,26 @@ async fn a_lease_is_put_back_where_it_is_missing_by_its_next_renewal() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_is_slower_than_the_others_counts_all_the_same() {
+    let nodes = nodes::<3>();
+    nodes[2].slow.store(30, Ordering::Relaxed);
+    let (manager, other) = (manager(&nodes), manager(&nodes));
+    let guard = manager.lock("k").await.unwrap();
+    let waiting = tokio::spawn(async move { other.lock("k").wait(TTL * 20).await.map(|guard| guard.fencing_token()) });
+    tokio::time::sleep(TTL * 2).await;
+    nodes[0].is_silent(true);
+    tokio::time::sleep(TTL * 3).await;
+    assert!(guard.is_held(), "two of three have it");
+    nodes[0].is_silent(false);
+    tokio::time::sleep(TTL * 3).await;
+    let first = guard.fencing_token();
+    guard.release().await.unwrap();
+    let released = tokio::time::Instant::now();
+    assert!(waiting.await.unwrap().unwrap() > first);
+    assert!(released.elapsed() < Duration::from_millis(200), "{:?}", released.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_with_a_majority_and_not_with_less() {
     let nodes = nodes::<5>();
     let manager = manager(&nodes);
@@ -185,12 +212,12 @@ async fn a_token_that_was_released_is_not_written_back() {
     let _asking = Asking::begin(&quorum, &acquire);
     let mut ballot = Ballot::new(acquire.clone(), 3, 0);
     for node in 0..3 {
-        let request = quorum.ask(node, &acquire, None);
+        let request = quorum.ask(node, 0, &acquire, None);
         ballot.vote(node, request.await);
     }
     assert_eq!(ballot.standing(), Standing::Open, "two have it, and do not count alike");
     quorum.clone().call(release).await.unwrap();
-    assert!(quorum.write_backs(&mut ballot).is_empty(), "nobody would release it");
+    assert!(quorum.write_backs(&mut ballot, 0).is_empty(), "nobody would release it");
     assert_eq!(ballot.standing(), Standing::Sure, "but it is no lease");
     assert!(!matches!(ballot.answer().map(Answer::single), Ok(Ok(Outcome::Held { .. }))));
     assert!(!nodes[0].has("k").await && !nodes[1].has("k").await);

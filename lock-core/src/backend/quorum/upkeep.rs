@@ -45,8 +45,8 @@ impl Quorum {
                 Some((node, notice)) = notices.next() => match notice {
                     Notice::Called { key, token } => calls.called(key, token),
                     Notice::Listening(listening) => {
-                        let any = self.ledger().listens(node, listening);
-                        calls.listening(any);
+                        let news = self.ledger().listens(node, listening);
+                        news.into_iter().for_each(|any| calls.listening(any));
                     }
                 },
                 () = self.owing.notified() => {}
@@ -57,10 +57,7 @@ impl Quorum {
 
     /// Tells a node what it has not answered, if that is due.
     fn pay(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
-        let tries = self.ledger().due(node, now, MOST);
-        if tries.is_empty() {
-            return None;
-        }
+        let tries = self.ledger().due(node, now, MOST)?;
         let this = Arc::clone(self);
         let backend = &self.nodes[node];
         let batch: Batch = tries.iter().map(|Try { release, .. }| Operation::Release(release.clone())).collect();

@@ -213,8 +213,12 @@ impl Connector {
                     attempts.clear();
                     failures = 0;
                     former = identity;
-                    let epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-                    self.link.send_replace(Link::Up(Connection { inner: inner.clone(), epoch }));
+                    let mut epoch = 0;
+                    // In one step, for those who ask whether there is a connection, and since when.
+                    self.link.send_modify(|link| {
+                        epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+                        *link = Link::Up(Connection { inner: inner.clone(), epoch });
+                    });
                     calls.listening(listening);
                     self.watch(inner, &mut pushes, epoch, &calls).await;
                     self.link.send_replace(Link::Down(None));

@@ -190,9 +190,9 @@ async fn one_by_one(
                 whole.calls_refused |= answer.calls_refused;
                 answer.single()
             }
-            Err(error) => Err(if repeated { error.in_doubt() } else { error }),
+            Err(error) => Err(error),
         };
-        whole.outcomes.push(outcome);
+        whole.outcomes.push(outcome.map_err(|error| if repeated { error.in_doubt() } else { error }));
     }
     Ok(whole)
 }

@@ -48,6 +48,17 @@ fn way(epoch: u64) -> Way {
     Way { epoch, open: true }
 }
 
+impl Ledger {
+    fn asks_for(&mut self, node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
+        let queue_node = self.queue_node();
+        self.ask(node, queue_node, batch, sent, way)
+    }
+
+    fn due_now(&mut self, node: usize, now: Moment) -> Vec<Try> {
+        self.due(node, now, 10).unwrap_or_default()
+    }
+}
+
 fn place_of(asked: &Asked) -> Option<&str> {
     match &asked.batch[0] {
         Operation::Acquire(acquire) => acquire.place.as_ref().map(|place| &*place.channel),
@@ -63,13 +74,13 @@ fn puts_back(asked: &Asked) -> bool {
 fn places_are_kept_by_the_first_node_that_answers_and_can_call_if_it_listens() {
     let mut ledger = Ledger::new(3);
     ledger.listens(0, true);
-    let asked = [0, 1].map(|node| ledger.ask(node, &acquire(), at(0), way(0)));
+    let asked = [0, 1].map(|node| ledger.asks_for(node, &acquire(), at(0), way(0)));
     assert_eq!(asked.each_ref().map(place_of), [Some("channel"), None]);
     ledger.answered(&asked[0], &mut silence(), at(300), 0);
     assert_eq!(ledger.queue_node(), 1);
-    assert_eq!(place_of(&ledger.ask(1, &acquire(), at(400), way(0))), Some(""), "it does not hear that one");
-    assert!(ledger.listens(1, true));
-    assert_eq!(place_of(&ledger.ask(1, &acquire(), at(400), way(0))), Some("channel"));
+    assert_eq!(place_of(&ledger.asks_for(1, &acquire(), at(400), way(0))), Some(""), "it does not hear that one");
+    assert_eq!(ledger.listens(1, true), Some(true));
+    assert_eq!(place_of(&ledger.asks_for(1, &acquire(), at(400), way(0))), Some("channel"));
 }
 
 #[test]
@@ -77,44 +88,44 @@ fn a_lease_that_a_node_lacks_is_put_back_until_it_is_released() {
     let mut ledger = Ledger::new(3);
     let busy = || said(Outcome::Busy { remaining: None, foreign: false, position: None });
     for (node, mut answer) in [(0, held()), (1, busy())] {
-        let asked = ledger.ask(node, &acquire(), at(0), way(0));
+        let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
         ledger.answered(&asked, &mut answer, at(1), 0);
     }
-    assert!(!puts_back(&ledger.ask(1, &renew(), at(500), way(0))), "one of three is no majority");
-    let asked = ledger.ask(2, &acquire(), at(0), way(0));
+    assert!(!puts_back(&ledger.asks_for(1, &renew(), at(500), way(0))), "one of three is no majority");
+    let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
     ledger.answered(&asked, &mut held(), at(500), 0);
-    let asked = ledger.ask(1, &renew(), at(1_000), way(0));
+    let asked = ledger.asks_for(1, &renew(), at(1_000), way(0));
     assert!(puts_back(&asked));
-    assert!(!puts_back(&ledger.ask(0, &renew(), at(1_000), way(0))), "the others renew");
+    assert!(!puts_back(&ledger.asks_for(0, &renew(), at(1_000), way(0))), "the others renew");
     ledger.answered(&asked, &mut held(), at(1_001), 0);
-    let asked = ledger.ask(1, &renew(), at(2_000), way(0));
+    let asked = ledger.asks_for(1, &renew(), at(2_000), way(0));
     assert!(!puts_back(&asked), "now it has it");
     ledger.answered(&asked, &mut said(Outcome::Gone), at(2_001), 0);
-    assert!(puts_back(&ledger.ask(1, &renew(), at(2_500), way(0))), "it has forgotten it");
-    assert!(!puts_back(&ledger.ask(1, &renew(), at(3_500), way(0))), "the others may have lost it");
-    ledger.ask(0, &release(), at(2_600), way(0));
-    assert!(!puts_back(&ledger.ask(1, &renew(), at(2_600), way(0))), "nobody would release it");
+    assert!(puts_back(&ledger.asks_for(1, &renew(), at(2_500), way(0))), "it has forgotten it");
+    assert!(!puts_back(&ledger.asks_for(1, &renew(), at(3_500), way(0))), "the others may have lost it");
+    ledger.asks_for(0, &release(), at(2_600), way(0));
+    assert!(!puts_back(&ledger.asks_for(1, &renew(), at(2_600), way(0))), "nobody would release it");
 }
 
 #[test]
 fn a_renewal_counts_where_the_lease_was_all_the_time() {
     let renewed = || said(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
     let counts = |ledger: &mut Ledger, sent: u64, answered: u64| {
-        let asked = ledger.ask(1, &renew(), at(sent), way(0));
+        let asked = ledger.asks_for(1, &renew(), at(sent), way(0));
         let mut answer = renewed();
         ledger.answered(&Asked { batch: renew(), ..asked }, &mut answer, at(answered), 0);
         matches!(answer.and_then(Answer::single), Ok(Outcome::Renewed { .. }))
     };
     let mut ledger = Ledger::new(3);
     for node in [0, 2] {
-        let asked = ledger.ask(node, &acquire(), at(0), way(0));
+        let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
         ledger.answered(&asked, &mut held(), at(1), 0);
     }
-    let late = ledger.ask(1, &acquire(), at(0), way(0));
+    let late = ledger.asks_for(1, &acquire(), at(0), way(0));
     assert!(!counts(&mut ledger, 900, 901), "it got it late, when another may have had it meanwhile");
     assert!(!counts(&mut ledger, 950, 951), "nobody knows that the others had it then");
     for node in [0, 2] {
-        let asked = ledger.ask(node, &renew(), at(960), way(0));
+        let asked = ledger.asks_for(node, &renew(), at(960), way(0));
         ledger.answered(&asked, &mut renewed(), at(961), 0);
     }
     assert!(counts(&mut ledger, 1_000, 1_001), "a majority had it then");
@@ -126,19 +137,19 @@ fn a_renewal_counts_where_the_lease_was_all_the_time() {
 #[test]
 fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
     let mut ledger = Ledger::new(3);
-    let asked = ledger.ask(1, &acquire(), at(0), way(0));
+    let asked = ledger.asks_for(1, &acquire(), at(0), way(0));
     ledger.answered(&asked, &mut held(), at(1), 0);
-    let asked = ledger.ask(1, &release(), at(100), way(0));
+    let asked = ledger.asks_for(1, &release(), at(100), way(0));
     assert!(ledger.answered(&asked, &mut silence(), at(400), 0));
     let mut now = at(400);
     let mut tries = 0;
     while let Some(next) = ledger.next() {
         now = next.max(now);
-        let due = ledger.due(1, now, 10);
+        let due = ledger.due_now(1, now);
         if due.is_empty() {
             break;
         }
-        assert!(due.len() == 1 && due[0].release.place && ledger.due(1, now, 10).is_empty());
+        assert!(due.len() == 1 && due[0].release.place && ledger.due_now(1, now).is_empty());
         assert!(!ledger.is_settled());
         tries += 1;
         ledger.paid(1, due, &silence(), (now, now, 0));
@@ -151,16 +162,16 @@ fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
 fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
     for (epoch, again) in [(0, false), (1, true)] {
         let mut ledger = Ledger::new(3);
-        let asked = ledger.ask(2, &acquire(), at(0), way(0));
+        let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
         ledger.answered(&asked, &mut silence(), at(300), 0);
-        let asked = ledger.ask(2, &release(), at(400), way(epoch));
+        let asked = ledger.asks_for(2, &release(), at(400), way(epoch));
         assert_eq!(ledger.answered(&asked, &mut said(Outcome::Gone), at(401), epoch), again, "epoch {epoch}");
         if again {
-            let due = ledger.due(2, at(401), 10);
+            let due = ledger.due_now(2, at(401));
             ledger.paid(2, due, &said(Outcome::Gone), (at(401), at(402), 1));
             assert!(ledger.next().is_some(), "it may still be executed");
-            let due = ledger.due(2, at(3_001), 10);
-            ledger.paid(2, due, &said(Outcome::Gone), (at(3_001), at(3_002), 1));
+            let due = ledger.due_now(2, at(3_401));
+            ledger.paid(2, due, &said(Outcome::Gone), (at(3_401), at(3_402), 1));
         }
         assert_eq!(ledger.next(), None);
     }
@@ -169,10 +180,10 @@ fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
 #[test]
 fn a_request_that_surely_did_not_happen_leaves_no_doubt() {
     let mut ledger = Ledger::new(1);
-    let asked = ledger.ask(0, &acquire(), at(0), way(0));
+    let asked = ledger.asks_for(0, &acquire(), at(0), way(0));
     let mut refused = Err(BackendError::new(ErrorKind::Backend, "down").did_not_happen());
     ledger.answered(&asked, &mut refused, at(1), 0);
-    let asked = ledger.ask(0, &release(), at(2), way(5));
+    let asked = ledger.asks_for(0, &release(), at(2), way(5));
     assert!(!ledger.answered(&asked, &mut said(Outcome::Gone), at(3), 5));
 }
 
@@ -182,10 +193,64 @@ fn what_is_known_of_tokens_is_forgotten_when_it_has_expired() {
     for number in 0..20_000_u64 {
         let token = Token::from_random(u128::from(number));
         let batch = Batch::from([Operation::Acquire(Acquire::new(key(), token, TTL))]);
-        let asked = ledger.ask(0, &batch, at(number * 10), way(0));
+        let asked = ledger.asks_for(0, &batch, at(number * 10), way(0));
         let mut answer = if number % 2 == 0 { silence() } else { held() };
         ledger.answered(&asked, &mut answer, at(number * 10 + 1), 0);
     }
     let node = &ledger.nodes[0];
     assert!(node.surely.len() < 2_000 && node.unanswered.len() < 2_000, "{}", node.unanswered.len());
+}
+
+#[test]
+fn a_node_that_was_not_heard_is_asked_how_slow_it_is() {
+    let mut ledger = Ledger::new(3);
+    assert_eq!(ledger.patience([2].into_iter()), LEAST_PATIENCE);
+    let asked = ledger.asks_for(2, &renew(), at(0), way(0));
+    assert!(ledger.unheard(&asked, at(5), 0), "there is something to do");
+    assert_eq!((ledger.next(), ledger.due(1, at(5), 10)), (Some(at(5)), None));
+    assert_eq!(ledger.due(2, at(5), 10), Some(Vec::new()), "a sign of life");
+    assert_eq!(ledger.due(2, at(6), 10), None, "one at a time");
+    ledger.paid(2, Vec::new(), &silence(), (at(5), at(300), 0));
+    assert_eq!((ledger.next(), ledger.due(2, at(400), 10)), (Some(at(800)), None));
+    assert_eq!(ledger.due(2, at(800), 10), Some(Vec::new()));
+    ledger.paid(2, Vec::new(), &Ok(Answer::new([])), (at(800), at(830), 0));
+    assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(120), "now it is known");
+    assert_eq!(ledger.next(), None);
+}
+
+#[test]
+fn a_lease_that_lapsed_at_a_node_does_not_count_there_when_it_is_put_back() {
+    let renewed = || said(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
+    let mut ledger = Ledger::new(3);
+    for node in 0..3 {
+        let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
+        ledger.answered(&asked, &mut held(), at(1), 0);
+    }
+    for node in 0..2 {
+        let asked = ledger.asks_for(node, &renew(), at(1_000), way(0));
+        ledger.answered(&asked, &mut renewed(), at(1_001), 0);
+    }
+    // What node 2 had is over, and another may have had the key there since.
+    let asked = ledger.asks_for(2, &renew(), at(3_500), way(0));
+    assert!(puts_back(&asked));
+    ledger.answered(&asked, &mut held(), at(3_501), 0);
+    let asked = ledger.asks_for(2, &renew(), at(3_520), way(0));
+    let mut answer = renewed();
+    ledger.answered(&asked, &mut answer, at(3_521), 0);
+    assert_eq!(answer.and_then(Answer::single).unwrap(), Outcome::Gone, "nobody knows that others had it then");
+}
+
+#[test]
+fn a_release_of_a_lease_that_was_extended_is_owed_until_that_has_expired() {
+    let mut ledger = Ledger::new(1);
+    let asked = ledger.asks_for(0, &acquire(), at(0), way(0));
+    ledger.unheard(&asked, at(5), 0);
+    let longer = Batch::from([Operation::Renew(Renew::new(key(), token(), TTL * 100))]);
+    let asked = ledger.asks_for(0, &longer, at(1_000), way(0));
+    ledger.answered(&asked, &mut said(Outcome::Renewed { remaining: TTL * 100, fence: None, block: 0 }), at(1_001), 0);
+    let asked = ledger.asks_for(0, &release(), at(10_000), way(0));
+    ledger.answered(&asked, &mut silence(), at(10_300), 0);
+    assert_eq!(ledger.due_now(0, at(10_300)).len(), 1, "the doubt of the first request is over, the lease is not");
+    ledger.paid(0, Vec::new(), &silence(), (at(10_300), at(10_600), 0));
+    assert!(!ledger.is_settled());
 }

@@ -3,8 +3,9 @@
 -- KEYS  1: the counter of fencing tokens; then the key of each item; then the queues of those keys, of all items but
 --       `renew`.
 -- ARGV  1: how many items; 2: how many fencing tokens they ask for together; or that, the least number that they may
---       begin with, and one to begin with if the clock is behind it by at most 10 ms (0 for none); 3: how the caller's waiters are called:
---       `life window channel`, the life of a place and the call window in ms ('' where nobody may wait); then each item:
+--       begin with, and one to begin with if the clock is behind it by at most 10 ms (0 for none); 3: how the caller's
+--       waiters are called: `life window channel`, the life of a place and the call window in ms ('' where nobody may
+--       wait); then each item:
 --         acquire  token, ttl in ms, size of the block; takes a place where the key is busy
 --         try      the same without a place
 --         take     the same, from the holder whose token follows
@@ -43,6 +44,7 @@ local alone = fences_asked ~= nil
 if not alone then
   fences_asked, floor, aim = string.match(ARGV[2], '^(%d+) (%d+) (%d+)$')
   fences_asked, floor, aim = tonumber(fences_asked), tonumber(floor), tonumber(aim)
+  if not (floor < 2 ^ 53) then floor = 0 end -- nor could it be counted from
 end
 local got = call('MGET', unpack(KEYS, 1, items + 1))
 local last, waiting = tonumber(got[1]), 0
@@ -147,8 +149,9 @@ end
 local function leave(queue, token)
   local _, _, ticket = look(queue, token)
   if ticket then
-    call('HDEL', queue, token, '#' .. ticket)
-    if call('HLEN', queue) <= 2 then call('DEL', queue) end
+    pcall('HDEL', queue, token, '#' .. ticket)
+    local left = pcall('HLEN', queue)
+    if type(left) == 'number' and left <= 2 then pcall('DEL', queue) end
   end
 end
 
@@ -268,10 +271,10 @@ for k = 2, items + 1 do
           if held and waiting > 0 then
             leave(queue, token)
           elseif ticket and others_wait then
-            call('HDEL', queue, token, '#' .. ticket)
+            pcall('HDEL', queue, token, '#' .. ticket)
             pcall('HSET', queue, 'first', ticket + 1)
           elseif ticket then
-            call('DEL', queue)
+            pcall('DEL', queue)
           end
           reply(HELD, first, size)
         end
