@@ -62,8 +62,6 @@ pub enum Mutant {
     PutBackCounts,
     /// A release that a node of a quorum did not answer is not sent there again.
     UnansweredNotOwed,
-    /// An answered release settles also what a node may execute after it.
-    ReleaseSettlesAll,
     /// What some nodes have of an acquire that others refused is not cleaned up.
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
@@ -108,14 +106,13 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 9] = [
+        pub const OF_QUORUMS: [Self; 8] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
             Self::WriteBackAfterRelease,
             Self::PutBackCounts,
             Self::UnansweredNotOwed,
-            Self::ReleaseSettlesAll,
             Self::SplitKept,
             Self::SplitTokenAgain,
         ];
