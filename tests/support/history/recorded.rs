@@ -237,8 +237,10 @@ impl Held {
         }
     }
 
+    /// Writes down a deadline that was read, if it is news. One that was read when the lease was over, since the process was
+    /// stopped before, is none.
     fn noticed(&mut self, at: f64, deadline: f64) {
-        if deadline > self.deadline + NEWS {
+        if deadline > self.deadline + NEWS && self.guard().is_held() {
             let mut event = self.event(Op::Extend);
             event.t_invoke = self.last;
             event.t_return = Some(at);
