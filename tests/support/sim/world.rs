@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) faults: bool,
     pub(super) history: Vec<Event>,
     pub(super) marks: Vec<Mark>,
+    /// The limit of a request, in ms.
+    limit: f64,
     /// Keys of leases that were given away, which may be left to expire.
     pub(super) handed_over: Vec<String>,
     pub(super) breaches: Vec<(&'static str, String)>,
@@ -104,6 +106,7 @@ impl World {
             faults: true,
             history: Vec::new(),
             marks: Vec::new(),
+            limit: ms(micros(plan.limit)),
             handed_over: Vec::new(),
             breaches: Vec::new(),
             renewed: Vec::new(),
@@ -255,8 +258,9 @@ impl State {
     /// Two holders are possible across this moment: data was lost, or a clock was set.
     pub(super) fn mark(&mut self, key: Option<String>) {
         let from = self.moment();
-        // A process passes on what it took before, without asking the node, for as long.
-        self.marks.push(Mark { key, from, to: from + PASSED_ON });
+        // An answer may be under way for as long as its limit, and a process passes on what it took before, without asking
+        // the node.
+        self.marks.push(Mark { key, from, to: from + self.limit + PASSED_ON });
     }
 
     /// Slow wake-ups are excused since `from` until `to`.
