@@ -1,6 +1,5 @@
 mod process;
-
-use std::collections::HashSet;
+mod split;
 
 use self::process::{Process, newcomer};
 use super::{
@@ -474,42 +473,4 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     drop(process.queues.take_wakes());
     assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
     process.hold(second);
-}
-
-#[test]
-fn a_token_that_some_nodes_may_have_is_cleaned_up_and_another_asks_after_a_pause_that_grows() {
-    let mut process = Process::new();
-    let waiter = process.wait();
-    let (mut tokens, mut pauses) = (HashSet::new(), Vec::new());
-    for _ in 0..8 {
-        let asked = process.answer(|_, acquire| {
-            assert!(tokens.insert(acquire.token), "a token that is over is not used again");
-            Ok(Outcome::Split { remaining: None, foreign: false })
-        });
-        assert_eq!(asked, ["acquire"]);
-        let over: Vec<_> = process.cleaned_up().into_iter().map(|release| (release.token, release.place)).collect();
-        assert!(over.len() == 1 && tokens.contains(&over[0].0) && over[0].1, "{over:?}");
-        let mut pause = 0;
-        while process.queues.outbox.is_empty() {
-            assert!(process.poll(waiter).is_pending());
-            process.pass_time(1);
-            pause += 1;
-        }
-        pauses.push(pause);
-    }
-    assert!(pauses[7] > pauses[0] * 4, "{pauses:?}");
-    assert_eq!(process.grant(), ["acquire"]);
-    assert!(process.poll(waiter).is_ready());
-}
-
-#[test]
-fn who_only_tries_is_busy_where_some_nodes_may_have_the_token() {
-    let mut process = Process::new();
-    let asked = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1).unwrap();
-    let Arrival::Ask(id, request) = asked else { panic!("{asked:?}") };
-    let split = Outcome::Split { remaining: None, foreign: false };
-    process.queues.acquired(&key(), request.token, Ok(split), process.trip(), None);
-    assert_eq!(process.error(id), ErrorKind::Busy);
-    assert_eq!(process.cleaned_up().len(), 1);
-    assert!(process.queues.is_empty());
 }

@@ -5,13 +5,13 @@
 //! to count from before the lease begins, so that the next holder, whose majority shares a node with that one, gets a
 //! larger one.
 
+mod row;
 #[cfg(test)]
 mod tests;
 
-use std::time::Duration;
-
+use self::row::{Fences, Seat, Tally, Vote, failures, holders};
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
     error::ErrorKind,
     mutants::Mutant,
 };
@@ -31,39 +31,6 @@ pub(super) struct Ballot {
     answered: usize,
     failed: Vec<BackendError>,
     flags: Answer,
-}
-
-/// What one node says of one operation.
-#[derive(Clone, Debug, Default)]
-struct Seat {
-    vote: Vote,
-    /// Up to where the node has counted for it.
-    counted: u64,
-    /// Whether it was asked to count further.
-    asked_back: bool,
-}
-
-#[derive(Clone, Debug, Default)]
-enum Vote {
-    #[default]
-    Waiting,
-    /// The request waits for a connection: nothing has happened there.
-    Away,
-    Said(Outcome),
-    Failed(BackendError),
-}
-
-/// A block of fencing tokens.
-#[derive(Clone, Copy, Debug)]
-struct Fences {
-    first: u64,
-    size: u32,
-}
-
-impl Fences {
-    fn last(self) -> u64 {
-        self.first.saturating_add(u64::from(self.size)).saturating_sub(1)
-    }
 }
 
 /// How far a vote has come.
@@ -150,7 +117,7 @@ impl Ballot {
                 self.flags.calls_refused |= answer.calls_refused && node == self.queue_node;
                 (answer.outcomes.into_iter(), None)
             }
-            Err(error) => (crate::backend::Outcomes::new().into_iter(), Some(error)),
+            Err(error) => (Outcomes::new().into_iter(), Some(error)),
         };
         for item in items {
             let missing = || error.clone().unwrap_or_else(no_answer);
@@ -390,98 +357,6 @@ pub(super) fn too_few(nodes: usize, failures: &[BackendError], elsewhere: bool) 
     let error = BackendError::new(kind, message);
     let in_doubt = elsewhere || failures.iter().any(BackendError::may_have_happened);
     if in_doubt { error } else { error.did_not_happen() }
-}
-
-impl Vote {
-    fn is_waiting(&self) -> bool {
-        matches!(self, Self::Waiting)
-    }
-}
-
-impl Seat {
-    fn said(&self) -> Option<&Outcome> {
-        match &self.vote {
-            Vote::Said(outcome) => Some(outcome),
-            Vote::Waiting | Vote::Away | Vote::Failed(_) => None,
-        }
-    }
-
-    fn is_granted(&self) -> bool {
-        matches!(self.said(), Some(Outcome::Held { .. } | Outcome::Renewed { .. } | Outcome::Released))
-    }
-
-    fn fences(&self) -> Option<Fences> {
-        match self.said()? {
-            Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. } => {
-                Some(Fences { first: *fence, size: *block })
-            }
-            _ => None,
-        }
-    }
-
-    /// Whether the node agrees, and has counted to the last of these.
-    fn counts(&self, fences: Fences) -> bool {
-        self.is_granted() && self.counted >= fences.last()
-    }
-
-    fn has_counted(&self, fences: Option<Fences>) -> bool {
-        !self.is_granted() || fences.is_some_and(|fences| self.counts(fences))
-    }
-}
-
-/// How many nodes say what.
-#[derive(Debug, Default)]
-struct Tally {
-    waiting: usize,
-    away: usize,
-    /// Held, renewed or released.
-    granted: usize,
-    /// Not held with this token, or not by anybody. A key of another type is one too.
-    gone: usize,
-    failed: usize,
-    /// Of the failed ones, those that may have done it all the same.
-    in_doubt: usize,
-}
-
-impl Tally {
-    fn of(row: &[Seat]) -> Self {
-        let mut tally = Self::default();
-        for seat in row {
-            match &seat.vote {
-                Vote::Waiting => tally.waiting += 1,
-                Vote::Away => tally.away += 1,
-                Vote::Failed(error) => {
-                    tally.failed += 1;
-                    tally.in_doubt += usize::from(error.may_have_happened());
-                }
-                Vote::Said(_) if seat.is_granted() => tally.granted += 1,
-                Vote::Said(Outcome::Gone) => tally.gone += 1,
-                Vote::Said(_) => {}
-            }
-        }
-        tally
-    }
-}
-
-fn failures(row: &[Seat]) -> Vec<BackendError> {
-    let failed = |seat: &Seat| match &seat.vote {
-        Vote::Failed(error) => Some(error.clone()),
-        Vote::Waiting | Vote::Away | Vote::Said(_) => None,
-    };
-    row.iter().filter_map(failed).collect()
-}
-
-/// The longest time that a holder has left, and whether one is of another library.
-fn holders(row: &[Seat]) -> (Option<Duration>, bool) {
-    let mut longest = Some(Duration::ZERO);
-    let mut any_foreign = false;
-    for seat in row {
-        if let Some(Outcome::Busy { remaining, foreign, .. }) = seat.said() {
-            longest = longest.zip(*remaining).map(|(one, other)| one.max(other));
-            any_foreign |= foreign;
-        }
-    }
-    (longest, any_foreign)
 }
 
 fn split(row: &[Seat]) -> Outcome {

@@ -1,5 +1,6 @@
 //! What is known of each node of a quorum, and what it still has to be told; pure.
 
+mod node;
 #[cfg(test)]
 mod tests;
 
@@ -8,14 +9,13 @@ use std::{
     time::Duration,
 };
 
+use self::node::{Node, Possession};
 use super::{aim::Aim, ballot::majority};
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Place, Release},
-    cleanup::{CleanUp, Doubt, Parting, Try},
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome},
+    cleanup::{Doubt, Parting, Try},
     clock::Moment,
-    mutants::Mutant,
     token::Token,
-    validity::Ttl,
 };
 
 /// The books of a quorum.
@@ -27,52 +27,6 @@ pub(super) struct Ledger {
     asking: HashMap<Token, u32>,
     /// The longest ttl that was asked for: how long anything can stand at a node that nobody hears of.
     longest: Duration,
-}
-
-#[derive(Debug, Default)]
-struct Node {
-    /// Whether its last answer did not come.
-    silent: bool,
-    /// Whether it can call this process.
-    listening: bool,
-    /// How long its answers take, smoothed.
-    round_trip: Duration,
-    /// Tokens with acquires that it has not answered.
-    unanswered: HashMap<Token, Unanswered>,
-    /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
-    /// before: another may have held the key there.
-    surely: HashMap<Token, Possession>,
-    /// Tokens that have a place there, as far as is known, and until when.
-    placed: HashMap<Token, Moment>,
-    /// Releases that it has not answered, though the quorum may have.
-    owed: CleanUp,
-    owed_tokens: HashSet<Token>,
-    /// Whether a call with some of them is under way.
-    paying: bool,
-    /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
-    probe: Option<Moment>,
-}
-
-/// What is known of a token that a node has.
-#[derive(Clone, Copy, Debug)]
-struct Possession {
-    until: Moment,
-    /// When the latest request was sent that found it there: answers are not heard in the order of the requests.
-    found: Moment,
-    /// When it was put back there. It counts once a majority of others is known to have had it then.
-    put_back: Option<Moment>,
-}
-
-/// Acquires of one token that a node may still execute.
-#[derive(Clone, Copy, Debug)]
-struct Unanswered {
-    doubt: Doubt,
-    /// How many answers may still come.
-    under_way: u32,
-    /// Whether one will not come.
-    lost: bool,
-    /// Whether the token was released since they were sent.
-    over: bool,
 }
 
 /// What a node was asked.
@@ -246,7 +200,12 @@ impl Ledger {
                             // What was executed before its release is gone.
                             if late {
                                 let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
-                                state.owe(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+                                // (Also where another release of it is owed: that may have been sent before.)
+                                state.owed.push(
+                                    parting,
+                                    Doubt { until: now + acquire.ttl, unanswered_since: None },
+                                    now,
+                                );
                             }
                         }
                         Some(Ok(Outcome::Held { .. })) => {
@@ -318,7 +277,7 @@ impl Ledger {
         for operation in &asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
-                    if !asked.way.open && epoch == asked.way.epoch + 1 {
+                    if !asked.way.open && epoch == asked.way.epoch.wrapping_add(1) {
                         state.left_in(acquire.token, epoch);
                     }
                     let doubt = state.unanswered.get(&acquire.token).map(|unanswered| unanswered.doubt);
@@ -404,129 +363,6 @@ impl Ledger {
         for node in &mut self.nodes {
             (node.listening, node.paying, node.probe) = (false, false, None);
             node.owed.restart(now);
-        }
-    }
-}
-
-impl Node {
-    /// A place that this node can call, if it can call at all.
-    fn place(&self, place: Place) -> Place {
-        if self.listening { place } else { Place { channel: "".into(), ..place } }
-    }
-
-    fn took(&mut self, round_trip: Duration) {
-        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
-    }
-
-    /// Takes note of an acquire that is sent.
-    fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
-        let until = sent + acquire.ttl;
-        let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
-            doubt: Doubt { until, unanswered_since: Some(epoch) },
-            under_way: 0,
-            lost: false,
-            over: false,
-        });
-        entry.under_way += 1;
-        entry.doubt.until = entry.doubt.until.max(until);
-    }
-
-    /// Takes note that an acquire which had waited for a connection has left in this epoch.
-    fn left_in(&mut self, token: Token, epoch: u64) {
-        if let Some(entry) = self.unanswered.get_mut(&token)
-            && entry.under_way == 1
-            && !entry.lost
-        {
-            entry.doubt.unanswered_since = Some(epoch);
-        }
-    }
-
-    /// Takes note that an acquire is not under way any more; `known` says that it was executed, or never will be. Returns
-    /// whether the token was released meanwhile.
-    fn settle(&mut self, token: Token, known: bool) -> bool {
-        let Some(entry) = self.unanswered.get_mut(&token) else { return false };
-        entry.under_way = entry.under_way.saturating_sub(1);
-        entry.lost |= !known;
-        let Unanswered { under_way, lost, over, .. } = *entry;
-        if under_way == 0 && !lost {
-            self.unanswered.remove(&token);
-        }
-        over
-    }
-
-    /// Takes note of a release, and whether it was answered in this epoch. Returns what is in doubt still.
-    fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
-        let entry = self.unanswered.get_mut(&token)?;
-        let doubt = entry.doubt;
-        // Of those that waited for a connection nobody knows which left first.
-        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
-        if !answered || !(came_after || asked.sent >= doubt.until) {
-            return Some(doubt);
-        }
-        entry.lost = false;
-        if entry.under_way == 0 {
-            self.unanswered.remove(&token);
-        }
-        None
-    }
-
-    /// Takes note that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
-    /// before.
-    fn has(&mut self, token: Token, sent: Moment, ttl: Duration, put_back: Option<Moment>) -> Option<Possession> {
-        let until = Ttl::new(ttl).map_or(sent, |ttl| ttl.deadline(sent));
-        let before = self.surely.get(&token).copied();
-        let known = before.unwrap_or(Possession { until, found: sent, put_back });
-        let (until, found) = (known.until.max(until), known.found.max(sent));
-        self.surely.insert(token, Possession { until, found, put_back: put_back.or(known.put_back) });
-        before
-    }
-
-    /// Takes note that a request which was sent at `sent` did not find a token.
-    fn lacks(&mut self, token: Token, sent: Moment) {
-        if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
-            self.surely.remove(&token);
-        }
-    }
-
-    fn surely_has(&self, token: Token, now: Moment) -> bool {
-        self.surely.get(&token).is_some_and(|known| known.until > now)
-    }
-
-    /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
-    fn owe_release(&mut self, release: &Release, doubt: Option<Doubt>, sent: Moment, longest: Duration, now: Moment) {
-        if Mutant::UnansweredNotOwed.is_on() {
-            return;
-        }
-        let mut parting = Parting::at_once(release.key.clone(), release.token);
-        (parting.place, parting.quiet) = (release.place, release.quiet);
-        if !release.after.is_zero() {
-            parting.keep_until = sent + release.after;
-        }
-        let until = release.until.min(sent + longest);
-        // What is in doubt may have been renewed since.
-        let until = doubt.map_or(until, |doubt| until.max(doubt.until));
-        let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
-        if now < until {
-            self.owe(parting, Doubt { until, unanswered_since }, now);
-        }
-    }
-
-    fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
-        if self.owed_tokens.insert(parting.token) {
-            self.owed.push(parting, doubt, now);
-        }
-    }
-
-    /// Forgets what has expired by itself, at a cost that spreads over the requests.
-    fn sweep(&mut self, now: Moment) {
-        if self.surely.len() == self.surely.capacity() {
-            self.surely.retain(|_, known| known.until > now);
-        }
-        if self.placed.len() == self.placed.capacity() {
-            self.placed.retain(|_, until| *until > now);
-        }
-        if self.unanswered.len() == self.unanswered.capacity() {
-            self.unanswered.retain(|_, entry| entry.under_way > 0 || entry.doubt.until > now);
         }
     }
 }

@@ -3,6 +3,7 @@
 mod aim;
 mod ballot;
 mod ledger;
+mod request;
 #[cfg(test)]
 mod tests;
 mod upkeep;
@@ -12,8 +13,8 @@ use std::{
     fmt,
     future::{Future, poll_fn},
     pin::Pin,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    task::{Context, Poll, ready},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    task::{Context, Poll},
 };
 
 use futures_util::future::join_all;
@@ -21,7 +22,8 @@ use tokio::sync::Notify;
 
 use self::{
     ballot::{Ballot, Standing, WriteBack, majority, too_few},
-    ledger::{Asked, Ledger, Way},
+    ledger::{Ledger, Way},
+    request::{Asking, Request},
 };
 use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
@@ -29,7 +31,6 @@ use crate::{
     error::{BuildError, ErrorKind},
     key::LockKey,
     mutants::Mutant,
-    token::Token,
 };
 
 /// A store of leases in several independent nodes, for which no single one has to live: Redlock, with fencing tokens.
@@ -133,57 +134,6 @@ impl Backend for QuorumBackend {
     }
 }
 
-/// A request to one node, which enters its answer in the ledger.
-struct Request {
-    quorum: Weak<Quorum>,
-    asked: Asked,
-    /// The items of the ballot that it is for; none for all.
-    items: Option<Vec<usize>>,
-    reply: Reply<Answer>,
-    answered: bool,
-}
-
-impl Future for Request {
-    type Output = Result<Answer, BackendError>;
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { quorum, asked, reply, answered, .. } = &mut *self;
-        let mut result = ready!(Pin::new(reply).poll(cx));
-        *answered = true;
-        if let Some(quorum) = quorum.upgrade() {
-            let (now, epoch) = (quorum.clock.now(), quorum.nodes[asked.node].epoch());
-            if quorum.ledger().answered(asked, &mut result, now, epoch) {
-                quorum.owing.notify_one();
-            }
-        }
-        Poll::Ready(result)
-    }
-}
-
-/// Acquires whose votes are being counted.
-struct Asking<'a> {
-    quorum: &'a Quorum,
-    tokens: Vec<Token>,
-}
-
-impl<'a> Asking<'a> {
-    fn begin(quorum: &'a Quorum, batch: &Batch) -> Self {
-        let token = |operation: &Operation| match operation {
-            Operation::Acquire(acquire) => Some(acquire.token),
-            _ => None,
-        };
-        let tokens: Vec<_> = batch.iter().filter_map(token).collect();
-        quorum.ledger().begin(&tokens);
-        Self { quorum, tokens }
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.quorum.ledger().end(&self.tokens);
-    }
-}
-
 /// Where a batch goes on with a key that it has acquired before.
 fn end_of_part(batch: &Batch) -> Option<usize> {
     if batch.len() < 2 {
@@ -201,19 +151,6 @@ fn end_of_part(batch: &Batch) -> Option<usize> {
 
 fn released() -> BackendError {
     BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
-}
-
-impl Drop for Request {
-    fn drop(&mut self) {
-        if !self.answered
-            && let Some(quorum) = self.quorum.upgrade()
-        {
-            let epoch = quorum.nodes[self.asked.node].epoch();
-            if quorum.ledger().unheard(&self.asked, quorum.clock.now(), epoch) {
-                quorum.owing.notify_one();
-            }
-        }
-    }
 }
 
 impl Quorum {

@@ -9,6 +9,7 @@ use super::*;
 use crate::{
     ErrorKind, LockManager,
     backend::{Acquire, MemoryBackend, Outcome, Release},
+    token::Token,
 };
 
 /// A node that can be made silent: then it executes nothing, and says so after a limit.

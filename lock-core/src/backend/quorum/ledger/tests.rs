@@ -1,7 +1,7 @@
 use super::*;
 use crate::{
     ErrorKind,
-    backend::{Release, Renew},
+    backend::{Place, Release, Renew},
     key::LockKey,
 };
 

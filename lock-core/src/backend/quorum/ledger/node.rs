@@ -1,0 +1,199 @@
+//! What is known of one node; pure.
+
+use std::{
+    collections::{HashMap, HashSet},
+    time::Duration,
+};
+
+use super::Asked;
+use crate::{
+    backend::{Acquire, Place, Release},
+    cleanup::{CleanUp, Doubt, Parting},
+    clock::Moment,
+    mutants::Mutant,
+    token::Token,
+    validity::Ttl,
+};
+
+/// What is known of a node, and what it still has to be told.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Whether its last answer did not come.
+    pub(super) silent: bool,
+    /// Whether it can call this process.
+    pub(super) listening: bool,
+    /// How long its answers take, smoothed.
+    pub(super) round_trip: Duration,
+    /// Tokens with acquires that it has not answered.
+    pub(super) unanswered: HashMap<Token, Unanswered>,
+    /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
+    /// before: another may have held the key there.
+    pub(super) surely: HashMap<Token, Possession>,
+    /// Tokens that have a place there, as far as is known, and until when.
+    pub(super) placed: HashMap<Token, Moment>,
+    /// Releases that it has not answered, though the quorum may have.
+    pub(super) owed: CleanUp,
+    pub(super) owed_tokens: HashSet<Token>,
+    /// Whether a call with some of them is under way.
+    pub(super) paying: bool,
+    /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
+    pub(super) probe: Option<Moment>,
+}
+
+/// What is known of a token that a node has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Possession {
+    pub(super) until: Moment,
+    /// When the latest request was sent that found it there: answers are not heard in the order of the requests.
+    pub(super) found: Moment,
+    /// When it was put back there. It counts once a majority of others is known to have had it then.
+    pub(super) put_back: Option<Moment>,
+}
+
+/// Acquires of one token that a node may still execute.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unanswered {
+    pub(super) doubt: Doubt,
+    /// How many answers may still come.
+    pub(super) under_way: u32,
+    /// Whether one will not come.
+    pub(super) lost: bool,
+    /// Whether the token was released since they were sent.
+    pub(super) over: bool,
+}
+
+impl Node {
+    /// A place that this node can call, if it can call at all.
+    pub(super) fn place(&self, place: Place) -> Place {
+        if self.listening { place } else { Place { channel: "".into(), ..place } }
+    }
+
+    pub(super) fn took(&mut self, round_trip: Duration) {
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+
+    /// Takes note of an acquire that is sent.
+    pub(super) fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
+        let until = sent + acquire.ttl;
+        let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
+            doubt: Doubt { until, unanswered_since: Some(epoch) },
+            under_way: 0,
+            lost: false,
+            over: false,
+        });
+        entry.under_way += 1;
+        entry.doubt.until = entry.doubt.until.max(until);
+    }
+
+    /// Takes note that an acquire which had waited for a connection has left in this epoch.
+    pub(super) fn left_in(&mut self, token: Token, epoch: u64) {
+        if let Some(entry) = self.unanswered.get_mut(&token)
+            && entry.under_way == 1
+            && !entry.lost
+        {
+            entry.doubt.unanswered_since = Some(epoch);
+        }
+    }
+
+    /// Takes note that an acquire is not under way any more; `known` says that it was executed, or never will be. Returns
+    /// whether the token was released meanwhile.
+    pub(super) fn settle(&mut self, token: Token, known: bool) -> bool {
+        let Some(entry) = self.unanswered.get_mut(&token) else { return false };
+        entry.under_way = entry.under_way.saturating_sub(1);
+        entry.lost |= !known;
+        let Unanswered { under_way, lost, over, .. } = *entry;
+        if under_way == 0 && !lost {
+            self.unanswered.remove(&token);
+        }
+        over
+    }
+
+    /// Takes note of a release, and whether it was answered in this epoch. Returns what is in doubt still.
+    pub(super) fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
+        let entry = self.unanswered.get_mut(&token)?;
+        let doubt = entry.doubt;
+        // Of those that waited for a connection nobody knows which left first.
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
+        if !answered || !(came_after || asked.sent >= doubt.until) {
+            return Some(doubt);
+        }
+        entry.lost = false;
+        if entry.under_way == 0 {
+            self.unanswered.remove(&token);
+        }
+        None
+    }
+
+    /// Takes note that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
+    /// before.
+    pub(super) fn has(
+        &mut self,
+        token: Token,
+        sent: Moment,
+        ttl: Duration,
+        put_back: Option<Moment>,
+    ) -> Option<Possession> {
+        let until = Ttl::new(ttl).map_or(sent, |ttl| ttl.deadline(sent));
+        let before = self.surely.get(&token).copied();
+        let known = before.unwrap_or(Possession { until, found: sent, put_back });
+        let (until, found) = (known.until.max(until), known.found.max(sent));
+        self.surely.insert(token, Possession { until, found, put_back: put_back.or(known.put_back) });
+        before
+    }
+
+    /// Takes note that a request which was sent at `sent` did not find a token.
+    pub(super) fn lacks(&mut self, token: Token, sent: Moment) {
+        if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
+            self.surely.remove(&token);
+        }
+    }
+
+    pub(super) fn surely_has(&self, token: Token, now: Moment) -> bool {
+        self.surely.get(&token).is_some_and(|known| known.until > now)
+    }
+
+    /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
+    pub(super) fn owe_release(
+        &mut self,
+        release: &Release,
+        doubt: Option<Doubt>,
+        sent: Moment,
+        longest: Duration,
+        now: Moment,
+    ) {
+        if Mutant::UnansweredNotOwed.is_on() {
+            return;
+        }
+        let mut parting = Parting::at_once(release.key.clone(), release.token);
+        (parting.place, parting.quiet) = (release.place, release.quiet);
+        if !release.after.is_zero() {
+            parting.keep_until = sent + release.after;
+        }
+        let until = release.until.min(sent + longest);
+        // What is in doubt may have been renewed since.
+        let until = doubt.map_or(until, |doubt| until.max(doubt.until));
+        let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
+        if now < until {
+            self.owe(parting, Doubt { until, unanswered_since }, now);
+        }
+    }
+
+    pub(super) fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
+        if self.owed_tokens.insert(parting.token) {
+            self.owed.push(parting, doubt, now);
+        }
+    }
+
+    /// Forgets what has expired by itself, at a cost that spreads over the requests.
+    pub(super) fn sweep(&mut self, now: Moment) {
+        if self.surely.len() == self.surely.capacity() {
+            self.surely.retain(|_, known| known.until > now);
+        }
+        if self.placed.len() == self.placed.capacity() {
+            self.placed.retain(|_, until| *until > now);
+        }
+        if self.unanswered.len() == self.unanswered.capacity() {
+            self.unanswered.retain(|_, entry| entry.under_way > 0 || entry.doubt.until > now);
+        }
+    }
+}
