@@ -114,6 +114,17 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         true
     }
 
+    /// Returns the time within which every call is answered, with an error if need be. Default: [`Duration::MAX`].
+    fn time_limit(&self) -> Duration {
+        Duration::MAX
+    }
+
+    /// Returns what tells this store from every other, if that is known now: two nodes of a quorum with the same identity
+    /// are one store under two names, and have one vote. Default: `None`, not known.
+    fn identity(&self) -> Option<Arc<str>> {
+        None
+    }
+
     /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
     /// the store lives and dies with the process.
     fn clock(&self) -> Arc<dyn Clock> {

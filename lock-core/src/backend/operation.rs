@@ -102,6 +102,9 @@ pub struct Renew {
     /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
     /// now although that is sooner. Else it has been set by another request meanwhile.
     pub too_far: Option<Duration>,
+    /// The time in which an answer is of use. A store that can act on silence, such as by replacing its connection, does
+    /// so within this time, so that the renewal can be tried again before the lease ends. Default: [`Duration::MAX`].
+    pub within: Duration,
 }
 
 /// Deletes `key` if it is held with `token`, or leaves it to expire.
@@ -171,7 +174,7 @@ impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 0, floor: 0, aim: 0, too_far: None }
+        Self { key, token, ttl, block: 0, floor: 0, aim: 0, too_far: None, within: Duration::MAX }
     }
 
     /// Mends an expiry that is too far ahead, if it is the one that was found.

@@ -15,6 +15,7 @@ use std::{
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::future::join_all;
@@ -122,6 +123,10 @@ impl Backend for QuorumBackend {
     /// That of the nodes together.
     fn epoch(&self) -> u64 {
         self.quorum.nodes.iter().fold(0, |sum, node| sum.wrapping_add(node.epoch()))
+    }
+
+    fn time_limit(&self) -> Duration {
+        self.quorum.nodes.iter().map(|node| node.time_limit()).max().unwrap_or(Duration::MAX)
     }
 
     fn is_settled(&self) -> bool {

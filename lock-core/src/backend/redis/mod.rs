@@ -105,6 +105,10 @@ impl Backend for RedisBackend {
         self.connector.is_up()
     }
 
+    fn time_limit(&self) -> Duration {
+        self.connector.limit()
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Arc::clone(&self.connector).keep(calls))
     }
