@@ -227,7 +227,10 @@ async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_an
         assert!(manager.lock("lost").try_acquire().await.unwrap().is_some());
     };
     let outcome = guard.protect(work).on_lost(OnLost::Finish).await;
-    assert!(outcome.unwrap_err().kind() == ErrorKind::Lost(LossReason::Forced), "this task does not hold it any longer");
+    assert!(
+        outcome.unwrap_err().kind() == ErrorKind::Lost(LossReason::Forced),
+        "this task does not hold it any longer"
+    );
 
     let other = LockManager::in_memory();
     manager.lock("k").run(async |_| drop(other.lock("k").await.unwrap())).await.unwrap();
