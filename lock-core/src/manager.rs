@@ -231,6 +231,7 @@ impl LockManager {
         self.engine.admit(attempt)?;
         let pattern = format!("{}{}", self.settings.prefix, prefix.as_ref());
         let keys = self.engine.list(pattern).await.map_err(|error| Error::backend(attempt, None, error))?;
+        let keys: Vec<_> = keys.into_iter().map(|key| key.behind(&self.settings.prefix)).collect();
         let mut freed = 0;
         for keys in keys.chunks(FORCED_AT_ONCE) {
             let forces = keys.iter().map(|key| Operation::Force { key: key.clone(), foreign: false }).collect();
