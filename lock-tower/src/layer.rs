@@ -234,7 +234,7 @@ impl<K, P> LockLayer<K, P> {
     }
 
     /// Lets the service work in a task of its own: once it has its lease, it goes on to its end when the client has
-    /// gone, and the key is busy until then.
+    /// gone, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
     /// The futures of the service have to be `Send + 'static`. A request that waits for its key when its client goes is
     /// given up all the same.

@@ -15,6 +15,7 @@ use lock_core::{ErrorKind, LockManager, TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
 use support::Failing;
 use tower::{Layer, Service, ServiceExt, service_fn};
+use tracing::Instrument;
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
 /// Keeps what a subscriber writes.
@@ -67,6 +68,9 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
             let manager = LockManager::in_memory();
             let sell = LockLayer::http(manager.clone(), goods).name("sell");
             sell.layer(shop()).oneshot(post("/goods:1")).await.unwrap();
+            let import = LockLayer::http(manager.clone(), goods).name("import").detached();
+            let request = import.layer(shop()).oneshot(post("/goods:4"));
+            request.instrument(tracing::info_span!("request", id = 7)).await.unwrap();
             let _guard = manager.lock("goods:2").await.unwrap();
             sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
             let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
@@ -80,6 +84,8 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
     let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
     assert!(line("lease acquired").contains(r#"lock.acquire{key="goods:1" lock="sell"}"#), "{log}");
     assert!(line("selling").contains(r#"lock.hold{key="goods:1" "#), "the handler's own lines, too: {log}");
+    let detached = log.lines().find(|line| line.contains("selling") && line.contains("goods:4"));
+    assert!(detached.is_some_and(|line| line.contains("request{id=7}")), "a detached handler is in its request: {log}");
     let refused = line("a request did not get its lock");
     assert!(refused.contains(r#"lock.refuse{lock="sell"}"#), "{refused}");
     assert!(
