@@ -80,7 +80,7 @@ impl Report {
 }
 
 /// With as many digits as travel: two.
-fn told(Spread { median, least, most }: Spread) -> String {
+pub(crate) fn told(Spread { median, least, most }: Spread) -> String {
     if least == most { digits(median) } else { format!("{} ({} – {})", digits(median), digits(least), digits(most)) }
 }
 
