@@ -123,7 +123,8 @@ impl LockGuard {
         }
         match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
-                hold.raise(ttl.deadline(sent), version);
+                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
+                hold.raise(ttl.deadline(counts_from), version);
                 engine.extended(id, sent, ttl);
                 engine.found(id, remaining, sent);
                 hold.check().map_err(lost)
