@@ -42,6 +42,12 @@ pub enum Mutant {
     AnswerSettlesAll,
     /// A future that was kept aside sends its request when its token is over.
     LateRequestGoesOut,
+    /// The deadline of an extend counts from its answer.
+    ExtendFromReply,
+    /// The deadline that a refill of fencing tokens raises counts from its answer.
+    RefillFromReply,
+    /// A waiter asks with a new token each time, and goes to the end of the queue.
+    PlaceNotKept,
     /// Several keys are acquired in the order in which they were named.
     SeveralAsNamed,
     /// A shutdown waits for no holder.
@@ -80,7 +86,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 22] = [
+        pub const ALL: [Self; 25] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -99,6 +105,9 @@ mod switch {
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::LateRequestGoesOut,
+            Self::ExtendFromReply,
+            Self::RefillFromReply,
+            Self::PlaceNotKept,
             Self::SeveralAsNamed,
             Self::ShutDownAtOnce,
             Self::ShutDownKeeps,

@@ -15,6 +15,7 @@
 //! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
 //! | `barging`, `nobody-first`, `not-called` | the node gives a key past a live place, or has somebody wait for nobody |
 //! | `hang`, `stuck`, `left-running` | a task does not end, goes on without end, or is left when the managers are gone |
+//! | `leak` | something keeps the world of the schedule when it is over |
 //!
 //! # What is simulated
 //!
@@ -42,8 +43,9 @@
 //!
 //! # Replay
 //!
-//! `SIM_SEEDS=n` tries the seeds below n, `SIM_SEED=x` that one: the same run to the byte. A failure prints its seed, the
-//! last `SIM_LINES` events, and the rules that were broken. A seed means the same schedule only for the same source.
+//! `SIM_SEEDS=n` tries n seeds from `SIM_BASE=b` on. Without a base it is drawn, so that each run tries other schedules,
+//! and printed. `SIM_SEED=x` repeats one: the same run to the byte. A failure prints its seed, the last `SIM_LINES`
+//! events, and the rules that were broken. A seed means the same schedule only for the same source.
 
 mod audit;
 mod backend;
@@ -162,7 +164,14 @@ fn perform(nodes: usize, seed: u64, mutant: Option<NodeMutant>, logs: bool) -> R
     drop(play);
     drop(stage);
     drop(runtime);
-    judge(seed, &world)
+    let mut report = judge(seed, &world);
+    world.forget();
+    let left = Arc::downgrade(&world);
+    drop(world);
+    if left.strong_count() > 0 {
+        report.breaches.push(("leak".to_owned(), "the schedule is over, and its world is kept".to_owned()));
+    }
+    report
 }
 
 async fn play(stage: Arc<Stage>, mut dice: Dice) {

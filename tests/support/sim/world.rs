@@ -194,6 +194,20 @@ impl World {
     pub(super) fn log(&self, line: impl FnOnce() -> String) {
         self.state().log(line);
     }
+
+    /// Drops every waker. A waker keeps its runtime, and the runtime keeps the world for [`step`](Self::step).
+    pub(super) fn forget(&self) {
+        let mut state = self.state();
+        let wakers = (
+            std::mem::take(&mut state.due),
+            std::mem::take(&mut state.links),
+            std::mem::take(&mut state.requests),
+            (state.root.take(), state.sampler.take()),
+        );
+        drop(state);
+        // Whatever a waker drops may look at the world.
+        drop(wakers);
+    }
 }
 
 impl State {
