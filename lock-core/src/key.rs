@@ -88,6 +88,11 @@ impl LockKey {
         Ok(Self { hash: hash(&wire), wire, prefix: prefix.len() })
     }
 
+    /// Returns the same key of the backend as if it had been asked for without a prefix.
+    pub(crate) fn without_prefix(self) -> Self {
+        Self { prefix: 0, ..self }
+    }
+
     /// Returns the key as the user gave it.
     #[must_use]
     pub fn as_str(&self) -> &str {

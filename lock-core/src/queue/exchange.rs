@@ -155,8 +155,10 @@ impl Queues {
             return;
         }
         self.calls_refused = false;
-        if self.lines.contender(&key, token).is_some() {
-            self.ask(key, token, true);
+        if let Some((id, _)) = self.lines.contender(&key, token) {
+            // The backend knows nothing of prefixes: the waiter's key says where the prefix ends.
+            let own = self.lines.waiter(id).key.clone();
+            self.ask(if Mutant::PrefixLost.is_on() { key.without_prefix() } else { own }, token, true);
         } else {
             self.disown(key, token, now);
         }
