@@ -17,8 +17,8 @@ mod soak;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-pub(crate) use lock_tests::for_seconds;
 use lock_tests::history::{Checker, History, Op, Recorded, Run};
+pub(crate) use lock_tests::{LONG, SOON, for_seconds, ms};
 
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -26,14 +26,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(1);
 pub(crate) const HANDOFF: Duration = Duration::from_millis(1_250);
 /// What a busy machine may take longer.
 pub(crate) const SLACK: Duration = Duration::from_millis(750);
-/// For what has no business taking long.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// A ttl or a wait whose end is never waited for.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-pub(crate) const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
+/// How soon nothing is left after a run, at most: before a lease would expire whose release is missing.
+pub(crate) const SETTLED: Duration = ms(750);
 
 /// The history of the run, which breaks no rule.
 pub(crate) fn judged(run: &Run) -> History {

@@ -25,7 +25,7 @@ mod signals;
 
 pub use actor::{Actor, Team};
 pub use dice::Dice;
-pub use figures::{figure, for_seconds};
+pub use figures::{figure, for_seconds, were_called};
 pub use left_out::left_out;
 pub use namespace::Namespace;
 pub use ports::free_port;
