@@ -1,8 +1,11 @@
 //! What breaks, on one real Redis, with what is expected of it. Tests are called by the number of the fault.
 //!
 //! 1 holder killed, 5 waiters killed and 6 waiter stopped are in `contention.rs`. `FAULT_SECONDS` keeps up longer what
-//! goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed. Limits are generous, since these
-//! tests share a machine with others: the figures say what a limit hides.
+//! goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed.
+//!
+//! Limits are generous, since these tests share a machine with others: the figures say what a limit hides. The same
+//! deadlines are held to the millisecond by virtual time: when a holder knows (`lock-core/tests/lost.rs`), when it renews
+//! and asks again (`lock-core/tests/renewal.rs`), when a clock that stepped is noticed (`lock-core/tests/clock_steps.rs`).
 
 mod clocks;
 mod data;

@@ -134,7 +134,8 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     assert!(asked.elapsed() < LIMIT + SLACK, "{:?}", asked.elapsed());
     let (reason, lost) = holder.lost(TTL + SLACK).await;
     assert_eq!(reason, "Expired");
-    assert!(span(since, lost) < TTL + SLACK);
+    // Its deadline was before that; it says so as soon as its process has its turn.
+    assert!(span(since, lost) < TTL + ms(100), "{:?}", span(since, lost));
     sleep((TTL + TTL / 2).saturating_sub(span(since, now()))).await;
     let resumed = now();
     server.resume();
