@@ -72,7 +72,7 @@ impl LockManagerBuilder {
             runtime: None,
             clock: None,
             seed: None,
-            limits: Limits { per_key: usize::MAX, in_all: usize::MAX },
+            limits: Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX },
         }
     }
 

@@ -17,10 +17,11 @@ mod refusals;
 mod server;
 mod soak;
 
+use std::collections::HashMap;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-use lock_tests::history::{Checker, History, Op, Recorded, Run};
+use lock_tests::history::{Checker, Event, History, Op, Recorded, Run};
 pub(crate) use lock_tests::{LONG, SOON, for_seconds, ms};
 
 /// The ttl of most leases here.
@@ -59,6 +60,29 @@ pub(crate) fn first_grant(history: &History, since: f64) -> f64 {
     let grants = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
     let times = grants.filter_map(|event| event.t_return).filter(|at| *at >= since);
     times.fold(f64::INFINITY, f64::min)
+}
+
+/// From each release after `since` to the next lease of the key, if that is of another process that waited for it.
+pub(crate) fn handoffs(history: &History, since: f64) -> Vec<Duration> {
+    let mut over: Vec<_> = history.events().iter().filter(|event| event.t_return >= Some(since)).collect();
+    over.sort_by(|a, b| a.t_return.partial_cmp(&b.t_return).expect("times are numbers"));
+    let process = |event: &Event| event.process.split('/').next().map(str::to_owned);
+    let (mut released, mut handoffs) = (HashMap::new(), Vec::new());
+    for event in over {
+        match event.op {
+            Op::Release => drop(released.insert(&event.key, event)),
+            Op::Acquire if event.succeeded() => {
+                if let Some(before) = released.remove(&event.key)
+                    && process(before) != process(event)
+                    && event.t_invoke < before.t_invoke
+                {
+                    handoffs.push(span(before.t_invoke, event.t_return.unwrap_or(f64::INFINITY)));
+                }
+            }
+            _ => {}
+        }
+    }
+    handoffs
 }
 
 /// A span on the clock of histories.

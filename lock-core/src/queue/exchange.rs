@@ -40,7 +40,7 @@ impl Queues {
                         contender.sending(terms.ttl, now, epoch);
                     }
                     let jitter = self.jitter();
-                    self.wheel.set(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
                     operations.push(Operation::Acquire(request));
                     purposes.push(Purpose::Ask(key, token));
                 }
@@ -69,7 +69,7 @@ impl Queues {
                 let _ = answer.send((result, trip.repeated));
             }
             Purpose::Refill(refill) => {
-                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent);
+                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
                 self.bury(ended, trip.now);
             }
         }
@@ -88,12 +88,21 @@ impl Queues {
         let Trip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.took(now.since(sent));
+            self.trouble = None;
         }
         let window = self.window();
-        let Some((id, contender)) = self.lines.contender(key, token) else { return };
+        let Some((id, contender)) = self.lines.contender(key, token) else {
+            // The future's own request and the engine's in its stead have one token: the later one reaches further.
+            if let (Ok(Outcome::Held { .. }), Some(tenure)) = (&result, self.lines.tenure(key))
+                && self.tenures.token(tenure) == Some(token)
+            {
+                self.tenures.granted_again(tenure, sent);
+            }
+            return;
+        };
         let found = match result {
             Ok(Outcome::Held { fence, block }) => {
-                contender.answered(epoch, repeated);
+                contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
                 return self.got(key, id, acquired, now, polled == Some(id));
@@ -105,7 +114,7 @@ impl Queues {
                 Found { remaining: None, foreign: false, position, kept_free: Some(window) }
             }
             Ok(Outcome::Split { remaining, foreign }) => {
-                contender.answered(epoch, repeated);
+                contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 if !Mutant::SplitKept.is_on() {
                     self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
@@ -120,18 +129,21 @@ impl Queues {
             }
             Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
             Err(error) => {
-                if !error.may_have_happened() {
-                    contender.did_not_happen();
-                }
-                return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
+                let outdated = contender.failed(sent, error.may_have_happened());
+                return match error.kind() {
+                    ErrorKind::Backend if outdated => {}
+                    ErrorKind::Backend => self.failed(id, error, now),
+                    _ => self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now),
+                };
             }
         };
-        contender.answered(epoch, repeated);
+        contender.answered(sent, epoch, repeated);
         self.refused(id, found, now);
     }
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
     fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
+        self.learn(id);
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
         let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
@@ -155,10 +167,8 @@ impl Queues {
             return;
         }
         self.calls_refused = false;
-        if let Some((id, _)) = self.lines.contender(&key, token) {
-            // The backend knows nothing of prefixes: the waiter's key says where the prefix ends.
-            let own = self.lines.waiter(id).key.clone();
-            self.ask(if Mutant::PrefixLost.is_on() { key.without_prefix() } else { own }, token, true);
+        if self.lines.contender(&key, token).is_some() {
+            self.ask(&key, token, true);
         } else {
             self.disown(key, token, now);
         }
@@ -167,7 +177,7 @@ impl Queues {
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
     pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
         let is_over = self.lines.contender(&key, token).is_none()
-            && self.handed_over.iter().all(|(theirs, _)| *theirs != token)
+            && !self.handed_over.contains_key(&token)
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
@@ -184,21 +194,33 @@ impl Queues {
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         self.calls_refused = false;
-        if listening {
-            self.ask_again(|contender| contender.answered);
-        }
+        self.ask_again(|contender| contender.trouble.is_some() || listening && contender.answered);
     }
 
     /// Begins anew after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
         self.cleanup.restart(now);
+        // What was sent is on the clean-up list already; what was not goes there, and nobody waits for its answer in vain.
+        let waiting = std::mem::take(&mut self.outbox);
+        for item in waiting {
+            match item {
+                Item::Release(parting, doubt, answer) => {
+                    self.cleanup.push(parting, doubt, now);
+                    drop(answer);
+                }
+                Item::Ask(..) => self.outbox.push_back(item),
+                Item::Refill(_) => {}
+            }
+        }
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
+        self.deferred.lost_more(self.losses.take_all());
         self.ask_again(|contender| !contender.by_caller);
         // Somebody has to start the next task.
         for id in self.lines.ids() {
-            self.wakes.add(self.lines.waiter(id).waker.take());
+            let waker = self.lines.waiter(id).waker.take();
+            self.deferred.wake(waker);
         }
     }
 
@@ -219,7 +241,7 @@ impl Queues {
                 continue;
             }
             let failed = Standing::Failed(error(&waiter.key));
-            self.wakes.add(waiter.waker.take());
+            self.deferred.wake(waiter.waker.take());
             if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
                 self.wheel.unset(id);
                 offered.lose(LossReason::Released);
@@ -229,12 +251,14 @@ impl Queues {
     }
 
     /// Has the contender's request sent: before all others where it was called.
-    pub(super) fn ask(&mut self, key: LockKey, token: Token, called: bool) {
-        let Some((_, contender)) = self.lines.contender(&key, token) else { return };
+    pub(super) fn ask(&mut self, key: &LockKey, token: Token, called: bool) {
+        let Some((id, contender)) = self.lines.contender(key, token) else { return };
         if std::mem::replace(&mut contender.queued, true) {
             return;
         }
-        let item = Item::Ask(key, token);
+        // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
+        let own = self.lines.waiter(id).key.clone();
+        let item = Item::Ask(if called && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
         if called {
             self.outbox.push_front(item);
         } else {
@@ -249,7 +273,7 @@ impl Queues {
                 && whether(contender)
             {
                 let (key, token) = (waiter.key.clone(), contender.token);
-                self.ask(key, token, false);
+                self.ask(&key, token, false);
             }
         }
     }

@@ -36,7 +36,7 @@ impl Queues {
     pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
         self.lines.take_out(id, Standing::Turn(hold, arc));
         self.wheel.set(id, now + TURN);
-        self.wakes.add(self.lines.waiter(id).waker.take());
+        self.wake(id);
     }
 
     /// The contender's request was granted.
@@ -69,6 +69,7 @@ impl Queues {
         } else {
             self.offer(id, offer, now);
         }
+        self.learn_all(key);
     }
 
     /// Sends the first waiter away with an error; the next one contends.
@@ -77,7 +78,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         let contender = self.lines.take_out(id, Standing::Failed(error));
         self.wheel.unset(id);
-        self.wakes.add(self.lines.waiter(id).waker.take());
+        self.wake(id);
         match contender {
             Some(contender) => self.succeed(&key, contender, &terms, tries, now),
             None => self.begin_again(&key),
@@ -89,7 +90,7 @@ impl Queues {
         while let Some(id) = self.lines.first(key) {
             let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
-            self.wakes.add(self.lines.waiter(id).waker.take());
+            self.wake(id);
             if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
                 self.cleanup.push(parting, doubt, now);
             }
@@ -112,9 +113,9 @@ impl Queues {
                     self.cleanup.push(parting, doubt, now);
                 }
                 waiter.state = Standing::InLine(Some(contender));
-                self.wheel.set(next, now + CHECK);
+                self.look_at(next, now + CHECK);
                 if asks {
-                    self.ask(key.clone(), token, false);
+                    self.ask(key, token, false);
                 }
                 return;
             }
@@ -162,7 +163,7 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         waiter.state = Standing::InLine(Some(contender));
         let key = waiter.key.clone();
-        self.ask(key, token, false);
+        self.ask(&key, token, false);
     }
 
     /// Puts a waiter at the end of its line again.
