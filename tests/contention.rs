@@ -9,9 +9,9 @@ use std::{
 
 use lock_core::LockManager;
 use lock_tests::{
-    Actor, RedisServer, Reply, actor, eventually, figure,
+    Actor, LONG, RedisServer, Reply, SOON, actor, eventually, figure,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
-    team,
+    team, were_called,
 };
 use tokio::time::sleep;
 
@@ -20,12 +20,10 @@ const HANDOFF: Duration = Duration::from_millis(1_250);
 /// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
 /// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
 const PASSED_OVER: Duration = Duration::from_millis(625 + 100 + 500);
-/// For what has no business taking long.
-const SOON: Duration = Duration::from_secs(20);
 /// How long teams contend.
 const WHILE: Duration = Duration::from_millis(2_000);
-/// A ttl that is never waited for.
-const LONG: Duration = Duration::from_secs(60);
+/// How soon nothing is left, at most: before the shortest lease of these tests would expire, unless its ttl is over.
+const SETTLED: Duration = Duration::from_millis(750);
 
 fn judged(run: &Run) -> History {
     let history = run.history().expect("the files can be read");
@@ -49,7 +47,7 @@ async fn processes_that_contend_keep_every_rule_and_lose_no_update() {
     team.go().await;
     sleep(WHILE).await;
     let rounds = team.stop(SOON).await;
-    let settled = run.settle(&server, SOON).await;
+    let settled = run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let total: u64 = rounds.iter().sum();
     let mut counted = 0;
@@ -84,10 +82,11 @@ async fn fault_05_killed_waiters_cost_the_others_nothing() {
     for _ in 0..3 {
         served.push(next_holder(&mut waiters, HANDOFF).await);
     }
+    were_called(&served);
     figure(5, "longest handoff, two of five waiters killed", served.into_iter().max().unwrap_or_default());
     println!("three waiters were served within {:?}", start.elapsed());
     drop(waiters);
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -122,13 +121,14 @@ async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window()
     assert_eq!(holder.tell("release").await, "released");
     let first = next_holder(&mut waiters, PASSED_OVER).await;
     let others = [next_holder(&mut waiters, HANDOFF).await, next_holder(&mut waiters, HANDOFF).await];
+    were_called(&others);
     head.process.resume();
     run.broken_since(since);
     head.held(HANDOFF).await;
     assert_eq!(head.tell("release").await, "released");
     figure(6, "next grant after the release, the head stopped", first);
     println!("then {others:?}");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -153,7 +153,7 @@ async fn fault_01_killed_holder_blocks_for_its_ttl_and_no_longer() {
     while !waiters.is_empty() {
         next_holder(&mut waiters, HANDOFF).await;
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     assert!(history.events().iter().filter_map(|event| event.fence).all(|fence| fence >= first));
 }
@@ -193,7 +193,7 @@ async fn clients_of_another_library_are_excluded_and_exclude() {
     theirs.go().await;
     sleep(WHILE).await;
     let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
     println!("{rounds:?} rounds, ours and theirs");
     assert!(rounds.iter().all(|rounds| rounds.iter().sum::<u64>() > 10), "{rounds:?}");
@@ -227,7 +227,7 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
     while !waiters.is_empty() {
         next_holder(&mut waiters, HANDOFF).await;
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -251,7 +251,7 @@ async fn contends_as(server: &RedisServer, name: &str, url: String) {
     team.go().await;
     sleep(WHILE / 2).await;
     let rounds = team.stop(SOON).await;
-    run.settle(server, SOON).await;
+    run.settle(server, SETTLED).await;
     judged(&run);
     println!("{name}: {rounds:?} rounds");
     assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
@@ -297,6 +297,9 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
         let manager = LockManager::connect(&url).await.expect("connects");
         let subscribers = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
         assert_eq!(subscribers.items().len(), 1, "{subscribers:?}");
+        let other = LockManager::connect(&url).await.expect("connects");
+        were_called(&handoffs(&server, [&manager, &other]).await);
+        drop(other);
         let refused = server.call(&["ACL", "LOG"]).await;
         let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
         assert!(refused.items().is_empty(), "{:?}", refused.items().iter().map(words).collect::<Vec<_>>());
@@ -306,6 +309,48 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
         assert_eq!(manager.force_release_all("k").await.expect("with a right more"), 1);
         assert!(held.release().await.is_err());
     }
+}
+
+/// Has two managers hand a key to each other eight times; how long each handoff took.
+async fn handoffs(server: &RedisServer, managers: [&LockManager; 2]) -> Vec<Duration> {
+    let mut took = Vec::new();
+    let mut held = managers[1].lock("k").ttl(LONG).await.expect("free");
+    for round in 0..8 {
+        let asked = server.script_calls().await;
+        let next = tokio::spawn(managers[round % 2].lock("k").ttl(LONG).wait(LONG).acquire());
+        eventually(SOON, "it has a place", async || server.script_calls().await > asked).await;
+        let start = Instant::now();
+        held.release().await.expect("held");
+        held = next.await.expect("no panic").expect("it is free");
+        took.push(start.elapsed());
+    }
+    held.release().await.expect("held");
+    took
+}
+
+#[tokio::test]
+async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix() {
+    let server = RedisServer::start().await;
+    let connect =
+        || async { LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects") };
+    let managers = [connect().await, connect().await];
+    let mut tasks = tokio::task::JoinSet::new();
+    for number in 0..4 {
+        let manager = managers[number % 2].clone();
+        tasks.spawn(async move {
+            for _ in 0..50 {
+                let leases = manager.lock_all(["goods:1", "goods:2"]).wait(SOON).await.expect("its turn comes");
+                for key in ["goods:1", "goods:2"] {
+                    assert!(leases.fencing_token(key).is_some(), "{key} of {leases:?}");
+                }
+                leases.release().await.expect("held");
+            }
+        });
+    }
+    tasks.join_all().await;
+    let mut keys = server.keys("shop:*").await;
+    keys.retain(|key| !key.ends_with("lock-core:fence"));
+    assert!(keys.is_empty(), "{keys:?}");
 }
 
 #[tokio::test]
@@ -320,18 +365,20 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
         waiter.surely_waits(&server).await;
         waiters.push(waiter);
     }
-    let start = Instant::now();
     assert_eq!(holder.tell("release").await, "released");
-    let mut last = 0;
+    let (mut last, mut took) = (0, Vec::new());
     for waiter in &mut waiters {
+        let start = Instant::now();
         // Nobody else is told to release: if it were another one's turn, this one would wait for ever.
         let fence = waiter.held(HANDOFF).await;
+        took.push(start.elapsed());
         assert!(fence > last);
         last = fence;
         assert_eq!(waiter.tell("release").await, "released");
     }
-    println!("eight handoffs in {:?}", start.elapsed());
-    run.settle(&server, SOON).await;
+    println!("eight handoffs: {took:?}");
+    were_called(&took);
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -355,7 +402,7 @@ async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
         waiter.held(HANDOFF).await;
         assert_eq!(waiter.tell("release").await, "released");
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -366,7 +413,7 @@ async fn processes_that_contend_have_fair_shares() {
     team.go().await;
     sleep(2 * WHILE).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let turns = turns(&judged(&run));
     let share = |counts: &mut dyn Iterator<Item = u64>| {
         let counts: Vec<_> = counts.collect();
@@ -393,7 +440,7 @@ async fn nobody_waits_longer_than_the_place_in_line_times_the_hold_and_the_budge
     team.go().await;
     sleep(2 * WHILE).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let asked = history.events().iter().filter(|event| event.op == Op::Acquire);
     let waits = asked.map(|event| event.t_return.unwrap_or(f64::INFINITY) - event.t_invoke);
@@ -412,7 +459,7 @@ async fn process_that_is_alone_on_a_key_is_not_slowed() {
     team.go().await;
     sleep(WHILE).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let acquires = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
     let mut times: Vec<_> = acquires.filter_map(|event| event.t_return).collect();

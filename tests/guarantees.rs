@@ -66,3 +66,27 @@ fn every_fault_that_is_tested_stands_in_the_guarantees() {
         }
     }
 }
+
+#[test]
+fn every_number_in_the_name_of_a_test_stands_in_its_list() {
+    let mut files = Vec::new();
+    for folder in ["tests", "lock-core", "lock-macros", "lock-tower"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let functions = files.iter().flat_map(|path| {
+        let source = fs::read_to_string(path).unwrap();
+        let names =
+            source.split("fn ").skip(1).filter_map(|rest| rest.split_once('(').map(|(name, _)| name.to_owned()));
+        names.collect::<Vec<_>>()
+    });
+    let functions: BTreeSet<_> = functions.collect();
+    for (list, begins) in [("tests/FAULTS.md", "fault_"), ("tests/BAD_INPUT.md", "bad_input_")] {
+        let text = fs::read_to_string(root().join(list)).unwrap();
+        let tests: Vec<_> = functions.iter().filter_map(|name| name.strip_prefix(begins)).collect();
+        assert!(tests.len() > 20, "{} tests begin with {begins}", tests.len());
+        for test in tests {
+            let number = test.split('_').next().unwrap().trim_start_matches('0');
+            assert!(text.contains(&format!("\n| {number} | ")), "{list} has no row {number}, for {begins}{test}");
+        }
+    }
+}

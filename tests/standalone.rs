@@ -1,23 +1,22 @@
 //! One real Redis: the conformance suite, the wire format, the connection, and what is left behind.
 
-use std::time::Duration;
+use std::{
+    future::{Future, poll_fn},
+    pin::pin,
+    task::Poll,
+    time::Duration,
+};
 
 use lock_core::{
     ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
     backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend},
     conformance,
 };
-use lock_tests::{FaultProxy, RedisServer, eventually};
+use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, ms, until_free};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep, timeout},
 };
-
-const SOON: Duration = Duration::from_secs(10);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 async fn manager(server: &RedisServer) -> LockManager {
     LockManager::connect(&server.url()).await.expect("the server answers")
@@ -170,7 +169,8 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     drop((guards, one));
     drop(manager);
     eventually(SOON, "the engine ends", async || tasks() == before).await;
-    eventually(SOON, "the keys are gone", async || server.keys("*").await == ["{0}lock-core:fence"]).await;
+    // A third of their ttl before they would expire.
+    eventually(ms(1_000), "the keys are gone", async || server.keys("*").await == ["{0}lock-core:fence"]).await;
     eventually(SOON, "the connection is closed", async || {
         server.client_list().await.iter().all(|client| client.name() != "shop-7")
     })
@@ -326,18 +326,30 @@ async fn a_reply_that_is_lost_is_asked_for_again_within_the_limit() {
 async fn futures_dropped_at_random_moments_leave_no_key() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let mut tasks = tokio::task::JoinSet::new();
-    for index in 0..1_000_u64 {
-        let manager = manager.clone();
-        tasks.spawn(async move {
-            let limit = Duration::from_micros(index * 7 % 900);
-            let run = manager.lock(format!("k:{index}")).run(async |_| tokio::task::yield_now().await);
-            timeout(limit, run).await.is_err()
-        });
+    let mut dropped = 0;
+    for first in (0..1_000_u64).step_by(20) {
+        let mut tasks = tokio::task::JoinSet::new();
+        for index in first..first + 20 {
+            let manager = manager.clone();
+            tasks.spawn(async move {
+                let request = manager.lock(format!("k:{index}")).ttl(LONG);
+                let mut run = pin!(request.run(async |_| tokio::task::yield_now().await));
+                // Timers tick once a millisecond: with them, nearly all would be dropped at one moment.
+                let end = Instant::now() + Duration::from_micros(index * 7 % 900);
+                poll_fn(|cx| {
+                    if run.as_mut().poll(cx).is_ready() {
+                        return Poll::Ready(0);
+                    }
+                    cx.waker().wake_by_ref();
+                    if Instant::now() < end { Poll::Pending } else { Poll::Ready(1) }
+                })
+                .await
+            });
+        }
+        dropped += tasks.join_all().await.into_iter().sum::<u32>();
     }
-    let dropped = tasks.join_all().await.into_iter().filter(|dropped| *dropped).count();
-    assert!(dropped > 10, "{dropped} were dropped half-way");
-    eventually(SOON, "no key is left", async || server.keys("k:*").await.is_empty()).await;
+    assert!((100..1_000).contains(&dropped), "{dropped} were dropped half-way");
+    until_free("all were dropped", async || !server.keys("k:*").await.is_empty()).await;
 }
 
 #[tokio::test]

@@ -1,5 +1,7 @@
-//! Deliberate bugs, one at a time and of one thread, to show that the simulation finds them. No public API.
+//! Deliberate bugs, one at a time, to show that the tests find them. No public API.
 //!
+//! A bug is on in one thread ([`Mutant::during`], for the simulation), or in a whole process and its children, if the
+//! environment variable `LOCK_MUTANT` names it when the process starts (`tests/mutants`, for the whole-system tests).
 //! Without the feature `mutants` there are none, and every question for one is a constant.
 
 /// A deliberate bug.
@@ -72,11 +74,15 @@ pub enum Mutant {
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
     SplitTokenAgain,
+    /// Nothing is released in the background: neither what was dropped or lost, nor the places of waiters.
+    NoCleanUp,
+    /// The key of a waiter that was called loses its prefix.
+    PrefixLost,
 }
 
 #[cfg(feature = "mutants")]
 mod switch {
-    use std::cell::Cell;
+    use std::{cell::Cell, env, sync::OnceLock};
 
     use super::Mutant;
 
@@ -126,6 +132,9 @@ mod switch {
             Self::SplitTokenAgain,
         ];
 
+        /// All that the whole-system tests must notice, see `tests/mutants`.
+        pub const OF_WHOLE_SYSTEM: [Self; 3] = [Self::NoCleanUp, Self::CallNotHeard, Self::PrefixLost];
+
         /// Runs `work` with this bug in all engines that this thread polls meanwhile.
         pub fn during<R>(self, work: impl FnOnce() -> R) -> R {
             struct End(Option<Mutant>);
@@ -139,7 +148,17 @@ mod switch {
         }
 
         pub(crate) fn is_on(self) -> bool {
-            PRESENT.get() == Some(self)
+            PRESENT.get().or_else(Self::of_process) == Some(self)
+        }
+
+        fn of_process() -> Option<Self> {
+            static NAMED: OnceLock<Option<Mutant>> = OnceLock::new();
+            *NAMED.get_or_init(|| {
+                let name = env::var_os("LOCK_MUTANT")?;
+                let mut all = Self::ALL.iter().chain(&Self::OF_QUORUMS).chain(&Self::OF_WHOLE_SYSTEM);
+                let named = all.find(|mutant| name == *format!("{mutant:?}"));
+                Some(*named.unwrap_or_else(|| panic!("LOCK_MUTANT={} is not a mutant", name.display())))
+            })
         }
     }
 }

@@ -67,7 +67,7 @@ async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
         last = fence;
         assert_eq!(other.tell("release").await, "released");
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -124,7 +124,7 @@ async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_ri
     let pttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer().expect("a number");
     assert!((60_000..=121_000).contains(&pttl), "{pttl} ms");
     server.call(&["DEL", "{0}lock-core:fence"]).await; // lest it be counted as left over
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged_by(&run, Checker::new().mark(Mark { key: None, from, to: stepped }));
 }
 #[tokio::test]
@@ -171,6 +171,6 @@ async fn fault_31_server_clock_that_steps_back_is_mended_by_renewals_and_not_sle
     assert_eq!(next.tell("release").await, "released");
     // What the counter got before the steps is in the future now, and expires later.
     server.call(&["DEL", "{0}lock-core:fence"]).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }

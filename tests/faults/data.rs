@@ -45,7 +45,7 @@ async fn fault_37_evicted_lease_is_noticed_at_the_next_renewal_and_fences_rise()
     assert!(next.fence() > first);
     next.release().await.expect("held");
     drop(held);
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged_by(&run, Checker::new().mark(Mark { key: None, from: before, to: evicted }));
 }
 
@@ -103,6 +103,6 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
     figure(42, "overwritten to told, ttl 2 s", longest);
     assert!(longest < 2 * TTL / 3 + ms(250) + SLACK, "{longest:?}");
     eventually(SOON, "nothing is left", async || server.keys("k").await.is_empty()).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }

@@ -111,7 +111,7 @@ fn fault_32_guard_dropped_anywhere_is_released_or_expires_and_never_panics() {
     assert_eq!(engine.block_on(manager.shutdown(Duration::ZERO)), 1);
     released("forgotten");
 
-    outside.block_on(run.settle(&server, SOON));
+    outside.block_on(run.settle(&server, SETTLED));
     judged(&run);
 }
 
@@ -134,7 +134,7 @@ async fn fault_33_starved_runtime_finds_its_lease_lost_and_revives_nothing() {
     assert!(held.release().await.is_err());
     assert!(next.tell("check").await.starts_with("check held"));
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -150,7 +150,7 @@ fn fault_33_manager_with_a_runtime_of_its_own_keeps_the_leases_of_a_starved_one(
         thread::sleep(3 * TTL);
         assert!(held.check(), "it was renewed meanwhile");
         held.release().await.expect("held");
-        run.settle(&server, SOON).await;
+        run.settle(&server, SETTLED).await;
         judged(&run);
     });
 }
@@ -172,7 +172,7 @@ fn fault_34_busy_tasks_on_all_threads_cost_no_lease() {
         ttl *= 2;
         assert!(ttl < LONG, "this machine is too busy to tell");
     }
-    busy.block_on(run.settle(&server, SOON));
+    busy.block_on(run.settle(&server, SETTLED));
     judged(&run);
 }
 
@@ -211,7 +211,7 @@ fn fault_34_all_threads_blocked_for_three_tenths_of_a_ttl_cost_no_lease() {
         for held in held {
             held.release().await.expect("held");
         }
-        run.settle(&server, SOON).await;
+        run.settle(&server, SETTLED).await;
         judged(&run);
     });
 }

@@ -1,8 +1,11 @@
 //! What breaks, on one real Redis, with what is expected of it. Tests are called by the number of the fault.
 //!
 //! 1 holder killed, 5 waiters killed and 6 waiter stopped are in `contention.rs`. `FAULT_SECONDS` keeps up longer what
-//! goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed. Limits are generous, since these
-//! tests share a machine with others: the figures say what a limit hides.
+//! goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed.
+//!
+//! Limits are generous, since these tests share a machine with others: the figures say what a limit hides. The same
+//! deadlines are held to the millisecond by virtual time: when a holder knows (`lock-core/tests/lost.rs`), when it renews
+//! and asks again (`lock-core/tests/renewal.rs`), when a clock that stepped is noticed (`lock-core/tests/clock_steps.rs`).
 
 mod clocks;
 mod data;
@@ -15,11 +18,12 @@ mod refusals;
 mod server;
 mod soak;
 
+use std::collections::HashMap;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-pub(crate) use lock_tests::for_seconds;
-use lock_tests::history::{Checker, History, Op, Recorded, Run};
+use lock_tests::history::{Checker, Event, History, Op, Recorded, Run};
+pub(crate) use lock_tests::{LONG, SOON, for_seconds, ms};
 
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -27,14 +31,8 @@ pub(crate) const TTL: Duration = Duration::from_secs(1);
 pub(crate) const HANDOFF: Duration = Duration::from_millis(1_250);
 /// What a busy machine may take longer.
 pub(crate) const SLACK: Duration = Duration::from_millis(750);
-/// For what has no business taking long.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-/// A ttl or a wait whose end is never waited for.
-pub(crate) const LONG: Duration = Duration::from_secs(60);
-
-pub(crate) const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
+/// How soon nothing is left after a run, at most: before a lease would expire whose release is missing.
+pub(crate) const SETTLED: Duration = ms(750);
 
 /// The history of the run, which breaks no rule.
 pub(crate) fn judged(run: &Run) -> History {
@@ -63,6 +61,29 @@ pub(crate) fn first_grant(history: &History, since: f64) -> f64 {
     let grants = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
     let times = grants.filter_map(|event| event.t_return).filter(|at| *at >= since);
     times.fold(f64::INFINITY, f64::min)
+}
+
+/// From each release after `since` to the next lease of the key, if that is of another process that waited for it.
+pub(crate) fn handoffs(history: &History, since: f64) -> Vec<Duration> {
+    let mut over: Vec<_> = history.events().iter().filter(|event| event.t_return >= Some(since)).collect();
+    over.sort_by(|a, b| a.t_return.partial_cmp(&b.t_return).expect("times are numbers"));
+    let process = |event: &Event| event.process.split('/').next().map(str::to_owned);
+    let (mut released, mut handoffs) = (HashMap::new(), Vec::new());
+    for event in over {
+        match event.op {
+            Op::Release => drop(released.insert(&event.key, event)),
+            Op::Acquire if event.succeeded() => {
+                if let Some(before) = released.remove(&event.key)
+                    && process(before) != process(event)
+                    && event.t_invoke < before.t_invoke
+                {
+                    handoffs.push(span(before.t_invoke, event.t_return.unwrap_or(f64::INFINITY)));
+                }
+            }
+            _ => {}
+        }
+    }
+    handoffs
 }
 
 /// A span on the clock of histories.

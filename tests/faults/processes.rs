@@ -3,7 +3,7 @@
 use lock_tests::{
     Dice, RedisServer, actor, figure,
     history::{Op, Outcome, Run, now},
-    team,
+    team, were_called,
 };
 use tokio::time::sleep;
 
@@ -36,7 +36,7 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
     assert_eq!(stopped.tell("release").await, "failed Lost(Expired)");
     assert!(next.tell("check").await.starts_with("check held"));
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -54,7 +54,7 @@ async fn fault_03_holder_stopped_for_half_its_ttl_keeps_its_lease() {
         assert!(holder.tell("check").await.starts_with("check held"), "a false loss");
     }
     assert_eq!(holder.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     assert!(history.events().iter().all(|event| event.fence.is_none_or(|found| found == fence)));
     let renewals = history.events().iter().filter(|event| event.op == Op::Extend).count();
@@ -83,7 +83,7 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
     }
     run.broken_since(since);
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let count = |op, result| history.events().iter().filter(|event| event.op == op && event.result == result).count();
     let written = count(Op::Write, Outcome::Ok);
@@ -123,6 +123,7 @@ async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at
         waiter.surely_waits(&server).await;
         waiters.push_back(waiter);
     }
+    let mut took = Vec::new();
     for killed in [1, 5, 20] {
         for _ in 0..killed {
             waiters.pop_front().expect("there are enough").kill(&run).await;
@@ -132,12 +133,16 @@ async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at
         holder = waiters.pop_front().expect("there are enough");
         holder.held(HANDOFF).await;
         figure(5, &format!("handoff past {killed} waiters that were killed"), released.elapsed());
+        took.push(released.elapsed());
     }
+    let released = Instant::now();
     assert_eq!(holder.tell("release").await, "released");
     let mut last = waiters.pop_front().expect("one is left");
     last.held(HANDOFF).await;
+    took.push(released.elapsed());
+    were_called(&took);
     assert_eq!(last.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -146,24 +151,26 @@ async fn fault_04_update_of_a_stopped_holder_is_lost_without_a_fencing_token_and
     let (server, run) = (RedisServer::start().await, Run::new("fault-04-control"));
     let mut stopped = actor!(run, server.url(), "stopped").await;
     let mut next = actor!(run, server.url(), "next").await;
-    let mut unfenced = server.connect().await.expect("connects");
+    let [read, write, count] = ["read", "write", "count"].map(|verb| format!("{verb} {}", server.address()));
     stopped.acquire("k", TTL).await;
-    // It has read 0, and stops before it writes 1.
+    assert_eq!(stopped.tell(&read).await, "read 0");
+    // It stops before it writes 1.
     let since = now();
     stopped.process.pause();
+    stopped.process.send(&write).await;
     next.acquire("k", LONG).await;
-    unfenced.call(&["SET", "register:unfenced", "1"]).await.expect("is answered");
-    assert_eq!(next.tell(&format!("count {}", server.address())).await, "counted");
+    assert_eq!(next.tell(&read).await, "read 0");
+    assert_eq!(next.tell(&write).await, "written");
+    assert_eq!(next.tell(&count).await, "counted");
     stopped.process.resume();
     run.broken_since(since);
-    // Its writes arrive now. One of the two updates of the unfenced number is lost, as whoever writes without a fencing
-    // token must expect; the register refuses.
-    unfenced.call(&["SET", "register:unfenced", "1"]).await.expect("is answered");
-    assert_eq!(stopped.tell(&format!("count {}", server.address())).await, "stale");
-    assert_eq!(server.call(&["GET", "register:unfenced"]).await.text().as_deref(), Some("1"), "after two updates");
+    // Its write arrives now, and one of the two updates of the unfenced number is lost; the register refuses its write.
+    stopped.process.expect("written", SOON).await;
+    assert_eq!(next.tell(&read).await, "read 1", "after two updates");
+    assert_eq!(stopped.tell(&count).await, "stale");
     let value = server.call(&["HGET", "register:k", "value"]).await.text();
     assert_eq!(value.as_deref(), Some("1"), "after one");
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }

@@ -6,7 +6,7 @@ use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
     Dice, RedisServer, Reply, actor, eventually, eventually_some, figure,
     history::{Checker, Mark, Op, Outcome, Run, now},
-    team,
+    team, were_called,
 };
 use tokio::time::{sleep, timeout};
 
@@ -28,7 +28,7 @@ async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, bet
     sleep(ms(1_500)).await;
     run.broken_since(killed);
     let rounds = team.stop(SOON).await;
-    run.settle(server, SOON).await;
+    run.settle(server, SETTLED).await;
     let history = run.history().expect("the files can be read");
     let recovered = span(up, first_grant(&history, up));
     figure(fault, "next grant after the server was up again", recovered);
@@ -68,7 +68,7 @@ async fn fault_08_lease_survives_a_server_that_writes_everything_down_at_once() 
     eventually(SOON, "it is renewed again", async || held.extend(5 * TTL).await.is_ok()).await;
     assert!(held.check());
     held.release().await.expect("it was held all the time");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -112,7 +112,7 @@ async fn fault_10_server_stopped_for_less_than_the_ttl() {
     sleep(2 * TTL + TTL / 4).await; // past the ttl that it had
     assert!(holder.tell("check").await.starts_with("check held"));
     assert_eq!(holder.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -128,13 +128,14 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     let since = now();
     server.pause();
     let asked = Instant::now();
-    let error = client.acquire("other", TTL, |request| request).await.expect_err("nobody answers");
+    let error = client.acquire("other", LONG, |request| request).await.expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::Backend);
     figure(10, "time to error, limit 300 ms", asked.elapsed());
     assert!(asked.elapsed() < LIMIT + SLACK, "{:?}", asked.elapsed());
     let (reason, lost) = holder.lost(TTL + SLACK).await;
     assert_eq!(reason, "Expired");
-    assert!(span(since, lost) < TTL + SLACK);
+    // Its deadline was before that; it says so as soon as its process has its turn.
+    assert!(span(since, lost) < TTL + ms(100), "{:?}", span(since, lost));
     sleep((TTL + TTL / 2).saturating_sub(span(since, now()))).await;
     let resumed = now();
     server.resume();
@@ -149,7 +150,8 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     run.broken_since(since);
     assert_eq!(waiter.tell("release").await, "released");
     assert_eq!(holder.tell("release").await, "failed Lost(Expired)");
-    run.settle(&server, SOON).await;
+    // The server has carried out the request that got no answer; the clean-up tries once a second at least.
+    run.settle(&server, 3 * TTL).await;
     let history = judged(&run);
     assert!(first_grant(&history, since) >= resumed, "a lease was granted by a server that stood still");
     figure(10, "next grant after CONT", span(resumed, first_grant(&history, since)));
@@ -190,7 +192,7 @@ async fn fault_11_server_that_hangs_costs_the_limit_of_a_request() {
     }
     figure(11, "longest time to error, limit 300 ms", longest);
     held.release().await.expect("it was held all the time");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     // None was acquired with nothing left.
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
@@ -231,7 +233,7 @@ async fn fault_12_busy_script_is_an_error_that_can_be_retried() {
     figure(12, "next grant after SCRIPT KILL", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
@@ -250,14 +252,18 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     }
     run.broken_since(since);
     // Then, without kills, everybody goes on.
+    let calm = now();
     let clients = server.client_list().await.len();
     sleep(TTL).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let lost = history.events().iter().filter(|event| event.op == Op::Lost).count();
     println!("{kills} connections killed, {clients} at the end, {rounds:?} rounds, {lost} leases lost");
     assert_eq!(lost, 0);
+    let handoffs = handoffs(&history, calm);
+    assert!(handoffs.len() >= 5, "{handoffs:?}");
+    were_called(&handoffs);
     assert!(clients <= 2 * 3, "{clients} connections");
     assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
     eventually(SOON, "no connection is left", async || server.client_list().await.is_empty()).await;
@@ -277,7 +283,7 @@ async fn fault_35_scripts_forgotten_all_the_time_are_not_noticed() {
         sleep(ms(10)).await;
     }
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let errors = history.events().iter().filter(|event| event.result != Outcome::Ok).count();
     println!("{flushes} flushes, {rounds:?} rounds, {errors} errors");
@@ -339,6 +345,6 @@ async fn fault_41_holder_whose_data_is_deleted_is_told() {
     }
     figure(41, "deleted to told, ttl 2 s", longest);
     assert!(longest < 2 * TTL / 3 + ms(250) + SLACK, "{longest:?}");
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     judged_by(&run, checker);
 }

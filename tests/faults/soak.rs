@@ -104,7 +104,7 @@ async fn fault_44_soak_under_all_kinds_of_faults_leaves_memory_descriptors_tasks
         after.push(sample(process).await);
     }
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server, SETTLED).await;
     let history = judged(&run);
     println!("{done:?} stops, kills, cuts, flushes; {rounds:?} rounds, {} events", history.events().len());
     println!("{connections} connections and {passing} keys at the end");

@@ -1,11 +1,11 @@
 //! Clients that go before they have their answer, and connections that break.
 
 use lock_core::LockManager;
-use lock_tests::{FaultProxy, eventually};
+use lock_tests::{FaultProxy, SOON, eventually};
 use tonic::{Code, transport::Channel};
 
 use crate::{
-    SOON, layer,
+    layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, client, serve, with_key},
     soon,

@@ -15,18 +15,18 @@ mod proto {
     tonic::include_proto!("calls");
 }
 
-use std::{future::Future, time::Duration};
+use std::future::Future;
 
 use lock_core::LockManager;
-use lock_tests::{eventually, within};
+use lock_tests::{LONG, SOON, eventually, within};
 use lock_tower::{
     Grpc, LockLayer,
     key::{Header, header},
 };
 
-/// A layer whose keys are in the metadata.
+/// A layer whose keys are in the metadata. Its leases are so long that a release that is missing shows.
 fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
-    LockLayer::grpc(manager.clone(), header("key"))
+    LockLayer::grpc(manager.clone(), header("key")).ttl(LONG)
 }
 
 /// Waits for what should come soon, and fails instead of hanging.
@@ -44,7 +44,5 @@ fn until(what: &str, mut condition: impl FnMut() -> bool) -> impl Future<Output 
 /// Waits until nobody holds a key.
 #[track_caller]
 fn until_free(manager: &LockManager, key: &str) -> impl Future<Output = ()> {
-    eventually(SOON, format!("{key:?} is free"), async move || !manager.is_locked(key).await.unwrap())
+    lock_tests::until_free(key, async move || manager.is_locked(key).await.unwrap())
 }
-
-const SOON: Duration = Duration::from_secs(20);

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use lock_core::LockManager;
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{RedisServer, SOON, eventually};
 use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
 use tonic::Code;
 
 use crate::{
-    SOON, layer,
+    layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, client, serve, with_key},
     soon,

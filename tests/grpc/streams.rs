@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use lock_core::LockManager;
-use lock_tests::eventually;
+use lock_tests::{SOON, eventually};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request};
 
 use crate::{
-    SOON, layer,
+    layer,
     proto::{End, Order},
     service::{Floor, client, with_key},
     soon, until, until_free,

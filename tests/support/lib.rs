@@ -25,7 +25,7 @@ mod signals;
 
 pub use actor::{Actor, Team};
 pub use dice::Dice;
-pub use figures::{figure, for_seconds};
+pub use figures::{figure, for_seconds, were_called};
 pub use left_out::left_out;
 pub use namespace::Namespace;
 pub use ports::free_port;
@@ -33,5 +33,5 @@ pub use process::Process;
 pub use proxy::FaultProxy;
 pub use resp::{RawClient, Reply};
 pub use server::RedisServer;
-pub use wait::{eventually, eventually_some, within};
+pub use wait::{LONG, SOON, eventually, eventually_some, ms, until_free, within};
 pub use wall_clock::WallClock;

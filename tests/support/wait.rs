@@ -4,6 +4,28 @@ use std::{fmt::Display, future::Future, panic::Location, time::Duration};
 
 use tokio::time::{Instant, sleep, timeout};
 
+/// The limit of what has no business taking long, on a machine that does other things too.
+pub const SOON: Duration = Duration::from_secs(20);
+
+/// A ttl or a wait whose end no test waits for. Leases that a test expects to be released have this ttl: if the release
+/// is missing, the test fails long before the lease expires.
+pub const LONG: Duration = Duration::from_secs(60);
+
+/// Milliseconds.
+#[must_use]
+pub const fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Waits until `is_locked` answers `false`: until a key whose lease has the ttl [`LONG`] was released.
+///
+/// # Panics
+/// After a sixth of that ttl; the message says `why` the key should be free, and where that was awaited.
+#[track_caller]
+pub fn until_free(why: impl Display, mut is_locked: impl AsyncFnMut() -> bool) -> impl Future<Output = ()> {
+    eventually(LONG / 6, format!("the key is free: {why}"), async move || !is_locked().await)
+}
+
 /// Waits until `condition` answers `true`; it is asked every 5 ms.
 ///
 /// # Panics

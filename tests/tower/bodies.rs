@@ -4,13 +4,13 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, combinators::BoxBody};
 use hyper::{StatusCode, body::Incoming};
-use lock_tests::eventually;
+use lock_tests::{SOON, eventually};
 use tokio::{
     sync::mpsc::unbounded_channel,
     time::{Duration, Instant, sleep},
 };
 
-use crate::shop::{BOTH, Client, Given, SOON, Shop, TTL, nothing, soon};
+use crate::shop::{BOTH, Client, Given, Shop, TTL, nothing, soon};
 
 /// Looks again and again for longer than a lease lasts that is not renewed.
 async fn stays_locked(shop: &Shop, why: &str) {
@@ -37,7 +37,7 @@ async fn a_slow_reader_keeps_the_key_to_the_end_of_the_body() {
     for version in BOTH {
         let mut shop = Shop::open().await;
         let mut client = Client::connect(&shop, version).await;
-        let mut body = client.post("/stream", nothing()).await.expect("an answer").into_body();
+        let mut body = client.post("/renewed/stream", nothing()).await.expect("an answer").into_body();
         shop.give("one");
         assert_eq!(next(&mut body).await, "one");
         stays_locked(&shop, "between two frames").await;
@@ -133,7 +133,7 @@ async fn streams_both_ways_are_under_one_lease_to_their_end() {
         let (frames, given) = unbounded_channel();
         let send = |text: &'static str| frames.send(Frame::data(Bytes::from_static(text.as_bytes())));
         send("one").expect("it is open");
-        let mut body = client.post("/echo", BoxBody::new(Given(given))).await.expect("an answer").into_body();
+        let mut body = client.post("/renewed/echo", BoxBody::new(Given(given))).await.expect("an answer").into_body();
         assert_eq!(next(&mut body).await, "one");
         for text in ["two", "three"] {
             send(text).expect("it is open");
@@ -157,7 +157,7 @@ async fn bad_input_75_a_stream_both_ways_whose_lease_is_lost_is_broken_off() {
         let mut client = Client::connect(&shop, version).await;
         let (frames, given) = unbounded_channel();
         frames.send(Frame::data(Bytes::from_static(b"one"))).expect("it is open");
-        let mut body = client.post("/echo", BoxBody::new(Given(given))).await.expect("an answer").into_body();
+        let mut body = client.post("/renewed/echo", BoxBody::new(Given(given))).await.expect("an answer").into_body();
         assert_eq!(next(&mut body).await, "one");
         // Somebody takes the key away; the next renewal finds it.
         shop.redis.call(&["SET", "goods:1", "somebody"]).await;

@@ -6,13 +6,13 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::{BodyExt, combinators::BoxBody};
 use hyper::StatusCode;
-use lock_tests::eventually;
+use lock_tests::{SOON, eventually};
 use tokio::{
     sync::mpsc::unbounded_channel,
     task::{JoinHandle, JoinSet},
 };
 
-use crate::shop::{BOTH, Client, Given, SOON, Shop, Version, nothing, soon};
+use crate::shop::{BOTH, Client, Given, Shop, Version, nothing, soon};
 
 /// How a client goes.
 #[derive(Clone, Copy, Debug, PartialEq)]

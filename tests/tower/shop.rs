@@ -30,7 +30,7 @@ use hyper::{
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::LockManager;
-use lock_tests::{RedisServer, eventually, within};
+use lock_tests::{LONG, RedisServer, SOON, eventually, until_free, within};
 use lock_tower::{Held, Http, LockLayer, key::Fixed, key::fixed};
 use tokio::{
     net::{TcpListener, TcpStream},
@@ -39,10 +39,7 @@ use tokio::{
 };
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
-/// How long a machine may take for what should happen at once.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
-
-/// The ttl of the shop's leases: whoever holds the key for longer is renewed.
+/// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile.
 pub(crate) const TTL: Duration = Duration::from_millis(1500);
 
 pub(crate) const KEY: &str = "goods:1";
@@ -82,10 +79,12 @@ impl Shop {
         let (frames, given) = unbounded_channel();
         *floor.0.given.lock().expect("nobody panicked") = Some(given);
 
-        let plain = layer(&manager);
+        // A release that is missing shows, since nothing expires while a test looks. Only what is slow is renewed.
+        let plain = layer(&manager).ttl(LONG);
         let held = plain.clone().until_body_end();
         let bounded = held.clone().max_hold(TTL);
         let timed = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TTL);
+        let renewed = held.clone().ttl(TTL);
         let app = Router::new()
             .route("/work", post(work).route_layer(plain.clone()))
             .route("/upload", post(upload).route_layer(plain.clone()))
@@ -98,6 +97,8 @@ impl Shop {
             .route("/stream", post(stream).route_layer(held.clone()))
             .route("/echo", post(echo).route_layer(held.clone()))
             .route("/flood", post(flood).route_layer(held.clone()))
+            .route("/renewed/stream", post(stream).route_layer(renewed.clone()))
+            .route("/renewed/echo", post(echo).route_layer(renewed))
             .route("/flood/bounded", post(flood).route_layer(bounded))
             .route("/panic/body", post(panicking_body).route_layer(held.clone()))
             .route("/twice/held", post(fence).route_layer(held.clone()).route_layer(held))
@@ -120,7 +121,7 @@ impl Shop {
     }
 
     pub(crate) async fn until_free(&self, why: &str) {
-        eventually(SOON, format!("the key is free: {why}"), async || !self.is_locked().await).await;
+        until_free(why, async || self.is_locked().await).await;
     }
 
     pub(crate) async fn until_idle(&self, why: &str) {
@@ -178,7 +179,7 @@ impl Drop for Inside {
 }
 
 fn layer(manager: &LockManager) -> LockLayer<Fixed, Http> {
-    LockLayer::http(manager.clone(), fixed(KEY)).ttl(TTL).wait(Duration::from_secs(600)).name("shop")
+    LockLayer::http(manager.clone(), fixed(KEY)).wait(10 * LONG).name("shop")
 }
 
 async fn arrive(State(floor): State<Floor>, request: Request, next: Next) -> Response {

@@ -268,7 +268,8 @@ impl Queues {
             return;
         }
         // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
-        let item = Item::Ask(self.lines.waiter(id).key.clone(), token);
+        let own = self.lines.waiter(id).key.clone();
+        let item = Item::Ask(if called && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
         if called {
             self.outbox.push_front(item);
         } else {

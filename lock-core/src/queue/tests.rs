@@ -7,7 +7,7 @@ use super::{
     fixture::{at, key, terms},
     *,
 };
-use crate::backend::Operation;
+use crate::{backend::Operation, key::COMPARED};
 
 fn token(operation: &Operation) -> Token {
     match operation {
@@ -472,4 +472,27 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     drop(process.queues.take_deferred());
     assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
     process.hold(second);
+}
+
+#[test]
+fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_few() {
+    let looks_for_each = |keys: u64| {
+        let mut process = Process::new();
+        let key = |number| LockKey::new(format!("k:{number}")).unwrap();
+        let mut holds = Vec::new();
+        for number in 0..keys {
+            let doubt = Doubt { until: at(0), unanswered_since: None };
+            let token = Token::from_random(number.into());
+            let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+            holds.push(process.queues.enter(&key(number), &terms(9_000), acquired, at(0)).1);
+        }
+        let before = COMPARED.get();
+        for number in 0..keys {
+            process.queues.forced(&key(number), at(0));
+        }
+        assert!(holds.iter().all(|hold| hold.check_at(at(0)).is_err()));
+        (COMPARED.get() - before) / keys as usize
+    };
+    let (few, many) = (looks_for_each(100), looks_for_each(10_000));
+    assert!(many <= few + 2, "{many} looks for each of 10,000 keys, {few} for each of 100");
 }

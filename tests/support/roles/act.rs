@@ -10,6 +10,8 @@
 //! | `cancel` | `cancelled`: the acquire under way is dropped |
 //! | `check` | `check held MS`, what remains, or `check lost` |
 //! | `count ADDRESS` | `counted` into the register there, `stale`, or `unknown` |
+//! | `read ADDRESS` | `read NUMBER`: what is in the number there that nobody fences |
+//! | `write ADDRESS` | `written`: one more than it read, without a fencing token, whatever has become of the lease |
 //! | `extend MS` | `extended`, or `failed KIND` |
 //! | `release` | `released`, or `failed KIND` |
 //! | `drop` | `dropped`: the guard is |
@@ -28,7 +30,10 @@ use lock_core::{
     LockManager, LossReason,
     clock::{Clock, SystemClock},
 };
-use lock_tests::history::{Held, Recorded, Recorder, Register, now};
+use lock_tests::{
+    RawClient,
+    history::{Held, Recorded, Recorder, Register, now},
+};
 use tokio::{sync::mpsc, task::JoinHandle};
 
 pub(crate) async fn act(url: &str, folder: &str, name: &str) -> Result<(), Box<dyn Error>> {
@@ -36,7 +41,7 @@ pub(crate) async fn act(url: &str, folder: &str, name: &str) -> Result<(), Box<d
     let manager = LockManager::builder().url(url).client_name(name).connect().await?;
     let recorder = Recorder::open(Path::new(folder), name);
     let (got, mut arrivals) = mpsc::unbounded_channel();
-    let mut stage = Stage { manager, recorder, got, waiting: None, held: None };
+    let mut stage = Stage { manager, recorder, got, waiting: None, held: None, read: 0 };
     println!("ready");
     loop {
         tokio::select! {
@@ -56,6 +61,8 @@ struct Stage {
     got: mpsc::UnboundedSender<Held>,
     waiting: Option<JoinHandle<()>>,
     held: Option<Held>,
+    /// What it read last from the number that nobody fences.
+    read: u64,
 }
 
 impl Stage {
@@ -113,6 +120,16 @@ impl Stage {
                     }
                 );
             }
+            ["read", address] => {
+                let number = RawClient::tcp(address).await?.call(&["GET", UNFENCED]).await?.text();
+                self.read = number.as_deref().unwrap_or("0").parse()?;
+                println!("read {}", self.read);
+            }
+            ["write", address] => {
+                let number = (self.read + 1).to_string();
+                RawClient::tcp(address).await?.call(&["SET", UNFENCED, &number]).await?;
+                println!("written");
+            }
             ["extend", ttl_ms] => match self.held()?.extend(milliseconds(ttl_ms)?).await {
                 Ok(()) => println!("extended"),
                 Err(error) => println!("failed {:?}", error.kind()),
@@ -155,4 +172,5 @@ fn milliseconds(text: &str) -> Result<Duration, Box<dyn Error>> {
     Ok(Duration::from_millis(text.parse()?))
 }
 
+const UNFENCED: &str = "register:unfenced";
 const NOTHING: &str = "nothing is held";
