@@ -4,9 +4,18 @@ use std::collections::BTreeMap;
 
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::{RedisServer, figure};
-use tokio::task::JoinSet;
+use tokio::{
+    sync::mpsc::unbounded_channel,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
 
 use crate::*;
+
+/// Within what time of asking a request that was never answered fails: the default of `command_timeout`.
+const LIMIT: Duration = Duration::from_secs(1);
+/// What ten thousand tasks on a busy machine may take longer.
+const BUSY: Duration = Duration::from_millis(1_000);
 
 /// How the requests of one moment ended.
 struct Told {
@@ -56,11 +65,84 @@ async fn outage_is_told_to_all_who_ask_and_at_once_while_the_server_is_known_to_
             } else {
                 server.pause();
             }
-            only_backend(&told(&manager, count, how).await);
-            only_backend(&told(&manager, count, &format!("{how}, known to be down")).await);
+            let unanswered = told(&manager, count, how).await;
+            only_backend(&unanswered);
+            assert!(unanswered.last < LIMIT + BUSY, "{:?}", unanswered.last);
+            let known = told(&manager, count, &format!("{how}, known to be down")).await;
+            only_backend(&known);
+            assert!(known.last < ms(20) + BUSY, "{:?}", known.last);
             if !killed {
                 server.resume();
             }
         }
     }
+}
+
+#[tokio::test]
+async fn outage_is_told_as_such_to_all_who_ask_for_one_key_that_is_free() {
+    for wait in [0, 200, 3_000] {
+        let server = RedisServer::start().await;
+        let manager = LockManager::connect(&server.url()).await.expect("connects");
+        manager.lock("warm").await.expect("free").release().await.expect("held");
+        server.pause();
+        let mut tasks = JoinSet::new();
+        for _ in 0..20 {
+            let acquire = manager.lock("one").wait(ms(wait)).acquire();
+            tasks.spawn(async { acquire.await.map(drop).map_err(|error| error.kind()) });
+        }
+        let outcomes = timeout(LIMIT + BUSY, tasks.join_all()).await.expect("in time");
+        assert_eq!(outcomes, [Err(ErrorKind::Backend); 20], "a wait of {wait} ms");
+        server.resume();
+    }
+}
+
+#[tokio::test]
+async fn waiters_that_know_their_key_to_be_busy_outlast_a_stop_of_the_server() {
+    let server = RedisServer::start().await;
+    let holder = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let guard = holder.lock("k").ttl(Duration::from_secs(60)).await.expect("free");
+    let (served, mut order) = unbounded_channel();
+    let mut tasks = JoinSet::new();
+    for number in 0..5 {
+        let (acquire, served) = (manager.lock("k").wait_forever().acquire(), served.clone());
+        tasks.spawn(async move {
+            let guard = acquire.await.expect("it waits on");
+            served.send(number).expect("somebody listens");
+            guard.release().await.expect("held");
+        });
+        // In this order.
+        sleep(ms(20)).await;
+    }
+    let hurried = tokio::spawn(manager.lock("k").wait(ms(1_500)).acquire());
+    sleep(ms(300)).await;
+    server.pause();
+    sleep(ms(2_500)).await;
+    let error = hurried.await.expect("no panic").expect_err("its wait is over");
+    assert_eq!(error.kind(), ErrorKind::Backend, "nobody knows who has the key: {error}");
+    assert_eq!(tasks.try_join_next().map(|_| ()), None, "the others wait on");
+    server.resume();
+    guard.release().await.expect("held");
+    timeout(Duration::from_secs(5), tasks.join_all()).await.expect("all are served");
+    let order: Vec<_> = std::iter::from_fn(|| order.try_recv().ok()).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn waiters_outlast_a_restart_of_the_server() {
+    let mut server = RedisServer::start().await;
+    let holder = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let _guard = holder.lock("k").ttl(ms(1_000)).await.expect("free");
+    let waiting = tokio::spawn(manager.lock("k").wait(Duration::from_secs(30)).acquire());
+    sleep(ms(300)).await;
+    server.stop();
+    sleep(ms(2_500)).await;
+    assert!(!waiting.is_finished());
+    server.start_again().await;
+    let begun = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("it has the key");
+    assert!(guard.is_held());
+    figure(32, "restarted: next grant", begun.elapsed());
+    assert!(begun.elapsed() < ms(1_000) + BUSY, "{:?}", begun.elapsed());
 }
