@@ -87,7 +87,7 @@ async fn restart_that_is_shorter_than_the_limit_of_a_command_is_ridden_out() {
     sleep(ms(300)).await;
     server.start_again().await;
     let started = Instant::now();
-    asks.await.expect("no panic").expect("the server is back");
+    let _guard = asks.await.expect("no panic").expect("the server is back");
     figure(7, "restarted to grant of a request that waits", started.elapsed());
     assert!(started.elapsed() < TTL, "{:?}", started.elapsed());
 }
