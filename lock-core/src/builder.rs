@@ -114,7 +114,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Puts a prefix before every key, as in `"shop:"`; without braces. Default: none.
+    /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
+    ///
+    /// Leases and errors name keys as they were asked for, without the prefix.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
@@ -180,6 +182,17 @@ impl LockManagerBuilder {
     ///
     /// Give a runtime of its own where the service's tasks may block their threads: then renewal goes on. It needs
     /// tokio's time and IO drivers and must live longer than the leases.
+    ///
+    /// A test with a paused clock that uses a real server needs it, too: a runtime whose clock runs, in threads of its own.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use tokio::runtime::Builder;
+    ///
+    /// let engine = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
+    /// let manager = lock_core::LockManager::builder().url("memory://").runtime(engine.handle().clone()).build()?;
+    /// # let _ = manager; Ok(()) }
+    /// ```
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self

@@ -12,17 +12,15 @@ use tokio::{
 
 use crate::*;
 
-/// Within what time of asking a request that was never answered fails: the default of `command_timeout`.
-const LIMIT: Duration = Duration::from_secs(1);
-/// What ten thousand tasks on a busy machine may take longer.
-const BUSY: Duration = Duration::from_millis(1_000);
-
 /// How the requests of one moment ended.
 struct Told {
     first: Duration,
     last: Duration,
     kinds: BTreeMap<String, usize>,
 }
+
+/// The default of a manager.
+const LIMIT_OF_A_COMMAND: Duration = Duration::from_secs(1);
 
 /// Asks for `count` keys at once, each for a key of its own and without a wait, and prints when the errors came.
 async fn told(manager: &LockManager, count: u32, state: &str) -> Told {
@@ -65,17 +63,37 @@ async fn outage_is_told_to_all_who_ask_and_at_once_while_the_server_is_known_to_
             } else {
                 server.pause();
             }
-            let unanswered = told(&manager, count, how).await;
-            only_backend(&unanswered);
-            assert!(unanswered.last < LIMIT + BUSY, "{:?}", unanswered.last);
+            let unknown = told(&manager, count, how).await;
+            only_backend(&unknown);
+            assert!(unknown.last < LIMIT_OF_A_COMMAND + SLACK, "{:?}", unknown.last);
+            // A connection that fell silent gets a moment for another one.
+            sleep(ms(150)).await;
             let known = told(&manager, count, &format!("{how}, known to be down")).await;
             only_backend(&known);
-            assert!(known.last < ms(20) + BUSY, "{:?}", known.last);
+            // 20 ms on a machine with nothing else to do: the figures say.
+            assert!(known.first < ms(250), "{:?}", known.first);
+            assert!(known.last < SLACK, "{:?}", known.last);
             if !killed {
                 server.resume();
             }
         }
     }
+}
+
+#[tokio::test]
+async fn restart_that_is_shorter_than_the_limit_of_a_command_is_ridden_out() {
+    let mut server = RedisServer::start().await;
+    let manager = LockManager::builder().url(&server.url()).command_timeout(10 * TTL).connect().await;
+    let manager = manager.expect("connects");
+    manager.lock("warm").await.expect("free").release().await.expect("held");
+    server.stop();
+    let asks = tokio::spawn(manager.lock("k").wait(Duration::ZERO).acquire());
+    sleep(ms(300)).await;
+    server.start_again().await;
+    let started = Instant::now();
+    let _guard = asks.await.expect("no panic").expect("the server is back");
+    figure(7, "restarted to grant of a request that waits", started.elapsed());
+    assert!(started.elapsed() < TTL, "{:?}", started.elapsed());
 }
 
 #[tokio::test]
@@ -90,7 +108,7 @@ async fn outage_is_told_as_such_to_all_who_ask_for_one_key_that_is_free() {
             let acquire = manager.lock("one").wait(ms(wait)).acquire();
             tasks.spawn(async { acquire.await.map(drop).map_err(|error| error.kind()) });
         }
-        let outcomes = timeout(LIMIT + BUSY, tasks.join_all()).await.expect("in time");
+        let outcomes = timeout(LIMIT_OF_A_COMMAND + SLACK, tasks.join_all()).await.expect("in time");
         assert_eq!(outcomes, [Err(ErrorKind::Backend); 20], "a wait of {wait} ms");
         server.resume();
     }
@@ -144,5 +162,5 @@ async fn waiters_outlast_a_restart_of_the_server() {
     let guard = waiting.await.expect("no panic").expect("it has the key");
     assert!(guard.is_held());
     figure(32, "restarted: next grant", begun.elapsed());
-    assert!(begun.elapsed() < ms(1_000) + BUSY, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < ms(1_000) + SLACK, "{:?}", begun.elapsed());
 }

@@ -67,15 +67,18 @@ impl Connector {
     /// is allowed, so that nothing that it still carries is executed later.
     pub(super) async fn connect(&self, former: Option<Former>, calls: &Calls) -> Result<Connected, Failure> {
         let by_choice = self.settings.resp2;
-        let mut resp2 = by_choice || self.resp2.load(Ordering::Relaxed);
+        let mut resp2 = by_choice || self.resp2.load(Ordering::Relaxed) || self.guesses_resp2();
         let mut connected = match self.open(resp2).await? {
-            Err(error) if !resp2 && self.lacks_resp3(&error) => {
+            Err(error) if !resp2 && Self::lacks_resp3(&error) => {
                 resp2 = true;
                 self.open(resp2).await?
             }
             opened => opened,
         }
-        .map_err(|error| failure::of(error, self.address()))?;
+        .map_err(|error| {
+            self.closed_at_hello.fetch_add(u32::from(is_broken(&error)), Ordering::Relaxed);
+            failure::of(error, self.address())
+        })?;
         self.identify(&mut connected, resp2, calls).await?;
         // Its commands come before all others on this connection, so that nobody has to wait for the answer.
         if let (Some(former), Some(run)) = (former, &connected.run)
@@ -209,15 +212,17 @@ impl Connector {
         Ok(())
     }
 
-    /// Whether the server, or a proxy before it, knows only RESP2.
-    fn lacks_resp3(&self, error: &RedisError) -> bool {
-        if is_broken(error) {
-            // Some close the connection on a command that they do not know. A server that goes down does, too, so one
-            // time says nothing, nor does any of a server that has spoken RESP3.
-            return self.epoch() == 0 && self.closed_at_hello.fetch_add(1, Ordering::Relaxed) > 0;
-        }
+    /// Whether to try RESP2 because the server closes the connection on HELLO, as some do on any command that they do not
+    /// know. A server that goes down does, too: so twice says more than once, and none has spoken RESP3 before.
+    fn guesses_resp2(&self) -> bool {
+        self.epoch() == 0 && self.closed_at_hello.load(Ordering::Relaxed) % 3 == 2
+    }
+
+    /// Whether the server, or a proxy before it, says that it knows only RESP2.
+    fn lacks_resp3(error: &RedisError) -> bool {
         let detail = error.detail().unwrap_or_default().to_ascii_lowercase();
         match error.code() {
+            _ if is_broken(error) => false,
             _ if error.kind() == RedisErrorKind::RESP3NotSupported => true,
             Some("NOPROTO") => true,
             Some("NOAUTH" | "WRONGPASS") => false,

@@ -148,7 +148,20 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
         query::<redis::Value>(connector, &redis::cmd("PING")).await?;
     } else {
         let limit = connector.settings.connect_limit.max(connector.limit());
-        connector.connection(0, Instant::now() + limit).await?;
+        let (begun, really) = (Instant::now(), std::time::Instant::now());
+        let connected = connector.connection(0, begun + limit).await;
+        // No server can be quick enough for a clock that leaps to the next timer.
+        connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
+            true => BackendError::new(
+                ErrorKind::Backend,
+                format!(
+                    "{error}; the clock of this tokio runtime is paused, so give the manager a runtime whose clock runs, \
+                     with `LockManager::builder().runtime(..)`"
+                ),
+            )
+            .did_not_happen(),
+            false => error,
+        })?;
     }
     Ok(Answer::new([]))
 }
@@ -321,3 +334,6 @@ const PAGE: u32 = 1_000;
 
 /// The least time that an answer is waited for, however soon a renewal has to be tried again.
 const LEAST_WITHIN: Duration = Duration::from_millis(100);
+
+/// By how much the clock of a runtime may be ahead of the system's without counting as paused.
+const PAUSED_BEYOND: Duration = Duration::from_millis(50);
