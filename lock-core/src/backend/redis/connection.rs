@@ -9,7 +9,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{
-        Arc,
+        Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     time::Duration,
@@ -36,6 +36,7 @@ use crate::{
 
 /// What requests and upkeep share.
 pub(super) struct Connector {
+    run: Mutex<Option<Arc<str>>>,
     settings: Settings,
     link: watch::Sender<Link>,
     /// The epoch of the newest connection.
@@ -102,6 +103,7 @@ impl Connector {
             broken: AtomicU64::new(0),
             found_broken: Notify::new(),
             resp2: AtomicBool::new(false),
+            run: Mutex::default(),
             advice: Advice::default(),
         }
     }
@@ -112,6 +114,11 @@ impl Connector {
 
     pub(super) fn limit(&self) -> Duration {
         self.settings.limit
+    }
+
+    /// The run of the server that is, or was last, connected to.
+    pub(super) fn run(&self) -> Option<Arc<str>> {
+        self.run.lock().unwrap_or_else(std::sync::PoisonError::into_inner).clone()
     }
 
     pub(super) fn epoch(&self) -> u64 {
@@ -212,6 +219,10 @@ impl Connector {
                 Ok(Connected { inner, mut pushes, identity, listening }) => {
                     attempts.clear();
                     failures = 0;
+                    if let Some(identity) = &identity {
+                        let run = Some(identity.run.as_str().into());
+                        *self.run.lock().unwrap_or_else(std::sync::PoisonError::into_inner) = run;
+                    }
                     former = identity;
                     let mut epoch = 0;
                     // In one step, for those who ask whether there is a connection, and since when.

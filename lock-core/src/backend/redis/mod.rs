@@ -109,6 +109,10 @@ impl Backend for RedisBackend {
         self.connector.limit()
     }
 
+    fn identity(&self) -> Option<Arc<str>> {
+        self.connector.run()
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Arc::clone(&self.connector).keep(calls))
     }
