@@ -181,7 +181,7 @@ impl Progress {
                 Step::Begin => {
                     let (key, terms) = request.check()?;
                     engine.admit(ATTEMPT).map_err(|error| error.on(key))?;
-                    scope::refuse_reentry(engine, key, request.since)?;
+                    scope::refuse_reentry(engine, key, request.since, request.tries_once())?;
                     let now = self.now;
                     self.give_up = now + request.options.wait.get();
                     self.step = match request.from {
@@ -223,12 +223,11 @@ impl Progress {
                         *timer = None;
                         continue;
                     }
-                    if !waiter.give_up(engine, self.now) {
-                        // The answer to the first request is still to come, or the backend's time limit.
-                        self.give_up = Moment::NEVER;
-                        continue;
+                    match waiter.give_up(engine, self.now) {
+                        Poll::Ready(trouble) => return Poll::Ready(Err(trouble.unwrap_or_else(|| request.busy()))),
+                        // The first answer is still to come, or the backend's time limit.
+                        Poll::Pending => self.give_up = Moment::NEVER,
                     }
-                    return Poll::Ready(Err(request.busy()));
                 }
                 Step::TakingUp { attempt, call } => {
                     let result = ready!(Pin::new(call).poll(cx));
@@ -245,7 +244,7 @@ impl LockRequest {
     /// What its caller is told.
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
-            // Who sends it away does not know for how long it has waited.
+            // The queue does not know for how long it was to wait.
             ErrorKind::Busy => self.busy(),
             _ => error,
         }
@@ -289,12 +288,12 @@ impl Waiter {
         self.id.is_some_and(|id| engine.is_contender(id, token))
     }
 
-    fn give_up(&mut self, engine: &Engine, now: Moment) -> bool {
-        let gave_up = self.id.is_none_or(|id| engine.give_up(id, now));
-        if gave_up {
-            self.id = None;
-        }
-        gave_up
+    /// Ends its wait. Pending if the first answer is still to come; else the backend's trouble, if there is some.
+    fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Option<Error>> {
+        let Some(id) = self.id else { return Poll::Ready(None) };
+        let trouble = ready!(engine.give_up(id, now));
+        self.id = None;
+        Poll::Ready(trouble)
     }
 }
 

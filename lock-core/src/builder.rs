@@ -7,6 +7,7 @@ use crate::{
     clock::Clock,
     engine::Engine,
     error::BuildError,
+    key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
     queue::Limits,
     request::{Options, Wait},
@@ -37,6 +38,7 @@ pub struct LockManagerBuilder {
     prefix: String,
     options: Options,
     command_timeout: Duration,
+    connect_timeout: Duration,
     client_name: String,
     runtime: Option<Handle>,
     clock: Option<Arc<dyn Clock>>,
@@ -68,11 +70,12 @@ impl LockManagerBuilder {
             prefix: String::new(),
             options: Options::default(),
             command_timeout: Duration::from_secs(1),
+            connect_timeout: CONNECT_TIMEOUT,
             client_name: "lock-core".to_owned(),
             runtime: None,
             clock: None,
             seed: None,
-            limits: Limits { per_key: usize::MAX, in_all: usize::MAX },
+            limits: Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX },
         }
     }
 
@@ -130,9 +133,23 @@ impl LockManagerBuilder {
     }
 
     /// Sets how long one request to the backend may take, connecting anew included, before it fails with
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero. Default: 1 s. In-memory backends answer at once.
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
+    /// answer at once.
+    ///
+    /// A restart of the server that is shorter is not noticed. After an outage of this length the server is known to be
+    /// down, and requests fail at once until it is back.
     pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
         self.command_timeout = command_timeout;
+        self
+    }
+
+    /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and three round trips more. Above
+    /// zero, at most an hour. Default: 5 s.
+    ///
+    /// No step but the lookup may take longer than [`command_timeout`](Self::command_timeout), or twice that for TLS,
+    /// since a server that is slower could not answer a request either.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
         self
     }
 
@@ -190,8 +207,14 @@ impl LockManagerBuilder {
     /// one twice, or an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
         Ttl::new(self.options.ttl).map_err(|detail| BuildError::new(format!("the default ttl is wrong: {detail}")))?;
-        if self.command_timeout.is_zero() {
-            return Err(BuildError::new("a command timeout of zero leaves no time for an answer; the default is 1 s"));
+        check_timeout("command timeout", self.command_timeout)?;
+        check_timeout("connect timeout", self.connect_timeout)?;
+        if self.prefix.len() >= MAX_KEY_BYTES {
+            return Err(BuildError::new(format!(
+                "the prefix has {} bytes, which leaves no room for a key; keys have at most {MAX_KEY_BYTES} bytes, the \
+                 prefix included",
+                self.prefix.len()
+            )));
         }
         if self.prefix.contains(['{', '}']) {
             return Err(BuildError::new(format!(
@@ -206,14 +229,15 @@ impl LockManagerBuilder {
                 self.client_name
             )));
         }
+        let timeouts = Timeouts { command: self.command_timeout, connect: self.connect_timeout };
         let backend = match self.source {
             Source::Nothing => {
                 return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`"));
             }
             Source::Backend(backend) => backend,
-            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
+            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, timeouts)?,
             Source::Quorum(urls) => {
-                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, self.command_timeout);
+                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, timeouts);
                 let mut nodes = urls.iter().map(node).collect::<Result<Vec<_>, _>>()?;
                 refuse_twice(&urls)?;
                 if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
@@ -240,8 +264,32 @@ impl LockManagerBuilder {
     }
 }
 
+/// The limits of a connection.
+#[derive(Clone, Copy)]
+struct Timeouts {
+    command: Duration,
+    connect: Duration,
+}
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Added to any moment, it is still a moment.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// Refuses a timeout out of range.
+pub(crate) fn check_timeout(name: &str, timeout: Duration) -> Result<(), BuildError> {
+    if timeout.is_zero() {
+        return Err(BuildError::new(format!(
+            "a {name} of zero leaves no time for an answer; the usual one is seconds"
+        )));
+    }
+    if timeout > MAX_TIMEOUT {
+        return Err(BuildError::new(format!("a {name} of {timeout:?} is too long; the most is one hour")));
+    }
+    Ok(())
+}
+
 /// Nothing of the URL but its scheme may get into an error: it may hold a password.
-fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+fn from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         let what = if url.is_empty() { "is empty" } else { "has no scheme" };
         return Err(BuildError::new(format!("the URL {what}; use one like redis://127.0.0.1:6379")));
@@ -249,14 +297,14 @@ fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<A
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
         "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
-        "redis" | "rediss" | "unix" => redis_from_url(url, client_name, command_timeout),
+        "redis" | "rediss" | "valkey" | "valkeys" | "unix" => redis_from_url(url, client_name, timeouts),
         // What cannot be a scheme may be a part that went astray, such as the password.
         _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
             Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
         }
-        _ => {
-            Err(BuildError::new(format!("the scheme {scheme:?} is unknown; there are redis, rediss, unix and memory")))
-        }
+        _ => Err(BuildError::new(format!(
+            "the scheme {scheme:?} is unknown; there are redis, rediss, valkey, valkeys, unix and memory"
+        ))),
     }
 }
 
@@ -281,7 +329,7 @@ fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
 fn place(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    if !matches!(scheme, "redis" | "rediss") {
+    if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
         return rest.to_owned();
     }
     let authority = rest.split('/').next().unwrap_or_default();
@@ -291,12 +339,13 @@ fn place(url: &str) -> String {
 }
 
 #[cfg(feature = "redis")]
-fn redis_from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
-    Ok(Arc::new(crate::backend::RedisBackend::from_url(url, client_name, command_timeout)?))
+fn redis_from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
+    let Timeouts { command, connect } = timeouts;
+    Ok(Arc::new(crate::backend::RedisBackend::with_timeouts(url, client_name, command, connect)?))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis_from_url(_url: &str, _client_name: &str, _command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+fn redis_from_url(_url: &str, _client_name: &str, _timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
     Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
 }
 

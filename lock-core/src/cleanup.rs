@@ -159,9 +159,13 @@ impl CleanUp {
             self.entries.remove(entry);
             return true;
         }
-        let pause = PAUSES[(*tries as usize).min(PAUSES.len() - 1)];
+        // What was answered can only have left something that is executed late, and that grows less likely.
+        let longest = if answered.is_some() { LONGEST_PAUSE } else { LONGEST_RETRY };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (2 * (*tries).min(8))).min(longest);
         *tries = tries.saturating_add(1);
-        self.waiting.insert((now + pause, entry));
+        // One that is sent when all that is in doubt has expired is the last.
+        let at = if now < doubt.until { (now + pause).min(doubt.until) } else { now + pause };
+        self.waiting.insert((at, entry));
         false
     }
 
@@ -188,8 +192,14 @@ impl CleanUp {
     }
 }
 
-/// The pauses between tries; the last one repeats.
-const PAUSES: [Duration; 3] = [Duration::from_millis(50), Duration::from_millis(250), Duration::from_secs(1)];
+/// The pause after the first try; each is four times as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause after a try that was not answered.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// The longest pause after one that was.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
@@ -240,7 +250,7 @@ mod tests {
             sent_at.push(now);
             list.tried(entry, Some(8), now, now);
         }
-        assert_eq!(sent_at, [at(0), at(50), at(300), at(1_300)]);
+        assert_eq!(sent_at, [at(0), at(50), at(250), at(1_000)]);
     }
 
     #[test]

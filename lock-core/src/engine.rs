@@ -65,6 +65,8 @@ pub(crate) struct State {
     pub(crate) queues: Queues,
     /// Whether the task runs.
     running: bool,
+    /// Whether the builder's runtime has ended.
+    runtime_ended: bool,
     /// Until when the task sleeps unless it is woken.
     pub(crate) asleep_until: Moment,
     /// Whether the task has as many calls under way as it may, so that what is to be sent waits.
@@ -84,9 +86,11 @@ impl Engine {
         limits: Limits,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        let limits = Limits { answer: backend.time_limit(), ..limits };
         let state = State {
             queues: Queues::new(Arc::clone(&clock), random, limits),
             running: false,
+            runtime_ended: false,
             asleep_until: Moment::NEVER,
             full: false,
             shut_down: false,
@@ -115,6 +119,11 @@ impl Engine {
         self.core.clock.now()
     }
 
+    /// The time within which the backend answers every call.
+    pub(crate) fn time_limit(&self) -> Duration {
+        self.core.backend.time_limit()
+    }
+
     /// A timer of the clock.
     pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
         self.enter(|| self.core.clock.sleep(duration))
@@ -130,31 +139,15 @@ impl Engine {
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
-        if self.core.open.load(Ordering::Acquire) {
-            return Ok(());
-        }
-        let mut state = self.core.state();
-        if state.shut_down {
-            return Err(Error::new(ErrorKind::ShutDown, attempt));
-        }
-        if state.running {
-            return Ok(());
-        }
-        let runtime = match &self.core.runtime {
-            Some(runtime) => runtime.clone(),
-            None => Handle::try_current().map_err(|_| Error::new(ErrorKind::NoRuntime, attempt))?,
-        };
-        state.running = true;
-        self.core.open.store(true, Ordering::Release);
-        drop(state);
-        // A runtime that has ended drops the task at once, which then says that it does not run.
-        runtime.spawn(task::run(task::Running::new(Arc::clone(&self.core))));
-        if self.core.state().running { Ok(()) } else { Err(Error::new(ErrorKind::NoRuntime, attempt)) }
+        self.core.admit().map_err(|kind| Error::new(kind, attempt))
     }
 
-    /// The same for one that a holder makes, who is not refused while a shutdown waits for him.
+    /// Begins a request of a holder, which is not refused while a shutdown waits for holders.
     pub(crate) fn admit_holder(&self, attempt: &'static str) -> Result<(), Error> {
-        self.admit(attempt).or_else(|error| if error.kind() == ErrorKind::ShutDown { Ok(()) } else { Err(error) })
+        match self.core.admit() {
+            Err(ErrorKind::ShutDown) | Ok(()) => Ok(()),
+            Err(kind) => Err(Error::new(kind, attempt)),
+        }
     }
 
     /// Makes something inside the builder's runtime, where one was given: a timer.
@@ -175,7 +168,7 @@ impl Engine {
     }
 
     fn ask<T>(&self, reply: Reply<T>) -> Call<T> {
-        Call { reply, runtime: self.core.runtime.clone(), _under_way: None }
+        Call { reply, core: Arc::clone(&self.core), _under_way: None }
     }
 
     /// Begins an acquire of one key.
@@ -200,7 +193,7 @@ impl Engine {
     }
 
     /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
-    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> bool {
+    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> Poll<Option<Error>> {
         self.core.with(|state| state.queues.give_up(waiter, now))
     }
 
@@ -365,8 +358,7 @@ impl State {
 /// A request that its caller's own future sends, in whatever runtime it is polled.
 pub(crate) struct Call<T = Answer> {
     reply: Reply<T>,
-    /// That of the builder.
-    runtime: Option<Handle>,
+    core: Arc<Core>,
     /// Unless it is answered already, or leaves the queues alone.
     _under_way: Option<UnderWay>,
 }
@@ -375,8 +367,18 @@ impl<T> Future for Call<T> {
     type Output = Result<T, BackendError>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { reply, runtime, .. } = &mut *self;
-        let _entered = runtime.as_ref().map(Handle::enter);
+        let Self { reply, core, .. } = &mut *self;
+        if reply.is_ready() {
+            return Pin::new(reply).poll(cx);
+        }
+        // The task keeps the connection, and ends with its runtime. Without it nobody would connect, and a timer of the
+        // builder's runtime panics once that has ended.
+        if let Err(kind) = core.admit()
+            && !(kind == ErrorKind::ShutDown && core.state().running)
+        {
+            return Poll::Ready(Err(BackendError::new(kind, kind.to_string())));
+        }
+        let _entered = core.runtime.as_ref().map(Handle::enter);
         Pin::new(reply).poll(cx)
     }
 }
@@ -406,12 +408,39 @@ impl Drop for Engine {
 }
 
 impl Core {
+    /// Starts the task where it does not run; refuses to after a shutdown.
+    fn admit(self: &Arc<Self>) -> Result<(), ErrorKind> {
+        if self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut state = self.state();
+        if state.shut_down {
+            return Err(ErrorKind::ShutDown);
+        }
+        if state.running {
+            return Ok(());
+        }
+        if state.runtime_ended {
+            return Err(ErrorKind::NoRuntime);
+        }
+        let runtime = match &self.runtime {
+            Some(runtime) => runtime.clone(),
+            None => Handle::try_current().map_err(|_| ErrorKind::NoRuntime)?,
+        };
+        state.running = true;
+        self.open.store(true, Ordering::Release);
+        drop(state);
+        // A runtime that has ended drops the task at once, which then says that it does not run.
+        runtime.spawn(task::run(task::Running::new(Arc::clone(self))));
+        if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+    }
+
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes the state; then wakes who is to be woken, the task too if there is something for it to do sooner than it
-    /// thought.
+    /// Changes the state; then, without the lock, does what was put off, and wakes the task if there is something for it
+    /// to do sooner than it thought.
     pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state();
         let result = change(&mut state);
@@ -420,7 +449,7 @@ impl Core {
             // Once is enough until it has looked.
             state.asleep_until = Moment::from_origin(Duration::ZERO);
         }
-        let wakes = state.queues.take_wakes();
+        let deferred = state.queues.take_deferred();
         let shut_down = state.shut_down;
         drop(state);
         if due {
@@ -429,7 +458,7 @@ impl Core {
         if shut_down {
             self.settled.notify_waiters();
         }
-        drop(wakes);
+        drop(deferred);
         result
     }
 
@@ -448,17 +477,19 @@ impl Core {
         self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
     }
 
-    /// Says that the task has ended: leases that it kept are lost.
-    pub(crate) fn stopped(&self) {
+    /// Says that the task has ended: leases that it kept are lost. `begun` says whether it was ever polled: the builder's
+    /// runtime, if it drops a task that was not, has ended for good, and is not asked again by each waiter.
+    pub(crate) fn stopped(&self, begun: bool) {
         let now = self.clock.now();
         let mut state = self.state();
         state.running = false;
         self.open.store(false, Ordering::Release);
         state.asleep_until = Moment::NEVER;
+        state.runtime_ended |= !begun && self.runtime.is_some();
         state.queues.restart(now);
-        let wakes = state.queues.take_wakes();
+        let deferred = state.queues.take_deferred();
         drop(state);
-        drop(wakes);
+        drop(deferred);
         self.settled.notify_waiters();
     }
 }

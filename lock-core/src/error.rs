@@ -128,12 +128,22 @@ impl Error {
     }
 
     pub(crate) fn busy(attempt: &'static str, key: &LockKey, wait: Duration) -> Self {
-        let detail = if wait.is_zero() {
+        Self::new(ErrorKind::Busy, attempt).on(key).busy_for(wait)
+    }
+
+    /// Says for how long the key was busy.
+    pub(crate) fn busy_for(self, wait: Duration) -> Self {
+        self.detail(if wait.is_zero() {
             "another holder has it; wait for it, or try again later".to_owned()
         } else {
             format!("another holder kept it for the whole wait of {wait:?}; wait longer, or try again later")
-        };
-        Self::new(ErrorKind::Busy, attempt).on(key).detail(detail)
+        })
+    }
+
+    /// Says how many keys were freed before.
+    pub(crate) fn after(mut self, freed: u64) -> Self {
+        let said = self.inner.detail.take().unwrap_or_else(|| self.inner.kind.to_string());
+        self.detail(format!("{said} ({freed} keys were freed)"))
     }
 
     pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {

@@ -14,6 +14,7 @@ use crate::{
     handover::Handover,
     lease::{Hold, Lease},
     leases::Leases,
+    metrics,
     mutants::Mutant,
     queue::{tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
@@ -39,7 +40,9 @@ pub struct LockGuard {
 }
 
 impl LockGuard {
+    /// Makes the guard of a hold that has begun.
     pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>) -> Self {
+        hold.count();
         Self { held: Some((engine, id)), lease: Lease::new(hold) }
     }
 
@@ -106,8 +109,8 @@ impl LockGuard {
     async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<(), Error> {
         let hold = self.lease.hold();
         let lost = |reason| Error::lost(EXTEND, &hold.key, reason);
-        let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
         hold.check().map_err(lost)?;
+        let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
         let Some((engine, id)) = &self.held else { return Err(lost(LossReason::Released)) };
         let id = *id;
         engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
@@ -119,12 +122,14 @@ impl LockGuard {
             return Err(lost(hold.lose(LossReason::Taken)));
         };
         if Mutant::ExtendBeforeAnswer.is_on() {
-            hold.raise(ttl.deadline(sent), version);
+            let _ = hold.raise(ttl.deadline(sent), version);
         }
         match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
-                hold.raise(ttl.deadline(counts_from), version);
+                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
+                    metrics::renewed(hold.label(), slack);
+                }
                 engine.extended(id, sent, ttl);
                 engine.found(id, remaining, sent);
                 hold.check().map_err(lost)

@@ -107,8 +107,12 @@ impl Clone for Lease {
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some(waker) = self.waker {
-            self.hold.state().wakers.as_mut().and_then(|wakers| wakers.try_remove(waker));
+        if let Some(index) = self.waker {
+            let mut state = self.hold.state();
+            let unused = state.wakers.as_mut().and_then(|wakers| wakers.try_remove(index));
+            // The lock goes first: a waker may own a task, and that a guard.
+            drop(state);
+            drop(unused);
         }
     }
 }
@@ -187,7 +191,8 @@ impl Hold {
         Self { key, fence, since, label, clock, state: Mutex::new(state) }
     }
 
-    /// Counts it as held from now on, until `latest` at most; false if it has ended, or its time is over.
+    /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
+    /// as held ([`count`](Self::count)) when no lock is held.
     pub(crate) fn begin(&self, now: Moment, latest: Moment) -> bool {
         let mut state = self.state();
         if state.ended.is_some() || state.over(now).is_some() {
@@ -195,9 +200,17 @@ impl Hold {
         }
         state.begun = now;
         state.latest = latest;
-        drop(state);
-        metrics::begun(self.label);
         true
+    }
+
+    /// Counts it as held, in the metrics.
+    pub(crate) fn count(&self) {
+        metrics::begun(self.label);
+    }
+
+    /// What it is called in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        self.label
     }
 
     /// What a hold that follows in the same tenure may rely on.
@@ -217,28 +230,22 @@ impl Hold {
     }
 
     /// Ends the hold if its time is over or `reason` is given; one that ended before keeps its reason. Returns the
-    /// reason that stands, and who is to be woken.
-    pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Wakers) {
+    /// reason that stands, and what is to be done about the end when no lock is held.
+    pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Ending) {
         self.settle_at(self.clock.now(), reason)
     }
 
-    fn settle_at(&self, now: Moment, reason: Option<LossReason>) -> (Option<LossReason>, Wakers) {
+    fn settle_at(&self, now: Moment, reason: Option<LossReason>) -> (Option<LossReason>, Ending) {
         let mut state = self.state();
         if state.ended.is_some() {
-            return (state.ended, Wakers::default());
+            return (state.ended, Ending::default());
         }
-        let Some(reason) = state.over(now).or(reason) else { return (None, Wakers::default()) };
+        let Some(reason) = state.over(now).or(reason) else { return (None, Ending::default()) };
         state.ended = Some(reason);
-        let (wakers, begun) = (std::mem::take(&mut state.wakers), state.begun);
+        let wakers = std::mem::take(&mut state.wakers);
+        let counted = (state.begun != Moment::NEVER).then(|| (self.label, reason, now.since(state.begun)));
         drop(state);
-        if begun != Moment::NEVER {
-            let held = now.since(begun);
-            metrics::ended(self.label, reason, held);
-            if reason == LossReason::Released {
-                tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
-            }
-        }
-        (Some(reason), Wakers(wakers))
+        (Some(reason), Ending { wakers, counted })
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -264,25 +271,32 @@ impl Hold {
 
     /// Ends the hold as its holder wishes, unless it is over already.
     pub(crate) fn release_at(&self, now: Moment) -> Result<(), LossReason> {
-        match self.settle_at(now, Some(LossReason::Released)).0 {
-            Some(reason) if reason != LossReason::Released => Err(reason),
-            _ => Ok(()),
+        let (ended, ending) = self.settle_at(now, Some(LossReason::Released));
+        match ended {
+            Some(LossReason::Released) | None => {
+                if let Some((_, _, held)) = ending.counted {
+                    tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+                }
+                Ok(())
+            }
+            Some(reason) => Err(reason),
         }
     }
 
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
-    /// lapsed hold is not revived: it has to be settled.
-    pub(crate) fn raise(&self, deadline: Moment, version: u32) {
+    /// lapsed hold is not revived: it has to be settled. Returns what the old deadline had left, for the metrics.
+    pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
         let now = self.clock.now();
         let mut state = self.state();
         let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
         if state.ended.is_some() || lapsed {
-            return;
+            return None;
         }
-        metrics::renewed(self.label, state.deadline.since(now));
+        let slack = state.deadline.since(now);
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
         }
+        Some(slack)
     }
 
     /// Lowers the deadline, if `deadline` is earlier; returns the version that the next request belongs to.
@@ -304,10 +318,17 @@ impl Hold {
             return Poll::Ready(reason);
         }
         let wakers = state.wakers.get_or_insert_default();
-        match registered.and_then(|index| wakers.get_mut(index)) {
-            Some(waker) => waker.clone_from(cx.waker()),
-            None => *registered = Some(wakers.insert(cx.waker().clone())),
-        }
+        let unused = match registered.and_then(|index| wakers.get_mut(index)) {
+            Some(waker) if waker.will_wake(cx.waker()) => None,
+            Some(waker) => Some(std::mem::replace(waker, cx.waker().clone())),
+            None => {
+                *registered = Some(wakers.insert(cx.waker().clone()));
+                None
+            }
+        };
+        // The lock goes first: a waker may own a task, and that a guard.
+        drop(state);
+        drop(unused);
         Poll::Pending
     }
 
@@ -329,20 +350,27 @@ impl State {
     }
 }
 
-/// Who is to be woken when a hold has ended: woken when this is dropped.
+/// What is to be done about the end of a hold: its watchers are woken and the metrics told, when this is dropped.
 ///
-/// A waker may run code of the user's executor, which may ask the engine for something: it must not be woken under a
-/// lock of the engine's.
-#[must_use = "dropped at once, it wakes at once"]
+/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics may
+/// block: neither may happen under a lock of the engine's.
+#[must_use = "dropped at once, it is done at once"]
 #[derive(Debug, Default)]
-pub(crate) struct Wakers(Option<Box<Slab<Waker>>>);
+pub(crate) struct Ending {
+    wakers: Option<Box<Slab<Waker>>>,
+    /// What it was called in metrics, why it ended and how long it was held, if it had begun.
+    counted: Option<(&'static str, LossReason, Duration)>,
+}
 
-impl Drop for Wakers {
+impl Drop for Ending {
     fn drop(&mut self) {
-        if Mutant::LossNotTold.is_on() {
-            self.0 = None;
+        if let Some((label, reason, held)) = self.counted.take() {
+            metrics::ended(label, reason, held);
         }
-        if let Some(mut wakers) = self.0.take() {
+        if Mutant::LossNotTold.is_on() {
+            self.wakers = None;
+        }
+        if let Some(mut wakers) = self.wakers.take() {
             wakers.drain().for_each(Waker::wake);
         }
     }
@@ -394,7 +422,7 @@ mod tests {
     fn a_lapsed_hold_is_not_revived_by_an_answer_that_comes_before_anybody_looked() {
         let (hold, clock) = hold();
         clock.0.store(1_000, Ordering::SeqCst);
-        hold.raise(at(2_000), hold.version());
+        assert_eq!(hold.raise(at(2_000), hold.version()), None);
         assert_eq!(hold.check(), Err(LossReason::Expired));
         assert_eq!(hold.remaining(), Duration::ZERO);
     }

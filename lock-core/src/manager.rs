@@ -1,7 +1,7 @@
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
-    backend::{Answer, Batch, MemoryBackend, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, MemoryBackend, Operation, Outcome, Outcomes},
     builder::LockManagerBuilder,
     engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
@@ -9,7 +9,7 @@ use crate::{
     info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
-    queue::unexpected,
+    queue::{no_answer, unexpected},
     request::{LockRequest, Options},
 };
 
@@ -212,7 +212,9 @@ impl LockManager {
     /// Dropping the future may or may not prevent it.
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = self.key(key.as_ref())?;
-        self.force(key, true).await
+        self.engine.admit(FORCE).map_err(|error| error.on(&key))?;
+        let force = Operation::Force { key: key.clone(), foreign: true };
+        self.forced(&key, self.engine.call(Batch::from([force])).await.and_then(Answer::single))
     }
 
     /// Frees every key that begins with `prefix` and is held by a lease of this library, and says how many there were.
@@ -229,24 +231,38 @@ impl LockManager {
         self.engine.admit(attempt)?;
         let pattern = format!("{}{}", self.settings.prefix, prefix.as_ref());
         let keys = self.engine.list(pattern).await.map_err(|error| Error::backend(attempt, None, error))?;
+        let keys: Vec<_> = keys.into_iter().map(|key| key.behind(&self.settings.prefix)).collect();
         let mut freed = 0;
-        for key in keys {
-            freed += u64::from(self.force(key, false).await?);
+        for keys in keys.chunks(FORCED_AT_ONCE) {
+            let forces = keys.iter().map(|key| Operation::Force { key: key.clone(), foreign: false }).collect();
+            self.engine.admit(FORCE)?;
+            let answer = self.engine.call(forces).await;
+            let (outcomes, error) = match answer {
+                Ok(answer) => (answer.outcomes, no_answer()),
+                Err(error) => (Outcomes::new(), error),
+            };
+            let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(|| Err(error.clone())));
+            // Each that was freed is told to its holder, whatever became of the others.
+            let results: Vec<_> = keys.iter().zip(outcomes).map(|(key, outcome)| self.forced(key, outcome)).collect();
+            freed += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
+            if let Some(error) = results.into_iter().find_map(Result::err) {
+                return Err(error.after(freed));
+            }
         }
         Ok(freed)
     }
 
-    async fn force(&self, key: LockKey, foreign: bool) -> Result<bool, Error> {
-        let attempt = "force the release of";
-        let freed = match self.ask(attempt, &key, Operation::Force { key: key.clone(), foreign }).await? {
-            Outcome::Released => true,
-            Outcome::Gone => false,
-            outcome => return Err(Error::backend(attempt, Some(&key), unexpected(outcome))),
-        };
-        if freed {
-            self.engine.forced(&key);
+    /// Reads the answer to a forced release, and says whether the key was held.
+    fn forced(&self, key: &LockKey, outcome: Result<Outcome, BackendError>) -> Result<bool, Error> {
+        match outcome {
+            Ok(Outcome::Released) => {
+                self.engine.forced(key);
+                Ok(true)
+            }
+            Ok(Outcome::Gone) => Ok(false),
+            Ok(outcome) => Err(Error::backend(FORCE, Some(key), unexpected(outcome))),
+            Err(error) => Err(Error::backend(FORCE, Some(key), error)),
         }
-        Ok(freed)
     }
 
     /// Refuses new requests, waits at most `grace` for the holders to finish, ends the leases that are left
@@ -297,5 +313,10 @@ impl fmt::Debug for LockManager {
         f.debug_struct("LockManager").field("engine", &self.engine).field("settings", &self.settings).finish()
     }
 }
+
+/// How many keys are released by force in one call.
+const FORCED_AT_ONCE: usize = 256;
+
+const FORCE: &str = "force the release of";
 
 const CONNECT: &str = "connect to the backend";

@@ -74,6 +74,9 @@ use self::recorded::{acquired, held_for, holding, lost, waiting};
 #[cfg(feature = "metrics")]
 pub(crate) use self::recorded::{begun, renewal_failed, renewed};
 
+/// Whether anything is recorded.
+pub(crate) const ARE_RECORDED: bool = cfg!(feature = "metrics");
+
 #[cfg(feature = "metrics")]
 mod recorded {
     use std::time::Duration;

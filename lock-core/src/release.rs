@@ -3,7 +3,8 @@ use std::{
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use tokio::sync::oneshot;
@@ -11,7 +12,7 @@ use tokio::sync::oneshot;
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{CleanUp, Doubt, Parting, Try},
-    clock::Moment,
+    clock::{Moment, Sleep},
     engine::{Call, Engine, Owed},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
@@ -36,8 +37,16 @@ enum Step {
     Begin(Pending),
     Calling(Pending, Call),
     /// The engine sends it, and cleans up what is not answered.
-    Sent(LockKey, oneshot::Receiver<Released>),
+    Sent(Sent),
     Finished,
+}
+
+/// A release that the engine sends, and for how long its answer is waited for.
+struct Sent {
+    key: LockKey,
+    answer: oneshot::Receiver<Released>,
+    /// Made by the first poll that finds no answer.
+    timer: Option<Sleep>,
 }
 
 /// What the engine must release if this future does not.
@@ -56,7 +65,7 @@ impl Release {
             Departure::Passed => Step::Passed,
             Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
             Departure::Send(parting, doubt) => Step::Begin(Pending { parting, doubt, _owed }),
-            Departure::Sent(answer) => Step::Sent(key.clone(), answer),
+            Departure::Sent(answer) => Step::Sent(Sent { key: key.clone(), answer, timer: None }),
         };
         Self { engine, step }
     }
@@ -122,22 +131,42 @@ impl Future for Release {
                     };
                     return Poll::Ready(this.finish(pending, result));
                 }
-                Step::Sent(key, mut answer) => {
-                    let Poll::Ready(released) = Pin::new(&mut answer).poll(cx) else {
-                        this.step = Step::Sent(key, answer);
-                        return Poll::Pending;
-                    };
-                    return Poll::Ready(match released {
-                        Ok((result, repeated)) => read(&key, result, repeated),
-                        Err(_) => Err(Error::new(ErrorKind::Backend, RELEASE).on(&key).detail(
-                            "the runtime of the engine ended before the answer came; the key is free when its ttl is \
-                             over, if not before",
-                        )),
-                    });
+                Step::Sent(mut sent) => {
+                    let result = sent.poll(&this.engine, cx);
+                    if result.is_pending() {
+                        this.step = Step::Sent(sent);
+                    }
+                    return result;
                 }
                 Step::Finished => panic!("`Release` polled after completion"),
             }
         }
+    }
+}
+
+impl Sent {
+    fn poll(&mut self, engine: &Engine, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        let failed = |detail| Poll::Ready(Err(Error::new(ErrorKind::Backend, RELEASE).on(&self.key).detail(detail)));
+        if let Poll::Ready(released) = Pin::new(&mut self.answer).poll(cx) {
+            return match released {
+                Ok((result, repeated)) => Poll::Ready(read(&self.key, result, repeated)),
+                Err(_) => failed(
+                    "the runtime of the engine ended before the answer came; the key is free when its ttl is over, if \
+                     not before"
+                        .to_owned(),
+                ),
+            };
+        }
+        // If the runtime of the engine has ended, this one goes on with its work.
+        engine.admit_holder(RELEASE).map_err(|error| error.on(&self.key))?;
+        let limit = engine.time_limit();
+        if limit < Duration::MAX {
+            ready!(self.timer.get_or_insert_with(|| engine.sleep(limit)).as_mut().poll(cx));
+            return failed(format!(
+                "the backend did not answer within {limit:?}; the release goes on in the background"
+            ));
+        }
+        Poll::Pending
     }
 }
 

@@ -123,7 +123,8 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Renews every `interval`, above zero and below the ttl. Default: a third of the ttl.
+    /// Renews every `interval`: at least 10 ms, and at most half of the ttl, so that a renewal that fails leaves time for
+    /// another. Default: a third of the ttl.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.options.renewal = Renewal::Every(interval);
         self
@@ -184,9 +185,13 @@ impl<K> LockRequest<K> {
         let Options { ttl, renewal, max_hold, at_least, .. } = self.options;
         let ttl = Ttl::new(ttl).map_err(|detail| Error::invalid(Argument::Ttl, "acquire", detail))?;
         if let Renewal::Every(interval) = renewal
-            && (interval.is_zero() || interval >= ttl.get())
+            && !(MIN_INTERVAL..=ttl.get() / 2).contains(&interval)
         {
-            let detail = format!("an interval of {interval:?} is not above zero and below the ttl of {:?}", ttl.get());
+            let (most, ttl) = (ttl.get() / 2, ttl.get());
+            let detail = format!(
+                "an interval of {interval:?} is not between {MIN_INTERVAL:?} and {most:?}, half of the ttl of {ttl:?}: \
+                 a renewal that fails must leave time for another"
+            );
             return Err(Error::invalid(Argument::RenewEvery, "acquire", detail));
         }
         if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
@@ -395,3 +400,6 @@ fn none_if_busy<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
         Err(error) => Err(error),
     }
 }
+
+/// The least interval between two renewals of a lease.
+const MIN_INTERVAL: Duration = Duration::from_millis(10);

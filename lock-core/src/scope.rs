@@ -8,6 +8,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use pin_project_lite::pin_project;
@@ -19,6 +20,7 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     lease::Hold,
+    queue::ATTEMPT,
     release::{Release, ReleaseAll},
 };
 
@@ -290,9 +292,12 @@ impl Held {
     }
 }
 
-/// Refuses a key that the present task holds in a scoped form: it would wait for itself.
-pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>) -> Result<(), Error> {
+/// Refuses a key that the present task holds in a scoped form: a request that waits would wait for itself, and one that
+/// tries finds the key busy. A lease that is lost is not held.
+pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>, tries: bool) -> Result<(), Error> {
     Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
+        Some(hold) if hold.check().is_err() => Ok(()),
+        Some(_) if tries => Err(Error::busy(ATTEMPT, key, Duration::ZERO)),
         Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
         None => Ok(()),
     })

@@ -139,7 +139,7 @@ async fn bad_input_1_to_8_and_12_durations_out_of_range_are_invalid_before_anyth
         assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Ttl), "{ttl:?}");
         assert_eq!(error.key(), Some("k"));
     }
-    for interval in [Duration::ZERO, secs(3), secs(4)] {
+    for interval in [Duration::ZERO, Duration::from_nanos(1), ms(9), ms(1_501), secs(3), secs(4)] {
         let error = manager.lock("k").ttl(secs(3)).renew_every(interval).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Invalid(Argument::RenewEvery), "{interval:?}");
     }

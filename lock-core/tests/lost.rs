@@ -208,7 +208,7 @@ async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_an
         .run(async |_| {
             let inner = manager.lock("inner").run(async |_| {
                 assert!(manager.lock("third").await.is_ok());
-                assert!(manager.lock("outer").try_acquire().await.is_err());
+                assert!(manager.lock("outer").try_acquire().await.unwrap().is_none(), "a try waits for nobody");
                 assert!(manager.lock_all(["a", "inner"]).await.is_err());
                 manager.lock("outer").await.unwrap_err()
             });
@@ -218,6 +218,19 @@ async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_an
         .unwrap();
     assert_eq!((error.kind(), error.key()), (ErrorKind::WouldDeadlock, Some("outer")));
     assert_eq!(error.to_string().matches("lost.rs:").count(), 2, "{error}");
+
+    let guard = manager.lock("lost").await.unwrap();
+    let work = async {
+        manager.force_release("lost").await.unwrap();
+        let again = manager.lock("lost").await.unwrap();
+        again.release().await.unwrap();
+        assert!(manager.lock("lost").try_acquire().await.unwrap().is_some());
+    };
+    let outcome = guard.protect(work).on_lost(OnLost::Finish).await;
+    assert!(
+        outcome.unwrap_err().kind() == ErrorKind::Lost(LossReason::Forced),
+        "this task does not hold it any longer"
+    );
 
     let other = LockManager::in_memory();
     manager.lock("k").run(async |_| drop(other.lock("k").await.unwrap())).await.unwrap();

@@ -9,6 +9,7 @@ mod data;
 mod foreign;
 mod guards;
 mod network;
+mod outage;
 mod processes;
 mod refusals;
 mod server;

@@ -8,7 +8,7 @@ use std::{
 use super::Acquire;
 use crate::{
     clock::Moment,
-    error::Error,
+    error::{Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     queue::ATTEMPT,
@@ -53,21 +53,31 @@ impl AcquireAll {
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
             if let Some(acquire) = current {
-                let guard = ready!(Pin::new(acquire).poll(cx))?;
+                let guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.whole_wait(error))?;
                 *current = None;
                 guards.push(guard);
             }
             let Some(key) = keys.next() else { break };
             // Waiting for this key while holding those before it in the order: two such requests never wait for each
             // other.
-            let mut request = request.for_key(key);
-            if let Wait::Atmost(_) = request.options.wait {
-                request.options.wait = Wait::Atmost(give_up.since(engine.now()));
+            let mut one = request.for_key(key);
+            if let Wait::Atmost(_) = one.options.wait {
+                one.options.wait = Wait::Atmost(give_up.since(engine.now()));
             }
-            *current = Some(Acquire::new(request));
+            *current = Some(Acquire::new(one));
         }
         let guard = LockAllGuard::new(std::mem::take(guards));
         Poll::Ready(guard.check(ATTEMPT).map(|()| guard))
+    }
+}
+
+impl LockRequest<Vec<LockKey>> {
+    /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
+    fn whole_wait(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            _ => error,
+        }
     }
 }
 

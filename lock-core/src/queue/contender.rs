@@ -5,6 +5,7 @@ use std::time::Duration;
 use crate::{
     cleanup::{Doubt, Parting},
     clock::Moment,
+    error::Error,
     key::LockKey,
     mutants::Mutant,
     token::Token,
@@ -31,7 +32,11 @@ pub(crate) struct Contender {
     pub(crate) queued: bool,
     /// Whether the request under way is driven by the waiter's own future.
     pub(crate) by_caller: bool,
-    /// How often it has polled.
+    /// When the latest request was sent that was answered.
+    heard: Moment,
+    /// Why its last request failed, if it did: the backend is in trouble, and the next one may not.
+    pub(crate) trouble: Option<Error>,
+    /// How often it has polled, or failed.
     tries: u32,
     /// Whether the holder was another library, when it was heard of last: that calls nobody.
     pub(crate) foreign: bool,
@@ -62,9 +67,16 @@ impl Contender {
             answered: false,
             queued: false,
             by_caller: false,
+            heard: Moment::from_origin(Duration::ZERO),
+            trouble: None,
             tries: 0,
             foreign: false,
         }
+    }
+
+    /// Whether a request is in flight, or waits to be sent.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.queued || self.under_way > 0
     }
 
     /// Takes note of a request that is sent `now`, in an epoch of the backend.
@@ -76,10 +88,18 @@ impl Contender {
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
 
-    /// Takes note of an answer that came in an epoch of the backend: requests of that epoch which were sent before it were
-    /// executed before it. Of one that was sent after it nothing is known.
-    pub(crate) fn answered(&mut self, epoch: u64, repeated: bool) {
+    /// Records an answer to the request that was sent at `sent`. It came in an epoch of the backend: requests of that
+    /// epoch which were sent before it were executed before it. Of one that was sent after it nothing is known.
+    pub(crate) fn answered(&mut self, sent: Moment, epoch: u64, repeated: bool) {
         self.answered = true;
+        self.heard = self.heard.max(sent);
+        if self.trouble.take().is_some() {
+            self.tries = 0;
+        }
+        self.settle(epoch, repeated);
+    }
+
+    fn settle(&mut self, epoch: u64, repeated: bool) {
         self.by_caller = false;
         self.under_way = self.under_way.saturating_sub(1);
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
@@ -88,9 +108,25 @@ impl Contender {
         }
     }
 
-    /// Takes note that a request was surely not executed, which says nothing of any other.
-    pub(crate) fn did_not_happen(&mut self) {
-        self.answered(u64::MAX, false);
+    /// Records that a request sent at `sent` failed; `happened` says that it may have been, or may be, executed. Returns
+    /// whether a later request was answered, so that the failure says nothing about the backend.
+    pub(crate) fn failed(&mut self, sent: Moment, happened: bool) -> bool {
+        if happened {
+            self.by_caller = false;
+            self.under_way = self.under_way.saturating_sub(1);
+        } else {
+            // That says nothing of any other request.
+            self.settle(u64::MAX, false);
+        }
+        self.answered && sent < self.heard
+    }
+
+    /// How long it waits before it asks again after a failure. It keeps its place; a new connection has it ask at once.
+    pub(crate) fn pause_in_trouble(&mut self, trouble: Error, jitter: f64) -> Duration {
+        self.trouble = Some(trouble);
+        let pause = grow(FIRST_RETRY, LONGEST_RETRY, self.tries);
+        self.tries = self.tries.saturating_add(1);
+        pause.mul_f64(0.5 + jitter / 2.0)
     }
 
     /// Takes note that nobody waits for the answer to its waiter's own request any more. Returns whether there was one.
@@ -102,7 +138,8 @@ impl Contender {
 
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
-        *self = Self { tries: self.tries, answered: true, foreign: self.foreign, ..Self::new(token) };
+        let Self { tries, heard, foreign, .. } = *self;
+        *self = Self { tries, heard, foreign, answered: true, ..Self::new(token) };
     }
 
     pub(crate) fn doubt(&self) -> Doubt {
@@ -162,6 +199,10 @@ const NEAR: u32 = 3;
 const FIRST: Duration = Duration::from_millis(5);
 /// The longest pause of a waiter that cannot be called.
 const LONGEST: Duration = Duration::from_millis(80);
+/// The first pause after a failure.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// The longest pause after a failure.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
 /// The first pause while another library has the key.
 const FIRST_FOREIGN: Duration = Duration::from_millis(25);
 /// The longest pause while another library has the key.
@@ -237,11 +278,11 @@ mod tests {
         assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
         contender.sending(ttl, at(0), 1);
         contender.sending(ttl, at(10), 2);
-        contender.answered(2, false);
+        contender.answered(at(0), 2, false);
         assert_eq!(contender.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
-        contender.answered(1, true);
+        contender.answered(at(0), 1, true);
         assert_eq!(contender.doubt().unanswered_since, Some(1), "a copy may have gone out before");
-        contender.answered(1, false);
+        contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, None);
     }
 
@@ -256,17 +297,17 @@ mod tests {
             contender
         };
         let mut contender = twice();
-        contender.did_not_happen();
+        assert!(!contender.failed(at(0), false));
         assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is under way");
         let mut contender = twice();
-        contender.answered(1, false);
+        contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");
-        contender.answered(1, false);
+        contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, None);
         let mut contender = twice();
         contender.by_caller = true;
         assert!(contender.abandon_call());
-        contender.answered(2, false);
+        contender.answered(at(0), 2, false);
         assert_eq!(
             contender.doubt().unanswered_since,
             Some(1),
@@ -274,7 +315,36 @@ mod tests {
         );
         let mut alone = self::contender();
         alone.sending(ttl, at(0), 1);
-        alone.answered(2, false);
+        alone.answered(at(0), 2, false);
         assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
+    }
+
+    #[test]
+    fn a_failure_of_a_request_older_than_an_answer_says_nothing_about_the_backend() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
+        let mut contender = contender();
+        contender.sending(ttl, at(0), 1);
+        contender.sending(ttl, at(10), 1);
+        contender.answered(at(10), 1, false);
+        assert!(contender.failed(at(0), true));
+        contender.sending(ttl, at(20), 1);
+        assert!(!contender.failed(at(20), true));
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be executed still");
+    }
+
+    #[test]
+    fn pauses_after_failures_grow_to_a_second() {
+        let mut contender = contender();
+        let trouble = || Error::new(crate::ErrorKind::Backend, "acquire");
+        let pauses: Vec<_> = (0..8).map(|_| contender.pause_in_trouble(trouble(), 1.0)).collect();
+        assert!(pauses.is_sorted() && pauses[0] == FIRST_RETRY && pauses[7] == LONGEST_RETRY, "{pauses:?}");
+        contender.answered(at_origin(), 1, false);
+        assert!(contender.trouble.is_none());
+        assert_eq!(contender.pause_in_trouble(trouble(), 0.0), FIRST_RETRY / 2);
+    }
+
+    fn at_origin() -> Moment {
+        Moment::from_origin(Duration::ZERO)
     }
 }

@@ -40,7 +40,7 @@ impl Queues {
                         contender.sending(terms.ttl, now, epoch);
                     }
                     let jitter = self.jitter();
-                    self.wheel.set(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
                     operations.push(Operation::Acquire(request));
                     purposes.push(Purpose::Ask(key, token));
                 }
@@ -70,7 +70,7 @@ impl Queues {
             }
             Purpose::Refill(refill) => {
                 let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
-                let ended = self.tenures.refilled(&refill, result.ok(), sent);
+                let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
                 self.bury(ended, trip.now);
             }
         }
@@ -89,12 +89,21 @@ impl Queues {
         let Trip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.took(now.since(sent));
+            self.trouble = None;
         }
         let window = self.window();
-        let Some((id, contender)) = self.lines.contender(key, token) else { return };
+        let Some((id, contender)) = self.lines.contender(key, token) else {
+            // The future's own request and the engine's in its stead have one token: the later one reaches further.
+            if let (Ok(Outcome::Held { .. }), Some(tenure)) = (&result, self.lines.tenure(key))
+                && self.tenures.token(tenure) == Some(token)
+            {
+                self.tenures.granted_again(tenure, sent);
+            }
+            return;
+        };
         let found = match result {
             Ok(Outcome::Held { fence, block }) => {
-                contender.answered(epoch, repeated);
+                contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
                 return self.got(key, id, acquired, now, polled == Some(id));
@@ -106,7 +115,7 @@ impl Queues {
                 Found { remaining: None, foreign: false, position, kept_free: Some(window) }
             }
             Ok(Outcome::Split { remaining, foreign }) => {
-                contender.answered(epoch, repeated);
+                contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 if !Mutant::SplitKept.is_on() {
                     self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
@@ -121,13 +130,15 @@ impl Queues {
             }
             Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
             Err(error) => {
-                if !error.may_have_happened() {
-                    contender.did_not_happen();
-                }
-                return self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now);
+                let outdated = contender.failed(sent, error.may_have_happened());
+                return match error.kind() {
+                    ErrorKind::Backend if outdated => {}
+                    ErrorKind::Backend => self.failed(id, error, now),
+                    _ => self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now),
+                };
             }
         };
-        contender.answered(epoch, repeated);
+        contender.answered(sent, epoch, repeated);
         if Mutant::PlaceNotKept.is_on()
             && let Some((parting, doubt)) = contender.parting(key)
         {
@@ -141,6 +152,7 @@ impl Queues {
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
     fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
+        self.learn(id);
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
         let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
@@ -164,17 +176,19 @@ impl Queues {
             return;
         }
         self.calls_refused = false;
-        if self.lines.contender(&key, token).is_some() {
-            self.ask(key, token, true);
-        } else {
+        let Some((waiter, _)) = self.lines.contender(&key, token) else {
             self.disown(key, token, now);
-        }
+            return;
+        };
+        // A store knows keys as they go over the wire; only the waiter's own knows where the manager's prefix ends.
+        let key = self.lines.waiter(waiter).key.clone();
+        self.ask(&key, token, true);
     }
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
     pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
         let is_over = self.lines.contender(&key, token).is_none()
-            && self.handed_over.iter().all(|(theirs, _)| *theirs != token)
+            && !self.handed_over.contains_key(&token)
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
@@ -191,21 +205,33 @@ impl Queues {
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         self.calls_refused = false;
-        if listening {
-            self.ask_again(|contender| contender.answered);
-        }
+        self.ask_again(|contender| contender.trouble.is_some() || listening && contender.answered);
     }
 
     /// Begins anew after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
         self.cleanup.restart(now);
+        // What was sent is on the clean-up list already; what was not goes there, and nobody waits for its answer in vain.
+        let waiting = std::mem::take(&mut self.outbox);
+        for item in waiting {
+            match item {
+                Item::Release(parting, doubt, answer) => {
+                    self.cleanup.push(parting, doubt, now);
+                    drop(answer);
+                }
+                Item::Ask(..) => self.outbox.push_back(item),
+                Item::Refill(_) => {}
+            }
+        }
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
+        self.deferred.lost_more(self.losses.take_all());
         self.ask_again(|contender| !contender.by_caller);
         // Somebody has to start the next task.
         for id in self.lines.ids() {
-            self.wakes.add(self.lines.waiter(id).waker.take());
+            let waker = self.lines.waiter(id).waker.take();
+            self.deferred.wake(waker);
         }
     }
 
@@ -226,7 +252,7 @@ impl Queues {
                 continue;
             }
             let failed = Standing::Failed(error(&waiter.key));
-            self.wakes.add(waiter.waker.take());
+            self.deferred.wake(waiter.waker.take());
             if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
                 self.wheel.unset(id);
                 offered.lose(LossReason::Released);
@@ -236,12 +262,13 @@ impl Queues {
     }
 
     /// Has the contender's request sent: before all others where it was called.
-    pub(super) fn ask(&mut self, key: LockKey, token: Token, called: bool) {
-        let Some((_, contender)) = self.lines.contender(&key, token) else { return };
+    pub(super) fn ask(&mut self, key: &LockKey, token: Token, called: bool) {
+        let Some((id, contender)) = self.lines.contender(key, token) else { return };
         if std::mem::replace(&mut contender.queued, true) {
             return;
         }
-        let item = Item::Ask(key, token);
+        // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
+        let item = Item::Ask(self.lines.waiter(id).key.clone(), token);
         if called {
             self.outbox.push_front(item);
         } else {
@@ -256,7 +283,7 @@ impl Queues {
                 && whether(contender)
             {
                 let (key, token) = (waiter.key.clone(), contender.token);
-                self.ask(key, token, false);
+                self.ask(&key, token, false);
             }
         }
     }

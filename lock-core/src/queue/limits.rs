@@ -1,13 +1,17 @@
-//! How many may wait; pure.
+//! How many may wait, and for how long without an answer; pure.
+
+use std::time::Duration;
 
 use super::ATTEMPT;
 use crate::error::{Error, ErrorKind};
 
-/// How many waiters there may be.
+/// How many waiters there may be, and how long they wait for a backend.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Limits {
     pub(crate) per_key: usize,
     pub(crate) in_all: usize,
+    /// The time from asking within which a request that was never answered fails.
+    pub(crate) answer: Duration,
 }
 
 impl Limits {

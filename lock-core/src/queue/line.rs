@@ -8,10 +8,12 @@ use std::{collections::HashMap, sync::Arc, task::Waker};
 use slab::Slab;
 
 use super::{
+    Newcomer,
     contender::Contender,
     tenure::{HoldId, TenureId, Terms},
 };
 use crate::{
+    clock::Moment,
     error::Error,
     key::{HashOfKey, LockKey},
     lease::Hold,
@@ -32,6 +34,8 @@ pub(crate) struct Line {
     last: Link,
     /// How many waiters stand in it.
     pub(crate) length: u32,
+    /// How many of them do not know yet whether the key is busy.
+    unknowing: u32,
     /// The tenure whose holds may follow one another in the process.
     pub(crate) tenure: Option<TenureId>,
     /// How many holds followed one another in the last tenure.
@@ -47,7 +51,12 @@ pub(crate) struct Waiter {
     pub(crate) terms: Terms,
     /// Whether it tries once and takes no place.
     pub(crate) tries: bool,
-    /// Whether its wait is over and only the answer to its first request is missing.
+    /// When it asked for the key.
+    pub(crate) asked: Moment,
+    /// Whether it knows that the key is, or was, busy. Until then it waits for the first answer, and no longer than a
+    /// request may take; from then on it waits in line, whatever becomes of the backend meanwhile.
+    pub(crate) knows: bool,
+    /// Whether its wait is over and only the first answer is missing.
     pub(crate) overdue: bool,
     /// Whether it is known to wait, and counts as such: the key is busy.
     pub(crate) waits: bool,
@@ -112,12 +121,27 @@ impl Lines {
         }
     }
 
-    /// Puts a newcomer at the end of the line.
-    pub(crate) fn enter(&mut self, key: LockKey, terms: Terms, tries: bool, waker: Option<Waker>) -> WaiterId {
-        let state = Standing::InLine(None);
-        let waiter =
-            Waiter { key, terms, tries, overdue: false, waits: false, waker, state, previous: NOBODY, next: NOBODY };
-        let id = self.waiters.insert(waiter);
+    /// Puts a newcomer at the end of the line; `knows` says that the key is known to be busy.
+    pub(crate) fn enter(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        waker: Option<Waker>,
+        knows: bool,
+        now: Moment,
+    ) -> WaiterId {
+        let id = self.waiters.insert(Waiter {
+            key: newcomer.key.clone(),
+            terms: newcomer.terms,
+            tries: newcomer.tries,
+            asked: now,
+            knows,
+            overdue: false,
+            waits: false,
+            waker,
+            state: Standing::InLine(None),
+            previous: NOBODY,
+            next: NOBODY,
+        });
         self.append(id);
         id
     }
@@ -125,6 +149,7 @@ impl Lines {
     /// Puts a waiter that is out of the line at its end again.
     pub(crate) fn reenter(&mut self, id: WaiterId) {
         self.waiters[id].state = Standing::InLine(None);
+        self.waiters[id].knows = true;
         self.append(id);
         self.wait(id);
     }
@@ -139,6 +164,7 @@ impl Lines {
         let line = self.lines.entry(self.waiters[id].key.clone()).or_insert(Line::EMPTY);
         let last = std::mem::replace(&mut line.last, link);
         line.length += 1;
+        line.unknowing += u32::from(!self.waiters[id].knows);
         if last == NOBODY {
             line.first = link;
         } else {
@@ -159,6 +185,7 @@ impl Lines {
         let (previous, next) = (waiter.previous, waiter.next);
         if let Some(line) = self.lines.get_mut(&waiter.key) {
             line.length -= 1;
+            line.unknowing -= u32::from(!waiter.knows);
             if previous == NOBODY {
                 line.first = next;
             }
@@ -173,6 +200,41 @@ impl Lines {
             self.waiters[next as WaiterId].previous = previous;
         }
         contender
+    }
+
+    /// The contender of a key, if there is one.
+    pub(crate) fn first_contender(&mut self, key: &LockKey) -> Option<&mut Contender> {
+        let first = self.first(key)?;
+        match &mut self.waiters[first].state {
+            Standing::InLine(contender) => contender.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that looking for
+    /// them from the end costs no more than there are of them, as a rule.
+    pub(crate) fn unknowing(&self, key: &LockKey) -> Vec<WaiterId> {
+        let mut found = Vec::new();
+        let Some(line) = self.lines.get(key) else { return found };
+        let mut link = line.last;
+        while found.len() < line.unknowing as usize && link != NOBODY {
+            let waiter = &self.waiters[link as WaiterId];
+            if !waiter.knows {
+                found.push(link as WaiterId);
+            }
+            link = waiter.previous;
+        }
+        found
+    }
+
+    /// Notes that a waiter in line knows that its key is busy.
+    pub(crate) fn learn(&mut self, id: WaiterId) {
+        let waiter = &mut self.waiters[id];
+        if !std::mem::replace(&mut waiter.knows, true)
+            && let Some(line) = self.lines.get_mut(&waiter.key)
+        {
+            line.unknowing -= 1;
+        }
     }
 
     /// Forgets a waiter that is out of the line.
@@ -201,8 +263,8 @@ impl Lines {
         }
     }
 
-    /// Says that a tenure is over in which so many holds followed one another; returns the first waiter if it possessed the key for the process, and removes the
-    /// line if nobody is left in it.
+    /// Ends a tenure that had so many local holds. If it possessed the key for the process, returns the first waiter, or
+    /// removes the empty line.
     pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId, holds: u32) -> Option<WaiterId> {
         let line = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure))?;
         (line.tenure, line.holds) = (None, holds);
@@ -227,7 +289,7 @@ impl Lines {
 }
 
 impl Line {
-    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, tenure: None, holds: 0 };
+    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, unknowing: 0, tenure: None, holds: 0 };
 
     pub(crate) fn first(&self) -> Option<WaiterId> {
         (self.first != NOBODY).then_some(self.first as WaiterId)

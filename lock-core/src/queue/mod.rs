@@ -11,11 +11,13 @@
 //! so that a future that is kept in a `select!` does not keep a key.
 
 mod contender;
+mod deferred;
 mod exchange;
 #[cfg(test)]
 pub(crate) mod fixture;
 mod limits;
 pub(crate) mod line;
+mod outage;
 mod succession;
 pub(crate) mod tenure;
 #[cfg(test)]
@@ -31,19 +33,19 @@ use std::{
 use rand::{RngExt, rngs::StdRng};
 use tokio::sync::oneshot;
 
-pub(crate) use self::limits::Limits;
 use self::{
     contender::Contender,
+    deferred::Losses,
     line::{Lines, Standing, WaiterId},
     tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
 };
+pub(crate) use self::{deferred::Deferred, limits::Limits};
 use crate::{
     backend::{self, BackendError, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     error::{Error, ErrorKind, LossReason},
     key::{HashOfKey, LockKey},
-    lease::Wakers,
     mutants::Mutant,
     renewal::wheel::Wheel,
     token::Token,
@@ -61,12 +63,15 @@ pub(crate) struct Queues {
     lines: Lines,
     /// Tenures that came without a line, by their key: as a rule one, as a rule none.
     taken_up: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
-    /// Tokens that were given away, for as long as their leases may last: they are over here, and not to be cleaned up.
-    handed_over: Vec<(Token, Moment)>,
-    /// A timer for each waiter: the end of its turn, or the contender's next request.
+    /// Tokens that were given away, and until when their leases may last: they are over here, and not to be cleaned up.
+    handed_over: HashMap<Token, Moment>,
+    /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
     outbox: VecDeque<Item>,
-    wakes: Wakes,
+    deferred: Deferred,
+    losses: Losses,
+    /// When a request failed last, and why: what a waiter is told whose own request could not even be sent in time.
+    trouble: Option<(Moment, BackendError)>,
     /// Where calls reach this process, and whether they do at present.
     channel: Arc<str>,
     no_channel: Arc<str>,
@@ -141,39 +146,6 @@ pub(crate) enum Departure {
     Sent(oneshot::Receiver<Released>),
 }
 
-/// Who is to be woken, when no lock is held: when this is dropped.
-#[must_use = "dropped at once, it wakes at once"]
-#[derive(Debug, Default)]
-pub(crate) struct Wakes {
-    /// One, as a rule, which needs no memory of its own.
-    waiter: Option<Waker>,
-    waiters: Vec<Waker>,
-    holders: Vec<Wakers>,
-}
-
-impl Wakes {
-    fn is_any(&self) -> bool {
-        self.waiter.is_some() || !self.holders.is_empty()
-    }
-
-    fn add(&mut self, waker: Option<Waker>) {
-        if self.waiter.is_none() {
-            self.waiter = waker;
-        } else {
-            self.waiters.extend(waker);
-        }
-    }
-}
-
-impl Drop for Wakes {
-    fn drop(&mut self) {
-        if let Some(waker) = self.waiter.take() {
-            waker.wake();
-        }
-        std::mem::take(&mut self.waiters).into_iter().for_each(Waker::wake);
-    }
-}
-
 impl Queues {
     pub(crate) fn new(clock: Arc<dyn Clock>, mut random: StdRng, limits: Limits) -> Self {
         let channel = format!("lock-core:calls:{:032x}", random.random::<u128>()).into();
@@ -184,10 +156,12 @@ impl Queues {
             random,
             lines: Lines::default(),
             taken_up: HashMap::default(),
-            handed_over: Vec::new(),
+            handed_over: HashMap::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
-            wakes: Wakes::default(),
+            deferred: Deferred::default(),
+            losses: Losses::new(),
+            trouble: None,
             channel,
             no_channel: "".into(),
             listening: false,
@@ -205,13 +179,20 @@ impl Queues {
         Token::from_random(self.random.random())
     }
 
-    pub(crate) fn jitter(&mut self) -> f64 {
+    /// Takes the answer to a renewal that was sent at `sent`.
+    pub(crate) fn renewed(&mut self, renewal: &Renewing, outcome: Option<Outcome>, sent: Moment, now: Moment) {
+        let jitter = self.jitter();
+        let ended = self.tenures.renewed(renewal, outcome, sent, now, jitter, &mut self.deferred);
+        self.bury(ended, now);
+    }
+
+    fn jitter(&mut self) -> f64 {
         self.random.random()
     }
 
-    /// Who is to be woken now.
-    pub(crate) fn take_wakes(&mut self) -> Option<Wakes> {
-        self.wakes.is_any().then(|| std::mem::take(&mut self.wakes))
+    /// What is to be done when no lock is held.
+    pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
+        self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 
     /// Whether nobody has, wants or has left anything. There may be waiters left that need not be asked for: the futures
@@ -229,7 +210,7 @@ impl Queues {
     /// When a renewal is due, a lease or a turn ends, or a contender asks, next.
     pub(crate) fn next_timer(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
-        tenures.min(waiters)
+        tenures.min(waiters).min(self.losses.due())
     }
 
     /// When there is something to send next, but for renewals.
@@ -238,6 +219,11 @@ impl Queues {
             return Moment::from_origin(Duration::ZERO);
         }
         self.cleanup.next().unwrap_or(Moment::NEVER)
+    }
+
+    /// How many requests wait to be sent.
+    pub(crate) fn waiting_to_be_sent(&self) -> usize {
+        self.outbox.len()
     }
 
     /// Whether nothing is left to be released.
@@ -257,6 +243,8 @@ impl Queues {
         epoch: u64,
     ) -> Result<Arrival, Error> {
         let Newcomer { key, terms, tries, waker } = newcomer;
+        let mut knows = false;
+        let mut asks_again = None;
         if let Some(tenure) = self.lines.tenure(key) {
             // Of a process that was stopped, say: nobody may have noticed yet.
             let ended = self.tenures.settle(tenure);
@@ -265,24 +253,36 @@ impl Queues {
         let line = self.lines.of(key);
         let alone = line.is_none();
         if let Some(line) = line {
-            if tries {
+            let (length, possessed) = (line.length as usize, line.tenure.is_some());
+            let contender = self.lines.first_contender(key);
+            knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
+            // The backend may be well again.
+            let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
+            asks_again = troubled.map(|first| first.token);
+            if tries && knows {
                 return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
             }
-            let (limits, waiting) = (self.limits, self.lines.waiting());
-            let free = limits.per_key(line.length as usize).and_then(|()| limits.in_all(waiting));
-            free.map_err(|error| error.on(key))?;
+            if !tries {
+                let (limits, waiting) = (self.limits, self.lines.waiting());
+                let free = limits.per_key(length).and_then(|()| limits.in_all(waiting));
+                free.map_err(|error| error.on(key))?;
+            }
         }
         // What is about to be sent (a dropped guard's release, say) takes it along.
         let asks = alone && idle && self.next_to_send() > now;
-        // Who asks himself is told at once, or polls again.
+        // A future that asks itself needs no waker yet: it is answered in this poll, or registers in the next.
         let waker = (!asks).then(|| waker.clone());
-        let waiter = self.lines.enter(key.clone(), terms, tries, waker);
-        if !alone {
-            self.lines.wait(waiter);
-            return Ok(Arrival::Wait(waiter));
-        }
+        let waiter = self.lines.enter(&newcomer, waker, knows, now);
         if !asks {
-            self.contend(waiter);
+            self.look_at(waiter, Moment::NEVER);
+            if alone {
+                self.contend(waiter);
+            } else if !tries {
+                self.lines.wait(waiter);
+            }
+            if let Some(token) = asks_again {
+                self.ask(key, token, false);
+            }
             return Ok(Arrival::Wait(waiter));
         }
         let mut contender = Contender::new(self.token());
@@ -305,7 +305,7 @@ impl Queues {
         match &waiter.state {
             // The engine asks too where its future is not polled for long.
             Standing::InLine(Some(contender)) if contender.by_caller && waiter.waker.is_none() => {
-                self.wheel.set(id, now + self.window());
+                self.look_at(id, now + self.window());
             }
             Standing::InLine(_) => {}
             Standing::Turn(hold, _) => {
@@ -317,18 +317,19 @@ impl Queues {
                     self.wheel.unset(id);
                     return self.again(id, waker, now);
                 }
-                let Standing::Turn(hold, arc) = self.forget(id).state else { unreachable!("matched above") };
+                let Standing::Turn(hold, arc) = self.forget(id) else { unreachable!("matched above") };
                 return Poll::Ready(Ok((hold, arc)));
             }
             Standing::Missed => return self.again(id, waker, now),
             Standing::Failed(_) => {
-                let Standing::Failed(error) = self.forget(id).state else { unreachable!("matched above") };
+                let Standing::Failed(error) = self.forget(id) else { unreachable!("matched above") };
                 return Poll::Ready(Err(error));
             }
         }
-        match &mut self.lines.waiter(id).waker {
-            Some(registered) => registered.clone_from(waker),
-            empty => *empty = Some(waker.clone()),
+        let registered = &mut self.lines.waiter(id).waker;
+        if !registered.as_ref().is_some_and(|registered| registered.will_wake(waker)) {
+            let unused = registered.replace(waker.clone());
+            self.deferred.discard(unused);
         }
         Poll::Pending
     }
@@ -337,8 +338,9 @@ impl Queues {
     fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
-            let waiter = self.forget(id);
-            return Poll::Ready(Err(Error::busy(ATTEMPT, &waiter.key, Duration::ZERO)));
+            let error = Error::busy(ATTEMPT, &waiter.key, Duration::ZERO);
+            self.forget(id);
+            return Poll::Ready(Err(error));
         }
         self.rejoin(id);
         self.poll(id, waker, now)
@@ -346,36 +348,40 @@ impl Queues {
 
     /// Forgets the task of a waiter, until it is polled again.
     pub(crate) fn forget_waker(&mut self, id: WaiterId) {
-        self.lines.waiter(id).waker = None;
+        let unused = self.lines.waiter(id).waker.take();
+        self.deferred.discard(unused);
     }
 
-    /// Ends the wait of a waiter whose time is over; false if the answer to its first request must come before that is
-    /// known.
-    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> bool {
+    /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
+    /// its key is busy. Returns the backend's trouble, if there is some: then nobody knows what became of the key.
+    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Option<Error>> {
         let waiter = self.lines.waiter(id);
-        if let Standing::InLine(Some(contender)) = &waiter.state
-            && !contender.answered
-        {
-            waiter.overdue = true;
-            return false;
+        let mut trouble = None;
+        if let Standing::InLine(_) = waiter.state {
+            if !waiter.knows {
+                waiter.overdue = true;
+                return Poll::Pending;
+            }
+            let key = waiter.key.clone();
+            trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
         }
         self.leave(id, now);
-        true
+        Poll::Ready(trouble)
     }
 
     /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
     pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
-        let key = self.lines.waiter(id).key.clone();
         let contender = self.lines.take_out(id, Standing::Missed);
-        let waiter = self.forget(id);
-        match waiter.state {
+        let waiter = self.lines.waiter(id);
+        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
+        match self.forget(id) {
             Standing::Turn(hold, offered) => {
                 offered.lose(LossReason::Released);
                 self.depart(hold, now);
             }
             // What `take_out` makes of one that was in line.
             Standing::Missed => match contender {
-                Some(contender) => self.succeed(&key, contender, &waiter.terms, waiter.tries, now),
+                Some(contender) => self.succeed(&key, contender, &terms, tries, now),
                 None => self.lines.tidy(&key),
             },
             Standing::InLine(_) | Standing::Failed(_) => {}
@@ -420,8 +426,12 @@ impl Queues {
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
-        self.handed_over.retain(|(_, until)| now < *until);
-        self.handed_over.push((tenure.token, tenure.doubt().until));
+        // Swept when it would have to grow: a hand-over costs the same however many there were.
+        if self.handed_over.len() == self.handed_over.capacity() {
+            self.handed_over.retain(|_, until| now < *until);
+            self.handed_over.reserve(self.handed_over.len());
+        }
+        self.handed_over.insert(tenure.token, tenure.doubt().until);
         self.free(tenure.key(), hold.tenure, tenure.holds());
         Some((tenure.parting(), tenure.ttl))
     }
@@ -436,25 +446,28 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
     pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, reason, wakers } in ended {
-            tracing::warn!(key = %parting.key, %reason, "lease lost");
+        for Ended { tenure, parting, doubt, reason, ending } in ended {
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
-            self.wakes.holders.push(wakers);
+            self.deferred.end(ending);
+            self.deferred.lost(key.clone(), reason, self.losses.has_line(now));
             self.free(&key, tenure, 0);
         }
     }
 
     // ---- time
 
-    /// Does what is due `now`: turns that were missed, and contenders that ask on their own account.
+    /// Does what is due `now`: turns that were missed, waiters that were not answered in time, and contenders that ask on
+    /// their own account.
     pub(crate) fn advance(&mut self, now: Moment) {
+        self.deferred.lost_more(self.losses.take(now));
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));
         // The order within a tick is that of the wheel's lists; make it one that a replay repeats.
         due.sort_unstable();
         for id in due {
             let Some(waiter) = self.lines.get(id) else { continue };
+            let too_late = waiter.is_unanswered(now, self.limits.answer);
             match &mut waiter.state {
                 Standing::Turn(hold, offered) => {
                     let hold = *hold;
@@ -462,19 +475,28 @@ impl Queues {
                     waiter.state = Standing::Missed;
                     self.depart(hold, now);
                 }
+                Standing::InLine(_) if too_late => self.was_not_answered(id, now),
                 Standing::InLine(Some(contender)) => {
                     let (key, token) = (waiter.key.clone(), contender.token);
-                    self.ask(key, token, false);
+                    self.ask(&key, token, false);
                 }
                 Standing::InLine(None) | Standing::Missed | Standing::Failed(_) => {}
             }
         }
     }
 
-    fn forget(&mut self, id: WaiterId) -> line::Waiter {
+    /// Forgets a waiter that is out of the line, and returns how it stood.
+    fn forget(&mut self, id: WaiterId) -> Standing {
         self.wheel.unset(id);
-        self.lines.forget(id)
+        let line::Waiter { state, waker, .. } = self.lines.forget(id);
+        self.deferred.discard(waker);
+        state
     }
+}
+
+/// An answer that is missing.
+pub(crate) fn no_answer() -> BackendError {
+    BackendError::new(ErrorKind::Backend, "the backend answered fewer operations than it was sent")
 }
 
 /// An answer that no such request has.

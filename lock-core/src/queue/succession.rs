@@ -37,7 +37,7 @@ impl Queues {
     pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
         self.lines.take_out(id, Standing::Turn(hold, arc));
         self.wheel.set(id, now + TURN);
-        self.wakes.add(self.lines.waiter(id).waker.take());
+        self.wake(id);
     }
 
     /// The contender's request was granted.
@@ -70,6 +70,7 @@ impl Queues {
         } else {
             self.offer(id, offer, now);
         }
+        self.learn_all(key);
     }
 
     /// Sends the first waiter away with an error; the next one contends.
@@ -78,7 +79,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         let contender = self.lines.take_out(id, Standing::Failed(error));
         self.wheel.unset(id);
-        self.wakes.add(self.lines.waiter(id).waker.take());
+        self.wake(id);
         match contender {
             Some(contender) => self.succeed(&key, contender, &terms, tries, now),
             None => self.begin_again(&key),
@@ -90,7 +91,7 @@ impl Queues {
         while let Some(id) = self.lines.first(key) {
             let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
             self.wheel.unset(id);
-            self.wakes.add(self.lines.waiter(id).waker.take());
+            self.wake(id);
             if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
                 self.cleanup.push(parting, doubt, now);
             }
@@ -113,9 +114,9 @@ impl Queues {
                     self.cleanup.push(parting, doubt, now);
                 }
                 waiter.state = Standing::InLine(Some(contender));
-                self.wheel.set(next, now + CHECK);
+                self.look_at(next, now + CHECK);
                 if asks {
-                    self.ask(key.clone(), token, false);
+                    self.ask(key, token, false);
                 }
                 return;
             }
@@ -163,7 +164,7 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         waiter.state = Standing::InLine(Some(contender));
         let key = waiter.key.clone();
-        self.ask(key, token, false);
+        self.ask(&key, token, false);
     }
 
     /// Puts a waiter at the end of its line again.

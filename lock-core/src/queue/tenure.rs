@@ -16,7 +16,7 @@ use crate::{
     clock::{Clock, Moment},
     error::LossReason,
     key::LockKey,
-    lease::{Hold, Validity, Wakers},
+    lease::{Ending, Hold, Validity},
     mutants::Mutant,
     renewal::schedule,
     token::{FencingToken, Token},
@@ -137,7 +137,7 @@ pub(crate) struct Ended {
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
     /// To be dropped when the engine's lock is not held.
-    pub(crate) wakers: Wakers,
+    pub(crate) ending: Ending,
 }
 
 impl Tenure {

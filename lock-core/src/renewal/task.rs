@@ -15,23 +15,25 @@ use crate::{
     engine::{Core, State, UnderWay},
     error::ErrorKind,
     metrics,
-    queue::{Purpose, Trip, tenure::Renewing},
+    queue::{Purpose, Trip, no_answer, tenure::Renewing},
 };
 
 /// The task's hold on the core: says that the task has ended, however it ends.
 pub(crate) struct Running {
     core: Arc<Core>,
+    /// Whether it was polled.
+    begun: bool,
 }
 
 impl Running {
     pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core }
+        Self { core, begun: false }
     }
 }
 
 impl Drop for Running {
     fn drop(&mut self) {
-        self.core.stopped();
+        self.core.stopped(self.begun);
     }
 }
 
@@ -62,17 +64,19 @@ pub(crate) struct Calls {
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
-pub(crate) async fn run(running: Running) {
+pub(crate) async fn run(mut running: Running) {
+    running.begun = true;
     let core = &running.core;
     let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
     let mut upkeep = core.backend.upkeep(told);
     let mut calls = FuturesUnordered::<Pin<Box<dyn Future<Output = Done> + Send>>>::new();
     let mut counted = Calls::default();
     let mut timer = Timer::default();
+    let mut complaint = Moment::from_origin(Duration::ZERO);
     loop {
         let now = core.clock.now();
-        let epoch = core.backend.epoch();
-        let Step { work, until, finished } = core.with(|state| state.step(core, now, epoch, &mut counted));
+        let (epoch, settled) = (core.backend.epoch(), core.backend.is_settled());
+        let Step { work, until, finished } = core.with(|state| state.step(core, now, epoch, settled, &mut counted));
         for (batch, work) in work {
             let reply = core.backend.call(batch);
             calls.push(Box::pin(async move { (now, work, reply.await) }));
@@ -83,8 +87,15 @@ pub(crate) async fn run(running: Running) {
         tokio::select! {
             biased;
             Some((sent, work, result)) = calls.next() => {
-                let now = core.clock.now();
-                core.with(|state| state.take_answer(core, sent, work, result, now, &mut counted));
+                let (now, epoch) = (core.clock.now(), core.backend.epoch());
+                if let (Work::Renew(renewals), Err(error)) = (&work, &result) {
+                    metrics::renewal_failed();
+                    if now >= complaint {
+                        tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
+                        complaint = now + COMPLAINTS;
+                    }
+                }
+                core.with(|state| state.take_answer(work, result, (sent, now, epoch), &mut counted));
             }
             // Before the notices that it gives.
             () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
@@ -124,7 +135,7 @@ impl Timer {
 
 impl State {
     /// Decides what to send now, until when to sleep, and whether there is nothing left to do.
-    pub(crate) fn step(&mut self, core: &Arc<Core>, now: Moment, epoch: u64, calls: &mut Calls) -> Step {
+    pub(crate) fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool, calls: &mut Calls) -> Step {
         let queues = &mut self.queues;
         let ended = queues.tenures.advance(now);
         queues.bury(ended, now);
@@ -143,8 +154,10 @@ impl State {
             calls.renewing += 1;
         }
         while calls.sending < SENDING {
-            // Releases first: who waits is called the sooner, and the next contender of the same key comes after it.
-            let tries = queues.cleanup.due(now, BATCH);
+            // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. Not so
+            // many that what is asked for has to wait until a mass of them is done.
+            let room = BATCH - queues.waiting_to_be_sent().min(BATCH / 2);
+            let tries = queues.cleanup.due(now, room);
             let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
             let (operations, purposes) = queues.send(BATCH - batch.len(), now, epoch);
             batch.extend(operations);
@@ -156,7 +169,7 @@ impl State {
         }
         self.full = calls.sending == SENDING;
         let mut until = self.next();
-        let settled = !self.closed || core.backend.is_settled();
+        let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
             until = until.min(now + NAP);
         }
@@ -166,21 +179,15 @@ impl State {
 
     fn take_answer(
         &mut self,
-        core: &Core,
-        sent: Moment,
         work: Work,
         result: Result<Answer, BackendError>,
-        now: Moment,
+        (sent, now, epoch): (Moment, Moment, u64),
         calls: &mut Calls,
     ) {
         let queues = &mut self.queues;
         match work {
             Work::Renew(renewals) => {
                 calls.renewing -= 1;
-                if let Err(error) = &result {
-                    metrics::renewal_failed();
-                    tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
-                }
                 let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);
                 for renewal in renewals {
                     let outcome = match outcomes.next() {
@@ -189,9 +196,7 @@ impl State {
                         Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                         Some(Err(_)) | None => None,
                     };
-                    let jitter = queues.jitter();
-                    let ended = queues.tenures.renewed(&renewal, outcome, sent, now, jitter);
-                    queues.bury(ended, now);
+                    queues.renewed(&renewal, outcome, sent, now);
                 }
             }
             Work::Send(tries, purposes, _under_way) => {
@@ -207,12 +212,11 @@ impl State {
                     Err(error) => (Outcomes::new(), Some(error)),
                 };
                 let mut outcomes = outcomes.into_iter();
-                let present = core.backend.epoch();
                 for Try { entry, .. } in tries {
                     let answered = outcomes.next().is_some_and(|outcome| Try::answered(&outcome));
-                    queues.cleanup.tried(entry, answered.then_some(present), sent, now);
+                    queues.cleanup.tried(entry, answered.then_some(epoch), sent, now);
                 }
-                let trip = Trip { sent, now, epoch: present, repeated };
+                let trip = Trip { sent, now, epoch, repeated };
                 for purpose in purposes {
                     let missing = || error.clone().unwrap_or_else(no_answer);
                     let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
@@ -231,14 +235,13 @@ impl State {
     }
 }
 
-fn no_answer() -> BackendError {
-    BackendError::new(ErrorKind::Backend, "the backend answered fewer operations than it was sent")
-}
-
 /// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
 /// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
 /// up would not be looked at before the old timer.)
 const NAP: Duration = Duration::from_millis(250);
+
+/// How often failing renewals are complained of in the log.
+const COMPLAINTS: Duration = Duration::from_secs(1);
 
 /// The most operations in one call, but for renewals.
 const BATCH: usize = 256;

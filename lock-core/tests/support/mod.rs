@@ -56,6 +56,7 @@ pub(crate) struct Faulty {
 #[derive(Debug)]
 struct Shared {
     calls: AtomicUsize,
+    upkeeps: AtomicUsize,
     largest: AtomicUsize,
     log: Mutex<Vec<Vec<&'static str>>>,
     fates: Mutex<VecDeque<Fate>>,
@@ -82,6 +83,7 @@ impl Faulty {
     pub(crate) fn new() -> Self {
         let shared = Shared {
             calls: AtomicUsize::new(0),
+            upkeeps: AtomicUsize::new(0),
             largest: AtomicUsize::new(0),
             log: Mutex::default(),
             fates: Mutex::default(),
@@ -118,6 +120,11 @@ impl Faulty {
 
     pub(crate) fn calls(&self) -> usize {
         self.shared.calls.load(Ordering::SeqCst)
+    }
+
+    /// How many engine tasks have begun.
+    pub(crate) fn upkeeps(&self) -> usize {
+        self.shared.upkeeps.load(Ordering::SeqCst)
     }
 
     pub(crate) fn largest_batch(&self) -> usize {
@@ -186,6 +193,7 @@ impl Backend for Faulty {
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.shared.upkeeps.fetch_add(1, Ordering::SeqCst);
         self.store.upkeep(calls)
     }
 }

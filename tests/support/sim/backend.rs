@@ -78,7 +78,10 @@ impl<B: Backend> Backend for Watched<B> {
         let (reply, world, client) = (self.inner.call(batch), Arc::clone(&self.world), self.client);
         Reply::new(async move {
             let result = reply.await;
-            let is_renewed = |outcome: &Result<Outcome, BackendError>| matches!(outcome, Ok(Outcome::Renewed { .. }));
+            // A grant of a request that was sent again renews the lease that the first one began.
+            let is_renewed = |outcome: &Result<Outcome, BackendError>| {
+                matches!(outcome, Ok(Outcome::Renewed { .. } | Outcome::Held { .. }))
+            };
             if result.iter().flat_map(|answer| &answer.outcomes).any(is_renewed) {
                 let mut state = world.state();
                 state.renewed.push(client);

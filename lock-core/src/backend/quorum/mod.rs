@@ -23,7 +23,7 @@ use tokio::sync::Notify;
 
 use self::{
     ballot::{Ballot, Standing, WriteBack, majority, too_few},
-    ledger::{Ledger, Way},
+    ledger::{Asked, Ledger, Way},
     request::{Asking, Request},
 };
 use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
@@ -165,11 +165,24 @@ impl Quorum {
 
     /// Makes the request of a batch to one node.
     fn ask(self: &Arc<Self>, node: usize, queue_node: usize, batch: &Batch, items: Option<Vec<usize>>) -> Request {
-        let backend = &self.nodes[node];
-        let way = Way { epoch: backend.epoch(), open: backend.is_reachable() };
-        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), way);
-        let reply = backend.call(asked.batch.clone());
+        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), self.way_to(node));
+        self.request(asked, items)
+    }
+
+    /// Makes the request that asks a node for the leases that it is to be asked for.
+    fn look_at(self: &Arc<Self>, node: usize, most: usize) -> Request {
+        let asked = self.ledger().look(node, self.clock.now(), self.way_to(node), most);
+        self.request(asked, None)
+    }
+
+    fn request(self: &Arc<Self>, asked: Asked, items: Option<Vec<usize>>) -> Request {
+        let reply = self.nodes[asked.node].call(asked.batch.clone());
         Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
+    }
+
+    fn way_to(&self, node: usize) -> Way {
+        let backend = &self.nodes[node];
+        Way { epoch: backend.epoch(), open: backend.is_reachable() }
     }
 
     /// Executes a batch, in parts where it goes on with a key that it acquires: only what is decided can be gone on with.

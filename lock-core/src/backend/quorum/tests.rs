@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::oneshot;
+
 use super::*;
 use crate::{
     ErrorKind, LockManager,
@@ -12,14 +14,21 @@ use crate::{
     token::Token,
 };
 
-/// A node that can be made silent: then it executes nothing, and says so after a limit.
+/// A node that can fail in several ways.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    store: MemoryBackend,
+    store: Arc<Mutex<MemoryBackend>>,
+    /// It executes nothing, and says so after a limit.
     silent: Arc<AtomicBool>,
+    /// It executes nothing until it goes on, and then everything that it was asked; also what nobody waits for.
+    stopped: Arc<Mutex<Option<Vec<Stopped>>>>,
     /// How long its answers take, in ms.
     slow: Arc<AtomicU64>,
+    /// What it says it is.
+    identity: Arc<Mutex<Option<Arc<str>>>>,
 }
+
+type Stopped = (Batch, oneshot::Sender<Reply<Answer>>);
 
 const LIMIT: Duration = Duration::from_millis(300);
 const TTL: Duration = Duration::from_secs(2);
@@ -27,7 +36,15 @@ const TTL: Duration = Duration::from_secs(2);
 impl Backend for Node {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         if !self.silent.load(Ordering::Relaxed) {
-            let reply = self.store.call(batch);
+            if let Some(stopped) = &mut *self.stopped.lock().unwrap() {
+                let (sender, reply) = oneshot::channel();
+                stopped.push((batch, sender));
+                return Reply::new(async {
+                    let silence = |_| BackendError::new(ErrorKind::Backend, "silence");
+                    tokio::time::timeout(LIMIT, reply).await.map_err(silence)?.unwrap().await
+                });
+            }
+            let reply = self.store().call(batch);
             let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
             return Reply::new(async move {
                 tokio::time::sleep(way).await;
@@ -44,25 +61,47 @@ impl Backend for Node {
         if self.silent.load(Ordering::Relaxed) {
             return Reply::ready(Err(BackendError::new(ErrorKind::Backend, "silence").did_not_happen()));
         }
-        self.store.list(prefix)
+        self.store().list(prefix)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.store.clock()
+        self.store().clock()
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        self.identity.lock().unwrap().clone()
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store.upkeep(calls)
+        self.store().upkeep(calls)
     }
 }
 
 impl Node {
+    fn store(&self) -> MemoryBackend {
+        self.store.lock().unwrap().clone()
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock().unwrap() = Some(Vec::new());
+    }
+
+    fn go_on(&self) {
+        for (batch, sender) in self.stopped.lock().unwrap().take().unwrap() {
+            let _ = sender.send(self.store().call(batch));
+        }
+    }
+
+    fn restart_empty(&self) {
+        *self.store.lock().unwrap() = MemoryBackend::new();
+    }
+
     fn is_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
     async fn has(&self, prefix: &str) -> bool {
-        !self.store.list(prefix.to_owned()).await.unwrap().is_empty()
+        !self.store().list(prefix.to_owned()).await.unwrap().is_empty()
     }
 }
 
@@ -181,6 +220,36 @@ async fn a_node_that_is_slower_than_the_others_counts_all_the_same() {
     let released = tokio::time::Instant::now();
     assert!(waiting.await.unwrap().unwrap() > first);
     assert!(released.elapsed() < Duration::from_millis(200), "{:?}", released.elapsed());
+}
+
+/// Another node fails when so many renewals have been sent.
+async fn a_lease_whose_acquire_a_node_executed_late_outlives(renewals: u32, fail: fn(&Node)) {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    nodes[2].stop();
+    let begun = tokio::time::Instant::now();
+    let guard = manager.lock("k").await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(10), "a majority is there");
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert!(!nodes[2].has("k").await);
+    nodes[2].go_on();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(nodes[2].has("k").await, "now all have it");
+    tokio::time::sleep(TTL / 3 * renewals).await;
+    fail(&nodes[0]);
+    tokio::time::sleep(TTL * 4).await;
+    assert!(guard.is_held(), "two of three had it all the time, {renewals} renewals before the third failed");
+    guard.release().await.unwrap();
+    a_while().await;
+    assert!(!nodes[1].has("k").await && !nodes[2].has("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_acquire_a_node_executed_late_outlives_any_other_node() {
+    for renewals in 0..3 {
+        a_lease_whose_acquire_a_node_executed_late_outlives(renewals, |node| node.is_silent(true)).await;
+        a_lease_whose_acquire_a_node_executed_late_outlives(renewals, Node::restart_empty).await;
+    }
 }
 
 #[tokio::test(start_paused = true)]

@@ -11,8 +11,9 @@ use crate::{
     clock::{Clock, Moment},
     error::LossReason,
     key::LockKey,
-    lease::{Validity, Wakers},
+    lease::{Ending, Validity},
     mutants::Mutant,
+    queue::deferred::Deferred,
     renewal::{schedule, wheel::Wheel},
     token::Token,
     validity::Ttl,
@@ -140,8 +141,15 @@ impl Tenures {
         Some(Renewing { tenure, version: found.hold.version(), request })
     }
 
-    /// Takes the answer to a request for another block, which was sent at `sent`.
-    pub(crate) fn refilled(&mut self, refill: &Renewing, outcome: Option<Outcome>, sent: Moment) -> Option<Ended> {
+    /// Takes the answer to a request for another block, which was sent at `sent`. Returns the tenure if it ends with the
+    /// answer.
+    pub(crate) fn refilled(
+        &mut self,
+        refill: &Renewing,
+        outcome: Option<Outcome>,
+        sent: Moment,
+        deferred: &mut Deferred,
+    ) -> Option<Ended> {
         let id = refill.tenure;
         let tenure = self.get_mut(id)?;
         tenure.refilling = false;
@@ -150,7 +158,8 @@ impl Tenures {
                 if let Some(fence) = fence {
                     tenure.fences.follow(fence, block);
                 }
-                tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
+                let slack = tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
+                deferred.renewed(tenure.hold.label(), slack);
                 None
             }
             Some(_) => self.take_away(id, LossReason::Taken),
@@ -160,12 +169,23 @@ impl Tenures {
 
     /// Ends a tenure whose time is over, if nobody noticed before.
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
-        let (over, wakers) = self.get(tenure)?.hold.settle(None);
-        self.end(tenure, over?, wakers)
+        let (over, ending) = self.get(tenure)?.hold.settle(None);
+        self.end(tenure, over?, ending)
     }
 
     pub(crate) fn token(&self, tenure: TenureId) -> Option<Token> {
         self.get(tenure).map(|tenure| tenure.token)
+    }
+
+    /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`, before
+    /// the user could change the deadline.
+    pub(crate) fn granted_again(&mut self, tenure: TenureId, sent: Moment) {
+        let index = tenure.index();
+        let Some(tenure) = self.get_mut(tenure) else { return };
+        tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
+        tenure.hold.raise(tenure.ttl.deadline(sent), 0);
+        let timer = tenure.timer(tenure.hold.end());
+        self.wheel.set(index, timer);
     }
 
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
@@ -210,11 +230,11 @@ impl Tenures {
         for index in fired {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
-            let (over, wakers) = tenure.hold.settle(None);
+            let (over, ending) = tenure.hold.settle(None);
             if let Some(reason) = over
                 && !Mutant::RenewalAfterRelease.is_on()
             {
-                ended.extend(self.end(id, reason, wakers));
+                ended.extend(self.end(id, reason, ending));
                 continue;
             }
             let end = tenure.hold.end();
@@ -236,11 +256,10 @@ impl Tenures {
         {
             let Some(tenure) = self.get_mut(id) else { continue };
             tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(now));
-            renewals.push(Renewing {
-                tenure: id,
-                version: tenure.hold.version(),
-                request: tenure.renew(tenure.ttl, now),
-            });
+            let mut request = tenure.renew(tenure.ttl, now);
+            // Half of what is left: then there is time for another try.
+            request.within = tenure.hold.end().since(now) / 2;
+            renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
         }
         renewals
     }
@@ -258,6 +277,7 @@ impl Tenures {
         sent: Moment,
         now: Moment,
         jitter: f64,
+        deferred: &mut Deferred,
     ) -> Option<Ended> {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
@@ -266,7 +286,8 @@ impl Tenures {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
                 let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
-                tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
+                let slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
+                deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
@@ -280,9 +301,9 @@ impl Tenures {
                 tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
             }
         }
-        let (over, wakers) = tenure.hold.settle(None);
+        let (over, ending) = tenure.hold.settle(None);
         if let Some(reason) = over {
-            return self.end(id, reason, wakers);
+            return self.end(id, reason, ending);
         }
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
@@ -311,18 +332,18 @@ impl Tenures {
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         tenure.passes = false;
-        let (over, wakers) = tenure.hold.settle(Some(reason));
-        self.end(id, over?, wakers)
+        let (over, ending) = tenure.hold.settle(Some(reason));
+        self.end(id, over?, ending)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    fn end(&mut self, id: TenureId, reason: LossReason, wakers: Wakers) -> Option<Ended> {
+    fn end(&mut self, id: TenureId, reason: LossReason, ending: Ending) -> Option<Ended> {
         if reason == LossReason::Released {
             return None;
         }
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, wakers })
+        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

@@ -1,7 +1,10 @@
 use super::*;
 use crate::{
     backend::Outcome,
-    queue::fixture::{Manual, at, terms},
+    queue::{
+        Deferred,
+        fixture::{Manual, at, terms},
+    },
 };
 
 fn clock() -> Arc<dyn Clock> {
@@ -33,7 +36,7 @@ fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the
     assert_eq!(refill.request.block, 5);
     assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
     let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
-    assert!(tenures.refilled(&refill, Some(answer), at(1)).is_none());
+    assert!(tenures.refilled(&refill, Some(answer), at(1), &mut Deferred::default()).is_none());
     let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
     assert_eq!(hold.fence.get(), 20);
     assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
@@ -109,7 +112,9 @@ fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
     tenures.advance(at(600));
     assert!(!tenures.has_renewals());
     tenures.leave(hold);
-    assert!(tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5).is_none());
+    assert!(
+        tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5, &mut Deferred::default()).is_none()
+    );
 }
 
 #[test]
@@ -142,13 +147,14 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
         at(29),
         at(30),
         0.5,
+        &mut Deferred::default(),
     );
     assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
     tenures.advance(at(330));
     assert!(tenures.has_renewals(), "the next hold is renewed");
     // It says that the key is not ours, or the key was released by force.
     let (mut tenures, hold) = ended(&long);
-    assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5).is_none());
+    assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
     assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.lose_all(LossReason::Forced).is_empty());

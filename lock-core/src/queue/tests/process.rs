@@ -15,6 +15,9 @@ pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_>
     Newcomer { key, terms, tries, waker: Waker::noop() }
 }
 
+/// How long a request may go unanswered.
+pub(super) const ANSWER: Duration = Duration::from_secs(1);
+
 /// Queues with a clock, and with the answers of a backend where every key is free.
 pub(super) struct Process {
     pub(super) queues: Queues,
@@ -30,7 +33,8 @@ impl Process {
     pub(super) fn limited(per_key: usize, in_all: usize) -> Self {
         let clock = Arc::<Manual>::default();
         let random = StdRng::seed_from_u64(1);
-        let queues = Queues::new(Arc::clone(&clock) as Arc<dyn Clock>, random, Limits { per_key, in_all });
+        let queues =
+            Queues::new(Arc::clone(&clock) as Arc<dyn Clock>, random, Limits { per_key, in_all, answer: ANSWER });
         Self { queues, clock, fence: 100 }
     }
 

@@ -1,0 +1,169 @@
+//! What waits until no lock is held: tasks to wake, wakers to drop, losses to log, metrics to record.
+//!
+//! Wakers, log writers and recorders of metrics are the user's code. Under the engine's lock they could ask the engine
+//! for something and wait for themselves, or keep every other request waiting while they write.
+
+use std::{task::Waker, time::Duration};
+
+use crate::{clock::Moment, error::LossReason, key::LockKey, lease::Ending, metrics};
+
+/// What is done when this is dropped.
+#[must_use = "dropped at once, it is done at once"]
+#[derive(Debug, Default)]
+pub(crate) struct Deferred {
+    /// The task of a waiter to wake: one as a rule, which needs no memory of its own.
+    woken: Option<Waker>,
+    others_woken: Vec<Waker>,
+    /// A waker without a use. Its drop may drop a task, and that a guard of this manager.
+    unused: Option<Waker>,
+    others_unused: Vec<Waker>,
+    /// Holds that ended by themselves.
+    endings: Vec<Ending>,
+    /// Leases that were lost, and whether each has a line of its own in the log.
+    losses: Vec<(LockKey, LossReason, bool)>,
+    /// How many more leases were lost than have a line of their own.
+    untold: u32,
+    /// What the deadlines of renewed leases had left, by label.
+    slacks: Vec<(&'static str, Duration)>,
+}
+
+impl Deferred {
+    pub(super) fn is_any(&self) -> bool {
+        self.woken.is_some()
+            || self.unused.is_some()
+            || !self.endings.is_empty()
+            || !self.losses.is_empty()
+            || self.untold > 0
+            || !self.slacks.is_empty()
+    }
+
+    /// Wakes a task.
+    pub(super) fn wake(&mut self, waker: Option<Waker>) {
+        if self.woken.is_none() {
+            self.woken = waker;
+        } else {
+            self.others_woken.extend(waker);
+        }
+    }
+
+    /// Drops a waker without waking its task.
+    pub(super) fn discard(&mut self, waker: Option<Waker>) {
+        if self.unused.is_none() {
+            self.unused = waker;
+        } else {
+            self.others_unused.extend(waker);
+        }
+    }
+
+    pub(super) fn end(&mut self, ending: Ending) {
+        self.endings.push(ending);
+    }
+
+    /// Logs that a lease was lost.
+    pub(super) fn lost(&mut self, key: LockKey, reason: LossReason, own_line: bool) {
+        self.losses.push((key, reason, own_line));
+    }
+
+    /// Logs that so many more leases were lost.
+    pub(super) fn lost_more(&mut self, leases: u32) {
+        self.untold += leases;
+    }
+
+    /// Records what the old deadline of a renewed lease had left.
+    pub(super) fn renewed(&mut self, label: &'static str, slack: Option<Duration>) {
+        if metrics::ARE_RECORDED {
+            self.slacks.extend(slack.map(|slack| (label, slack)));
+        }
+    }
+}
+
+impl Drop for Deferred {
+    fn drop(&mut self) {
+        let wakers = self.woken.take().into_iter().chain(std::mem::take(&mut self.others_woken));
+        wakers.for_each(Waker::wake);
+        self.endings.clear();
+        for (key, reason, own_line) in self.losses.drain(..) {
+            if own_line {
+                tracing::warn!(%key, %reason, "lease lost");
+            } else {
+                tracing::debug!(%key, %reason, "lease lost");
+            }
+        }
+        if self.untold > 0 {
+            tracing::warn!(leases = self.untold, "more leases lost within a second");
+        }
+        for (label, slack) in self.slacks.drain(..) {
+            metrics::renewed(label, slack);
+        }
+    }
+}
+
+/// Which losses have a line of their own in the log: an outage costs a few lines, not one for each lease.
+#[derive(Debug)]
+pub(super) struct Losses {
+    /// When the present span began.
+    since: Moment,
+    /// How many lines it has had.
+    lines: u32,
+    /// How many losses had none.
+    untold: u32,
+}
+
+impl Losses {
+    pub(super) const fn new() -> Self {
+        Self { since: Moment::from_origin(Duration::ZERO), lines: 0, untold: 0 }
+    }
+
+    /// Returns whether a lease that was lost `now` has a line of its own.
+    pub(super) fn has_line(&mut self, now: Moment) -> bool {
+        if now >= self.since + SPAN && self.untold == 0 {
+            (self.since, self.lines) = (now, 0);
+        }
+        if self.lines < LINES {
+            self.lines += 1;
+            return true;
+        }
+        self.untold += 1;
+        false
+    }
+
+    /// When the others are to be told of.
+    pub(super) fn due(&self) -> Moment {
+        if self.untold == 0 { Moment::NEVER } else { self.since + SPAN }
+    }
+
+    /// Returns how many others there are when nobody will look at the time again.
+    pub(super) fn take_all(&mut self) -> u32 {
+        std::mem::take(&mut self.untold)
+    }
+
+    /// Returns how many others are to be told of `now`. They begin another span without lines.
+    pub(super) fn take(&mut self, now: Moment) -> u32 {
+        if now < self.due() {
+            return 0;
+        }
+        self.since = now;
+        std::mem::take(&mut self.untold)
+    }
+}
+
+/// The lines in one span.
+const LINES: u32 = 5;
+const SPAN: Duration = Duration::from_secs(1);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::queue::fixture::at;
+
+    #[test]
+    fn a_mass_of_losses_has_a_few_lines_and_a_number_each_second() {
+        let mut losses = Losses::new();
+        let lines = (0..1_000).filter(|index| losses.has_line(at(5_000 + index / 10))).count();
+        assert_eq!((lines, losses.due()), (5, at(6_000)));
+        assert_eq!((losses.take(at(5_999)), losses.take(at(6_000)), losses.due()), (0, 995, Moment::NEVER));
+        assert!(!losses.has_line(at(6_500)), "the same mass goes on");
+        assert_eq!(losses.take(at(7_000)), 1);
+        assert!(losses.has_line(at(8_000)), "a quiet second later");
+    }
+}
