@@ -349,7 +349,7 @@ impl Drop for EndOfUpkeep<'_> {
 }
 
 /// As in `backend/redis`.
-const LEAST_WITHIN: Duration = Duration::from_millis(50);
+const LEAST_WITHIN: Duration = Duration::from_millis(100);
 /// As in `connection.rs`.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 
