@@ -50,6 +50,12 @@ pub enum Mutant {
     RefillFromReply,
     /// A waiter asks with a new token each time, and goes to the end of the queue.
     PlaceNotKept,
+    /// A place that nobody can call is passed on as it is.
+    DeafPlacePassedOn,
+    /// A renewal that finds the lease gone counts as one that failed.
+    GoneIsFailure,
+    /// The waiter that came last in the process comes first.
+    LastComeFirst,
     /// Several keys are acquired in the order in which they were named.
     SeveralAsNamed,
     /// A shutdown waits for no holder.
@@ -70,6 +76,8 @@ pub enum Mutant {
     PutBackCounts,
     /// A release that a node of a quorum did not answer is not sent there again.
     UnansweredNotOwed,
+    /// An answered release settles also what a node may execute after it.
+    ReleaseSettlesAll,
     /// What some nodes have of an acquire that others refused is not cleaned up.
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
@@ -92,7 +100,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 25] = [
+        pub const ALL: [Self; 28] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -114,6 +122,9 @@ mod switch {
             Self::ExtendFromReply,
             Self::RefillFromReply,
             Self::PlaceNotKept,
+            Self::DeafPlacePassedOn,
+            Self::GoneIsFailure,
+            Self::LastComeFirst,
             Self::SeveralAsNamed,
             Self::ShutDownAtOnce,
             Self::ShutDownKeeps,
@@ -121,13 +132,14 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 8] = [
+        pub const OF_QUORUMS: [Self; 9] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
             Self::WriteBackAfterRelease,
             Self::PutBackCounts,
             Self::UnansweredNotOwed,
+            Self::ReleaseSettlesAll,
             Self::SplitKept,
             Self::SplitTokenAgain,
         ];
