@@ -446,8 +446,8 @@ async fn nobody_waits_longer_than_the_place_in_line_times_the_hold_and_the_budge
     let waits = asked.map(|event| event.t_return.unwrap_or(f64::INFINITY) - event.t_invoke);
     let longest = waits.fold(0.0, f64::max);
     println!("the longest wait was {longest:.0} ms; {rounds:?} rounds");
-    // What a busy machine may add to one handoff.
-    let most = PROCESSES * (HOLD + BUDGET) + (HANDOFF - Duration::from_millis(250));
+    // Half a second is what a busy machine may add to one handoff.
+    let most = PROCESSES * (HOLD + BUDGET) + Duration::from_millis(500);
     assert!(longest < most.as_secs_f64() * 1_000.0, "{longest:.0} ms; {rounds:?}");
     assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
 }

@@ -1,4 +1,4 @@
-//! What `docs/guarantees.md` says about tests is so.
+//! What `docs/guarantees.md` and the lists of tests say is so.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use std::{
@@ -6,6 +6,8 @@ use std::{
     fs,
     path::{Path, PathBuf},
 };
+
+use lock_core::mutants::Mutant;
 
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
@@ -87,6 +89,23 @@ fn every_number_in_the_name_of_a_test_stands_in_its_list() {
         for test in tests {
             let number = test.split('_').next().unwrap().trim_start_matches('0');
             assert!(text.contains(&format!("\n| {number} | ")), "{list} has no row {number}, for {begins}{test}");
+        }
+    }
+}
+
+#[test]
+fn every_test_that_is_to_notice_a_bug_exists() {
+    let text = fs::read_to_string(root().join("tests/mutants")).unwrap();
+    let mut files = Vec::new();
+    sources(&root().join("tests"), &mut files);
+    let sources: Vec<_> = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
+    for bug in Mutant::OF_WHOLE_SYSTEM {
+        let begins = format!("{bug:?} ");
+        let named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&begins)).collect();
+        assert!(!named.is_empty(), "no test is to notice {bug:?}");
+        for test in named {
+            let name = test.rsplit([' ', ':']).next().unwrap();
+            assert!(sources.iter().any(|source| source.contains(&format!("fn {name}()"))), "there is no test {test}");
         }
     }
 }

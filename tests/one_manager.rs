@@ -1,14 +1,10 @@
 //! The three ways in, on one manager: one connection, one engine, however much uses them.
 
-use std::time::Duration;
-
 use lock_core::{Lease, LockManager, distributed_lock};
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{RedisServer, SOON, eventually};
 use lock_tower::LockLayer;
 use tokio::{runtime::Handle, sync::Semaphore, task::JoinSet};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
-
-const SOON: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
 struct Refused(#[allow(dead_code, reason = "shown by Debug when the test fails")] lock_core::Error);
@@ -77,5 +73,5 @@ async fn core_macro_and_layer_share_one_connection_and_one_engine() {
 
     GATE.add_permits(3 * EACH);
     users.join_all().await;
-    eventually(SOON, "every key is free", async || server.keys("*:*").await == ["{0}lock-core:fence"]).await;
+    assert_eq!(server.keys("*:*").await, ["{0}lock-core:fence"], "every way in waits for the release");
 }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use lock_tests::{RedisServer, role};
+use lock_tests::{RedisServer, SOON, role};
 
-const SOON: Duration = Duration::from_secs(20);
 const KEY: &str = "goods:1";
 
 #[tokio::test]

@@ -5,14 +5,11 @@
 use std::{
     io,
     sync::{Arc, Mutex},
-    time::Duration,
 };
 
 use lock_core::LockManager;
-use lock_tests::{RedisServer, eventually};
+use lock_tests::{RedisServer, SOON, eventually};
 use tracing_subscriber::fmt::MakeWriter;
-
-const SOON: Duration = Duration::from_secs(20);
 
 /// Keeps what a subscriber writes.
 #[derive(Clone, Default)]

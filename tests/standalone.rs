@@ -335,7 +335,7 @@ async fn futures_dropped_at_random_moments_leave_no_key() {
                 let request = manager.lock(format!("k:{index}")).ttl(LONG);
                 let mut run = pin!(request.run(async |_| tokio::task::yield_now().await));
                 // Timers tick once a millisecond: with them, nearly all would be dropped at one moment.
-                let end = Instant::now() + Duration::from_micros(index * 7 % 900);
+                let end = Instant::now() + Duration::from_micros(index * 71 % 9_000);
                 poll_fn(|cx| {
                     if run.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(0);

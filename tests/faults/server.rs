@@ -254,7 +254,7 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     // Then, without kills, everybody goes on.
     let calm = now();
     let clients = server.client_list().await.len();
-    sleep(TTL).await;
+    sleep(3 * TTL).await;
     let rounds = team.stop(SOON).await;
     run.settle(&server, SETTLED).await;
     let history = judged(&run);
@@ -262,7 +262,8 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     println!("{kills} connections killed, {clients} at the end, {rounds:?} rounds, {lost} leases lost");
     assert_eq!(lost, 0);
     let handoffs = handoffs(&history, calm);
-    assert!(handoffs.len() >= 5, "{handoffs:?}");
+    println!("{} handoffs in {:?}", handoffs.len(), handoffs.iter().sum::<Duration>());
+    assert!(handoffs.len() >= 10, "{handoffs:?}");
     were_called(&handoffs);
     assert!(clients <= 2 * 3, "{clients} connections");
     assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");

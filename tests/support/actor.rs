@@ -6,7 +6,7 @@ use crate::{
     history::Run,
     process::Process,
     server::RedisServer,
-    wait::{eventually, eventually_some},
+    wait::{SOON, eventually, eventually_some},
 };
 
 /// Starts a process in the role `act`: `actor!(run, server.url(), "p1")`. The name is also that of its connection. With
@@ -236,5 +236,3 @@ impl RedisServer {
         .await
     }
 }
-
-const SOON: Duration = Duration::from_secs(20);
