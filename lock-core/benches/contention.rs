@@ -47,14 +47,17 @@ async fn in_process(server: &Server, report: &mut Report) {
         ];
         let [ping, rate, mutex_rate] = in_turn(round, sides).await;
         if round > 0 {
-            // Whoever pays a round trip for each holder has one holder in the time of a PING.
-            rates.add(rate, 1e6 / ping);
+            rates.values.push(rate);
             beside_mutex.add(rate, mutex_rate);
             pings.values.push(ping);
         }
     }
+    // A lock that pays a round trip for each holder has one holder in the time of a PING. The quickest round of PINGs
+    // counts: if both cores idle, each answer has to wake one of them, which tasks on one key never wait for.
+    let quickest = pings.value().least;
+    rates.ratios = rates.values.iter().map(|rate| rate * quickest / 1e6).collect();
     report.figure("ping_p50", "us", &pings, "", Target::None);
-    report.figure("in_process_pairs_per_second", "pairs/s", &rates, "a PING per pair", Target::RatioAtLeast(20.0));
+    report.figure("in_process_pairs_per_second", "pairs/s", &rates, "quickest PING", Target::RatioAtLeast(20.0));
     report.figure("in_process_beside_mutex", "pairs/s", &beside_mutex, "tokio Mutex", Target::None);
 }
 
