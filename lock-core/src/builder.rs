@@ -161,8 +161,33 @@ impl LockManagerBuilder {
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
-    /// Give a runtime of its own where the service's tasks may block their threads: then renewal goes on. It needs
+    /// Give a runtime of its own if the service's tasks may block their threads: then renewal goes on. It needs
     /// tokio's time and IO drivers and must live longer than the leases.
+    ///
+    /// Give one also to a manager in a `static` that many `#[tokio::test]`s share. Each test has a runtime of its own, and
+    /// by default the engine ends with the first of them; requests of the other tests that are in flight then fail with
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    ///
+    /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
+    /// thread nothing drives the timers and the connection any more, and the wait never ends. Use `.await`, or
+    /// `tokio::task::block_in_place` on a runtime of several threads.
+    ///
+    /// # Examples
+    ///
+    /// One manager for all tests of a program:
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use std::sync::LazyLock;
+    /// use tokio::runtime::Runtime;
+    ///
+    /// static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    /// static LOCKS: LazyLock<LockManager> = LazyLock::new(|| {
+    ///     let builder = LockManager::builder().url("memory://").runtime(RUNTIME.handle().clone());
+    ///     builder.build().expect("the options are in range")
+    /// });
+    /// # assert!(!format!("{:?}", *LOCKS).is_empty());
+    /// ```
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
