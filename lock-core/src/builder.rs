@@ -180,18 +180,34 @@ impl LockManagerBuilder {
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
-    /// Give a runtime of its own where the service's tasks may block their threads: then renewal goes on. It needs
+    /// Give a runtime of its own if the service's tasks may block their threads: then renewal goes on. It needs
     /// tokio's time and IO drivers and must live longer than the leases.
     ///
-    /// A test with a paused clock that uses a real server needs it, too: a runtime whose clock runs, in threads of its own.
+    /// A test with a paused clock and a real server needs one, too: a runtime whose clock runs, in threads of its own.
+    ///
+    /// Give one also to a manager in a `static` that many `#[tokio::test]`s share. Each test has a runtime of its own, and
+    /// by default the engine ends with the first of them; requests of the other tests that are in flight then fail with
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    ///
+    /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
+    /// thread nothing drives the timers and the connection any more, and the wait never ends. Use `.await`, or
+    /// `tokio::task::block_in_place` on a runtime of several threads.
+    ///
+    /// # Examples
+    ///
+    /// One manager for all tests of a program:
     ///
     /// ```
-    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use tokio::runtime::Builder;
+    /// use lock_core::LockManager;
+    /// use std::sync::LazyLock;
+    /// use tokio::runtime::Runtime;
     ///
-    /// let engine = Builder::new_multi_thread().worker_threads(1).enable_all().build()?;
-    /// let manager = lock_core::LockManager::builder().url("memory://").runtime(engine.handle().clone()).build()?;
-    /// # let _ = manager; Ok(()) }
+    /// static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    /// static LOCKS: LazyLock<LockManager> = LazyLock::new(|| {
+    ///     let builder = LockManager::builder().url("memory://").runtime(RUNTIME.handle().clone());
+    ///     builder.build().expect("the options are in range")
+    /// });
+    /// # assert!(!format!("{:?}", *LOCKS).is_empty());
     /// ```
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
