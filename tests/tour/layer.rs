@@ -187,7 +187,8 @@ mod any_service {
 }
 
 fn grpc(manager: LockManager) -> impl Sized {
-    let layer = LockLayer::grpc(manager, header("x-account")).wait(Duration::from_secs(2));
+    let per_account = joined((fixed("account"), header("x-account")));
+    let layer = LockLayer::grpc(manager, per_account).wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60));
 
     [layer]
 }

@@ -50,7 +50,7 @@ fn remedy(inside: &str, names: &Names) -> Option<String> {
     };
     let is_formatted = inside.starts_with(':') || spec.is_some_and(is_spec);
     if inside.is_empty() || is_formatted && inside.starts_with(|c: char| c == ':' || c.is_ascii_digit()) {
-        let example = names.example().map_or("id".to_owned(), ToString::to_string);
+        let example = names.example().map_or_else(|| "id".to_owned(), ToString::to_string);
         return Some(format!("a value as in `<{example}>`"));
     }
     let first = first_word(value);
@@ -59,7 +59,8 @@ fn remedy(inside: &str, names: &Names) -> Option<String> {
         return None;
     }
     // It may be written `r#type`.
-    let value = argument.filter(|argument| argument.unraw() == value).map_or(value.to_owned(), ToString::to_string);
+    let value =
+        argument.filter(|argument| argument.unraw() == value).map_or_else(|| value.to_owned(), ToString::to_string);
     Some(match spec {
         Some(_) => format!("`<{value}>` for the value, `format!(..)` in place of the string to format it"),
         None => format!("`<{value}>` for the value"),
