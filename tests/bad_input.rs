@@ -236,7 +236,7 @@ async fn without_hello(server: &RedisServer, refusal: Option<&'static str>) -> S
                     let Some(refusal) = refusal else { return Ok(()) };
                     // Two more commands come along.
                     client.write_all(format!("-{refusal}\r\n+OK\r\n+OK\r\n").as_bytes()).await?;
-                    client.read(&mut buffer).await?;
+                    let _until_it_hangs_up = client.read(&mut buffer).await?;
                     return Ok(());
                 }
                 let mut upstream = tokio::net::TcpStream::connect(server).await?;

@@ -176,13 +176,11 @@ impl Queues {
             return;
         }
         self.calls_refused = false;
-        let Some((waiter, _)) = self.lines.contender(&key, token) else {
+        if self.lines.contender(&key, token).is_some() {
+            self.ask(&key, token, true);
+        } else {
             self.disown(key, token, now);
-            return;
-        };
-        // A store knows keys as they go over the wire; only the waiter's own knows where the manager's prefix ends.
-        let key = self.lines.waiter(waiter).key.clone();
-        self.ask(&key, token, true);
+        }
     }
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
