@@ -264,6 +264,25 @@ async fn a_lease_whose_acquire_a_node_executed_late_outlives_any_other_node() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn a_node_that_hangs_costs_a_few_milliseconds_and_the_places_for_its_limit() {
+    let nodes = nodes::<3>();
+    let quorum = quorum(&nodes);
+    let ledger = Arc::clone(&quorum.quorum);
+    let manager = LockManager::builder().backend(quorum).build().unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    nodes[0].stop();
+    for _ in 0..10 {
+        let begun = tokio::time::Instant::now();
+        let guard = manager.lock("k").await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_millis(6), "{:?}", begun.elapsed());
+        guard.release().await.unwrap();
+    }
+    tokio::time::sleep(LIMIT).await;
+    assert_eq!(ledger.ledger().queue_node(), 1, "now the next one keeps the places");
+    nodes[0].go_on();
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_puts_a_lease_back_answers_while_it_can_be_tried_again() {
     let nodes = nodes::<3>();
     nodes[2].is_silent(true);
