@@ -53,18 +53,19 @@ async fn fault_18_stopped_nodes_cost_one_limit_at_most_and_not_one_each() {
     for mask in 0..32_usize {
         let manager = nodes.manager("p0");
         // Connected, so that requests reach the sockets of those that are stopped then.
-        manager.lock("k").await.expect("all are there").release().await.expect("held");
+        manager.lock("first").await.expect("all are there").release().await.expect("held");
         for node in of_mask(mask) {
             nodes.servers[node].pause();
         }
         let (stopped, begun) = (mask.count_ones() as usize, Instant::now());
-        let result = manager.lock("k").ttl(TTL).wait(SOON).await;
+        let result = manager.lock("k").ttl(LONG).wait(SOON).await;
         let took = begun.elapsed();
         slowest[stopped] = slowest[stopped].max(took);
         match result {
             Ok(guard) => {
                 assert!(stopped <= 2, "{stopped} of 5 are stopped, and a lease was granted");
-                assert!(took < LIMIT, "a majority is not kept waiting: {took:?}");
+                // A few milliseconds on an idle machine; lock-core's `a_node_that_hangs_costs_a_few_milliseconds…` has the exact time.
+                assert!(took < LIMIT / 2, "a majority is not kept waiting: {took:?}");
                 guard.release().await.expect("held");
             }
             Err(error) => {
@@ -75,8 +76,8 @@ async fn fault_18_stopped_nodes_cost_one_limit_at_most_and_not_one_each() {
         for node in of_mask(mask) {
             nodes.servers[node].resume();
         }
-        // Those that were stopped execute what is in their sockets; it is released all the same.
-        nodes.are_clean(TTL + SLACK).await;
+        // Those that were stopped execute what is in their sockets; it is released long before the ttl would see to it.
+        nodes.are_clean(SOON).await;
     }
     for (stopped, slowest) in slowest.into_iter().enumerate() {
         figure(18, &format!("longest acquire with {stopped} of 5 stopped"), slowest);
@@ -93,15 +94,14 @@ async fn a_lease_outlives_a_minority_of_the_nodes_and_is_put_back_on_one_that_re
     for node in 0..3 {
         nodes.servers[node].restart().await;
         eventually(SOON, "it has the key again", async || nodes.having("k").await == 3).await;
-        // It counts when a majority of the others was heard to have had it then.
-        let server = &nodes.servers[node];
-        let before = server.script_calls().await;
-        eventually(SOON, "it was renewed there", async || server.script_calls().await >= before + 3).await;
+        // It counts when the others were asked whether they had it then: at once, and by the next renewal at the latest.
+        tokio::time::sleep(TTL / 3).await;
         assert!(held.check());
         assert!(other.try_acquire("k", TTL).await.expect("a majority answers").is_none());
     }
     held.release().await.expect("held");
-    nodes.are_clean(SOON).await;
+    // Long before the ttl would see to it.
+    nodes.are_clean(TTL / 2).await;
     other.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
     judged(&run);
 }

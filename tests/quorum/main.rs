@@ -4,6 +4,7 @@
 mod bad_input;
 mod contention;
 mod faults;
+mod foreign;
 
 use std::{sync::Arc, time::Duration};
 

@@ -42,6 +42,8 @@ pub(super) struct Asked {
     needless: HashSet<Token>,
     /// Tokens that are put back instead of being renewed.
     put_back: HashSet<Token>,
+    /// Within which time the answer is of use: that of the renewals which became acquires.
+    pub(super) within: Duration,
 }
 
 /// How a node was reached when it was asked.
@@ -53,6 +55,11 @@ pub(super) struct Way {
 }
 
 impl Asked {
+    fn new(node: usize, batch: Batch, sent: Moment, way: Way) -> Self {
+        let (needless, put_back) = (HashSet::new(), HashSet::new());
+        Self { node, batch, sent, way, needless, put_back, within: Duration::MAX }
+    }
+
     /// Whether it has left by an epoch of the node, as far as is known: one that found no connection waits for the next.
     pub(super) fn has_left(&self, epoch: u64) -> bool {
         self.way.open || epoch != self.way.epoch
@@ -112,7 +119,7 @@ impl Ledger {
         let put_back = self.to_be_put_back(node, batch, sent);
         let state = &mut self.nodes[node];
         state.sweep(sent);
-        let mut asked = Asked { node, batch: batch.clone(), sent, way, needless: HashSet::new(), put_back };
+        let mut asked = Asked { put_back, ..Asked::new(node, batch.clone(), sent, way) };
         for operation in &mut asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
@@ -120,6 +127,7 @@ impl Ledger {
                     acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
                 }
                 Operation::Renew(renew) if asked.put_back.contains(&renew.token) => {
+                    asked.within = asked.within.min(renew.within);
                     let mut puts_back = Acquire::new(renew.key.clone(), renew.token, renew.ttl);
                     puts_back.aim = aim;
                     *operation = Operation::Acquire(puts_back);
@@ -380,7 +388,7 @@ impl Ledger {
                 batch.push(Operation::Renew(Renew::new(key, token, left)));
             }
         }
-        Asked { node, batch, sent, way, needless: HashSet::new(), put_back: HashSet::new() }
+        Asked::new(node, batch, sent, way)
     }
 
     /// Takes note that a node was looked at, and whether it answered; when it was asked and when that was over.

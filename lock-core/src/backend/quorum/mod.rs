@@ -165,6 +165,14 @@ fn same_server(node: usize, twin: usize) -> BackendError {
     BackendError::new(ErrorKind::Unsupported, message)
 }
 
+async fn answer_within(limit: impl Future<Output = ()>, reply: Reply<Answer>) -> Result<Answer, BackendError> {
+    tokio::select! {
+        biased;
+        answer = reply => answer,
+        () = limit => Err(BackendError::new(ErrorKind::Backend, "a node did not take a lease back in time")),
+    }
+}
+
 fn released() -> BackendError {
     BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
 }
@@ -192,6 +200,10 @@ impl Quorum {
         let reply = match same {
             Some(error) => Reply::ready(Err(error.did_not_happen())),
             None => node.call(asked.batch.clone()),
+        };
+        let reply = match asked.within {
+            Duration::MAX => reply,
+            within => Reply::new(answer_within(self.clock.sleep(within), reply)),
         };
         Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
     }

@@ -10,7 +10,7 @@ use tokio::sync::oneshot;
 use super::*;
 use crate::{
     ErrorKind, LockManager,
-    backend::{Acquire, MemoryBackend, Outcome, Release},
+    backend::{Acquire, MemoryBackend, Outcome, Release, Renew},
     token::Token,
 };
 
@@ -27,6 +27,7 @@ struct Node {
     /// What it says it is, once it was asked for anything.
     identity: Arc<Mutex<Option<Arc<str>>>>,
     asked: Arc<AtomicBool>,
+    epoch: Arc<AtomicU64>,
 }
 
 type Stopped = (Batch, oneshot::Sender<Reply<Answer>>);
@@ -68,6 +69,10 @@ impl Backend for Node {
 
     fn clock(&self) -> Arc<dyn Clock> {
         self.store().clock()
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Relaxed)
     }
 
     fn identity(&self) -> Option<Arc<str>> {
@@ -255,6 +260,54 @@ async fn a_lease_whose_acquire_a_node_executed_late_outlives_any_other_node() {
     for renewals in 0..3 {
         a_lease_whose_acquire_a_node_executed_late_outlives(renewals, |node| node.is_silent(true)).await;
         a_lease_whose_acquire_a_node_executed_late_outlives(renewals, Node::restart_empty).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_hangs_costs_a_few_milliseconds_and_the_places_for_its_limit() {
+    let nodes = nodes::<3>();
+    let quorum = quorum(&nodes);
+    let ledger = Arc::clone(&quorum.quorum);
+    let manager = LockManager::builder().backend(quorum).build().unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    nodes[0].stop();
+    for _ in 0..10 {
+        let begun = tokio::time::Instant::now();
+        let guard = manager.lock("k").await.unwrap();
+        assert!(begun.elapsed() <= Duration::from_millis(6), "{:?}", begun.elapsed());
+        guard.release().await.unwrap();
+    }
+    tokio::time::sleep(LIMIT).await;
+    assert_eq!(ledger.ledger().queue_node(), 1, "now the next one keeps the places");
+    nodes[0].go_on();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_renewal_that_puts_a_lease_back_answers_while_it_can_be_tried_again() {
+    let nodes = nodes::<3>();
+    nodes[2].is_silent(true);
+    let quorum = quorum(&nodes).quorum;
+    let (key, token) = (LockKey::new("k").unwrap(), Token::from_random(7));
+    quorum.clone().call(Batch::from([Operation::Acquire(Acquire::new(key.clone(), token, TTL))])).await.unwrap();
+    nodes[2].is_silent(false);
+    nodes[2].stop();
+    let mut renew = Renew::new(key, token, TTL);
+    renew.within = Duration::from_millis(40);
+    let (within, begun) = (renew.within, tokio::time::Instant::now());
+    let request = quorum.ask(2, 0, &Batch::from([Operation::Renew(renew)]), None);
+    assert!(matches!(request.asked.batch[0], Operation::Acquire(_)), "it is put back");
+    assert!(request.await.is_err());
+    assert_eq!(begun.elapsed(), within);
+}
+
+#[tokio::test]
+async fn an_order_that_one_node_broke_is_broken() {
+    let nodes = nodes::<3>();
+    let quorum = quorum(&nodes);
+    let mut epochs = HashSet::from([quorum.epoch()]);
+    for node in &nodes {
+        node.epoch.fetch_add(1, Ordering::Relaxed);
+        assert!(epochs.insert(quorum.epoch()), "it was connected to anew");
     }
 }
 

@@ -178,6 +178,45 @@ fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
 }
 
 #[test]
+fn an_acquire_that_was_sent_twice_is_in_doubt_though_it_was_answered() {
+    for (repeated, again) in [(false, false), (true, true)] {
+        let mut ledger = Ledger::new(3);
+        let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
+        let mut answer = held().map(|answer| Answer { repeated, ..answer });
+        ledger.answered(&asked, &mut answer, at(300), 1);
+        let asked = ledger.asks_for(2, &release(), at(400), way(1));
+        let owes = ledger.answered(&asked, &mut said(Outcome::Released), at(401), 1);
+        assert_eq!(owes, again, "the first may be executed still, over the connection that was given up");
+        assert_eq!(ledger.next().is_some(), again);
+    }
+}
+
+#[test]
+fn an_answer_that_comes_late_does_not_outweigh_a_newer_one() {
+    let busy = || said(Outcome::Busy { remaining: None, foreign: false, position: None });
+    let gone = || said(Outcome::Gone);
+    let renewed = || said(Outcome::Renewed { remaining: TTL, fence: None, block: 0 });
+    // (An acquire that found another holder, and a renewal that found nothing, each before the lease was put back.)
+    for (late, mut said_late) in [(acquire(), busy()), (renew(), gone())] {
+        let mut ledger = Ledger::new(3);
+        let late = ledger.asks_for(2, &late, at(0), way(0));
+        for node in [0, 1] {
+            let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
+            ledger.answered(&asked, &mut held(), at(1), 0);
+        }
+        let asked = ledger.asks_for(2, &renew(), at(500), way(0));
+        assert!(puts_back(&asked));
+        ledger.answered(&asked, &mut held(), at(501), 0);
+        ledger.answered(&late, &mut said_late, at(600), 0);
+        let asked = ledger.asks_for(2, &renew(), at(1_000), way(0));
+        assert!(!puts_back(&asked), "it was there at 500");
+        ledger.answered(&asked, &mut renewed(), at(1_001), 0);
+        ledger.answered(&late, &mut gone(), at(1_002), 0);
+        assert!(!puts_back(&ledger.asks_for(2, &renew(), at(3_900), way(0))), "and at 1,000");
+    }
+}
+
+#[test]
 fn a_request_that_surely_did_not_happen_leaves_no_doubt() {
     let mut ledger = Ledger::new(1);
     let asked = ledger.asks_for(0, &acquire(), at(0), way(0));
