@@ -42,6 +42,8 @@ pub enum Mutant {
     ExtendBeforeAnswer,
     /// An answer settles also what was sent after it.
     AnswerSettlesAll,
+    /// An answer to a request that was repeated settles also the copy that was sent before it.
+    RepeatSettles,
     /// A future that was kept aside sends its request when its token is over.
     LateRequestGoesOut,
     /// The deadline of an extend counts from its answer.
@@ -78,6 +80,8 @@ pub enum Mutant {
     UnansweredNotOwed,
     /// An answered release settles also what a node may execute after it.
     ReleaseSettlesAll,
+    /// The same at a node: what it answers to an acquire that was repeated is all that is known of it.
+    RepeatKnown,
     /// What some nodes have of an acquire that others refused is not cleaned up.
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
@@ -100,7 +104,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 28] = [
+        pub const ALL: [Self; 29] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -118,6 +122,7 @@ mod switch {
             Self::CallNotHeard,
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
+            Self::RepeatSettles,
             Self::LateRequestGoesOut,
             Self::ExtendFromReply,
             Self::RefillFromReply,
@@ -132,7 +137,7 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 9] = [
+        pub const OF_QUORUMS: [Self; 10] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
@@ -140,6 +145,7 @@ mod switch {
             Self::PutBackCounts,
             Self::UnansweredNotOwed,
             Self::ReleaseSettlesAll,
+            Self::RepeatKnown,
             Self::SplitKept,
             Self::SplitTokenAgain,
         ];

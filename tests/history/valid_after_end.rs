@@ -83,3 +83,14 @@ fn a_deadline_further_ahead_than_the_ttl_is_caught() {
     let next = acquire("p1/t2", 2, 3.0, 602.0).with(|event| event.deadline = Some(3_400.0));
     assert_eq!(broken(&[first, longer(3_000.0), release("p1", 1, 600.0, 601.0), next]), NONE);
 }
+
+#[test]
+fn a_renewal_that_is_noticed_while_the_user_extends_does_not_shorten_the_lease() {
+    let longer = extend("p1", 1, 500.0, 510.0, 2_450.0).with(|event| event.ttl = Some(2_000.0));
+    let noticed = extend("p1/r", 1, 504.0, 505.0, 1_480.0).with(|event| event.token = Some("p1:1/1".to_owned()));
+    let history = [acquire("p1", 1, 0.0, 2.0), longer, noticed];
+    assert_eq!(broken(&[&history[..], &[check("p1", 1, 2_000.0, true)]].concat()), NONE);
+    assert_eq!(broken(&[&history[..], &[check("p1", 1, 2_460.0, true)]].concat()), [Rule::ValidAfterEnd]);
+    let other = acquire("p2", 2, 1_500.0, 2_000.0);
+    assert!(broken(&[&history[..], &[other]].concat()).contains(&Rule::TwoHolders));
+}

@@ -103,6 +103,7 @@ impl Contender {
         self.by_caller = false;
         self.under_way = self.under_way.saturating_sub(1);
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
+        let repeated = repeated && !Mutant::RepeatSettles.is_on();
         if !repeated && self.under_way == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
             self.doubt.unanswered_since = None;
         }

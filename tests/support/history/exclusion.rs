@@ -171,7 +171,9 @@ impl Deadlines {
         }
         let by_ttl = event.ttl.map(|ttl| end(event).min(event.t_invoke) + ttl);
         if let Some(deadline) = event.deadline.or(by_ttl) {
-            self.changes.push((event.t_invoke, end(event), deadline, part));
+            // A renewal may be noticed while the user extends: what was known last counts.
+            let at = self.changes.partition_point(|(_, known, ..)| *known <= end(event));
+            self.changes.insert(at, (event.t_invoke, end(event), deadline, part));
         }
     }
 

@@ -217,13 +217,17 @@ fn reckon(case: &Case<'_>, lease: &Lease<'_>, crashes: &Crashes<'_>) -> (f64, f6
     let mut ttl = acquire.ttl.unwrap_or(f64::INFINITY);
     let mut touched = lease.got + ttl;
     // When it ended by the client's reckoning, and when the client did its last about it.
+    let mut known = lease.got;
     let (mut ended, mut last_act) = (f64::INFINITY, None::<f64>);
     let mut removed = None;
     for event in lease.story.iter().map(|event| case.event(*event)) {
         match event.op {
             Op::Extend => {
-                if let Some(new) = event.deadline.or_else(|| expires(event).filter(|_| event.succeeded())) {
-                    deadline = new;
+                // A renewal may be noticed while the user extends: what was known last counts.
+                if let Some(new) = event.deadline.or_else(|| expires(event).filter(|_| event.succeeded()))
+                    && end(event) >= known
+                {
+                    (deadline, known) = (new, end(event));
                 }
                 if event.result != Outcome::Fail {
                     ttl = event.ttl.map_or(ttl, |new| new.max(if ttl.is_finite() { ttl } else { 0.0 }));

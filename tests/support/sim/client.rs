@@ -308,7 +308,12 @@ impl Task {
         event.deadline = Some(ms(deadline));
         event.t_return = Some(last);
         let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
+        // A vote that a future kept aside drives late counts from its first sending: little may be left of the ttl.
+        let counts_from_long_ago = self.client.world.plan.nodes > 1
+            && event.only_tries
+            && deadline < self.client.world.now() + micros(ttl) / 3;
         let renews = match extras {
+            _ if counts_from_long_ago => None,
             Extras::Fixed => None,
             Extras::OftenRenewed => Some(ttl / 2),
             _ => Some(ttl / 3),

@@ -24,10 +24,11 @@
 //! # What is simulated
 //!
 //! * **Time**: no thread sleeps. The runtime has no timers; when no task can go on, the world makes the next thing
-//!   happen. Each client's clock has a rate of its own, up to 0.8 % off the node's, and leaps when its machine is suspended.
+//!   happen. Each client's clock has a rate of its own, up to 0.8 % off the node's, and leaps when its machine is
+//!   suspended. The clocks of a quorum's nodes are up to 8 ms off from the start.
 //! * **Network**: messages of a connection stay in order until it breaks. They are late, lost with all that follow, cut off
 //!   with a reset, executed without an answer; calls are lost; connections take long to be made. A request whose
-//!   connection broke is repeated over the next one, and the first copy may still be executed later, unless the new
+//!   connection broke is repeated over the next one, and the first copy may be executed after the second, unless the new
 //!   connection has the old one killed. That changes the backend's epoch, as in `connection.rs`.
 //! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
 //!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. For a

@@ -16,6 +16,7 @@ use crate::{
     cleanup::{AT_ONCE, Doubt, Parting, Try},
     clock::Moment,
     key::LockKey,
+    mutants::Mutant,
     token::Token,
     validity::{MIN_TTL, Ttl},
 };
@@ -206,7 +207,7 @@ impl Ledger {
             match operation {
                 Operation::Acquire(acquire) => {
                     let known = match &outcome {
-                        Some(Ok(_)) => !repeated,
+                        Some(Ok(_)) => !repeated || Mutant::RepeatKnown.is_on(),
                         Some(Err(error)) => !error.may_have_happened(),
                         None => none_happened,
                     };
