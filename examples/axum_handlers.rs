@@ -55,7 +55,8 @@ async fn main() -> anyhow::Result<()> {
     // The attribute finds the installed manager; the layer is given it. Both share its one connection.
     manager.install()?;
 
-    let clicks = LockLayer::http(manager.clone(), order_of).wait(Duration::ZERO);
+    // Under a layer a client that stalls in its upload keeps the key: `max_hold` is the bound.
+    let clicks = LockLayer::http(manager.clone(), order_of).wait(Duration::ZERO).max_hold(Duration::from_secs(30));
     let service = Router::new()
         .route("/orders/{order}/pay", post(pay))
         .route_layer(clicks)

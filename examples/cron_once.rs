@@ -5,14 +5,16 @@
 //! cargo run --example cron_once -- redis://127.0.0.1:6379
 //! ```
 //!
-//! Three processes, as on three machines, want to write a report every two seconds. The job is a function with
+//! Three processes, as on three machines, want to write a report every three seconds. The job is a function with
 //! `#[distributed_lock]`. Whoever is first runs it; the others find the key busy, and `on_busy = skip` lets them go on
 //! without it. They do not stand in line either: a job that waited would run three times, one after another.
 //!
 //! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
 //! When they look, the first is long done and has given the key back. So `at_least = "1500ms"` keeps the key busy for
-//! longer. That has to be more than the clocks may differ, and less than the time between two runs; with `at_least`
-//! taken out, this example says that every report was written three times.
+//! longer, counted from the acquire. When Redis is slow, that comes up to a `command_timeout` (1 s) after the asking. So
+//! `at_least` has to be more than the clocks may differ plus the command timeout (1.2 s), or a report may be written
+//! twice; and less than the time between two runs less the command timeout (2 s), or the next run may be skipped. With
+//! `at_least` taken out, this example says that every report was written three times.
 //!
 //! "Once" is not "exactly once": a machine that dies in the middle of its report has had its turn, and one that cannot
 //! reach Redis does not run. What must not be lost is written down when it is done, and looked for at the next time.
@@ -30,7 +32,7 @@ use tokio::time::sleep;
 
 const MACHINES: u32 = 3;
 const TIMES: u32 = 3;
-const EVERY: Duration = Duration::from_secs(2);
+const EVERY: Duration = Duration::from_secs(3);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {

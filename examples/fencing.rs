@@ -75,6 +75,8 @@ async fn seller(url: &str, database: &Path) -> Result<()> {
     // there is always time for a process to stand still: this one has just woken up, and does not look.
     let fenced = write_fenced(&shop, FENCED, fenced - 1, lease.fencing_token()).await?;
     let unfenced = write(&shop, UNFENCED, unfenced - 1).await?;
+    // This process ends, and with it what releases a dropped guard. The seller that slept has nothing left to release.
+    let _ = lease.release().await;
     Child::tell_parent(&format!("wrote {fenced} {unfenced}"))?;
     Ok(())
 }

@@ -18,6 +18,8 @@ async fn main() -> anyhow::Result<()> {
     println!("holding {}, fencing token {}", guard.key(), guard.fencing_token());
     let second = manager.lock("goods:1").try_acquire().await?;
     println!("a second request gets it: {}", second.is_some());
+    // Dropping the guard gives the lease back in the background, for which `main` does not wait: at its end release the
+    // guard, use `run`, or call `manager.shutdown`. Otherwise the key may stay busy until its ttl is over.
     guard.release().await?;
 
     // The short form: the work is dropped when the lease is lost, and the lease is given back at the end.

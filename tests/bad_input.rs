@@ -58,7 +58,13 @@ fn options_of_the_builder_out_of_range_are_refused() {
     assert!(build(LockManager::builder().ttl(ms(9))).contains("10 ms"));
     assert!(build(LockManager::builder().prefix("{x}")).contains("brace"));
     assert!(build(LockManager::builder().client_name("a b")).contains("ASCII"));
-    assert!(build(LockManager::builder().command_timeout(Duration::ZERO)).contains("zero"));
+    for (timeout, words) in [(Duration::ZERO, "zero"), (Duration::MAX, "one hour"), (ms(3_600_001), "one hour")] {
+        assert!(build(LockManager::builder().command_timeout(timeout)).contains(words));
+        assert!(build(LockManager::builder().connect_timeout(timeout)).contains(words));
+    }
+    assert!(build(LockManager::builder().prefix(&"p".repeat(1_024))).contains("no room for a key"));
+    let longest = LockManager::builder().url("memory://").prefix(&"p".repeat(1_023)).build().expect("room for a byte");
+    drop(longest);
 }
 
 #[tokio::test]
@@ -154,7 +160,7 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     assert!(build("redis://localhost/-1").contains("not negative"));
     let cluster = RedisServer::builder().option("--cluster-enabled", "yes").start().await;
     let refused = cause(&format!("{}/1", cluster.url())).await;
-    assert!(refused.to_string().contains("SELECT is not allowed in cluster mode"), "{refused}");
+    assert!(refused.to_string().contains("is a node of a Redis Cluster"), "{refused}");
     assert!(refused.to_string().contains(&cluster.address()), "{refused}");
     assert!(!refused.is_retryable());
     let rules = ["ACL", "SETUSER", "other", "on", ">secret", "~*", "&*", "+@all", "-select"];
@@ -165,6 +171,132 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let other = LockManager::connect(&format!("{}/3", server.url())).await.unwrap();
     let _held = other.lock("k").await.unwrap();
     assert!(server.keys("*").await.is_empty(), "database 0 is left alone");
+}
+
+#[tokio::test]
+async fn cluster_and_sentinel_are_told_at_connect_and_never_retried() {
+    let cluster = RedisServer::builder().option("--cluster-enabled", "yes").start().await;
+    let refused = cause(&cluster.url()).await;
+    assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
+    assert!(refused.to_string().contains("node of a Redis Cluster, which lock-core does not support yet"), "{refused}");
+    // A user who may not ask what the server is learns it from the first request.
+    cluster.call(&["ACL", "SETUSER", "other", "on", ">secret", "~*", "&*", "+@all", "-info"]).await;
+    cluster.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
+    eventually(SOON, "the cluster is up", async || {
+        cluster.call(&["CLUSTER", "INFO"]).await.text().is_some_and(|info| info.contains("cluster_state:ok"))
+    })
+    .await;
+    let manager = LockManager::connect(&format!("redis://other:secret@{}", cluster.address())).await.unwrap();
+    let error = manager.lock("k").await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().contains("node of a Redis Cluster"), "{error}");
+}
+
+#[tokio::test]
+async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
+    let server = RedisServer::start().await;
+    let all = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all"];
+    for command in ["set", "mget", "time", "del"] {
+        server.call(&["ACL", "DELUSER", "limited"]).await;
+        server.call(&[&all[..], &[&format!("-{command}")]].concat()).await;
+        let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+        let error = match manager.lock("k").await {
+            Ok(guard) => guard.release().await.expect_err("it may not be released"),
+            Err(error) => error,
+        };
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "-{command}: {error}");
+        assert!(!error.is_retryable());
+        assert!(error.to_string().to_lowercase().contains(&format!("{command})")), "-{command}: {error}");
+        server.call(&["DEL", "k"]).await;
+    }
+}
+
+#[tokio::test]
+async fn command_that_the_server_lacks_is_named_and_not_retried() {
+    for command in ["SET", "MGET", "TIME"] {
+        let server = RedisServer::builder().without_command(command).start().await;
+        let manager = LockManager::connect(&server.url()).await.unwrap();
+        let error = manager.lock("k").await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
+        assert!(error.to_string().contains(command), "{command}: {error}");
+    }
+}
+
+/// A proxy before `server` that answers HELLO with `refusal`, or closes the connection on it.
+async fn without_hello(server: &RedisServer, refusal: Option<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let (address, server) = (listener.local_addr().expect("it is bound").to_string(), server.address());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let server = server.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 16_384];
+                let read = client.read(&mut buffer).await?;
+                if String::from_utf8_lossy(&buffer[..read]).contains("HELLO") {
+                    let Some(refusal) = refusal else { return Ok(()) };
+                    // Two more commands come along.
+                    client.write_all(format!("-{refusal}\r\n+OK\r\n+OK\r\n").as_bytes()).await?;
+                    client.read(&mut buffer).await?;
+                    return Ok(());
+                }
+                let mut upstream = tokio::net::TcpStream::connect(server).await?;
+                upstream.write_all(&buffer[..read]).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut upstream).await.map(drop)
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn proxy_that_knows_only_resp2_is_spoken_to_in_resp2_whatever_its_words() {
+    let server = RedisServer::start().await;
+    for refusal in [
+        Some("NOPROTO unsupported protocol version"),
+        Some("ERR unknown command `HELLO`, with args beginning with: `3`"),
+        Some("ERR unknown command 'hello'"),
+        Some("ERR Unknown Command 'HELLO'"),
+        Some("ERR unsupported command"),
+        Some("ERR invalid request"),
+        None,
+    ] {
+        let address = without_hello(&server, refusal).await;
+        let manager = LockManager::connect(&format!("redis://{address}")).await;
+        let manager = manager.unwrap_or_else(|error| panic!("{refusal:?}: {error}"));
+        manager.lock("k").await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn resp2_is_spoken_by_choice() {
+    let server = RedisServer::start().await;
+    for (options, resp) in [("", "3"), ("?protocol=resp3", "3"), ("?protocol=resp2", "2"), ("/?protocol=2", "2")] {
+        let manager = LockManager::connect(&format!("{}{options}", server.url())).await.unwrap();
+        manager.lock("k").await.unwrap().release().await.unwrap();
+        let clients = server.client_list().await;
+        let ours: Vec<_> = clients.iter().map(|client| client.field("resp")).collect();
+        assert_eq!(ours, [resp], "{options}");
+        manager.shutdown(SOON).await;
+        eventually(SOON, "it is disconnected", async || server.client_list().await.is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database() {
+    let server = RedisServer::builder().password("secret right").start().await;
+    for path in ["", "/3"] {
+        let error = cause(&format!("redis://{}{path}?protocol=resp2", server.address())).await;
+        assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
+    }
+}
+
+#[tokio::test]
+async fn schemes_of_valkey_are_those_of_redis() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    assert!(LockManager::builder().url("valkeys://localhost").build().is_ok());
+    assert!(build("rediss://localhost#insecure").contains("fragment"));
 }
 
 #[tokio::test]

@@ -1,11 +1,11 @@
 //! The connection to a real Redis, where it is slow, silent or refuses: every request ends within its limit.
 
-use std::{sync::Arc, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{FutureExt, future::join_all};
 use lock_core::{
     ErrorKind, LockKey, LockManager, Token,
-    backend::{Acquire, Backend, Batch, Calls, Operation, RedisBackend},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Renew},
 };
 use lock_tests::{FaultProxy, RedisServer, eventually};
 use tokio::{
@@ -47,23 +47,24 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
     let url = format!("redis://some:secret@{}", proxy.address());
     let backend = RedisBackend::from_url(&url, "refused", LIMIT).expect("a sound URL");
     let work = async {
-        let acquire = |key| {
+        let acquire = |key: String| {
             let key = LockKey::new(key).expect("a sound key");
             Operation::Acquire(Acquire::new(key, Token::from_random(1), Duration::from_secs(60)))
         };
         // With that the server has the script.
-        backend.call(Batch::from([acquire("{own}")])).await.expect("the server answers");
+        backend.call(Batch::from([acquire("{own}".to_owned())])).await.expect("the server answers");
+        // One after the other, the items would take forty times the limit.
         proxy.delay(LIMIT / 5, Duration::ZERO);
-        let batch = ["{own}", "theirs:1", "theirs:2", "theirs:3", "theirs:4", "theirs:5"].map(acquire);
+        let theirs = (0..100).map(|number| format!("theirs:{number}"));
+        let batch = std::iter::once("{own}".to_owned()).chain(theirs).map(acquire);
         let begun = Instant::now();
-        let answer = backend.call(batch.into_iter().collect()).await.expect("item by item");
+        let answer = backend.call(batch.collect()).await.expect("item by item");
         let took = begun.elapsed();
-        println!("{took:?}: {:?}", answer.outcomes);
+        println!("{took:?} for {} items", answer.outcomes.len());
         assert!(took < 2 * LIMIT, "{took:?}");
-        let kinds: Vec<_> =
-            answer.outcomes.iter().map(|outcome| outcome.as_ref().map_err(|error| error.kind())).collect();
-        assert!(matches!(kinds[..], [Ok(_), Err(ErrorKind::Denied | ErrorKind::Backend), ..]), "{kinds:?}");
-        assert_eq!(kinds.last(), Some(&Err(ErrorKind::Backend)), "it had no time left");
+        let mut kinds = answer.outcomes.iter().map(|outcome| outcome.as_ref().map_err(|error| error.kind()));
+        assert!(matches!(kinds.next(), Some(Ok(_))), "{:?}", answer.outcomes[0]);
+        assert!(kinds.clone().all(|kind| kind == Err(ErrorKind::Denied)), "{:?}", kinds.collect::<Vec<_>>());
     };
     tokio::select! {
         () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
@@ -72,26 +73,32 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
 }
 
 /// The pauses between the attempts of a new manager to connect to somebody who hangs up at once, but for the first ones,
-/// which are shorter. A busy machine makes them seem longer, and none shorter.
-async fn pauses_of_one() -> Vec<Duration> {
+/// which are shorter. A busy machine makes them seem longer, and none shorter. `asked` says that requests go on asking.
+async fn pauses_of_one(count: usize, asked: bool) -> Vec<Duration> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
     let url = format!("redis://{}", listener.local_addr().expect("a listener has an address"));
     let manager = LockManager::builder().url(&url).build().expect("a sound URL");
-    let asks = tokio::spawn(manager.lock("k").wait_forever().acquire());
+    let asks = tokio::spawn(async move {
+        loop {
+            let _ = manager.inspect("k").await;
+            tokio::time::sleep(if asked { ms(10) } else { 10 * SOON }).await;
+        }
+    });
     let mut attempts = Vec::new();
-    while attempts.len() < 30 {
+    while attempts.len() < count {
         timeout(SOON, listener.accept()).await.expect("there is another attempt").expect("a connection");
         attempts.push(Instant::now());
     }
     asks.abort();
-    attempts.windows(2).skip(5).map(|pair| pair[1] - pair[0]).collect()
+    attempts.windows(2).map(|pair| pair[1] - pair[0]).collect()
 }
 
 #[tokio::test]
 async fn attempts_to_connect_are_a_tenth_of_a_second_apart_at_most_and_keep_no_step() {
-    let (one, other) = tokio::join!(pauses_of_one(), pauses_of_one());
-    for pauses in [&one, &other] {
-        let mut sorted = pauses.clone();
+    let (one, other) = tokio::join!(pauses_of_one(30, true), pauses_of_one(30, true));
+    let (one, other) = (&one[8..], &other[8..]);
+    for pauses in [one, other] {
+        let mut sorted = pauses.to_vec();
         sorted.sort_unstable();
         println!("{sorted:?}");
         let (shortest, median, longest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
@@ -99,9 +106,18 @@ async fn attempts_to_connect_are_a_tenth_of_a_second_apart_at_most_and_keep_no_s
         assert!(longest - shortest > ms(10), "all the same: {sorted:?}");
     }
     // Of independent ones it is a third of the range that they have, 40 ms.
-    let apart: Duration = one.iter().zip(&other).map(|(one, other)| one.abs_diff(*other)).sum();
+    let apart: Duration = one.iter().zip(other).map(|(one, other)| one.abs_diff(*other)).sum();
     let pairs = u32::try_from(one.len()).expect("a small number");
     assert!(apart / pairs > ms(4), "{:?} apart on average", apart / pairs);
+}
+
+#[tokio::test]
+async fn attempts_to_connect_that_nobody_asks_for_come_to_be_a_second_apart() {
+    // The request of the test itself waits for a second.
+    let pauses = pauses_of_one(21, false).await;
+    println!("{pauses:?}");
+    let last = &pauses[pauses.len() - 2..];
+    assert!(last.iter().all(|pause| *pause >= ms(450)), "{pauses:?}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
@@ -163,4 +179,174 @@ async fn nobody_waits_for_a_reconnect_longer_than_his_own_limit() {
 
 const fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
+}
+
+/// Runs `work` with a backend that has its upkeep.
+async fn with_upkeep(backend: &RedisBackend, work: impl Future<Output = ()>) {
+    tokio::select! {
+        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = work => {}
+    }
+}
+
+fn key(name: &str) -> LockKey {
+    LockKey::new(name).expect("a sound key")
+}
+
+fn acquire(name: &str, token: u128) -> Batch {
+    Batch::from([Operation::Acquire(Acquire::new(key(name), Token::from_random(token), 3 * SOON))])
+}
+
+#[tokio::test]
+async fn request_that_is_polled_too_late_sends_nothing_and_keeps_the_connection() {
+    let server = RedisServer::start().await;
+    let limit = ms(300);
+    let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
+    let mut late = backend.call(acquire("late", 1));
+    assert!((&mut late).now_or_never().is_none(), "there is no connection yet");
+    with_upkeep(&backend, async {
+        backend.call(acquire("k", 2)).await.expect("the server answers");
+        let (epoch, connections) = (backend.epoch(), server.info("total_connections_received").await);
+        tokio::time::sleep(limit + ms(50)).await;
+        let error = late.await.expect_err("its time is over");
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(format!("{error:?}").contains("may_have_happened: false"), "{error:?}");
+        backend.call(acquire("other", 3)).await.expect("the server answers");
+        assert_eq!(backend.epoch(), epoch, "the connection is as healthy as before");
+        let more = server.info("total_connections_received").await.parse::<u64>().expect("a number");
+        assert!(more - connections.parse::<u64>().expect("a number") <= 2, "only those of this test");
+        assert!(server.call(&["GET", "late"]).await.is_nil());
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn answer_that_is_there_counts_however_late_it_is_looked_for() {
+    let server = RedisServer::start().await;
+    let limit = ms(300);
+    let backend = RedisBackend::from_url(&server.url(), "late", limit).expect("a sound URL");
+    with_upkeep(&backend, async {
+        backend.call(acquire("k", 1)).await.expect("the server answers");
+        let mut late = backend.call(acquire("late", 2));
+        assert!((&mut late).now_or_never().is_none(), "it is sent, and not answered yet");
+        tokio::time::sleep(limit + ms(50)).await;
+        let answer = late.await.expect("it was answered long ago");
+        assert!(matches!(answer.outcomes[..], [Ok(Outcome::Held { .. })]), "{answer:?}");
+    })
+    .await;
+}
+
+/// The renewal has less time than a command, and the other request is repeated when its connection is replaced.
+#[tokio::test]
+async fn renewal_gives_a_silent_connection_up_in_time_and_others_are_repeated_over_the_next() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let limit = 4 * LIMIT;
+    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "silent", limit).expect("a sound URL");
+    with_upkeep(&backend, async {
+        backend.call(acquire("k", 1)).await.expect("the server answers");
+        let epoch = backend.epoch();
+        proxy.drop_requests();
+        let begun = Instant::now();
+        let mut renew = Renew::new(key("k"), Token::from_random(1), 3 * SOON);
+        renew.within = ms(200);
+        let renewal = async {
+            let renewed = backend.call(Batch::from([Operation::Renew(renew)])).await;
+            proxy.pass();
+            (renewed, begun.elapsed())
+        };
+        let other = async { (backend.call(acquire("other", 2)).await, begun.elapsed()) };
+        let ((renewed, gave_up), (acquired, answered)) = tokio::join!(renewal, other);
+        println!("the renewal gave up after {gave_up:?}, the other was answered after {answered:?}");
+        assert_eq!(renewed.expect_err("nobody answers").kind(), ErrorKind::Backend);
+        assert!((ms(200)..LIMIT).contains(&gave_up), "{gave_up:?}");
+        let acquired = acquired.expect("repeated over the next connection");
+        assert!(acquired.repeated, "{acquired:?}");
+        assert!(answered < 3 * LIMIT, "{answered:?}");
+        assert!(backend.epoch() > epoch);
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn server_that_is_300_ms_away_is_connected_to_and_used_with_the_defaults() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.delay(ms(150), Duration::ZERO);
+    let begun = Instant::now();
+    let manager = LockManager::connect(&server.url_at(&proxy.address())).await.expect("connects");
+    println!("connected after {:?}, with {} connections", begun.elapsed(), proxy.accepted());
+    manager.lock("k").await.expect("the key is free").release().await.expect("held");
+    // Also when the former connection has to be killed.
+    proxy.reset();
+    eventually(SOON, "it connects anew", async || manager.lock("k").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn identity_is_the_run_of_the_server_whatever_its_name_is_in_the_url() {
+    let (server, other) = (RedisServer::start().await, RedisServer::start().await);
+    let run = server.info("run_id").await.trim().to_owned();
+    let urls = [server.url(), server.url().replace("127.0.0.1", "localhost"), other.url()];
+    let mut identities = Vec::new();
+    for url in urls {
+        let backend = RedisBackend::from_url(&url, "identity", LIMIT).expect("a sound URL");
+        assert_eq!(backend.identity(), None, "there is no connection yet");
+        with_upkeep(&backend, async {
+            backend.call(Batch::new()).await.expect("the server answers");
+            identities.push(backend.identity().expect("the server tells"));
+        })
+        .await;
+    }
+    assert_eq!(&*identities[0], run);
+    assert_eq!(identities[0], identities[1]);
+    assert_ne!(identities[0], identities[2]);
+}
+
+/// The clock of the test stands still while the server's goes on; so whatever waits for the server must not see it.
+#[tokio::test(start_paused = true)]
+async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
+    let engine = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
+    let server = engine.spawn(RedisServer::start()).await.expect("no panic");
+    let manager = LockManager::builder().url(&server.url()).runtime(engine.handle().clone());
+    let manager = manager.connect().await.expect("connects");
+    for _ in 0..20 {
+        let guard = manager.lock("k").await.expect("the key is free");
+        assert!(guard.is_held());
+        guard.release().await.expect("held");
+    }
+    drop(manager);
+    engine.shutdown_background();
+}
+
+/// Two managers with a prefix, which contend for the same keys on a real server: a waiter that is called through the server
+/// speaks of its key as it was asked for.
+#[tokio::test]
+async fn prefix_is_no_part_of_a_key_under_contention_from_another_manager() {
+    const ROUNDS: usize = 250;
+    let server = RedisServer::start().await;
+    let mut managers = Vec::new();
+    for _ in 0..2 {
+        managers.push(LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects"));
+    }
+    let contends = managers.iter().map(|manager| async move {
+        for _ in 0..ROUNDS {
+            let guard = manager.lock_all(["goods:1", "goods:2"]).wait(SOON).await.expect("its turn comes");
+            for key in ["goods:1", "goods:2"] {
+                assert!(guard.fencing_token(key).is_some(), "no fencing token of {key:?}: {guard:?}");
+            }
+            guard.release().await.expect("held");
+            let guard = manager.lock("goods:1").wait(SOON).await.expect("its turn comes");
+            assert_eq!(guard.key(), "goods:1");
+            let again = manager.lock("goods:1").wait(Duration::ZERO).await.expect_err("it is held");
+            assert_eq!(again.key(), Some("goods:1"), "{again}");
+            guard.release().await.expect("held");
+        }
+    });
+    join_all(contends).await;
+    assert!(server.keys("goods:*").await.is_empty(), "the server knows them by the prefix only");
+    let mut held = managers[0].lock("goods:1").await.expect("the key is free");
+    assert_eq!(managers[0].force_release_all("goods:").await.expect("answered"), 1);
+    assert_eq!(held.lost().await, lock_core::LossReason::Forced);
+    let error = held.extend(SOON).await.expect_err("it is lost");
+    assert_eq!(error.key(), Some("goods:1"), "{error}");
 }

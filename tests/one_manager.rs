@@ -3,7 +3,11 @@
 use lock_core::{Lease, LockManager, distributed_lock};
 use lock_tests::{RedisServer, SOON, eventually};
 use lock_tower::LockLayer;
-use tokio::{runtime::Handle, sync::Semaphore, task::JoinSet};
+use tokio::{
+    runtime::{Builder, Handle},
+    sync::Semaphore,
+    task::JoinSet,
+};
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
 #[derive(Debug)]
@@ -74,4 +78,33 @@ async fn core_macro_and_layer_share_one_connection_and_one_engine() {
     GATE.add_permits(3 * EACH);
     users.join_all().await;
     assert_eq!(server.keys("*:*").await, ["{0}lock-core:fence"], "every way in waits for the release");
+}
+
+/// As many `#[tokio::test]`s do with a manager in a `static`.
+#[test]
+fn manager_with_a_runtime_of_its_own_serves_runtimes_that_begin_and_end() {
+    const THREADS: usize = 6;
+    const RUNTIMES: usize = 20;
+    let home = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
+    let server = home.block_on(RedisServer::start());
+    let manager =
+        LockManager::builder().url(&server.url()).wait(Duration::from_secs(60)).runtime(home.handle().clone());
+    let manager = manager.build().expect("the options are in range");
+    let test = async |key: &str| {
+        let guard = manager.lock(key).await?;
+        tokio::task::yield_now().await;
+        assert!(guard.is_held());
+        guard.release().await
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            scope.spawn(move || {
+                for number in 0..RUNTIMES {
+                    let runtime = Builder::new_current_thread().enable_all().build().expect("a runtime");
+                    let outcome = runtime.block_on(test(&format!("goods:{}", number % 3)));
+                    outcome.unwrap_or_else(|error| panic!("thread {thread}, runtime {number}: {error}"));
+                }
+            });
+        }
+    });
 }

@@ -27,6 +27,8 @@ impl App {
     /// The routes. Only the payment has the layer: a `route_layer` is for the routes that stand above it.
     pub(crate) fn service(self) -> Router {
         let clicks = LockLayer::http(self.manager.clone(), order_of).name("payment").ttl(TTL).try_only();
+        // Without a bound a client that stalls in its upload would keep the order's key.
+        let clicks = clicks.max_hold(MAX_HOLD);
         Router::new()
             .route("/orders/{order}/pay", post(pay))
             .route_layer(clicks)
@@ -124,3 +126,6 @@ impl IntoResponse for Problem {
 
 /// For how long an instance that died keeps others out.
 const TTL: Duration = Duration::from_secs(3);
+
+/// For how long a payment may keep the key of its order.
+const MAX_HOLD: Duration = Duration::from_secs(30);

@@ -24,7 +24,7 @@ pub(crate) async fn serve(
     stop: impl Future<Output = ()>,
 ) -> Result<(), transport::Error> {
     // Around everything that is added below, so it is the extractor that says which calls have a lock.
-    let per_goods = LockLayer::grpc(manager, key_of).name("inventory").ttl(TTL).wait(WAIT);
+    let per_goods = LockLayer::grpc(manager, key_of).name("inventory").ttl(TTL).wait(WAIT).max_hold(MAX_HOLD);
     let closing = watch::Sender::new(false);
     let service = InventoryServer::new(Shop { stock, closing: closing.clone() });
     let incoming = TcpIncoming::from(listener);
@@ -86,8 +86,8 @@ impl Inventory for Shop {
         Ok(Response::new(Box::pin(left.map(|left| Ok(Left { left })))))
     }
 
-    /// The lease is held until this returns, and renewed for as long as the lorry is being unloaded. Should it be lost
-    /// all the same, this is dropped at an `await`, and the client gets ABORTED.
+    /// The lease is held until this returns, and renewed for as long as the lorry is being unloaded, up to `MAX_HOLD`.
+    /// When that has passed, or the lease is lost, this is dropped at an `await`, and the client gets ABORTED.
     async fn restock(&self, request: Request<Streaming<Delivery>>) -> Result<Response<RestockReply>, Status> {
         let lease = lease(&request)?;
         let mut deliveries = request.into_inner();
@@ -125,6 +125,9 @@ const TTL: Duration = Duration::from_secs(3);
 
 /// How long a call waits while others have the goods.
 const WAIT: Duration = Duration::from_millis(1500);
+
+/// How long a lorry may take: a client that falls silent and stays connected would keep the goods for ever.
+const MAX_HOLD: Duration = Duration::from_secs(60);
 
 /// What lies between reading the stock and writing it.
 const THINKING: Duration = Duration::from_millis(5);

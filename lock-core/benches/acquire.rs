@@ -3,13 +3,16 @@
 
 mod support;
 
+use std::time::Duration;
+
 use support::{
     pairs,
     plot::{self, Throughput},
     report::{Report, Target},
-    server::Server,
-    sides::{Locks, Ours, Raw},
-    stats::{median, median_ratio},
+    server::{Server, ping_p50},
+    sides::{Locks as _, Ours, Raw},
+    stats::Rounds,
+    task::{Turn, in_turn},
 };
 
 /// How often the two sides take turns, after a round that warms up.
@@ -21,53 +24,46 @@ async fn main() {
     let server = Server::start().await;
     let (ours, raw) = (Ours::connect(&server.url).await, Raw::connect(&server.url).await);
 
-    let (mut times, mut raw_times) = (Vec::new(), Vec::new());
-    let (mut spawned, mut raw_spawned) = (Vec::new(), Vec::new());
+    let (mut times, mut pings) = (Rounds::default(), Rounds::default());
     for round in 0..=ROUNDS {
-        let (time, raw_time) = (pairs::sequential(&ours).await, pairs::sequential(&raw).await);
-        let (task_time, raw_task_time) = (in_a_task(&ours).await, in_a_task(&raw).await);
+        let ping = ping_p50(&raw.connection, Duration::from_millis(100)).await;
+        let [time, raw_time] =
+            in_turn(round, [Box::pin(pairs::sequential(&ours)), Box::pin(pairs::sequential(&raw))]).await;
         if round > 0 {
-            times.push(time);
-            raw_times.push(raw_time);
-            spawned.push(task_time);
-            raw_spawned.push(raw_task_time);
+            times.add(time, raw_time);
+            pings.values.push(ping);
         }
     }
-    let ratio = median_ratio(&times, &raw_times);
-    report.figure("sequential_pair_p50", median(times), "us", Some(ratio), Target::RatioAtMost(1.10));
-    let ratio = median_ratio(&spawned, &raw_spawned);
-    report.remark(&format!("in a task, beside its connection: {:.2} us, {ratio:.3} x raw", median(spawned)));
+    report.figure("ping_p50", "us", &pings, "", Target::None);
+    report.figure("sequential_pair_p50", "us", &times, "raw", Target::RatioAtMost(1.10));
 
     for (measure, tasks, target) in [("pairs_per_second_64", 64, 0.85), ("pairs_per_second_1000", 1_000, 1.2)] {
-        let throughput = throughput(&ours, &raw, tasks).await;
-        report.figure(measure, throughput.ours, "pairs/s", Some(throughput.ratio), Target::RatioAtLeast(target));
+        let (rates, _) = throughput(&ours, &raw, tasks).await;
+        report.figure(measure, "pairs/s", &rates, "raw", Target::RatioAtLeast(target));
     }
 
     if let Some(folder) = &report.plots {
         let mut points = Vec::new();
         for tasks in [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_000] {
-            points.push(throughput(&ours, &raw, tasks).await);
+            let (rates, raw_rates) = throughput(&ours, &raw, tasks).await;
+            let ratio = rates.ratio().map_or(f64::NAN, |ratio| ratio.median);
+            points.push(Throughput { tasks, ours: rates.value().median, raw: raw_rates.value().median, ratio });
         }
         plot::throughput(&folder.join("throughput.svg"), &points);
     }
 }
 
-/// In a spawned task, which mostly shares a thread with the connection. The future of `#[tokio::main]` never does, so
-/// that each answer wakes another thread, which takes longer than the round trip itself.
-async fn in_a_task<L: Locks>(locks: &L) -> f64 {
-    let locks = locks.clone();
-    tokio::spawn(async move { pairs::sequential(&locks).await }).await.expect("no pair fails")
-}
-
-async fn throughput(ours: &Ours, raw: &Raw, tasks: usize) -> Throughput {
-    let (mut rates, mut raw_rates) = (Vec::new(), Vec::new());
+/// Pairs a second of both sides, of ours beside raw.
+async fn throughput(ours: &Ours, raw: &Raw, tasks: usize) -> (Rounds, Rounds) {
+    let (mut rates, mut raw_rates) = (Rounds::default(), Rounds::default());
     for round in 0..=ROUNDS {
-        let (rate, raw_rate) = (pairs::on_own_keys(ours, tasks).await, pairs::on_own_keys(raw, tasks).await);
+        let sides: [Turn<'_>; 2] =
+            [Box::pin(pairs::on_own_keys(ours, tasks)), Box::pin(pairs::on_own_keys(raw, tasks))];
+        let [rate, raw_rate] = in_turn(round, sides).await;
         if round > 0 {
-            rates.push(rate);
-            raw_rates.push(raw_rate);
+            rates.add(rate, raw_rate);
+            raw_rates.values.push(raw_rate);
         }
     }
-    let ratio = median_ratio(&rates, &raw_rates);
-    Throughput { tasks, ours: median(rates), raw: median(raw_rates), ratio }
+    (rates, raw_rates)
 }

@@ -9,6 +9,7 @@ use support::{
     report::{Report, Target},
     server::Server,
     sides::Ours,
+    stats::Rounds,
 };
 
 /// How many rounds count, after one that warms up.
@@ -29,12 +30,11 @@ async fn main() {
     }
 
     let played = game.played;
-    let (p50, p50_ratio) = played.figure(|round| round.p50);
-    let (p99, p99_ratio) = played.figure(|round| round.p99);
-    report.figure("handoff_p50", p50, "us", Some(p50_ratio), Target::RatioAtMost(2.6));
-    report.figure("handoff_p99", p99, "us", Some(p99_ratio), Target::RatioAtMost(6.0));
-    let (ping, _) = played.figure(|round| round.ping);
-    report.remark(&format!("ratios to the PING p50 of {ping:.1} us; {} handoffs", played.handoffs.len()));
+    let pings = Rounds::of(played.rounds.iter().map(|round| round.ping));
+    report.figure("ping_p50", "us", &pings, "", Target::None);
+    report.figure("handoff_p50", "us", &played.figure(|round| round.p50), "PING p50", Target::RatioAtMost(2.6));
+    report.figure("handoff_p99", "us", &played.figure(|round| round.p99), "PING p50", Target::RatioAtMost(6.0));
+    report.remark(&format!("{} handoffs", played.handoffs.len()));
 
     if let Some(folder) = &report.plots {
         plot::handoff(&folder.join("handoff.svg"), &played);

@@ -12,13 +12,14 @@ use support::{
     player::{self, Player},
     plot::{self, Cost},
     report::{Report, Target},
-    server::{Server, calls},
-    stats::median,
+    server::{Server, usage},
+    stats::{Rounds, median},
+    task::in_a_task,
 };
 
 const LEASES: usize = 100_000;
 /// How many times a third of the ttl is watched; in each every lease is renewed once.
-const WINDOWS: usize = 3;
+const WINDOWS: usize = 5;
 
 #[tokio::main]
 async fn main() {
@@ -30,13 +31,18 @@ async fn main() {
     let mut raw = RawKeys::new(&server, LEASES).await;
     let held = hold(&server, LEASES, WINDOWS, Some(&mut raw)).await;
 
-    report.figure("cpu_share", held.share(), "%", Some(held.share() / raw.share()), Target::ValueAtMost(5.0));
-    report.figure("bytes_per_lease", held.bytes, "bytes", None, Target::ValueAtMost(600.0));
-    // Raw commands renew one key each.
-    let (renewals, least) = (median(held.renewals_per_call), Target::ValueAtLeast(400.0));
-    report.figure("renewals_per_call", renewals, "renewals", Some(renewals), least);
-    report.figure("lost", held.lost as f64, "leases", None, Target::ValueAtMost(0.0));
-    report.remark(&format!("raw: PEXPIRE in pipelines of 500 takes {:.2} % of a core", raw.share()));
+    let Work { client, server_processor, commands, longest } = Work::rounds(&held.work, &raw.work);
+    report.figure("cpu_share", "%", &client, "raw", Target::ValueAtMost(5.0));
+    report.figure("server_cpu_share", "%", &server_processor, "raw", Target::None);
+    report.figure("server_script_share", "%", &commands, "raw", Target::None);
+    report.figure("longest_script", "ms", &longest, "", Target::None);
+    report.figure("bytes_per_lease", "bytes", &Rounds::once(held.bytes), "", Target::ValueAtMost(600.0));
+    let renewals = Rounds::of(held.renewals_per_call);
+    report.figure("renewals_per_call", "renewals", &renewals, "", Target::ValueAtLeast(400.0));
+    report.remark("raw: EXPIRE in pipelines of 500; shares are of one core");
+    report.remark(
+        "server_script_share: what INFO counts for EVALSHA, for raw for EXPIRE; nobody else is served meanwhile",
+    );
 
     if let Some(folder) = &report.plots {
         let mut points = Vec::new();
@@ -44,7 +50,7 @@ async fn main() {
             // The keys of the last one live for a while.
             let server = Server::start().await;
             let held = hold(&server, leases, 1, None).await;
-            println!("  {leases} leases: {:.0} bytes each, {:.2} % of a core", held.bytes, held.share());
+            println!("  {leases} leases: {:.0} bytes, {:.2} us a renewal", held.bytes, held.microseconds(leases));
             points.push(Cost { leases, bytes: held.bytes, processor: held.microseconds(leases) });
         }
         plot::cost(&folder.join("leases.svg"), &points);
@@ -53,22 +59,43 @@ async fn main() {
 
 /// What holding cost.
 struct Held {
-    /// Processor time to renew all leases once, by each window.
-    times: Vec<Duration>,
+    /// To renew all leases once, by each window.
+    work: Vec<Work<f64>>,
     bytes: f64,
     renewals_per_call: Vec<f64>,
-    lost: u64,
+}
+
+/// What it takes to renew all keys once, in percent of a core while a third of the ttl passes.
+#[derive(Default)]
+struct Work<T> {
+    /// The client's processor time.
+    client: T,
+    /// The server's processor time.
+    server_processor: T,
+    /// The time that the server spends in the commands or scripts, by its own count.
+    commands: T,
+    /// The longest script, in ms.
+    longest: T,
+}
+
+impl Work<Rounds> {
+    fn rounds(held: &[Work<f64>], raw: &[Work<f64>]) -> Self {
+        let mut rounds = Self::default();
+        for (held, raw) in held.iter().zip(raw) {
+            rounds.client.add(held.client, raw.client);
+            rounds.server_processor.add(held.server_processor, raw.server_processor);
+            rounds.commands.add(held.commands, raw.commands);
+            rounds.longest.values.push(held.longest);
+        }
+        rounds
+    }
 }
 
 impl Held {
-    /// The median, in percent of a core.
-    fn share(&self) -> f64 {
-        share(&self.times)
-    }
-
-    /// Of processor time, for one renewal of one lease.
+    /// Of the client's processor time, for one renewal of one lease.
     fn microseconds(&self, leases: usize) -> f64 {
-        median(self.times.iter().map(|time| time.as_secs_f64() * 1e6 / leases as f64).collect())
+        let window = (holder::TTL / 3).as_secs_f64();
+        median(self.work.iter().map(|work| work.client / 100.0 * window * 1e6 / leases as f64).collect())
     }
 }
 
@@ -79,25 +106,79 @@ async fn hold(server: &Server, leases: usize, windows: usize, mut raw: Option<&m
     let bytes_before: f64 = number(&tokio::task::block_in_place(|| holder.line()));
     assert_eq!(tokio::task::block_in_place(|| holder.line()), "held");
 
-    let mut held = Held { times: Vec::new(), bytes: 0.0, renewals_per_call: Vec::new(), lost: 0 };
+    let mut held = Held { work: Vec::new(), bytes: 0.0, renewals_per_call: Vec::new() };
     for _ in 0..windows {
         pause(&mut connection).await;
         let (renewals, scripts) = renewals(&mut connection).await;
+        let served = Served::read(&mut connection, &["evalsha", "eval"]).await;
         let start: f64 = ask(&mut holder, "time");
+        log_long_scripts(&mut connection).await;
         tokio::time::sleep(holder::TTL / 3).await;
-        let time: f64 = ask(&mut holder, "time") - start;
+        let client = share(ask(&mut holder, "time") - start);
+        let longest = longest_script(&mut connection).await;
+        let (server_processor, commands) = served.shares(&mut connection).await;
         let (renewals_after, scripts_after) = self::renewals(&mut connection).await;
         held.renewals_per_call.push((renewals_after - renewals) as f64 / (scripts_after - scripts) as f64);
         let each = (renewals_after - renewals) as f64 / leases as f64;
         assert!((0.9..1.1).contains(&each), "{each} renewals of a lease in a third of its ttl");
-        held.times.push(Duration::from_secs_f64(time));
+        held.work.push(Work { client, server_processor, commands, longest });
         if let Some(raw) = raw.as_deref_mut() {
             raw.renew().await;
         }
     }
     held.bytes = (ask(&mut holder, "memory") - bytes_before) / leases as f64;
-    held.lost = ask(&mut holder, "lost") as u64 + missing(&mut connection, leases).await;
+    let lost = ask(&mut holder, "lost") as u64 + missing(&mut connection, leases).await;
+    assert_eq!(lost, 0, "leases were lost: what they cost says nothing");
     held
+}
+
+/// What the server has done so far, by its own count.
+struct Served {
+    commands: &'static [&'static str],
+    /// In seconds, of the process.
+    processor: f64,
+    /// In seconds, in these commands.
+    time: f64,
+}
+
+impl Served {
+    async fn read(connection: &mut MultiplexedConnection, commands: &'static [&'static str]) -> Self {
+        let mut time = 0.0;
+        for command in commands {
+            time += usage(connection, command).await.1 as f64 / 1e6;
+        }
+        let info: String = redis::cmd("INFO").arg("cpu").query_async(connection).await.expect("INFO");
+        let field = |name| info.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<f64>().ok());
+        let (system, user) = (field("used_cpu_sys:"), field("used_cpu_user:"));
+        let processor = system.zip(user).map(|(system, user)| system + user).expect("the server counts its time");
+        Self { commands, processor, time }
+    }
+
+    /// Since then, each in percent of a core over a third of the ttl.
+    async fn shares(&self, connection: &mut MultiplexedConnection) -> (f64, f64) {
+        let now = Self::read(connection, self.commands).await;
+        (share(now.processor - self.processor), share(now.time - self.time))
+    }
+}
+
+/// Begins a log of scripts that take a tenth of a millisecond or more.
+async fn log_long_scripts(connection: &mut MultiplexedConnection) {
+    let mut pipe = redis::pipe();
+    for (option, value) in [("slowlog-log-slower-than", 100), ("slowlog-max-len", 10_000)] {
+        pipe.cmd("CONFIG").arg("SET").arg(option).arg(value).ignore();
+    }
+    pipe.cmd("SLOWLOG").arg("RESET").ignore();
+    pipe.query_async::<()>(connection).await.expect("the server keeps a log");
+}
+
+/// Of those in the log, in ms.
+async fn longest_script(connection: &mut MultiplexedConnection) -> f64 {
+    type Entry = (u64, u64, f64, Vec<Vec<u8>>, String, String);
+    let entries: Vec<Entry> =
+        redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(connection).await.expect("the server keeps a log");
+    let scripts =
+        entries.iter().filter(|entry| entry.3.first().is_some_and(|name| name.eq_ignore_ascii_case(b"EVALSHA")));
+    scripts.map(|entry| entry.2 / 1e3).fold(f64::NAN, f64::max)
 }
 
 /// Waits for a pause in the renewals, so that a window holds one of each lease: those that were acquired together are
@@ -122,9 +203,9 @@ fn ask(holder: &mut Player, question: &str) -> f64 {
 async fn renewals(connection: &mut MultiplexedConnection) -> (u64, u64) {
     let mut scripts = 0;
     for command in ["evalsha", "eval"] {
-        scripts += calls(connection, command).await;
+        scripts += usage(connection, command).await.0;
     }
-    (calls(connection, "pexpire").await, scripts)
+    (usage(connection, "pexpire").await.0, scripts)
 }
 
 /// How many leases the server does not know of.
@@ -144,12 +225,12 @@ async fn missing(connection: &mut MultiplexedConnection, leases: usize) -> u64 {
 struct RawKeys {
     connection: MultiplexedConnection,
     count: usize,
-    times: Vec<Duration>,
+    work: Vec<Work<f64>>,
 }
 
 impl RawKeys {
     async fn new(server: &Server, count: usize) -> Self {
-        let mut keys = Self { connection: server.connect().await, count, times: Vec::new() };
+        let keys = Self { connection: server.connect().await, count, work: Vec::new() };
         keys.all(|pipe, key| {
             pipe.cmd("SET").arg(key).arg("0123456789abcdef0123456789abcdef").arg("EX").arg(300).ignore();
         })
@@ -159,33 +240,35 @@ impl RawKeys {
 
     /// Once all, by EXPIRE, so that INFO tells it from the renewals of leases.
     async fn renew(&mut self) {
+        let served = Served::read(&mut self.connection, &["expire"]).await;
         let before = clock::processor_time();
         self.all(|pipe, key| {
             pipe.cmd("EXPIRE").arg(key).arg(300).ignore();
         })
         .await;
-        self.times.push(clock::processor_time() - before);
+        let client = share((clock::processor_time() - before).as_secs_f64());
+        let (server_processor, commands) = served.shares(&mut self.connection).await;
+        self.work.push(Work { client, server_processor, commands, longest: f64::NAN });
     }
 
-    async fn all(&mut self, command: impl Fn(&mut redis::Pipeline, String)) {
-        for from in (0..self.count).step_by(500) {
-            let mut pipe = redis::pipe();
-            for key in from..self.count.min(from + 500) {
-                command(&mut pipe, format!("raw:{key}"));
+    async fn all(&self, command: fn(&mut redis::Pipeline, String)) {
+        let (mut connection, count) = (self.connection.clone(), self.count);
+        in_a_task(async move {
+            for from in (0..count).step_by(500) {
+                let mut pipe = redis::pipe();
+                for key in from..count.min(from + 500) {
+                    command(&mut pipe, format!("raw:{key}"));
+                }
+                pipe.query_async::<()>(&mut connection).await.expect("the server answers");
             }
-            pipe.query_async::<()>(&mut self.connection).await.expect("the server answers");
-        }
-    }
-
-    /// The median, in percent of a core, if all were renewed once in a third of the ttl.
-    fn share(&self) -> f64 {
-        share(&self.times)
+        })
+        .await;
     }
 }
 
-fn share(times: &[Duration]) -> f64 {
-    let window = (holder::TTL / 3).as_secs_f64();
-    median(times.iter().map(|time| 100.0 * time.as_secs_f64() / window).collect())
+/// What this time is of a third of the ttl, in percent.
+fn share(seconds: f64) -> f64 {
+    100.0 * seconds / (holder::TTL / 3).as_secs_f64()
 }
 
 fn number(line: &str) -> f64 {

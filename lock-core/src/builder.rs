@@ -7,6 +7,7 @@ use crate::{
     clock::Clock,
     engine::Engine,
     error::BuildError,
+    key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
     queue::Limits,
     request::{Options, Wait},
@@ -37,6 +38,7 @@ pub struct LockManagerBuilder {
     prefix: String,
     options: Options,
     command_timeout: Duration,
+    connect_timeout: Duration,
     client_name: String,
     runtime: Option<Handle>,
     clock: Option<Arc<dyn Clock>>,
@@ -68,6 +70,7 @@ impl LockManagerBuilder {
             prefix: String::new(),
             options: Options::default(),
             command_timeout: Duration::from_secs(1),
+            connect_timeout: CONNECT_TIMEOUT,
             client_name: "lock-core".to_owned(),
             runtime: None,
             clock: None,
@@ -111,7 +114,9 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Puts a prefix before every key, as in `"shop:"`; without braces. Default: none.
+    /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
+    ///
+    /// Leases and errors name keys as they were asked for, without the prefix.
     pub fn prefix(mut self, prefix: &str) -> Self {
         prefix.clone_into(&mut self.prefix);
         self
@@ -130,9 +135,23 @@ impl LockManagerBuilder {
     }
 
     /// Sets how long one request to the backend may take, connecting anew included, before it fails with
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero. Default: 1 s. In-memory backends answer at once.
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
+    /// answer at once.
+    ///
+    /// A restart of the server that is shorter is not noticed. After an outage of this length the server is known to be
+    /// down, and requests fail at once until it is back.
     pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
         self.command_timeout = command_timeout;
+        self
+    }
+
+    /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and three round trips more. Above
+    /// zero, at most an hour. Default: 5 s.
+    ///
+    /// No step but the lookup may take longer than [`command_timeout`](Self::command_timeout), or twice that for TLS,
+    /// since a server that is slower could not answer a request either.
+    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
+        self.connect_timeout = connect_timeout;
         self
     }
 
@@ -161,8 +180,35 @@ impl LockManagerBuilder {
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
-    /// Give a runtime of its own where the service's tasks may block their threads: then renewal goes on. It needs
+    /// Give a runtime of its own if the service's tasks may block their threads: then renewal goes on. It needs
     /// tokio's time and IO drivers and must live longer than the leases.
+    ///
+    /// A test with a paused clock and a real server needs one, too: a runtime whose clock runs, in threads of its own.
+    ///
+    /// Give one also to a manager in a `static` that many `#[tokio::test]`s share. Each test has a runtime of its own, and
+    /// by default the engine ends with the first of them; requests of the other tests that are in flight then fail with
+    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    ///
+    /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
+    /// thread nothing drives the timers and the connection any more, and the wait never ends. Use `.await`, or
+    /// `tokio::task::block_in_place` on a runtime of several threads.
+    ///
+    /// # Examples
+    ///
+    /// One manager for all tests of a program:
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use std::sync::LazyLock;
+    /// use tokio::runtime::Runtime;
+    ///
+    /// static RUNTIME: LazyLock<Runtime> = LazyLock::new(|| Runtime::new().expect("a runtime"));
+    /// static LOCKS: LazyLock<LockManager> = LazyLock::new(|| {
+    ///     let builder = LockManager::builder().url("memory://").runtime(RUNTIME.handle().clone());
+    ///     builder.build().expect("the options are in range")
+    /// });
+    /// # assert!(!format!("{:?}", *LOCKS).is_empty());
+    /// ```
     pub fn runtime(mut self, runtime: Handle) -> Self {
         self.runtime = Some(runtime);
         self
@@ -190,8 +236,14 @@ impl LockManagerBuilder {
     /// one twice, or an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
         Ttl::new(self.options.ttl).map_err(|detail| BuildError::new(format!("the default ttl is wrong: {detail}")))?;
-        if self.command_timeout.is_zero() {
-            return Err(BuildError::new("a command timeout of zero leaves no time for an answer; the default is 1 s"));
+        check_timeout("command timeout", self.command_timeout)?;
+        check_timeout("connect timeout", self.connect_timeout)?;
+        if self.prefix.len() >= MAX_KEY_BYTES {
+            return Err(BuildError::new(format!(
+                "the prefix has {} bytes, which leaves no room for a key; keys have at most {MAX_KEY_BYTES} bytes, the \
+                 prefix included",
+                self.prefix.len()
+            )));
         }
         if self.prefix.contains(['{', '}']) {
             return Err(BuildError::new(format!(
@@ -206,14 +258,15 @@ impl LockManagerBuilder {
                 self.client_name
             )));
         }
+        let timeouts = Timeouts { command: self.command_timeout, connect: self.connect_timeout };
         let backend = match self.source {
             Source::Nothing => {
                 return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`"));
             }
             Source::Backend(backend) => backend,
-            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, self.command_timeout)?,
+            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, timeouts)?,
             Source::Quorum(urls) => {
-                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, self.command_timeout);
+                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, timeouts);
                 let mut nodes = urls.iter().map(node).collect::<Result<Vec<_>, _>>()?;
                 refuse_twice(&urls)?;
                 if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
@@ -240,8 +293,32 @@ impl LockManagerBuilder {
     }
 }
 
+/// The limits of a connection.
+#[derive(Clone, Copy)]
+struct Timeouts {
+    command: Duration,
+    connect: Duration,
+}
+
+pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// Added to any moment, it is still a moment.
+const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
+
+/// Refuses a timeout out of range.
+pub(crate) fn check_timeout(name: &str, timeout: Duration) -> Result<(), BuildError> {
+    if timeout.is_zero() {
+        return Err(BuildError::new(format!(
+            "a {name} of zero leaves no time for an answer; the usual one is seconds"
+        )));
+    }
+    if timeout > MAX_TIMEOUT {
+        return Err(BuildError::new(format!("a {name} of {timeout:?} is too long; the most is one hour")));
+    }
+    Ok(())
+}
+
 /// Nothing of the URL but its scheme may get into an error: it may hold a password.
-fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+fn from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
     let Some((scheme, rest)) = url.split_once("://") else {
         let what = if url.is_empty() { "is empty" } else { "has no scheme" };
         return Err(BuildError::new(format!("the URL {what}; use one like redis://127.0.0.1:6379")));
@@ -249,14 +326,14 @@ fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<A
     match scheme {
         "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
         "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
-        "redis" | "rediss" | "unix" => redis_from_url(url, client_name, command_timeout),
+        "redis" | "rediss" | "valkey" | "valkeys" | "unix" => redis_from_url(url, client_name, timeouts),
         // What cannot be a scheme may be a part that went astray, such as the password.
         _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
             Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
         }
-        _ => {
-            Err(BuildError::new(format!("the scheme {scheme:?} is unknown; there are redis, rediss, unix and memory")))
-        }
+        _ => Err(BuildError::new(format!(
+            "the scheme {scheme:?} is unknown; there are redis, rediss, valkey, valkeys, unix and memory"
+        ))),
     }
 }
 
@@ -281,7 +358,7 @@ fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
 fn place(url: &str) -> String {
     let (scheme, rest) = url.split_once("://").unwrap_or_default();
     let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    if !matches!(scheme, "redis" | "rediss") {
+    if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
         return rest.to_owned();
     }
     let authority = rest.split('/').next().unwrap_or_default();
@@ -291,12 +368,13 @@ fn place(url: &str) -> String {
 }
 
 #[cfg(feature = "redis")]
-fn redis_from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
-    Ok(Arc::new(crate::backend::RedisBackend::from_url(url, client_name, command_timeout)?))
+fn redis_from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
+    let Timeouts { command, connect } = timeouts;
+    Ok(Arc::new(crate::backend::RedisBackend::with_timeouts(url, client_name, command, connect)?))
 }
 
 #[cfg(not(feature = "redis"))]
-fn redis_from_url(_url: &str, _client_name: &str, _command_timeout: Duration) -> Result<Arc<dyn Backend>, BuildError> {
+fn redis_from_url(_url: &str, _client_name: &str, _timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
     Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
 }
 

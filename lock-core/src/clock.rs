@@ -8,6 +8,10 @@ use std::{
     future::Future,
     ops::{Add, Sub},
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
     time::Duration,
 };
 
@@ -116,17 +120,21 @@ impl Clock for SystemClock {
 
 /// The clock of tokio, which tests pause and advance: the clock of in-memory managers.
 ///
-/// With `#[tokio::test(start_paused = true)]` leases of an in-memory manager live in that virtual time.
-#[derive(Clone, Copy, Debug)]
+/// With `#[tokio::test(start_paused = true)]` leases of an in-memory manager live in that virtual time. Give each test a
+/// manager of its own: runtimes with paused clocks differ in their time, and where they share a clock it shows the latest
+/// of all, and stands still for those that are behind.
+#[derive(Clone, Debug)]
 pub struct TokioClock {
     origin: tokio::time::Instant,
+    /// The latest that it has shown, in nanoseconds.
+    shown: Arc<AtomicU64>,
 }
 
 impl TokioClock {
     /// Makes a clock whose origin is now.
     #[must_use]
     pub fn new() -> Self {
-        Self { origin: tokio::time::Instant::now() }
+        Self { origin: tokio::time::Instant::now(), shown: Arc::default() }
     }
 }
 
@@ -138,10 +146,31 @@ impl Default for TokioClock {
 
 impl Clock for TokioClock {
     fn now(&self) -> Moment {
-        Moment::from_origin(tokio::time::Instant::now().saturating_duration_since(self.origin))
+        let now = nanoseconds(tokio::time::Instant::now().saturating_duration_since(self.origin));
+        Moment::from_nanoseconds(self.shown.fetch_max(now, Ordering::Relaxed).max(now))
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
         Box::pin(tokio::time::sleep(duration))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn paused() -> tokio::runtime::Runtime {
+        tokio::runtime::Builder::new_current_thread().enable_time().start_paused(true).build().unwrap()
+    }
+
+    #[test]
+    fn clock_of_tokio_does_not_go_back_from_one_paused_runtime_to_the_next() {
+        let (clock, first) = paused().block_on(async {
+            let clock = TokioClock::new();
+            tokio::time::advance(Duration::from_secs(3_600)).await;
+            (clock.clone(), clock.now())
+        });
+        assert_eq!(first.since_origin(), Duration::from_secs(3_600));
+        assert!(paused().block_on(async { clock.now() }) >= first);
     }
 }

@@ -126,7 +126,8 @@ impl LockGuard {
         }
         match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
             Ok(Outcome::Renewed { remaining, .. }) => {
-                if let Some(slack) = hold.raise(ttl.deadline(sent), version) {
+                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
+                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
                     metrics::renewed(hold.label(), slack);
                 }
                 engine.extended(id, sent, ttl);

@@ -88,6 +88,14 @@ impl LockKey {
         Ok(Self { hash: hash(&wire), wire, prefix: prefix.len() })
     }
 
+    /// Takes a prefix for such, if the key begins with it.
+    pub(crate) fn behind(mut self, prefix: &str) -> Self {
+        if self.wire.len() > prefix.len() && self.wire.starts_with(prefix) {
+            self.prefix = prefix.len();
+        }
+        self
+    }
+
     /// Returns the same key of the backend as if it had been asked for without a prefix.
     pub(crate) fn without_prefix(self) -> Self {
         Self { prefix: 0, ..self }

@@ -23,6 +23,10 @@
 //! # let _ = left; Ok(()) }
 //! ```
 //!
+//! A guard that is dropped gives its lease back in the background. `main` does not wait for that: at its end use
+//! [`release`](LockGuard::release), [`run`](LockRequest::run) or [`shutdown`](LockManager::shutdown), or the key may stay
+//! busy until its ttl is over.
+//!
 //! Three ways in, on one [`LockManager`]: this crate for custom flows, the attribute `#[distributed_lock]` (feature
 //! `macros`) for functions and handlers, and the crate `lock-tower` for axum, tonic and any other tower stack.
 //!

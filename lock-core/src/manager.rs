@@ -63,6 +63,7 @@ impl LockManager {
     /// | --- | --- |
     /// | `redis://[user[:password]@]host[:port][/db]` | a Redis server (feature `redis`, on by default) |
     /// | `rediss://…` | the same through TLS (feature `tls`) |
+    /// | `valkey://…`, `valkeys://…` | other names for `redis://` and `rediss://` |
     /// | `unix:///path/to/socket[?db=1&user=…&pass=…]` | the same through a Unix socket |
     /// | `memory://` | a private store in this process |
     /// | `memory://name` | the store of that name in this process, shared by all who name it |
@@ -70,9 +71,20 @@ impl LockManager {
     /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
     /// waiting for the server, use [`builder`](Self::builder) and its `build`.
     ///
+    /// `?protocol=resp2` at the end of the URL
+    /// asks for the older protocol, for proxies that do not know RESP3; without it, RESP2 is used if the server refuses
+    /// RESP3.
+    ///
+    /// TLS trusts the certificates of the platform. It uses the process-wide provider of `rustls` if the application has
+    /// installed one, and `ring` otherwise; none is installed here.
+    ///
+    /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
+    /// to the next timer while the test waits for the server. Give the manager a runtime whose clock runs, with
+    /// [`LockManagerBuilder::runtime`].
+    ///
     /// # Errors
-    /// [`BuildError`] when the URL is wrong, or when the backend did not answer, refused the user or is too old: then
-    /// [`BuildError::cause`] has the details.
+    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or is no server that can
+    /// keep locks (too old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -231,6 +243,7 @@ impl LockManager {
         self.engine.admit(attempt)?;
         let pattern = format!("{}{}", self.settings.prefix, prefix.as_ref());
         let keys = self.engine.list(pattern).await.map_err(|error| Error::backend(attempt, None, error))?;
+        let keys: Vec<_> = keys.into_iter().map(|key| key.behind(&self.settings.prefix)).collect();
         let mut freed = 0;
         for keys in keys.chunks(FORCED_AT_ONCE) {
             let forces = keys.iter().map(|key| Operation::Force { key: key.clone(), foreign: false }).collect();

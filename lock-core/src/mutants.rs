@@ -44,6 +44,18 @@ pub enum Mutant {
     AnswerSettlesAll,
     /// A future that was kept aside sends its request when its token is over.
     LateRequestGoesOut,
+    /// The deadline of an extend counts from its answer.
+    ExtendFromReply,
+    /// The deadline that a refill of fencing tokens raises counts from its answer.
+    RefillFromReply,
+    /// A waiter asks with a new token each time, and goes to the end of the queue.
+    PlaceNotKept,
+    /// A place that nobody can call is passed on as it is.
+    DeafPlacePassedOn,
+    /// A renewal that finds the lease gone counts as one that failed.
+    GoneIsFailure,
+    /// The waiter that came last in the process comes first.
+    LastComeFirst,
     /// Several keys are acquired in the order in which they were named.
     SeveralAsNamed,
     /// A shutdown waits for no holder.
@@ -64,6 +76,8 @@ pub enum Mutant {
     PutBackCounts,
     /// A release that a node of a quorum did not answer is not sent there again.
     UnansweredNotOwed,
+    /// An answered release settles also what a node may execute after it.
+    ReleaseSettlesAll,
     /// What some nodes have of an acquire that others refused is not cleaned up.
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
@@ -86,7 +100,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 22] = [
+        pub const ALL: [Self; 28] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -105,6 +119,12 @@ mod switch {
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::LateRequestGoesOut,
+            Self::ExtendFromReply,
+            Self::RefillFromReply,
+            Self::PlaceNotKept,
+            Self::DeafPlacePassedOn,
+            Self::GoneIsFailure,
+            Self::LastComeFirst,
             Self::SeveralAsNamed,
             Self::ShutDownAtOnce,
             Self::ShutDownKeeps,
@@ -112,13 +132,14 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 8] = [
+        pub const OF_QUORUMS: [Self; 9] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
             Self::WriteBackAfterRelease,
             Self::PutBackCounts,
             Self::UnansweredNotOwed,
+            Self::ReleaseSettlesAll,
             Self::SplitKept,
             Self::SplitTokenAgain,
         ];

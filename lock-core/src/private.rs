@@ -232,7 +232,9 @@ impl From<Error> for Logged {
 #[diagnostic::on_unimplemented(
     message = "the error of a locked function, `{Self}`, cannot carry a `lock_core::Error`",
     label = "`{Self}` lacks `From<lock_core::Error>`",
-    note = "write `impl From<lock_core::Error> for {Self}`, or return `lock_core::Error` itself"
+    note = "return `lock_core::Error` itself, a `Box<dyn Error + Send + Sync>`, or an error type of your own with \
+            `impl From<lock_core::Error>`; a type of another crate goes into one of your own",
+    note = "to return `{Self}` all the same write `on_busy = call(path)` and `on_lost = ignore`"
 )]
 pub trait FromLockError {
     /// Converts by `From`.

@@ -140,6 +140,11 @@ impl<K> LockRequest<K> {
     /// a job that several machines start at about the same time, and that is to run once. At most 100 years. Default:
     /// zero.
     ///
+    /// It counts from the acquire, which may come up to a
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the asking. For a job on a schedule choose
+    /// less than the time between two runs less the command timeout, or the next run may find the key busy and be skipped;
+    /// and more than the clocks of the machines may differ, plus the command timeout, or one run may happen twice.
+    ///
     /// A holder that is done sooner still gives the lease back: the key is then left to expire at that time, whatever
     /// becomes of the process. A lease that was lost or handed over does not keep the key.
     ///

@@ -306,3 +306,12 @@ fn a_waker_may_use_the_manager_in_place() {
     });
     finished.recv_timeout(secs(20)).expect("the engine does not hold its lock while it wakes");
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_lost_lease_is_told_before_a_ttl_out_of_range() {
+    let manager = LockManager::in_memory();
+    let mut guard = manager.lock("k").await.unwrap();
+    manager.force_release("k").await.unwrap();
+    assert_eq!(guard.extend_by(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+}

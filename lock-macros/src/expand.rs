@@ -155,8 +155,10 @@ fn acquire_call(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStrea
     let fixed = (!args.renew).then(|| quote!(.fixed()));
     let max_hold = option("max_hold", args.max_hold);
     let at_least = option("at_least", args.at_least);
-    let options = quote!(request.label(#label) #ttl #wait #fixed #max_hold #at_least);
-    quote!(#krate::__private::#acquire(#manager, #keys, |request| #options))
+    // A plain name would be a pattern to match where the user has a constant or a static of that name.
+    let request = Ident::new("__lock_request", Span::mixed_site());
+    let options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
+    quote!(#krate::__private::#acquire(#manager, #keys, |#request| #options))
 }
 
 /// Writes the body as a block that runs under the lock.

@@ -239,12 +239,17 @@ impl Names {
     }
 
     pub(crate) fn has(&self, word: &Ident) -> bool {
-        self.span(&word.unraw()).is_some()
+        self.find(&word.unraw()).is_some()
     }
 
     /// Returns where the name comes from; `word` without `r#`.
     pub(crate) fn span(&self, word: &Ident) -> Option<Span> {
-        self.known().find(|name| name.unraw() == *word).map(Ident::span)
+        self.find(word).map(Ident::span)
+    }
+
+    /// Returns the name as the function has it; `word` without `r#`.
+    pub(crate) fn find(&self, word: &Ident) -> Option<&Ident> {
+        self.known().find(|name| name.unraw() == *word)
     }
 
     /// Refuses a word that is none of these names.
@@ -274,6 +279,11 @@ impl Names {
             }
             _ => Ok(()),
         }
+    }
+
+    /// Returns an argument to show how its value is written.
+    pub(crate) fn example(&self) -> Option<&Ident> {
+        self.arguments.iter().find(|name| *name != "self")
     }
 
     fn known(&self) -> impl Iterator<Item = &Ident> {

@@ -73,7 +73,7 @@ mod key {
         Ok(l.key().to_owned())
     }
 
-    #[distributed_lock(key = "{cart:<user>} <<<user>>> <7> {} {{}} \" \\ é %s", lease = l)]
+    #[distributed_lock(key = "{cart:<user>} <<<user>>> <7> {{}} {{user}} \" \\ é %s", lease = l)]
     async fn signs(user: &str) -> Result<String, Error> {
         Ok(l.key().to_owned())
     }
@@ -92,6 +92,18 @@ mod key {
         b.find(a).expect("there")
     }
 
+    #[distributed_lock(keys = ["goods:<id>", format!("goods:{id:04}"), "goods:{{id}}"], lease = leases)]
+    async fn in_place_of_braces(id: u64) -> Result<Vec<String>, Error> {
+        Ok(leases.iter().map(|lease| lease.key().to_owned()).collect())
+    }
+
+    #[tokio::test]
+    async fn bad_input_50_what_the_refusal_of_a_value_in_braces_says_to_write_is_taken() -> Result<(), Error> {
+        let keys = LockManager::in_memory().scope(in_place_of_braces(7)).await?;
+        assert_eq!(keys, ["goods:0007", "goods:7", "goods:{id}"]);
+        Ok(())
+    }
+
     const REGION: &str = "eu";
 
     #[distributed_lock(key = "<self::REGION>:<r#type>", lease = l)]
@@ -105,7 +117,7 @@ mod key {
         LockManager::in_memory()
             .scope(async {
                 assert_eq!(expressions(order).await?, "5:ab:3");
-                assert_eq!(signs("ann").await?, "{cart:ann} <ann> 7 {} {{}} \" \\ é %s");
+                assert_eq!(signs("ann").await?, "{cart:ann} <ann> 7 {} {user} \" \\ é %s");
                 assert_eq!(without_values().await?, "{cart} of <all>");
                 assert_eq!(angle_brackets_inside(2, 1).await?, "true:0");
                 assert_eq!(constants_and_raw_names('t').await?, "eu:t");
@@ -389,6 +401,65 @@ mod names {
     #[tokio::test]
     async fn names_of_the_prelude_may_be_taken() -> Result<(), Error> {
         assert_eq!(shadowed::run(3, &LockManager::in_memory()).await?, "3");
+        Ok(())
+    }
+
+    /// Where a pattern is the name of a constant or a static, it binds nothing.
+    mod constants {
+        #![allow(non_upper_case_globals, dead_code)]
+
+        const refuse: u8 = 1;
+        const lose: u8 = 2;
+        const acquire: u8 = 3;
+        const acquired: u8 = 4;
+        const guard: u8 = 5;
+        const value: u8 = 6;
+        const error: u8 = 7;
+        const request: u8 = 8;
+        const manager: u8 = 9;
+        const key: u8 = 10;
+        const options: u8 = 11;
+
+        pub(super) mod statics {
+            static refuse: u8 = 1;
+            static lose: u8 = 2;
+            static acquire: u8 = 3;
+            static acquired: u8 = 4;
+            static guard: u8 = 5;
+            static value: u8 = 6;
+            static error: u8 = 7;
+            static request: u8 = 8;
+            static manager: u8 = 9;
+            static key: u8 = 10;
+            static options: u8 = 11;
+
+            #[lock_core::distributed_lock(keys = ["<id>", "b"], ttl = "3s", on_busy = skip, on_lost = finish)]
+            pub(in super::super) async fn several(id: u8) -> Result<Option<u8>, lock_core::Error> {
+                Ok(Some(id))
+            }
+        }
+
+        fn refused(_: lock_core::Error) -> u8 {
+            0
+        }
+
+        #[lock_core::distributed_lock(key = "<id>", ttl = "3s", wait = "1s", max_hold = "1h", at_least = "1ms")]
+        pub(super) async fn one(id: u8) -> Result<u8, lock_core::Error> {
+            Ok(id)
+        }
+
+        #[lock_core::distributed_lock(key = "<id>", on_busy = call(refused), on_lost = ignore, lease = lease)]
+        pub(super) async fn called(id: u8) -> u8 {
+            id + u8::from(lease.is_held())
+        }
+    }
+
+    #[tokio::test]
+    async fn constants_and_statics_may_have_any_name() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        assert_eq!(manager.scope(constants::one(3)).await?, 3);
+        assert_eq!(manager.scope(constants::called(4)).await, 5);
+        assert_eq!(manager.scope(constants::statics::several(5)).await?, Some(5));
         Ok(())
     }
 

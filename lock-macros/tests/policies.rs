@@ -352,3 +352,50 @@ async fn future_is_send_with_every_policy() {
     }
     assert!(LockManager::in_memory().scope(assert_send(locked())).await.is_ok());
 }
+
+/// What to do where the error type is of another crate, and cannot become `From<lock_core::Error>`.
+mod errors_of_others {
+    use std::io;
+
+    use super::*;
+
+    #[distributed_lock(key = "k", wait = "0s")]
+    async fn boxed() -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
+        Err(io::Error::other("its own"))?
+    }
+
+    #[derive(Debug)]
+    struct Wrapped(io::Error);
+
+    impl From<Error> for Wrapped {
+        fn from(error: Error) -> Self {
+            Self(io::Error::other(error))
+        }
+    }
+
+    #[distributed_lock(key = "k", wait = "0s")]
+    async fn wrapped() -> Result<u8, Wrapped> {
+        Ok(2)
+    }
+
+    fn refused(error: Error) -> io::Result<u8> {
+        Err(io::Error::other(error))
+    }
+
+    #[distributed_lock(key = "k", wait = "0s", on_busy = call(refused), on_lost = ignore)]
+    async fn called() -> io::Result<u8> {
+        Ok(3)
+    }
+
+    #[tokio::test]
+    async fn bad_input_53_each_remedy_that_the_compiler_names_tells_of_a_busy_key() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        let guard = manager.lock("k").await?;
+        let all = async { (boxed().await, wrapped().await, called().await) };
+        let (boxed, wrapped, called) = manager.scope(all).await;
+        let told =
+            [boxed.unwrap_err().to_string(), wrapped.unwrap_err().0.to_string(), called.unwrap_err().to_string()];
+        assert!(told.iter().all(|told| told.contains("\"k\"")), "{told:?}");
+        guard.release().await
+    }
+}

@@ -1,8 +1,8 @@
 //! What the layer adds to a call: the same service bare and locked, on the memory backend, without contention.
 //!
-//! `cargo bench -p lock-tower --bench overhead -- --json` prints one line of JSON. Rounds of both take turns, and the
-//! median of each is compared: of a million calls in rounds that are shorter than the time for which a busy machine lets
-//! a process go on.
+//! `cargo bench -p lock-tower --bench overhead -- --json` prints a line of JSON. With `--features axum` there is a second
+//! one, of a route of axum whose key is a path parameter. Rounds of all sides take turns, and the median of each is
+//! compared: of a million calls in rounds that are shorter than the time for which a busy machine lets a process go on.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first mistake")]
 
 use std::{convert::Infallible, hint::black_box, time::Instant};
@@ -31,10 +31,15 @@ async fn main() {
         guard.protect(async { black_box(request) }).await
     });
     let (mut without, mut with, mut hand) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..rounds {
-        without.push(round(&mut bare, calls).await);
-        with.push(round(&mut locked, calls).await);
-        hand.push(round(&mut by_hand, calls).await);
+    for number in 0..rounds {
+        // Another side begins in each round.
+        for turn in 0..3 {
+            match (number + turn) % 3 {
+                0 => without.push(round(&mut bare, calls).await),
+                1 => with.push(round(&mut locked, calls).await),
+                _ => hand.push(round(&mut by_hand, calls).await),
+            }
+        }
     }
     let (without, with, hand) = (median(without), median(with), median(hand));
     let value = with - without;
@@ -47,6 +52,48 @@ async fn main() {
         println!(
             "the layer adds {value:.0} ns to a call: {without:.1} ns bare, {with:.1} ns locked, {hand:.1} ns by hand"
         );
+    }
+    #[cfg(feature = "axum")]
+    route::measure(manager, rounds, calls, json).await;
+}
+
+/// A POST to `/goods/{id}` through a router, with and without a lock on its `id`.
+#[cfg(feature = "axum")]
+mod route {
+    use axum::{Router, body::Body, extract::Request, routing::post};
+    use lock_core::LockManager;
+    use lock_tower::{LockLayer, key::path_param};
+    use tower::ServiceExt;
+
+    pub(super) async fn measure(manager: LockManager, rounds: usize, calls: u32, json: bool) {
+        let bare = || Router::new().route("/goods/{id}", post(async || "sold"));
+        let sides = [bare(), bare().layer(LockLayer::http(manager, path_param("id")))];
+        let mut times = [Vec::new(), Vec::new()];
+        for round in 0..rounds {
+            for side in [round % 2, 1 - round % 2] {
+                times[side].push(nanoseconds(&sides[side], calls).await);
+            }
+        }
+        let [without, with] = times.map(super::median);
+        let value = with - without;
+        if json {
+            println!(
+                r#"{{"measure":"layer_overhead_http","value":{value:.0},"unit":"ns","bare":{without:.1},"locked":{with:.1}}}"#
+            );
+        } else {
+            println!("and {value:.0} ns to a route with a path parameter: {without:.1} ns bare, {with:.1} ns locked");
+        }
+    }
+
+    /// Returns the nanoseconds of one call.
+    async fn nanoseconds(router: &Router, calls: u32) -> f64 {
+        let begin = std::time::Instant::now();
+        for _ in 0..calls {
+            let request = Request::post("/goods/7").body(Body::empty()).unwrap();
+            let response = router.clone().oneshot(request).await.unwrap();
+            assert!(response.status().is_success());
+        }
+        begin.elapsed().as_nanos() as f64 / f64::from(calls)
     }
 }
 

@@ -36,13 +36,18 @@ use crate::{
 /// [`until_body_end`](crate::LockLayer::until_body_end) alone. A call is broken off when its client drops it; of a call
 /// of both ways the client has to drop both halves, as to HTTP/2 it is there while it can send.
 ///
+/// **A client that stalls in the middle of its upload keeps the key**, because a method reads its messages under the lock,
+/// and the lease is renewed while the method waits. A `grpc-timeout` is the client's own choice, so set
+/// [`max_hold`](crate::LockLayer::max_hold): it drops the method and frees the key on time. It has no default, as only the
+/// service knows how long its work may take.
+///
 /// On the client's side, lock other keys than the server does: a client would hold what its own call waits for.
 ///
 /// # Examples
 ///
 /// ```
 /// use lock_core::{Lease, LockManager};
-/// use lock_tower::{LockLayer, key::header};
+/// use lock_tower::{LockLayer, key::{fixed, header, joined}};
 /// use std::time::Duration;
 /// use tonic::{Request, Response, Status, transport::Server};
 ///
@@ -53,7 +58,9 @@ use crate::{
 /// }
 ///
 /// // The metadata of a call are headers.
-/// let per_account = LockLayer::grpc(LockManager::in_memory(), header("x-account")).wait(Duration::from_secs(2));
+/// let per_account = LockLayer::grpc(LockManager::in_memory(), joined((fixed("account"), header("x-account"))))
+///     .wait(Duration::from_secs(2))
+///     .max_hold(Duration::from_secs(60));
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
 /// # let _ = (server, charge);
 /// ```

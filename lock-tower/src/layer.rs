@@ -220,6 +220,7 @@ impl<K, P> LockLayer<K, P> {
     /// **A client that reads slowly, or not at all, keeps the key for as long as it likes**, because its lease is
     /// renewed; that is why this is not the default. Set [`max_hold`](Self::max_hold): it frees the key on time, and the
     /// client sees the body broken off when it reads on. Until then the server keeps the body and what was already sent.
+    /// A client that stalls in the middle of its *upload* keeps the key as well, in this mode as in every other.
     ///
     /// What the body asks for while it is read is not recognised as `WouldDeadlock`.
     ///
@@ -234,7 +235,7 @@ impl<K, P> LockLayer<K, P> {
     }
 
     /// Lets the service work in a task of its own: once it has its lease, it goes on to its end when the client has
-    /// gone, and the key is busy until then.
+    /// gone, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
     /// The futures of the service have to be `Send + 'static`. A request that waits for its key when its client goes is
     /// given up all the same.
@@ -270,6 +271,20 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: no bound.
+    ///
+    /// **Set it wherever the service reads a body that a client sends**: the body is read under the lock, and without a
+    /// bound a client that stalls in the middle of its upload keeps the key. The wait for the key does not count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::fixed};
+    /// use std::time::Duration;
+    ///
+    /// let import = LockLayer::new(LockManager::in_memory(), fixed("import")).max_hold(Duration::from_secs(60));
+    /// # let _ = import;
+    /// ```
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);

@@ -100,6 +100,7 @@
 //! let per_goods = LockLayer::http(LockManager::in_memory(), joined((fixed("goods"), header("x-shop"), path_param("id"))))
 //!     .name("sell")
 //!     .wait(Duration::from_secs(2))
+//!     .max_hold(Duration::from_secs(60))
 //!     .max_waiters_per_key(100)
 //!     .max_waiters(10_000);
 //! let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
@@ -136,10 +137,13 @@
 //! # #[cfg(feature = "grpc")]
 //! # fn main() {
 //! use lock_core::LockManager;
-//! use lock_tower::{LockLayer, key::header};
+//! use lock_tower::{LockLayer, key::{fixed, header, joined}};
+//! use std::time::Duration;
 //! use tonic::transport::Server;
 //!
-//! let server = Server::builder().layer(LockLayer::grpc(LockManager::in_memory(), header("x-account")));
+//! let per_account = LockLayer::grpc(LockManager::in_memory(), joined((fixed("account"), header("x-account"))))
+//!     .max_hold(Duration::from_secs(60));
+//! let server = Server::builder().layer(per_account);
 //! # let _ = server;
 //! # }
 //! # #[cfg(not(feature = "grpc"))] fn main() {}
@@ -159,11 +163,17 @@
 //!
 //! let manager = LockManager::in_memory();
 //! let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
-//! let import = LockLayer::http(manager, fixed("import")).try_only().detached();
+//! let import = LockLayer::http(manager, fixed("import")).try_only().detached().max_hold(Duration::from_secs(600));
 //! # let _ = (export, import);
 //! # }
 //! # #[cfg(not(feature = "http"))] fn main() {}
 //! ```
+//!
+//! **A client that stalls in the middle of its upload, or while it reads what is held to its end, keeps the key**: the
+//! lease is renewed for as long as the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound. It
+//! has no default, as only the service knows how long its work may take. Of tower-http, `RequestBodyTimeoutLayer` ends an
+//! upload that pauses for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together (not
+//! with `detached`, whose work goes on).
 //!
 //! # What happens to a request
 //!
@@ -213,7 +223,9 @@
 //! # When not to use it
 //!
 //! Where the key is in the body of the request, lock in the handler, with [`lock_core`] or the attribute
-//! `#[distributed_lock]`: a layer sees the head. Where the response is streamed after the handler has returned, the
+//! `#[distributed_lock]`: a layer sees the head. Where the body is long, or its client slow, lock in the handler too, after
+//! the body was read: **under the layer, a client that stalls in its upload keeps the key** until
+//! [`max_hold`](LockLayer::max_hold) ends it. Where the response is streamed after the handler has returned, the
 //! stream is outside the lock, unless [`until_body_end`](LockLayer::until_body_end) is set. And where two requests must
 //! never *both* take effect, one after the other included, they need to be idempotent; a lock only keeps them apart.
 //!

@@ -13,6 +13,7 @@ use std::{
 use lock_core::{Error, Lease, LockGuard, OnLost, Protected};
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
+use tracing::Instrument;
 
 /// How long a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
 /// [`UntilBodyEnd`] or [`Detached`].
@@ -78,7 +79,8 @@ where
     type Work = Task<F::Output>;
 
     fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Task<F::Output> {
-        Task { task: tokio::spawn(guard.protect(work).on_lost(on_lost)) }
+        // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
+        Task { task: tokio::spawn(guard.protect(work).on_lost(on_lost).in_current_span()) }
     }
 }
 

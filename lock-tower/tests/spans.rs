@@ -1,12 +1,12 @@
-//! What `tracing` gets to see of a layer. One test, in a binary of its own: which events are of interest is kept for the
-//! whole process, and a test beside it that has no subscriber would decide it too.
+//! What `tracing` gets to see of a layer. In a binary of its own, one test at a time: which events are of interest is kept
+//! for the whole process, and a test beside it that has no subscriber would decide it too.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 mod support;
 
 use std::{
     io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
@@ -14,7 +14,8 @@ use http::{Request, Response};
 use lock_core::{ErrorKind, LockManager, TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
 use support::Failing;
-use tower::{Layer, Service, ServiceExt, service_fn};
+use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
+use tracing::{Instrument, Level};
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
 /// Keeps what a subscriber writes.
@@ -51,33 +52,48 @@ fn goods(request: &Request<()>) -> String {
     request.uri().path().trim_start_matches('/').to_owned()
 }
 
-#[test]
-fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
+/// Runs `work`, and returns what a subscriber writes of it.
+fn logged(level: Level, work: impl Future<Output = ()>) -> String {
+    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let log = Log::default();
     let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
+        .with_max_level(level)
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false)
         .with_writer(log.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(async {
-            let post = |path| Request::post(path).body(()).unwrap();
-            let manager = LockManager::in_memory();
-            let sell = LockLayer::http(manager.clone(), goods).name("sell");
-            sell.layer(shop()).oneshot(post("/goods:1")).await.unwrap();
-            let _guard = manager.lock("goods:2").await.unwrap();
-            sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
-            let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
-
-            let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
-            let open = LockLayer::http(down, goods).name("open").on_backend_error(OnBackendError::LetThrough);
-            open.layer(shop()).oneshot(post("/goods:3")).await.unwrap();
-        });
+        runtime.block_on(work);
     });
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
-    let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
+    String::from_utf8(log.0.lock().unwrap().clone()).unwrap()
+}
+
+fn post(path: &str) -> Request<()> {
+    Request::post(path).body(()).unwrap()
+}
+
+/// The first line of `log` that holds `text`.
+fn line<'l>(log: &'l str, text: &str) -> &'l str {
+    log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"))
+}
+
+#[test]
+fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
+    let log = logged(Level::TRACE, async {
+        let manager = LockManager::in_memory();
+        let sell = LockLayer::http(manager.clone(), goods).name("sell");
+        sell.layer(shop()).oneshot(post("/goods:1")).await.unwrap();
+        let _guard = manager.lock("goods:2").await.unwrap();
+        sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
+        let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
+
+        let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
+        let open = LockLayer::http(down, goods).name("open").on_backend_error(OnBackendError::LetThrough);
+        open.layer(shop()).oneshot(post("/goods:3")).await.unwrap();
+    });
+    let line = |text| line(&log, text);
     assert!(line("lease acquired").contains(r#"lock.acquire{key="goods:1" lock="sell"}"#), "{log}");
     assert!(line("selling").contains(r#"lock.hold{key="goods:1" "#), "the handler's own lines, too: {log}");
     let refused = line("a request did not get its lock");
@@ -92,4 +108,20 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
     assert!(never.contains("ERROR") && never.contains(r#"lock layer "never" made at "#), "{never}");
     assert!(never.contains("spans.rs") && never.contains("a ttl of 0ns"), "{never}");
     assert!(!log.contains(TOKEN_MARK), "a token in the log: {log}");
+}
+
+#[test]
+fn detached_work_stays_in_the_span_of_its_request() {
+    // The layer's own spans, which are children of the request's, do not show at this level.
+    let log = logged(Level::INFO, async {
+        let request = async |service: BoxCloneService<_, _, BoxError>, id: u32| {
+            service.oneshot(post("/goods:1")).instrument(tracing::info_span!("request", id)).await.unwrap();
+        };
+        let sell = LockLayer::http(LockManager::in_memory(), goods);
+        request(BoxCloneService::new(sell.clone().layer(shop())), 7).await;
+        request(BoxCloneService::new(sell.detached().layer(shop())), 8).await;
+    });
+    let sold: Vec<_> = log.lines().filter(|line| line.contains("selling")).collect();
+    assert!(sold[0].contains("request{id=7}"), "{log}");
+    assert!(sold[1].contains("request{id=8}"), "{log}");
 }

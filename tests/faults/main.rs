@@ -12,6 +12,7 @@ mod data;
 mod foreign;
 mod guards;
 mod network;
+mod outage;
 mod processes;
 mod refusals;
 mod server;

@@ -10,6 +10,10 @@ use tokio::time::{sleep, timeout};
 
 use crate::*;
 
+/// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
+/// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
+const PASSED_OVER: Duration = ms(625 + 100 + 500);
+
 struct Wire {
     server: RedisServer,
     proxy: FaultProxy,
@@ -55,7 +59,7 @@ async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() 
 }
 
 #[tokio::test]
-async fn fault_22_waiter_that_is_cut_off_ends_in_time_delays_nobody_and_works_again() {
+async fn fault_22_waiter_that_is_cut_off_ends_in_time_costs_others_a_check_and_works_again() {
     let Wire { server, proxy, run, manager, client } = behind_proxy("fault-22").await;
     let mut holder = actor!(run, server.url(), "holder").await;
     let mut other = actor!(run, server.url(), "other").await;
@@ -74,7 +78,7 @@ async fn fault_22_waiter_that_is_cut_off_ends_in_time_delays_nobody_and_works_ag
     assert!(asked.elapsed() < wait + LIMIT + SLACK, "{:?}", asked.elapsed());
     let released = Instant::now();
     assert_eq!(holder.tell("release").await, "released");
-    other.held(HANDOFF).await;
+    other.held(PASSED_OVER).await;
     figure(22, "handoff past a waiter that is cut off", released.elapsed());
     assert_eq!(other.tell("release").await, "released");
     sleep((3 * TTL).saturating_sub(span(since, now()))).await;

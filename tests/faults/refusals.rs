@@ -2,7 +2,7 @@
 
 use lock_core::{ErrorKind, LockManager, LossReason};
 use lock_tests::{
-    RawClient, RedisServer, eventually, figure, free_port,
+    FaultProxy, RawClient, RedisServer, eventually, eventually_some, figure, free_port,
     history::{Held, Recorded, Run, now},
 };
 use tokio::time::{sleep, timeout};
@@ -67,18 +67,96 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-38-readonly"));
     let (manager, client) = client(&run, &server.url(), "p0").await;
     let other = Recorded::new(&manager, &run.recorder("p0"), "held");
-    let held = other.acquire("held", 2 * TTL, |request| request).await.expect("free");
+    let mut held = other.acquire("held", 2 * TTL, |request| request).await.expect("free");
+    // The connection is old enough to be replaced when the server turns out to be no primary.
+    sleep(TTL + ms(100)).await;
+    let connections = async || server.info("total_connections_received").await.parse::<u64>().expect("a number");
+    let (since, before, start) = (now(), connections().await, Instant::now());
     server.call(&["REPLICAOF", "127.0.0.1", &free_port().to_string()]).await;
-    asked_in_vain(&server, &run, &client, held, ErrorKind::Backend).await;
-    let since = now();
+    while held.check() {
+        let error = client.acquire("k", TTL, |request| request.wait(TTL)).await.expect_err("it is refused");
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(error.to_string().contains("replica; locks need the primary"), "{error}");
+        sleep(ms(100)).await;
+    }
+    let tried = connections().await - before - 2; // ours: the order to replicate, and this question
+    let rate = tried as f64 / start.elapsed().as_secs_f64();
+    println!("{rate:.1} attempts to connect a second");
+    assert!(tried > 0 && rate <= 4.0, "{tried} attempts to connect in {:?}", start.elapsed());
+    assert_eq!(held.guard().lost().await, LossReason::Expired);
+    drop(held);
     server.call(&["REPLICAOF", "NO", "ONE"]).await;
     let promoted = Instant::now();
-    let held = client.acquire("k", TTL, |request| request).await.expect("it is a primary again");
+    let held =
+        eventually_some(SOON, "it is a primary again", async || client.acquire("k", TTL, |request| request).await.ok())
+            .await;
     figure(38, "promoted to next grant", promoted.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
     run.settle(&server, SOON).await;
     judged(&run);
+}
+
+/// Two servers behind one address that keeps open connections where they are: `a` is demoted and `b` promoted.
+async fn switched_over(user: Option<&str>) {
+    let (a, b) = (RedisServer::start().await, RedisServer::start().await);
+    let credentials = user.map_or(String::new(), |rules| {
+        println!("a user with {rules}");
+        "shop:secret@".to_owned()
+    });
+    for server in [&a, &b] {
+        let mut command = vec!["ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all"];
+        command.extend(user);
+        assert_eq!(server.call(&command).await.text().as_deref(), Some("OK"));
+    }
+    let port = |server: &RedisServer| server.port().to_string();
+    b.call(&["REPLICAOF", "127.0.0.1", &port(&a)]).await;
+    let proxy = FaultProxy::start(a.address()).await;
+    let url = format!("redis://{credentials}{}", proxy.address());
+    let manager = LockManager::connect(&url).await.expect("connects");
+    manager.lock("k").await.expect("free").release().await.expect("held");
+    // As old as the connection of a service is.
+    sleep(TTL + ms(100)).await;
+    b.call(&["REPLICAOF", "NO", "ONE"]).await;
+    a.call(&["REPLICAOF", "127.0.0.1", &port(&b)]).await;
+    // For a while the address leads to the former primary, whoever connects anew.
+    let demoted = Instant::now();
+    while demoted.elapsed() < TTL + SLACK {
+        let error = manager.lock("k").wait(Duration::ZERO).await.expect_err("it is no primary");
+        assert!(error.is_retryable() && error.to_string().contains("replica; locks need the primary"), "{error}");
+        sleep(ms(20)).await;
+    }
+    proxy.lead_to(b.address());
+    let promoted = Instant::now();
+    let guard =
+        eventually_some(SOON, "the new primary grants", async || manager.lock("k").wait(Duration::ZERO).await.ok())
+            .await;
+    let took = promoted.elapsed();
+    figure(38, if user.is_some() { "switchover to next grant, no INFO" } else { "switchover to next grant" }, took);
+    assert!(took < ms(1_500), "{took:?}");
+    assert!(!b.call(&["GET", "k"]).await.is_nil(), "the new primary has the lease");
+    guard.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn fault_38_switchover_behind_one_address_is_followed_though_the_old_connection_stays_open() {
+    switched_over(None).await;
+}
+
+#[tokio::test]
+async fn fault_38_switchover_is_followed_by_a_user_who_may_not_ask_for_the_role() {
+    switched_over(Some("-info")).await;
+}
+
+#[tokio::test]
+async fn fault_38_replica_that_takes_writes_is_refused() {
+    let (primary, replica) = (RedisServer::start().await, RedisServer::start().await);
+    replica.call(&["CONFIG", "SET", "replica-read-only", "no"]).await;
+    replica.call(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).await;
+    let error = LockManager::builder().url(&replica.url()).command_timeout(LIMIT).connect().await;
+    let error = error.expect_err("its writes are lost").cause().expect("the URL is sound").clone();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.is_retryable() && error.to_string().contains("is a replica"), "{error}");
 }
 
 #[tokio::test]

@@ -120,3 +120,32 @@ fn a_grant_that_was_asked_for_while_data_was_lost_has_a_larger_fence_all_the_sam
         assert_eq!(broken_by(&marked, &history), [Rule::FenceOrder], "{process}");
     }
 }
+
+#[test]
+fn a_lease_without_a_fencing_token_is_caught() {
+    let without = acquire("p1", 1, 0.0, 2.0).with(|event| event.fence = None);
+    assert_eq!(broken(&[without]), [Rule::FenceOrder]);
+}
+
+#[test]
+fn a_hold_that_is_passed_on_counts_from_an_extend_of_the_one_before_it() {
+    // p1 has several numbers of one stay, and extends it to 3 s. The data is lost before the next hold is known.
+    let longer = |ttl| extend("p1/t1", 1, 4.0, 5.0, 2_900.0).with(|event| event.ttl = Some(ttl));
+    let next = acquire("p1/t2", 2, 3.0, 130.0).with(|event| event.deadline = Some(2_900.0));
+    let history = |ttl| {
+        let of_others = acquire("p2", 9, 12.0, 14.0);
+        [acquire("p1/t1", 1, 0.0, 2.0), longer(ttl), release("p1/t1", 1, 120.0, 121.0), of_others, next.clone()]
+    };
+    let marked = Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 });
+    assert!(!broken_by(&marked, &history(3_000.0)).contains(&Rule::FenceOrder));
+    assert!(broken_by(&Checker::new(), &history(3_000.0)).contains(&Rule::FenceOrder), "nothing had vanished");
+    // One of several keys was renewed before the last was there.
+    let several = acquire("p1", 1, 0.0, 700.0).with(|event| {
+        event.several = true;
+        event.deadline = Some(1_600.0);
+    });
+    let other = acquire("p2", 9, 12.0, 14.0);
+    assert!(!broken_by(&marked, &[several.clone(), other.clone()]).contains(&Rule::FenceOrder));
+    let one = several.with(|event| event.several = false);
+    assert!(broken_by(&marked, &[one, other]).contains(&Rule::FenceOrder), "it was asked for after the loss");
+}

@@ -47,3 +47,14 @@ fn the_format_is_read_as_it_is_written_down() {
     assert!(history.events()[1].only_tries && history.events()[2].foreign);
     assert_eq!(history.events()[5].result, Outcome::Info);
 }
+
+#[test]
+fn a_process_that_acts_after_it_was_killed_is_caught() {
+    let first = acquire("p1/t1", 1, 0.0, 2.0);
+    assert_eq!(broken(&[first.clone(), check("p1/t1", 1, 9.0, true), crash("p1", 10.0)]), NONE);
+    assert_eq!(broken(&[first.clone(), crash("p1", 10.0), check("p1/t1", 1, 11.0, true)]), [Rule::Malformed]);
+    assert_eq!(broken(&[first.clone(), crash("p1/t2", 10.0), check("p1/t1", 1, 11.0, true)]), NONE, "another task");
+    // Nobody knows of a call from before whether it was done.
+    let under_way = release("p1/t1", 1, 9.0, 12.0).with(never_back);
+    assert_eq!(broken(&[first, crash("p1", 10.0), under_way]), NONE);
+}

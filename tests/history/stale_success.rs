@@ -97,3 +97,14 @@ fn what_is_passed_on_of_a_vanished_lease_takes_nothing_from_who_has_the_key() {
     assert!(!extended(&marked, 10), "it has got the key from the server");
     assert!(!extended(&Checker::new(), 2), "nothing had vanished");
 }
+
+#[test]
+fn a_release_or_extend_by_another_process_is_caught() {
+    let first = acquire("p1/t1", 1, 0.0, 2.0);
+    let by = |process: &str, op| on_lease("p1/t1", 1, op, 10.0, 11.0).with(|event| event.process = process.to_owned());
+    for op in [Op::Release, Op::Extend] {
+        assert_eq!(broken(&[first.clone(), by("p1/t2", op)]), NONE, "{op:?}: a guard may go to another task");
+        assert_eq!(broken(&[first.clone(), by("p2", op)]), [Rule::StaleSuccess], "{op:?}");
+        assert_eq!(broken(&[first.clone(), by("p2", op).with(outcome(Outcome::Fail))]), NONE, "{op:?}");
+    }
+}

@@ -67,3 +67,19 @@ fn an_extend_that_revives_is_caught() {
     });
     assert_eq!(broken(&[foreign("f", "x", 0.0, 2.0), theirs]), NONE, "what is still there may be extended");
 }
+
+#[test]
+fn a_deadline_further_ahead_than_the_ttl_is_caught() {
+    let until = |deadline| acquire("p1", 1, 0.0, 2.0).with(|event| event.deadline = Some(deadline));
+    assert_eq!(broken(&[until(990.0)]), NONE);
+    // Counted from the answer, without the allowance for drift.
+    assert_eq!(broken(&[until(1_002.0)]), [Rule::ValidAfterEnd]);
+    let first = until(982.0);
+    assert_eq!(broken(&[first.clone(), extend("p1", 1, 500.0, 502.0, 1_502.0)]), [Rule::ValidAfterEnd]);
+    let longer = |ttl| extend("p1", 1, 500.0, 502.0, 3_400.0).with(|event| event.ttl = Some(ttl));
+    assert_eq!(broken(&[first.clone(), longer(3_000.0)]), NONE);
+    assert_eq!(broken(&[first.clone(), longer(2_000.0)]), [Rule::ValidAfterEnd]);
+    // The next hold in the process has the deadline of the extended one.
+    let next = acquire("p1/t2", 2, 3.0, 602.0).with(|event| event.deadline = Some(3_400.0));
+    assert_eq!(broken(&[first, longer(3_000.0), release("p1", 1, 600.0, 601.0), next]), NONE);
+}

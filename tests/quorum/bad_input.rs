@@ -1,6 +1,7 @@
 //! The rows of bad input that are about quorums, on real servers. (34 and 36 need none: they are with the builder.)
 
 use lock_core::ErrorKind;
+use lock_tests::{eventually_some, free_port};
 
 use super::*;
 
@@ -57,6 +58,49 @@ async fn bad_input_38_a_replica_among_the_nodes_has_no_vote() {
     assert!(said.contains("2 of 3 nodes failed, and a lock needs 2"), "{said}");
     assert!(said.contains("read-only replica"), "{said}");
     nodes.are_clean(TTL).await;
+}
+
+/// The URLs of servers, the first of which has another name, too.
+fn with_a_second_name(nodes: &Nodes, further: Option<String>) -> Vec<String> {
+    let port = nodes.servers[0].port();
+    let names = [format!("redis://localhost:{port}"), format!("redis://127.0.0.1:{port}")];
+    names.into_iter().chain(further).collect()
+}
+
+#[tokio::test]
+async fn a_server_under_two_names_has_one_vote() {
+    let nodes = Nodes::start(1).await;
+    let urls = with_a_second_name(&nodes, Some(format!("redis://127.0.0.1:{}", free_port())));
+    let builder = || LockManager::builder().quorum(&urls).command_timeout(LIMIT);
+    for _ in 0..3 {
+        let error = builder().build().expect("three URLs").lock("k").await.expect_err("one server is no majority");
+        assert!(error.to_string().contains("2 of 3 nodes failed, and a lock needs 2"), "{error}");
+        assert!(error.to_string().contains("is the same server as node"), "{error}");
+        nodes.are_clean(TTL).await;
+    }
+    let error = builder().connect().await.expect_err("nor does it connect");
+    let cause = error.cause().expect("the details").to_string();
+    assert!(cause.contains("is the same server as node"), "{cause}");
+}
+
+#[tokio::test]
+async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
+    let mut nodes = Nodes::start(2).await;
+    let urls = with_a_second_name(&nodes, Some(nodes.servers[1].url()));
+    let error = LockManager::builder().quorum(&urls).connect().await.expect_err("it is said at once");
+    assert_eq!(error.cause().expect("the details").kind(), ErrorKind::Unsupported, "{error}");
+    let manager = || LockManager::builder().quorum(&urls).command_timeout(LIMIT).build().expect("three URLs");
+    for _ in 0..3 {
+        let (one, other) = (manager(), manager());
+        let guard = one.lock("k").ttl(LONG).await.expect("two servers");
+        nodes.servers[0].restart().await;
+        let tried =
+            eventually_some(SOON, "both servers answer", async || other.lock("k").try_acquire().await.ok()).await;
+        assert!(tried.is_none(), "one server of two");
+        assert!(guard.is_held());
+        let _ = guard.release().await;
+        nodes.are_clean(TTL).await;
+    }
 }
 
 #[tokio::test]

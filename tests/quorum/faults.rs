@@ -106,6 +106,35 @@ async fn a_lease_outlives_a_minority_of_the_nodes_and_is_put_back_on_one_that_re
     judged(&run);
 }
 
+/// One of the servers executes the acquire late, when the others have granted it. Then another one fails.
+#[tokio::test]
+async fn a_lease_that_a_node_was_late_to_take_outlives_any_other_node() {
+    let mut nodes = Nodes::start(3).await;
+    for restarts in [false, true] {
+        for renewals in 0..3 {
+            let manager = nodes.manager("p0");
+            manager.lock("first").await.expect("all are there").release().await.expect("held");
+            nodes.servers[2].pause();
+            let guard = manager.lock("k").ttl(TTL).await.expect("a majority is there");
+            tokio::time::sleep(ms(60)).await;
+            nodes.servers[2].resume();
+            eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
+            tokio::time::sleep(ms(60) + TTL / 3 * renewals).await;
+            nodes.servers[0].stop();
+            if restarts {
+                nodes.servers[0].start_again().await;
+            }
+            tokio::time::sleep(TTL * 3 / 2).await;
+            assert!(guard.is_held(), "two of three have it, {renewals} renewals before the third failed");
+            guard.release().await.expect("held");
+            if !restarts {
+                nodes.servers[0].start_again().await;
+            }
+            nodes.are_clean(TTL / 2).await;
+        }
+    }
+}
+
 #[tokio::test]
 async fn a_lease_is_lost_when_a_majority_of_the_nodes_is_gone() {
     let (mut nodes, run) = (Nodes::start(3).await, Run::new("quorum-lost"));

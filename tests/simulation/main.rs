@@ -3,20 +3,32 @@
 mod mutants;
 mod node;
 
-use std::{ops::Range, time::Instant};
+use std::{
+    ops::Range,
+    time::{Instant, SystemTime},
+};
 
-use lock_tests::sim::{self, Report};
+use lock_tests::{
+    Dice,
+    sim::{self, Report},
+};
 
 fn number(name: &str) -> Option<u64> {
     let text = std::env::var(name).ok()?;
-    Some(text.parse().unwrap_or_else(|_| panic!("{name} is no number: {text}")))
+    Some(text.parse().unwrap_or_else(|_| panic!("{name} is not a number: {text}")))
 }
 
-/// The seeds to try: one to replay, or as many as are asked for.
+/// The seeds to try: one to replay, or as many as are asked for. Each run begins elsewhere, unless it is told where.
 fn seeds() -> Range<u64> {
     match number("SIM_SEED") {
         Some(seed) => seed..seed + 1,
-        None => 0..number("SIM_SEEDS").unwrap_or(2_000),
+        None => {
+            let base = number("SIM_BASE").unwrap_or_else(|| {
+                let since = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default();
+                Dice::seeded(u64::from(since.subsec_nanos()) ^ since.as_secs()).below(1_000_000_000_000)
+            });
+            base..base + number("SIM_SEEDS").unwrap_or(2_000)
+        }
     }
 }
 
@@ -49,7 +61,7 @@ fn every_schedule_of_a_quorum_keeps_every_rule() {
 
 fn all_keep_every_rule(nodes: usize, seeds: Range<u64>) {
     let start = Instant::now();
-    let count = seeds.end - seeds.start;
+    let (base, count) = (seeds.start, seeds.end - seeds.start);
     let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
         let report = sim::run_on(nodes, seed, None, false);
@@ -60,9 +72,10 @@ fn all_keep_every_rule(nodes: usize, seeds: Range<u64>) {
             failed.push(report);
         }
     }
-    println!("{count} schedules on {nodes} nodes in {:?}: {acquired} leases, {events} events", start.elapsed());
+    let took = start.elapsed();
+    println!("{count} schedules from {base} on {nodes} nodes in {took:?}: {acquired} leases, {events} events");
     if let Some(first) = failed.first() {
-        panic!("{} of {count} schedules break a rule; {}", failed.len(), tell(first));
+        panic!("{} of {count} schedules from {base} break a rule; {}", failed.len(), tell(first));
     }
 }
 

@@ -1,4 +1,4 @@
-//! The teeth of the simulation: deliberate bugs, each of which some schedule finds.
+//! The teeth of the simulation: deliberate bugs, each of which some schedule finds, but for those that are listed.
 
 use std::collections::BTreeSet;
 
@@ -26,6 +26,18 @@ const LAST_FOUND: [(Bug, u64); 13] = [
     (Bug::Engine(Mutant::SplitTokenAgain), 1),
 ];
 
+/// Bugs that no schedule finds, and why: another protection covers each.
+const SURVIVES: [(Mutant, &str); 2] = [
+    (Mutant::DeafPlacePassedOn, "waiters look again after the window of a call; a test of acquires finds it"),
+    (
+        Mutant::ReleaseSettlesAll,
+        "the epoch of a quorum is that of all nodes, so the engine itself repeats such a release",
+    ),
+];
+
+/// In how many schedules one of those must not be found: then it is to come off the list.
+const SURVIVES_FOR: u64 = 300;
+
 /// Runs schedules on so many nodes until one of them finds the bug; whether one does.
 fn is_found(bug: Bug, nodes: usize) -> bool {
     let first = LAST_FOUND.iter().filter(|(known, _)| *known == bug).map(|(_, seed)| *seed);
@@ -44,16 +56,33 @@ fn is_found(bug: Bug, nodes: usize) -> bool {
     false
 }
 
+/// The bugs that no schedule finds within [`WITHIN`], though they are not listed.
+fn missed(mutants: impl IntoIterator<Item = Mutant>, nodes: usize) -> Vec<Mutant> {
+    let survives = |mutant: &Mutant| SURVIVES.iter().any(|(known, _)| known == mutant);
+    let found = |mutant: &Mutant| is_found(Bug::Engine(*mutant), nodes);
+    mutants.into_iter().filter(|mutant| !survives(mutant) && !found(mutant)).collect()
+}
+
 #[test]
 fn every_bug_in_the_engine_is_found() {
-    let missed: Vec<_> = Mutant::ALL.into_iter().filter(|mutant| !is_found(Bug::Engine(*mutant), 1)).collect();
+    let missed = missed(Mutant::ALL, 1);
     assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
 }
 
 #[test]
 fn every_bug_in_the_quorum_is_found() {
-    let missed: Vec<_> = Mutant::OF_QUORUMS.into_iter().filter(|mutant| !is_found(Bug::Engine(*mutant), 3)).collect();
+    let missed = missed(Mutant::OF_QUORUMS, 3);
     assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+}
+
+#[test]
+fn what_is_listed_as_not_found_is_not() {
+    for (mutant, why) in SURVIVES {
+        let nodes = if Mutant::OF_QUORUMS.contains(&mutant) { 3 } else { 1 };
+        let breaks = |seed: &u64| !sim::run_on(nodes, *seed, Some(Bug::Engine(mutant)), false).breaches.is_empty();
+        let found = (0..SURVIVES_FOR).find(breaks);
+        assert_eq!(found, None, "{mutant:?} is found now, and not covered any more: {why}");
+    }
 }
 
 #[test]

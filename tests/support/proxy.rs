@@ -5,7 +5,7 @@ use std::{
     io,
     net::SocketAddr,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
     },
     time::Duration,
@@ -26,6 +26,7 @@ use tokio::{
 #[derive(Debug)]
 pub struct FaultProxy {
     address: SocketAddr,
+    server: Arc<Mutex<String>>,
     orders: watch::Sender<Orders>,
     open: Arc<AtomicUsize>,
     accepted: Arc<AtomicUsize>,
@@ -39,7 +40,7 @@ impl FaultProxy {
     /// # Panics
     /// When there is no port to listen on.
     pub async fn start(server: impl Into<String>) -> Self {
-        let server = server.into();
+        let server = Arc::new(Mutex::new(server.into()));
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("there is a free port");
         let address = listener.local_addr().expect("a listener has an address");
@@ -49,11 +50,13 @@ impl FaultProxy {
         let lost = Arc::new(AtomicUsize::new(0));
         let accept = {
             let (open, accepted, lost) = (Arc::clone(&open), Arc::clone(&accepted), Arc::clone(&lost));
+            let server = Arc::clone(&server);
             async move {
                 while let Ok((client, _)) = listener.accept().await {
                     accepted.fetch_add(1, Ordering::Relaxed);
                     let connection = Open::one_more(&open);
-                    let (server, orders, lost) = (server.clone(), receiver.clone(), Arc::clone(&lost));
+                    let server = server.lock().unwrap_or_else(PoisonError::into_inner).clone();
+                    let (orders, lost) = (receiver.clone(), Arc::clone(&lost));
                     tokio::spawn(async move {
                         let _ = serve(client, &server, orders, &lost).await;
                         drop(connection);
@@ -61,13 +64,19 @@ impl FaultProxy {
                 }
             }
         };
-        Self { address, orders, open, accepted, lost, listener: tokio::spawn(accept) }
+        Self { address, server, orders, open, accepted, lost, listener: tokio::spawn(accept) }
     }
 
     /// `127.0.0.1:PORT`, where clients find the proxy; see `RedisServer::url_at`.
     #[must_use]
     pub fn address(&self) -> String {
         self.address.to_string()
+    }
+
+    /// Leads new connections to another server; those that are open stay with theirs, as behind a balancer of TCP
+    /// connections after a switchover.
+    pub fn lead_to(&self, server: impl Into<String>) {
+        *self.server.lock().unwrap_or_else(PoisonError::into_inner) = server.into();
     }
 
     /// Passes everything at once. What a [`hole`](Self::hole) has kept back arrives now, as TCP would have it.

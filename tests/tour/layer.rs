@@ -119,10 +119,20 @@ async fn failures() -> Result {
 }
 
 #[tokio::test]
+async fn uploads() -> Result {
+    let manager = LockManager::in_memory();
+    let upload = LockLayer::http(manager, path_param("id")).max_hold(Duration::from_secs(60));
+
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(upload);
+    assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
+    Ok(())
+}
+
+#[tokio::test]
 async fn held_for_longer() -> Result {
     let manager = LockManager::in_memory();
     let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
-    let import = LockLayer::http(manager, fixed("import")).detached();
+    let import = LockLayer::http(manager, fixed("import")).detached().max_hold(Duration::from_secs(600));
 
     let app = Router::new().route("/", post(sell));
     assert_eq!(status(&app.clone().route_layer(export), Method::POST, "/").await?, StatusCode::OK);

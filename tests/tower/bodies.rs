@@ -92,6 +92,39 @@ async fn max_hold_frees_the_key_of_a_reader_that_stopped_and_it_sees_that_its_bo
     }
 }
 
+/// Sends half of an upload and then nothing, and sees that another request is served while the client is still there.
+async fn stalls(path: &str, answered: StatusCode) {
+    for version in BOTH {
+        let shop = Shop::open().await;
+        let mut client = Client::connect(&shop, version).await;
+        let (frames, given) = unbounded_channel();
+        frames.send(Frame::data(Bytes::from_static(b"half of it"))).expect("it is open");
+        let upload = client.post(path, BoxBody::new(Given(given)));
+        let next = async {
+            eventually(SOON, "the handler reads", async || shop.floor.inside() == 1).await;
+            // It would wait for minutes.
+            shop.serves_the_next(version).await;
+        };
+        let (answer, ()) = tokio::join!(upload, next);
+        let answer = answer.expect("an answer");
+        assert_eq!(answer.status(), answered, "{path}, {version:?}");
+        assert!(!answer.headers().contains_key("retry-after"), "{path}, {version:?}: part of it may be done");
+        shop.until_idle("the handler has ended").await;
+        drop(frames);
+    }
+}
+
+#[tokio::test]
+async fn bad_input_72_max_hold_frees_the_key_of_an_upload_that_stalls() {
+    stalls("/upload/bounded", StatusCode::SERVICE_UNAVAILABLE).await;
+}
+
+#[tokio::test]
+async fn bad_input_72_a_time_out_outside_or_one_of_the_body_frees_the_key_of_an_upload_that_stalls() {
+    stalls("/upload/timed", StatusCode::REQUEST_TIMEOUT).await;
+    stalls("/upload/no_pause", StatusCode::BAD_REQUEST).await;
+}
+
 #[tokio::test]
 async fn streams_both_ways_are_under_one_lease_to_their_end() {
     for version in BOTH {

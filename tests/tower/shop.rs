@@ -37,6 +37,7 @@ use tokio::{
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
     task::JoinHandle,
 };
+use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
 /// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile.
 pub(crate) const TTL: Duration = Duration::from_millis(1500);
@@ -82,10 +83,14 @@ impl Shop {
         let plain = layer(&manager).ttl(LONG);
         let held = plain.clone().until_body_end();
         let bounded = held.clone().max_hold(TTL);
+        let timed = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TTL);
         let renewed = held.clone().ttl(TTL);
         let app = Router::new()
             .route("/work", post(work).route_layer(plain.clone()))
             .route("/upload", post(upload).route_layer(plain.clone()))
+            .route("/upload/bounded", post(upload).route_layer(plain.clone().max_hold(TTL)))
+            .route("/upload/no_pause", post(upload).route_layer(plain.clone()).layer(RequestBodyTimeoutLayer::new(TTL)))
+            .route("/upload/timed", post(upload).route_layer(plain.clone()).layer(timed))
             .route("/fence", post(fence).route_layer(plain.clone()))
             .route("/panic", post(panics).route_layer(plain.clone()))
             .route("/twice", post(fence).route_layer(plain.clone()).route_layer(plain))
@@ -187,10 +192,10 @@ async fn work(State(floor): State<Floor>) {
     std::future::pending::<()>().await;
 }
 
-async fn upload(State(floor): State<Floor>, request: Request) -> String {
+async fn upload(State(floor): State<Floor>, request: Request) -> Result<String, StatusCode> {
     let _inside = floor.enter();
-    let body = request.into_body().collect().await.expect("all of it").to_bytes();
-    String::from_utf8_lossy(&body).into_owned()
+    let body = request.into_body().collect().await.map_err(|_| StatusCode::BAD_REQUEST)?.to_bytes();
+    Ok(String::from_utf8_lossy(&body).into_owned())
 }
 
 async fn fence(Held(lease): Held) -> String {

@@ -33,7 +33,8 @@ impl LockLayered {
     pub(crate) async fn serve(shop: Shop, manager: LockManager) -> Result<Self> {
         let lock = LockLayer::http(manager, |request: &Request<_>| request.uri().path().to_owned())
             .ttl(Duration::from_secs(3))
-            .wait(Duration::from_secs(30));
+            .wait(Duration::from_secs(30))
+            .max_hold(Duration::from_secs(30)); // or a client that stalls in its upload keeps the key
         let path = format!("/shops/{}/orders", shop.name);
         let service = Router::new().route(&path, post(place)).route_layer(lock).with_state(shop);
 

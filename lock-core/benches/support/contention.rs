@@ -9,9 +9,9 @@ use super::{
     history::History,
     player::Player,
     relay::Relay,
-    server::{Server, calls, pings},
+    server::{Server, ping_p50, usage},
     sides::Locks,
-    stats,
+    stats::{self, Rounds},
 };
 
 /// What a round measured.
@@ -48,8 +48,7 @@ impl<L: Locks> Crowd<L> {
 
     /// Plays for some seconds straight, and for some through the relay; a round that warms up is not kept.
     pub(crate) async fn round(&mut self, straight: f64, counted: f64, keep: bool) {
-        let quiet = pings(&mut self.connection, Duration::from_millis(150)).await;
-        let ping = stats::quantile(&stats::histogram(quiet), 0.5) / 1e6;
+        let ping = ping_p50(&self.connection, Duration::from_millis(150)).await / 1e6;
 
         let scripts = self.scripts().await;
         let (start, end) = self.order(0, straight);
@@ -76,9 +75,18 @@ impl<L: Locks> Crowd<L> {
         }
     }
 
-    /// The median over the rounds.
-    pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> f64 {
-        stats::median(self.rounds.iter().map(of).collect())
+    /// A measure of all rounds.
+    pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> Rounds {
+        Rounds::of(self.rounds.iter().map(of))
+    }
+
+    /// A measure of all rounds, beside another one of each.
+    pub(crate) fn beside(&self, of: impl Fn(&Round) -> f64, other: impl Fn(&Round) -> f64) -> Rounds {
+        let mut rounds = Rounds::default();
+        for round in &self.rounds {
+            rounds.add(of(round), other(round));
+        }
+        rounds
     }
 
     fn order(&mut self, connection: usize, seconds: f64) -> (u64, u64) {
@@ -99,7 +107,7 @@ impl<L: Locks> Crowd<L> {
     async fn scripts(&mut self) -> u64 {
         let mut sum = 0;
         for command in ["evalsha", "eval"] {
-            sum += calls(&mut self.connection, command).await;
+            sum += usage(&mut self.connection, command).await.0;
         }
         sum
     }

@@ -3,7 +3,14 @@
 use hdrhistogram::Histogram;
 use redis::aio::MultiplexedConnection;
 
-use super::{clock, history::History, player::Player, server::Server, sides::Locks, stats};
+use super::{
+    clock,
+    history::History,
+    player::Player,
+    server::Server,
+    sides::Locks,
+    stats::{self, Rounds},
+};
 
 /// What a round measured; times in µs.
 pub(crate) struct Round {
@@ -61,11 +68,12 @@ impl<L: Locks> Match<L> {
 }
 
 impl Handoffs {
-    /// The median over the rounds, and that of its ratio to a PING.
-    pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> (f64, f64) {
-        let values: Vec<_> = self.rounds.iter().map(&of).collect();
-        let pings: Vec<_> = self.rounds.iter().map(|round| round.ping).collect();
-        let ratio = stats::median_ratio(&values, &pings);
-        (stats::median(values), ratio)
+    /// A measure of all rounds, beside the median PING of each.
+    pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> Rounds {
+        let mut rounds = Rounds::default();
+        for round in &self.rounds {
+            rounds.add(of(round), round.ping);
+        }
+        rounds
     }
 }

@@ -15,3 +15,4 @@ pub(crate) mod report;
 pub(crate) mod server;
 pub(crate) mod sides;
 pub(crate) mod stats;
+pub(crate) mod task;

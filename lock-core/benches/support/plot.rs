@@ -51,12 +51,6 @@ pub(crate) fn handoff(file: &Path, played: &Handoffs) {
     let x = Axis::logarithmic(ping / 2.0..longest, "time, on a logarithmic scale", microseconds);
     let mut chart =
         axes(&picture.below_title(), x, Axis::linear(0.0..top, "share of all, per 1/24 of a decade", percent));
-    for (times, name) in [(2.6, "p50 target: 2.6 × PING"), (6.0, "p99 target: 6 × PING")] {
-        let at = (times * ping).log10();
-        dashed(&mut chart, [(at, 0.0), (at, top * if times < 3.0 { 0.94 } else { 0.82 })]);
-        let height = top * if times < 3.0 { 0.96 } else { 0.84 };
-        write(&mut chart, name, (at, height), TARGET, HPos::Left);
-    }
     for (name, shares, colour) in [("PING", pings, THEIRS), ("handoff", handoffs, OURS)] {
         let peak = shares.iter().copied().max_by(|one, other| one.1.total_cmp(&other.1)).unwrap_or_default();
         let area = AreaSeries::new(shares, 0.0, colour.mix(0.15)).border_style(colour.stroke_width(2));
@@ -99,22 +93,18 @@ pub(crate) fn throughput(file: &Path, points: &[Throughput]) {
 /// Draws memory and processor time of a lease against how many are held.
 pub(crate) fn cost(file: &Path, points: &[Cost]) {
     let picture = Picture::new(file);
-    picture.title(
-        "Cost of a held lease",
-        "ttl 30 s, renewed every 10 s. Dashed: what 100,000 leases may cost, 600 bytes each and 5 % of a core together.",
-    );
+    picture.title("Cost of a held lease", "ttl 30 s, renewed every 10 s, by the process that holds them.");
     let (left, right) = picture.below_title().split_horizontally(WIDTH as i32 / 2);
     let most = points.iter().map(|point| point.leases).max().unwrap_or(1) as f64;
     let leases = || Axis::logarithmic(800.0..most * 1.3, "held leases, on a logarithmic scale", count);
-    type Part = (&'static str, fn(&Cost) -> f64, f64, fn(f64) -> String);
+    type Part = (&'static str, fn(&Cost) -> f64, fn(f64) -> String);
     let parts: [Part; 2] = [
-        ("bytes a lease", |point| point.bytes, 600.0, count),
-        ("µs of processor time a renewal", |point| point.processor, 5.0, |time| trimmed(time, 1)),
+        ("bytes a lease", |point| point.bytes, count),
+        ("µs of processor time a renewal", |point| point.processor, |time| trimmed(time, 1)),
     ];
-    for (area, (name, value, target, label)) in [left, right].iter().zip(parts) {
-        let top = 1.15 * points.iter().map(value).fold(target, f64::max);
+    for (area, (name, value, label)) in [left, right].iter().zip(parts) {
+        let top = 1.15 * points.iter().map(value).fold(0.0, f64::max);
         let mut chart = axes(area, leases(), Axis::linear(0.0..top, name, label));
-        dashed(&mut chart, [(800f64.log10(), target), ((most * 1.3).log10(), target)]);
         let values = points.iter().map(|point| ((point.leases as f64).log10(), value(point)));
         line(&mut chart, "", values.collect(), OURS);
     }
@@ -241,10 +231,6 @@ fn line(chart: &mut Chart<'_>, name: &str, points: Vec<(f64, f64)>, colour: RGBC
     }
 }
 
-fn dashed(chart: &mut Chart<'_>, points: [(f64, f64); 2]) {
-    chart.draw_series(DashedLineSeries::new(points, 5, 4, TARGET.stroke_width(1))).expect(DRAWS);
-}
-
 fn write(chart: &mut Chart<'_>, text: &str, at: (f64, f64), colour: RGBColor, side: HPos) {
     chart.draw_series([Text::new(text.to_owned(), at, style(SMALL, colour, side))]).expect(DRAWS);
 }
@@ -310,7 +296,6 @@ const DRAWS: &str = "the picture can be written";
 /// Colours that colour-blind readers tell apart too (Okabe and Ito).
 const OURS: RGBColor = RGBColor(0, 114, 178);
 const THEIRS: RGBColor = RGBColor(230, 159, 0);
-const TARGET: RGBColor = RGBColor(213, 94, 0);
 const INK: RGBColor = RGBColor(34, 34, 34);
 const FAINT: RGBColor = RGBColor(107, 107, 107);
 const GRID: RGBColor = RGBColor(230, 230, 230);

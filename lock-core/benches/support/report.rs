@@ -7,6 +7,8 @@ use std::{
     path::PathBuf,
 };
 
+use super::stats::{Rounds, Spread};
+
 /// What the bench was asked for: `--json`, `--plot FOLDER`.
 pub(crate) struct Report {
     json: bool,
@@ -42,21 +44,31 @@ impl Report {
         Self { json, plots, rows: 0 }
     }
 
-    /// One figure. The ratio is to raw commands in the same run; there is none where they have no such figure.
-    pub(crate) fn figure(&mut self, measure: &str, value: f64, unit: &str, ratio: Option<f64>, target: Target) {
-        let ratio = ratio.filter(|ratio| ratio.is_finite());
+    /// One figure: the median of all rounds, and between what they lie. Ratios are to `against`, round by round.
+    pub(crate) fn figure(&mut self, measure: &str, unit: &str, rounds: &Rounds, against: &str, target: Target) {
+        let (value, ratio) = (rounds.value(), rounds.ratio().filter(|ratio| ratio.median.is_finite()));
         if self.json {
-            let ratio = ratio.map_or_else(|| "null".to_owned(), |ratio| format!("{ratio:.4}"));
-            println!(r#"{{"measure":"{measure}","value":{value:.4},"unit":"{unit}","ratio":{ratio}}}"#);
+            let Spread { median, least, most } = value;
+            let ratios = ratio.map_or_else(
+                || r#""ratio":null"#.to_owned(),
+                |Spread { median, least, most }| {
+                    let range = format!(r#""ratio_min":{least:.4},"ratio_max":{most:.4}"#);
+                    format!(r#""ratio":{median:.4},{range},"against":"{against}""#)
+                },
+            );
+            let values = format!(r#""value":{median:.4},"min":{least:.4},"max":{most:.4},"unit":"{unit}""#);
+            println!(r#"{{"measure":"{measure}",{values},{ratios}}}"#);
             return;
         }
         if self.rows == 0 {
-            println!("{:30} {:>12} {:10} {:>9}  {:14} reached", "measure", "value", "unit", "ratio", "target");
+            println!("{:33} {:>30} {:10} {:>22}", "measure", "median (min – max)", "unit", "ratio");
         }
         self.rows += 1;
-        let shown = ratio.map_or_else(|| "–".to_owned(), |ratio| format!("{ratio:.3}"));
-        let reached = target.reached(value, ratio).map_or("–", |reached| if reached { "yes" } else { "no" });
-        println!("{measure:30} {value:12.2} {unit:10} {shown:>9}  {:14} {reached}", target.to_string());
+        let shown = ratio.map_or_else(String::new, |ratio| format!("{} x {against}", told(ratio)));
+        let reached = target.reached(value.median, ratio.map(|ratio| ratio.median));
+        let reached = reached
+            .map_or_else(String::new, |reached| format!("{target} {}", if reached { "reached" } else { "missed" }));
+        println!("{measure:33} {:>30} {unit:10} {shown:>22}  {reached}", told(value));
     }
 
     /// A remark for those who read the table.
@@ -65,6 +77,26 @@ impl Report {
             println!("  {remark}");
         }
     }
+}
+
+/// With as many digits as travel: two.
+pub(crate) fn told(Spread { median, least, most }: Spread) -> String {
+    if least == most { digits(median) } else { format!("{} ({} – {})", digits(median), digits(least), digits(most)) }
+}
+
+/// Two digits, and the commas of a large number.
+pub(crate) fn digits(value: f64) -> String {
+    if value == 0.0 || !value.is_finite() {
+        return value.to_string();
+    }
+    let beyond = 1 - value.abs().log10().floor() as i32;
+    if beyond >= 0 {
+        return format!("{value:.*}", beyond as usize);
+    }
+    let scale = 10f64.powi(-beyond);
+    let whole = format!("{:.0}", (value / scale).round() * scale);
+    let groups: Vec<_> = whole.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    groups.join(",")
 }
 
 /// Where the caller means: cargo starts a bench in the folder of its package, and leaves `PWD` alone.
@@ -89,8 +121,8 @@ impl fmt::Display for Target {
         match self {
             Self::ValueAtMost(most) => write!(f, "≤ {most}"),
             Self::ValueAtLeast(least) => write!(f, "≥ {least}"),
-            Self::RatioAtMost(most) => write!(f, "≤ {most} x raw"),
-            Self::RatioAtLeast(least) => write!(f, "≥ {least} x raw"),
+            Self::RatioAtMost(most) => write!(f, "≤ {most} x"),
+            Self::RatioAtLeast(least) => write!(f, "≥ {least} x"),
             Self::None => write!(f, "–"),
         }
     }

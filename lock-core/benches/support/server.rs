@@ -9,7 +9,7 @@ use std::{
 
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 
-use super::clock;
+use super::{clock, stats, task::in_a_task};
 
 /// A server on a free port. It ends on drop, and also when this process dies in any other way.
 pub(crate) struct Server {
@@ -80,23 +80,30 @@ pub(crate) fn client(url: &str) -> Client {
     Client::open(format!("{url}?protocol=resp3")).expect("a valid URL")
 }
 
-/// How often each command was called, in scripts and outside of them.
-pub(crate) async fn calls(connection: &mut MultiplexedConnection, command: &str) -> u64 {
+/// How often a command was called so far, in scripts and outside of them, and what that took together, in µs. For a
+/// script that includes the commands that it calls.
+pub(crate) async fn usage(connection: &mut MultiplexedConnection, command: &str) -> (u64, u64) {
     let info: String = redis::cmd("INFO").arg("commandstats").query_async(connection).await.expect("INFO");
-    let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or(0)
+    let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
+    let field = |name| line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok()));
+    (field("calls=").unwrap_or(0), field("usec=").unwrap_or(0))
 }
 
-/// The time of one PING after another, in ns, for as long as told.
-pub(crate) async fn pings(connection: &mut MultiplexedConnection, lasts: Duration) -> Vec<u64> {
-    let end = clock::now() + u64::try_from(lasts.as_nanos()).expect("seconds");
-    let mut times = Vec::new();
-    while times.is_empty() || clock::now() < end {
-        times.push(ping(connection).await);
-    }
-    times
+/// The median round trip of a PING in µs, one after the other in a task for as long as told.
+pub(crate) async fn ping_p50(connection: &MultiplexedConnection, lasts: Duration) -> f64 {
+    let mut connection = connection.clone();
+    in_a_task(async move {
+        let end = clock::now() + u64::try_from(lasts.as_nanos()).expect("seconds");
+        let mut times = Vec::new();
+        while times.is_empty() || clock::now() < end {
+            times.push(ping(&mut connection).await);
+        }
+        stats::quantile(&stats::histogram(times), 0.5)
+    })
+    .await
 }
 
+/// The time of one PING in ns; for callers that are in a task.
 pub(crate) async fn ping(connection: &mut MultiplexedConnection) -> u64 {
     let start = clock::now();
     let _: String = redis::cmd("PING").query_async(connection).await.expect("PING");

@@ -1,9 +1,13 @@
-//! The sides of a comparison: our lock, and raw commands through the same client.
+//! The sides of a comparison: our lock, raw commands through the same client, and a mutex that knows no other process.
 
-use std::{future::Future, time::Duration};
+use std::{future::Future, sync::Arc, time::Duration};
 
 use lock_core::{LockGuard, LockManager};
 use redis::{Script, aio::MultiplexedConnection};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::sleep,
+};
 
 use super::server::client;
 
@@ -51,11 +55,53 @@ impl Locks for Ours {
     }
 }
 
+/// Ours, with a release that is awaited instead of a guard that goes out of scope.
+#[derive(Clone)]
+pub(crate) struct OursAwaited(Ours);
+
+impl Locks for OursAwaited {
+    type Held = LockGuard;
+    const NAME: &'static str = "lock-core-awaited";
+
+    async fn connect(url: &str) -> Self {
+        Self(Ours::connect(url).await)
+    }
+
+    async fn acquire(&self, key: &str) -> LockGuard {
+        self.0.acquire(key).await
+    }
+
+    async fn release(guard: LockGuard) {
+        Ours::release(guard).await;
+    }
+}
+
+/// A mutex of tokio, whatever the key: what tasks of one process pay for their turns alone.
+#[derive(Clone)]
+pub(crate) struct InProcess(Arc<Mutex<()>>);
+
+impl Locks for InProcess {
+    type Held = OwnedMutexGuard<()>;
+    const NAME: &'static str = "tokio-mutex";
+
+    async fn connect(_url: &str) -> Self {
+        Self(Arc::default())
+    }
+
+    async fn acquire(&self, _key: &str) -> OwnedMutexGuard<()> {
+        Arc::clone(&self.0).lock_owned().await
+    }
+
+    async fn release(held: OwnedMutexGuard<()>) {
+        drop(held);
+    }
+}
+
 /// What a lock without fencing, renewal, queue and clean-up costs: SET NX PX, then compare-and-delete.
 #[derive(Clone)]
 pub(crate) struct Raw {
     pub(crate) connection: MultiplexedConnection,
-    script: Script,
+    script: Arc<Script>,
 }
 
 /// A key that is held by raw commands.
@@ -68,7 +114,7 @@ impl Raw {
     pub(crate) fn new(connection: MultiplexedConnection) -> Self {
         let source =
             "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end";
-        Self { connection, script: Script::new(source) }
+        Self { connection, script: Arc::new(Script::new(source)) }
     }
 
     /// Whether the key was free.
@@ -88,10 +134,12 @@ impl Locks for Raw {
         Self::new(client(url).get_multiplexed_async_connection().await.expect("the server answers"))
     }
 
-    /// Of a free key: raw commands know nothing of waiting.
+    /// Tries a busy key again every few milliseconds: raw commands know nothing of waiting.
     async fn acquire(&self, key: &str) -> RawHeld {
         let mut raw = self.clone();
-        assert!(raw.try_acquire(key).await, "the key is free");
+        while !raw.try_acquire(key).await {
+            sleep(RAW_PAUSE).await;
+        }
         RawHeld { raw, key: key.to_owned() }
     }
 
@@ -104,4 +152,5 @@ impl Locks for Raw {
     }
 }
 
+const RAW_PAUSE: Duration = Duration::from_millis(5);
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";

@@ -1,4 +1,4 @@
-//! Medians, quantiles, ratios.
+//! Medians, quantiles, ratios, and a measure over many rounds.
 
 use hdrhistogram::Histogram;
 
@@ -7,9 +7,52 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
     values.get(values.len() / 2).copied().unwrap_or(f64::NAN)
 }
 
-/// The median of the ratios of each round: what slows the machine slows both sides of a round.
-pub(crate) fn median_ratio(ours: &[f64], theirs: &[f64]) -> f64 {
-    median(ours.iter().zip(theirs).map(|(ours, theirs)| ours / theirs).collect())
+/// A measure in each round, and its ratio to another one of the same round: what slows the machine slows both.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Rounds {
+    pub(crate) values: Vec<f64>,
+    /// None of them if there is nothing to compare with.
+    pub(crate) ratios: Vec<f64>,
+}
+
+/// A median and between what the rounds lie.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Spread {
+    pub(crate) median: f64,
+    pub(crate) least: f64,
+    pub(crate) most: f64,
+}
+
+impl Rounds {
+    /// Of a measure that there is only one of.
+    pub(crate) fn once(value: f64) -> Self {
+        Self { values: vec![value], ratios: Vec::new() }
+    }
+
+    /// Measures without a side to compare with.
+    pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
+        Self { values: values.into_iter().collect(), ratios: Vec::new() }
+    }
+
+    /// Adds a round: its value, and what the value is divided by.
+    pub(crate) fn add(&mut self, value: f64, other: f64) {
+        self.values.push(value);
+        self.ratios.push(value / other);
+    }
+
+    pub(crate) fn value(&self) -> Spread {
+        spread(&self.values).expect("there was a round")
+    }
+
+    pub(crate) fn ratio(&self) -> Option<Spread> {
+        spread(&self.ratios)
+    }
+}
+
+fn spread(values: &[f64]) -> Option<Spread> {
+    let least = values.iter().copied().reduce(f64::min)?;
+    let most = values.iter().copied().reduce(f64::max)?;
+    Some(Spread { median: median(values.to_vec()), least, most })
 }
 
 /// Of times in ns, three digits exact.

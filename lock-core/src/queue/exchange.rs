@@ -69,7 +69,8 @@ impl Queues {
                 let _ = answer.send((result, trip.repeated));
             }
             Purpose::Refill(refill) => {
-                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
+                let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
+                let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
                 self.bury(ended, trip.now);
             }
         }
@@ -138,6 +139,14 @@ impl Queues {
             }
         };
         contender.answered(sent, epoch, repeated);
+        if Mutant::PlaceNotKept.is_on()
+            && let Some((parting, doubt)) = contender.parting(key)
+        {
+            let callable = contender.callable;
+            contender.begin_anew(Token::from_random(self.random.random()));
+            contender.callable = callable;
+            self.cleanup.push(parting, doubt, now);
+        }
         self.refused(id, found, now);
     }
 
@@ -167,11 +176,13 @@ impl Queues {
             return;
         }
         self.calls_refused = false;
-        if self.lines.contender(&key, token).is_some() {
-            self.ask(&key, token, true);
-        } else {
+        let Some((waiter, _)) = self.lines.contender(&key, token) else {
             self.disown(key, token, now);
-        }
+            return;
+        };
+        // A store knows keys as they go over the wire; only the waiter's own knows where the manager's prefix ends.
+        let key = self.lines.waiter(waiter).key.clone();
+        self.ask(&key, token, true);
     }
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.

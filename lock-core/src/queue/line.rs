@@ -294,4 +294,8 @@ impl Line {
     pub(crate) fn first(&self) -> Option<WaiterId> {
         (self.first != NOBODY).then_some(self.first as WaiterId)
     }
+
+    pub(crate) fn last(&self) -> Option<WaiterId> {
+        (self.last != NOBODY).then_some(self.last as WaiterId)
+    }
 }

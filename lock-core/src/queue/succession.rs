@@ -19,7 +19,8 @@ impl Queues {
     pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
         let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key()) else { return false };
         let line = self.lines.of(key).filter(|line| line.tenure == Some(hold.tenure));
-        let Some(next) = line.and_then(Line::first) else { return false };
+        let next = if Mutant::LastComeFirst.is_on() { Line::last } else { Line::first };
+        let Some(next) = line.and_then(next) else { return false };
         let key = key.clone();
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
@@ -106,7 +107,7 @@ impl Queues {
                 let token = contender.token;
                 // Nobody is left to hear the answer, or nobody will call this place as it is.
                 let is_called = contender.callable && self.listening && !contender.foreign;
-                let asks = contender.abandon_call() || !is_called;
+                let asks = contender.abandon_call() || !(is_called || Mutant::DeafPlacePassedOn.is_on());
                 if Mutant::CleanUpInUse.is_on()
                     && let Some((parting, doubt)) = contender.parting(key)
                 {

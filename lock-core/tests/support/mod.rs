@@ -56,6 +56,8 @@ pub(crate) struct Faulty {
 #[derive(Debug)]
 struct Shared {
     calls: AtomicUsize,
+    upkeeps: AtomicUsize,
+    forces: AtomicUsize,
     largest: AtomicUsize,
     log: Mutex<Vec<Vec<&'static str>>>,
     fates: Mutex<VecDeque<Fate>>,
@@ -82,6 +84,8 @@ impl Faulty {
     pub(crate) fn new() -> Self {
         let shared = Shared {
             calls: AtomicUsize::new(0),
+            upkeeps: AtomicUsize::new(0),
+            forces: AtomicUsize::new(0),
             largest: AtomicUsize::new(0),
             log: Mutex::default(),
             fates: Mutex::default(),
@@ -120,6 +124,16 @@ impl Faulty {
         self.shared.calls.load(Ordering::SeqCst)
     }
 
+    /// How many calls of forced releases there were.
+    pub(crate) fn forces(&self) -> usize {
+        self.shared.forces.load(Ordering::SeqCst)
+    }
+
+    /// How many engine tasks have begun.
+    pub(crate) fn upkeeps(&self) -> usize {
+        self.shared.upkeeps.load(Ordering::SeqCst)
+    }
+
     pub(crate) fn largest_batch(&self) -> usize {
         self.shared.largest.load(Ordering::SeqCst)
     }
@@ -134,6 +148,8 @@ impl Backend for Faulty {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         // Looking is the test's own doing.
         if batch.iter().all(|operation| matches!(operation, Operation::Inspect { .. } | Operation::Force { .. })) {
+            let forces = batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
+            self.shared.forces.fetch_add(usize::from(forces), Ordering::SeqCst);
             return self.store.call(batch);
         }
         let this = self.clone();
@@ -186,6 +202,7 @@ impl Backend for Faulty {
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.shared.upkeeps.fetch_add(1, Ordering::SeqCst);
         self.store.upkeep(calls)
     }
 }

@@ -13,6 +13,9 @@ use super::{
 /// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, or longer than a key may be;
 /// it is never cut off. With [`optional`](Header::optional) a missing or empty header passes without a lock.
 ///
+/// **The client writes the value, so do not make it the whole key**: with `header("x-account")` alone a client can hold
+/// any lock of the manager, `jobs:nightly` as well. Join it with a fixed part, as in the example.
+///
 /// # Panics
 /// When `name` cannot be the name of a header.
 ///

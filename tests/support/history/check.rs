@@ -1,6 +1,10 @@
 //! The judge: which rules there are, what is excused, and what a breach looks like.
 
-use std::{collections::BTreeMap, fmt, time::Duration};
+use std::{
+    collections::{BTreeMap, HashMap},
+    fmt,
+    time::Duration,
+};
 
 use super::{
     event::{Event, Op},
@@ -16,15 +20,16 @@ pub enum Rule {
     Malformed,
     /// No two leases of a key are valid at once, each by its own client's reckoning.
     TwoHolders,
-    /// Fencing tokens strictly rise, in real-time order and in the order of holding.
+    /// Each lease has a fencing token, and they strictly rise, in real-time order and in the order of holding.
     FenceOrder,
     /// No token is used by two tenures.
     TokenReuse,
-    /// No extend or release succeeds while, or after, another holds; none twice.
+    /// No extend or release succeeds while, or after, another holds; none twice, and none by another process.
     StaleSuccess,
-    /// No guard says that it is valid after its deadline, release or loss, and no extend revives it.
+    /// No guard says that it is valid after its deadline, release or loss, and no extend revives it. No deadline lies
+    /// further ahead than a ttl.
     ValidAfterEnd,
-    /// The register never goes back, and no update of it is lost.
+    /// The register never goes back, no update of it is lost, and nobody finds in it what nobody wrote.
     Register,
     /// No waiter is left waiting longer than the bound while the key is surely free.
     LeftWaiting,
@@ -198,7 +203,35 @@ impl<'a> Case<'a> {
             self.report(Rule::Malformed, || wrong.to_owned(), &[index]);
         }
         self.check_overlaps(&sound);
+        self.check_crashes(&sound);
         sound
+    }
+
+    /// Nobody acts any more who was killed.
+    fn check_crashes(&mut self, sound: &[usize]) {
+        let mut killed: HashMap<&str, usize> = HashMap::new();
+        for index in sound.iter().copied().filter(|index| self.event(*index).op == Op::Crash) {
+            let crash = self.event(index);
+            let first = killed.entry(&crash.process).or_insert(index);
+            if crash.t_invoke < self.event(*first).t_invoke {
+                *first = index;
+            }
+        }
+        if killed.is_empty() {
+            return;
+        }
+        for index in sound.iter().copied() {
+            let event = self.event(index);
+            let whole = event.process.match_indices('/').map(|(at, _)| &event.process[..at]);
+            let mut names = whole.chain([event.process.as_str()]);
+            if !matches!(event.op, Op::Crash | Op::Fault | Op::Leftover)
+                && let Some(crash) = names.find_map(|name| killed.get(name).copied())
+                && event.t_invoke > self.event(crash).t_invoke
+            {
+                let message = || format!("{} acts after it was killed", event.process);
+                self.report(Rule::Malformed, message, &[crash, index]);
+            }
+        }
     }
 
     /// A process has at most one operation under way. (It can be told of a loss at any time.)
@@ -235,6 +268,11 @@ impl<'a> Case<'a> {
             }
         }
     }
+}
+
+/// The process that a task belongs to, or the process itself.
+pub(super) fn root(process: &str) -> &str {
+    process.split('/').next().unwrap_or_default()
 }
 
 /// When a call was over; never for one that did not come back.

@@ -1,7 +1,7 @@
 //! Who held when: never two at once, nobody answered "yours" who was not it, and no guard that believes in what is over.
 
 use super::{
-    check::{Case, Rule, end},
+    check::{Case, Rule, end, root},
     event::{Op, Outcome},
     leases::{Key, Lease, Leases},
 };
@@ -44,6 +44,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
         let others = Others::of(key);
         for (index, lease) in key.leases.iter().enumerate() {
             check_story(case, lease);
+            check_deadlines(case, key, lease);
             for part in lease.story.iter().copied() {
                 let event = case.event(part);
                 if !matches!(event.op, Op::Extend | Op::Release) || !event.succeeded() {
@@ -94,6 +95,10 @@ fn check_story(case: &mut Case<'_>, lease: &Lease<'_>) {
             }
             Op::Check if event.valid == Some(true) => {}
             Op::Extend | Op::Release if event.succeeded() => {
+                if root(&event.process) != root(&lease.event.process) {
+                    let message = || format!("{} did so with the lease of {}", event.process, lease.describe());
+                    case.report(Rule::StaleSuccess, message, &[lease.acquire, part]);
+                }
                 if let Some(before) = removed.filter(|before| end(case.event(*before)) <= at) {
                     let message = || format!("{} had removed its lease before", lease.describe());
                     case.report(Rule::StaleSuccess, message, &[lease.acquire, before, part]);
@@ -126,6 +131,22 @@ fn check_story(case: &mut Case<'_>, lease: &Lease<'_>) {
             if event.succeeded() {
                 removed.get_or_insert(part);
             }
+        }
+    }
+}
+
+/// Nobody relies on a lease for longer than a ttl from now on, less what is taken off for clocks that run at different
+/// rates.
+fn check_deadlines(case: &mut Case<'_>, key: &Key<'_>, lease: &Lease<'_>) {
+    let Some(ttl) = key.longest_ttl(lease).filter(|_| !lease.event.foreign) else { return };
+    for part in [lease.acquire].into_iter().chain(lease.story.iter().copied()) {
+        let event = case.event(part);
+        if let Some((deadline, known)) = event.deadline.zip(event.t_return)
+            && deadline > known + ttl * LESS_DRIFT - READING
+        {
+            let who = lease.describe();
+            let message = || format!("{who} relies on its lease at {known} until {deadline}, its ttl is {ttl} ms");
+            case.report(Rule::ValidAfterEnd, message, &[lease.acquire, part]);
         }
     }
 }
@@ -234,6 +255,9 @@ fn enter(best: &mut [Option<usize>; 2], index: usize, better: impl Fn(usize, usi
 
 /// How far the two clocks that a deadline is read from may be read apart.
 const READING: f64 = 1.0;
+
+/// What is left of a ttl at least when the allowance for drift was taken off and a clock runs as slowly as it may.
+const LESS_DRIFT: f64 = 0.99 / 0.992;
 
 /// How many holders at once are compared with a new one.
 const AT_ONCE: usize = 64;

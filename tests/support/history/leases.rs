@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use super::{
-    check::{Case, Rule, end},
+    check::{Case, Rule, end, root},
     event::{Event, Op, Outcome},
 };
 
@@ -50,6 +50,20 @@ pub(super) struct Key<'a> {
     pub(super) leases: Vec<Lease<'a>>,
     /// Acquires that did not succeed: refused, not known, or never back.
     pub(super) attempts: Vec<usize>,
+    /// The longest ttl that each process asked for.
+    longest: HashMap<&'a str, f64>,
+}
+
+impl<'a> Key<'a> {
+    fn new(name: &'a str) -> Self {
+        Self { name, leases: Vec::new(), attempts: Vec::new(), longest: HashMap::new() }
+    }
+
+    /// The longest ttl that the process of a lease asked for: a hold that is passed on has the deadline of the one before
+    /// it, which may have been extended.
+    pub(super) fn longest_ttl(&self, lease: &Lease<'_>) -> Option<f64> {
+        self.longest.get(root(&lease.event.process)).copied()
+    }
 }
 
 /// Everything that was acquired or asked for.
@@ -103,8 +117,7 @@ pub(super) fn collect<'a>(case: &mut Case<'a>, sound: &[usize]) -> Leases<'a> {
             Op::Fault => faults.push((event.t_invoke, end(event))),
             Op::Acquire => {
                 let name = event.key.as_deref().unwrap_or_default();
-                let key =
-                    all.keys.entry(name).or_insert_with(|| Key { name, leases: Vec::new(), attempts: Vec::new() });
+                let key = all.keys.entry(name).or_insert_with(|| Key::new(name));
                 match event.t_return {
                     Some(got) if event.result == Outcome::Ok => key.leases.push(Lease {
                         acquire: *index,
@@ -130,6 +143,16 @@ pub(super) fn collect<'a>(case: &mut Case<'a>, sound: &[usize]) -> Leases<'a> {
         key.leases.sort_by(|a, b| a.got.total_cmp(&b.got).then(a.acquire.cmp(&b.acquire)));
     }
     tell_stories(case, sound, &mut all);
+    for key in all.keys.values_mut() {
+        for lease in &key.leases {
+            for event in lease.story.iter().map(|part| case.event(*part)).chain([lease.event]) {
+                let ttl = event.ttl.unwrap_or(0.0);
+                let longest = key.longest.entry(root(&lease.event.process)).or_default();
+                *longest = longest.max(ttl);
+            }
+        }
+        key.longest.retain(|_, ttl| *ttl > 0.0);
+    }
     for lease in all.keys.values_mut().flat_map(|key| &mut key.leases) {
         (lease.valid_to, lease.held_to) = reckon(case, lease, &all.crashes);
     }

@@ -3,13 +3,17 @@
 use std::collections::HashMap;
 
 use super::{
-    check::{Case, Rule},
+    check::{Case, Rule, root},
     event::Outcome,
     leases::{Key, Lease, Leases},
 };
 
 /// Fencing tokens of a key strictly rise, in real-time order and in the order of holding.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
+    for lease in key.leases.iter().filter(|lease| lease.fence.is_none() && !lease.event.foreign) {
+        let message = || format!("{:?}: {} has a lease without a fencing token", key.name, lease.describe());
+        case.report(Rule::FenceOrder, message, &[lease.acquire]);
+    }
     let by_got: Vec<&Lease<'_>> = key.leases.iter().filter(|lease| lease.fence.is_some()).collect();
     let mut by_asked = by_got.clone();
     by_asked.sort_by(|a, b| a.asked.total_cmp(&b.asked));
@@ -34,7 +38,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
         if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
             && earlier.got >= lease.asked // else it has been told
-            && !case.vanished(key.name, sent(lease), lease.got) // else it was granted before, and known late
+            && !case.vanished(key.name, sent(key, lease), lease.got) // else it was granted before, and known late
             && !is_passed_on(case, key, lease)
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
@@ -43,23 +47,27 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     }
 }
 
-/// When the request that got it was sent, at the earliest: its holder counts the ttl from then.
-fn sent(lease: &Lease<'_>) -> f64 {
-    let counted = lease.event.deadline.zip(lease.event.ttl).map(|(deadline, ttl)| deadline - ttl);
+/// When the request that got it was sent, at the earliest: its holder counts the ttl from then. A hold that was passed
+/// on inside its process has the deadline of the one before, which may have been extended by a longer ttl. Of several
+/// keys the first may have been renewed before the last was there.
+fn sent(key: &Key<'_>, lease: &Lease<'_>) -> f64 {
+    if lease.event.several {
+        return lease.asked;
+    }
+    let counted = lease.event.deadline.zip(key.longest_ttl(lease)).map(|(deadline, ttl)| deadline - ttl);
     counted.map_or(lease.asked, |counted| counted.max(lease.asked))
 }
 
 /// Whether a lease that has just vanished can have been passed on as this one inside its process, which asks nobody, and
 /// so with a fencing token of before. What is asked for meanwhile, and granted by the server later, is not.
 fn is_passed_on(case: &Case<'_>, key: &Key<'_>, lease: &Lease<'_>) -> bool {
-    let process = |lease: &Lease<'_>| lease.event.process.split('/').next().unwrap_or_default().to_owned();
     let is_former = |former: &&Lease<'_>| former.fence.is_some() && former.fence < lease.fence;
     case.vanished(key.name, lease.got, lease.got)
         && key
             .leases
             .iter()
             .filter(is_former)
-            .any(|former| former.got <= lease.got && process(former) == process(lease))
+            .any(|former| former.got <= lease.got && root(&former.event.process) == root(&lease.event.process))
 }
 
 fn larger<'l, 'a>(largest: Option<&'l Lease<'a>>, lease: &'l Lease<'a>) -> Option<&'l Lease<'a>> {
@@ -103,7 +111,6 @@ pub(super) fn check_tokens(case: &mut Case<'_>, leases: &Leases<'_>) {
         };
         let first = *tenures.entry(tenure).or_insert(acquire);
         let other = case.event(first);
-        let root = |process: &'_ str| process.split('/').next().unwrap_or_default().to_owned();
         if other.key != event.key || root(&other.process) != root(&event.process) {
             let message = || format!("the tenure {tenure:?} is of two processes or two keys");
             case.report(Rule::TokenReuse, message, &[first, acquire]);

@@ -1,13 +1,15 @@
 //! The fenced register that the lock guards.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
+
+use serde_json::Value;
 
 use super::{
     check::{Case, Rule, end},
-    event::Op,
+    event::{Op, Outcome},
 };
 
-/// The register never goes back, and no update of it is lost.
+/// The register never goes back, no update of it is lost, and nobody finds in it what nobody wrote.
 pub(super) fn check(case: &mut Case<'_>, sound: &[usize]) {
     let mut registers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for index in sound {
@@ -16,12 +18,23 @@ pub(super) fn check(case: &mut Case<'_>, sound: &[usize]) {
             registers.entry(event.key.as_deref().unwrap_or_default()).or_default().push(*index);
         }
     }
+    // By value, when each write began that may have been done.
+    let mut written: HashMap<&str, HashMap<&Value, Vec<f64>>> = HashMap::new();
+    for event in sound.iter().map(|index| case.event(*index)) {
+        if let Some(value) = event.value.as_ref().filter(|_| event.op == Op::Write && event.result != Outcome::Fail) {
+            let register = written.entry(event.key.as_deref().unwrap_or_default()).or_default();
+            register.entry(value).or_default().push(event.t_invoke);
+        }
+    }
     for (name, mut by_call) in registers {
         let mut by_return = by_call.clone();
         by_call.sort_by(|a, b| case.event(*a).t_invoke.total_cmp(&case.event(*b).t_invoke));
         by_return.sort_by(|a, b| end(case.event(*a)).total_cmp(&end(case.event(*b))));
         check_order(case, name, &by_call, &by_return);
-        check_updates(case, name, &by_call);
+        let none = HashMap::new();
+        let supplies = written.get(name).unwrap_or(&none);
+        check_updates(case, name, &by_call, supplies);
+        check_reads(case, name, &by_call, supplies);
     }
 }
 
@@ -48,25 +61,49 @@ fn check_order(case: &mut Case<'_>, name: &str, by_call: &[usize], by_return: &[
     }
 }
 
-/// No two updates begin with the same value, where no value is written twice.
-fn check_updates(case: &mut Case<'_>, name: &str, calls: &[usize]) {
-    let writes = || calls.iter().copied().filter(|index| case.event(*index).op == Op::Write);
-    let mut values = HashSet::new();
-    let unique = writes().filter_map(|index| case.event(index).value.as_ref()).all(|value| values.insert(value));
-    if !unique {
-        return;
-    }
-    let mut begun: HashMap<_, usize> = HashMap::new();
-    let mut lost = Vec::new();
-    for index in writes() {
-        if let Some(prev) = &case.event(index).prev
-            && let Some(other) = begun.insert(prev, index)
-        {
-            lost.push((other, index, prev));
+/// As many updates begin with a value as have written it, and one more with what was there at first. Where data was lost,
+/// an older value may be back.
+fn check_updates(case: &mut Case<'_>, name: &str, calls: &[usize], supplies: &HashMap<&Value, Vec<f64>>) {
+    let mut begun: BTreeMap<String, (&Value, Vec<usize>)> = BTreeMap::new();
+    let mut initial = None;
+    for index in calls.iter().copied().filter(|index| case.event(*index).op == Op::Write) {
+        if let Some(prev) = &case.event(index).prev {
+            initial.get_or_insert(prev);
+            begun.entry(prev.to_string()).or_insert_with(|| (prev, Vec::new())).1.push(index);
         }
     }
-    for (other, index, prev) in lost {
-        let message = || format!("an update of the register of {name:?} is lost: two began with the value {prev}");
-        case.report(Rule::Register, message, &[other, index]);
+    for (prev, updates) in begun.values() {
+        // What nobody wrote was there at first, or is told elsewhere.
+        let written = supplies.get(prev).map_or(&[][..], Vec::as_slice);
+        let there = written.len() + usize::from(initial == Some(*prev) || written.is_empty());
+        let at = |index: usize| case.event(index).t_invoke;
+        let lost: Vec<[usize; 2]> = updates
+            .windows(2)
+            .map(|pair| [pair[0], pair[1]])
+            .filter(|pair| !case.vanished(name, at(pair[0]), end(case.event(pair[1]))))
+            .collect();
+        if updates.len() - (updates.len() - 1 - lost.len()) <= there {
+            continue;
+        }
+        // As a rule nobody wrote it again between the two.
+        let anew = |pair: &&[usize; 2]| written.iter().any(|written| at(pair[0]) < *written && *written < at(pair[1]));
+        if let Some(pair) = lost.iter().find(|pair| !anew(pair)).or(lost.first()) {
+            let message = || format!("an update of the register of {name:?} is lost: two began with the value {prev}");
+            case.report(Rule::Register, message, pair);
+        }
+    }
+}
+
+/// What is read was written before, or was there at first.
+fn check_reads(case: &mut Case<'_>, name: &str, calls: &[usize], supplies: &HashMap<&Value, Vec<f64>>) {
+    for index in calls.iter().copied() {
+        let event = case.event(index);
+        let Some(value) = &event.value else { continue };
+        let is_first = event.fence.unwrap_or(0) == 0;
+        let written = || supplies.get(value).is_some_and(|written| written.iter().any(|from| *from <= end(event)));
+        if event.op == Op::Read && !is_first && !written() {
+            let message = || format!("nobody wrote the value {value} that is found in the register of {name:?}");
+            case.report(Rule::Register, message, &[index]);
+        }
     }
 }

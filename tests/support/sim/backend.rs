@@ -12,7 +12,7 @@ use std::{
 
 use lock_core::{
     ErrorKind, LockKey,
-    backend::{Answer, Backend, BackendError, Batch, Calls, Outcome, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Outcome, Reply},
     clock::{Clock, Moment, Sleep},
 };
 
@@ -48,6 +48,10 @@ impl Backend for SimBackend {
 
     fn is_reachable(&self) -> bool {
         self.world.state().links[self.client].ways[self.server].up.is_some()
+    }
+
+    fn time_limit(&self) -> Duration {
+        self.world.plan.limit
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
@@ -97,6 +101,18 @@ impl<B: Backend> Backend for Watched<B> {
         self.inner.epoch()
     }
 
+    fn is_reachable(&self) -> bool {
+        self.inner.is_reachable()
+    }
+
+    fn time_limit(&self) -> Duration {
+        self.inner.time_limit()
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        self.inner.identity()
+    }
+
     fn is_settled(&self) -> bool {
         self.inner.is_settled()
     }
@@ -114,7 +130,7 @@ impl SimBackend {
     /// Sends a batch, and again over the next connection if one breaks, until the limit.
     async fn repeat(self, batch: Batch) -> Result<Answer, BackendError> {
         let world = &self.world;
-        let limit = world.now() + micros(world.plan.limit);
+        let limit = world.now() + micros(world.plan.limit.min(of_use_within(&batch)));
         let begun = world.state().own_time(self.client);
         let mut after = 0;
         let mut unanswered = false;
@@ -124,6 +140,10 @@ impl SimBackend {
                 return Err(if unanswered { error } else { error.did_not_happen() });
             };
             after = epoch;
+            if world.now() >= limit && !unanswered {
+                // It was not polled in time, and has not left.
+                return Err(BackendError::new(ErrorKind::Backend, "not sent within the limit").did_not_happen());
+            }
             match self.send(conn, batch.clone(), begun, limit).await {
                 Ok(outcomes) => {
                     let mut answer = Answer::new(outcomes.into_iter().map(Ok));
@@ -309,6 +329,15 @@ impl SimBackend {
     }
 }
 
+/// For how long the answer to a batch is waited for because of its renewals, as in `backend/redis`.
+fn of_use_within(batch: &[Operation]) -> Duration {
+    let within = batch.iter().map(|operation| match operation {
+        Operation::Renew(renew) => renew.within,
+        _ => Duration::MAX,
+    });
+    within.min().unwrap_or(Duration::MAX).max(LEAST_WITHIN)
+}
+
 /// Says that the engine is done with the connection.
 struct EndOfUpkeep<'a>(&'a SimBackend);
 
@@ -319,6 +348,8 @@ impl Drop for EndOfUpkeep<'_> {
     }
 }
 
+/// As in `backend/redis`.
+const LEAST_WITHIN: Duration = Duration::from_millis(100);
 /// As in `connection.rs`.
 const HEARTBEAT: Duration = Duration::from_secs(1);
 

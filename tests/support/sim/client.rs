@@ -44,8 +44,10 @@ pub(super) struct Watched {
     deadline: u64,
     /// When.
     last: f64,
-    /// Whether its engine renews it.
-    renews: bool,
+    /// When it was acquired.
+    got: f64,
+    /// After what time its engine renews it.
+    renews: Option<Duration>,
     over: bool,
 }
 
@@ -117,6 +119,7 @@ impl Client {
     fn look_at(&self, index: usize, watched: &mut Watched) {
         let (now, deadline) = self.deadline(&watched.lease);
         let at = self.world.moment();
+        self.judge_deadline(&watched.key, deadline);
         if deadline > now && now > watched.deadline + NEWS {
             let (token, end) = (&watched.token, watched.deadline);
             self.world.state().breach("revived", || format!("{token} had ended at {end} µs"));
@@ -146,6 +149,34 @@ impl Client {
         (state.now, state.now + u64::try_from(left).unwrap_or(0))
     }
 
+    /// Nobody relies on a lease for longer than a majority of the nodes keep its key, unless something has happened to it.
+    fn judge_deadline(&self, key: &str, deadline: u64) {
+        let mut state = self.world.state();
+        if state.has_vanished(key) || deadline <= state.now || state.links[self.number].dead {
+            return;
+        }
+        let nodes = state.servers.len();
+        let keep = (0..nodes).filter(|server| state.kept_until(*server, key, self.number) >= deadline).count();
+        if keep <= nodes / 2 {
+            let now = state.now;
+            let client = self.number;
+            state.breach("beyond-expiry", || {
+                format!("at {now} µs c{client} relies on {key} until {deadline} µs, and {keep} of {nodes} nodes keep it so long")
+            });
+        }
+    }
+
+    /// In a calm world the backend fails nobody, but for who has not polled the future in time.
+    fn judge<T>(&self, answer: &Result<T, Error>, aside: bool) {
+        if let Err(error) = answer
+            && !aside
+            && self.world.plan.is_calm()
+            && !matches!(error.kind(), ErrorKind::Busy | ErrorKind::ShutDown | ErrorKind::Lost(_) | ErrorKind::NotHeld)
+        {
+            self.world.state().breach("failed", || format!("c{}: {error}", self.number));
+        }
+    }
+
     /// A dead client writes nothing.
     fn note(&self, event: Event) {
         let mut state = self.world.state();
@@ -159,7 +190,7 @@ impl Task {
     async fn work(mut self) {
         let plan = &Arc::clone(&self.client.world).plan;
         for _ in 0..plan.rounds {
-            let think = self.dice.below(40_000);
+            let think = self.dice.below(if plan.hot { 500 } else { 40_000 });
             self.pause(think).await;
             let keys = self.keys();
             let ttl = plan.ttls[self.dice.below(2) as usize];
@@ -228,7 +259,9 @@ impl Task {
             }
         };
         unders.iter_mut().for_each(|under| under.event().only_tries |= aside);
-        match answered? {
+        let answered = answered?;
+        self.client.judge(&answered, aside);
+        match answered {
             Ok(guard) => {
                 let mut leases: Vec<_> = guard.leases().collect();
                 leases.sort_by(|a, b| a.key().cmp(b.key()));
@@ -266,6 +299,7 @@ impl Task {
         let key = lease.key().to_owned();
         let token = format!("c{}:{key}:{}/1", self.client.number, lease.fencing_token());
         let (_, deadline) = self.client.deadline(lease);
+        self.client.judge_deadline(&key, deadline);
         let last = self.client.world.moment();
         let event = under.event();
         let process = event.process.clone();
@@ -273,10 +307,23 @@ impl Task {
         event.fence = Some(lease.fencing_token().get());
         event.deadline = Some(ms(deadline));
         event.t_return = Some(last);
+        let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
+        let renews = match extras {
+            Extras::Fixed => None,
+            Extras::OftenRenewed => Some(ttl / 2),
+            _ => Some(ttl / 3),
+        };
         under.end(Outcome::Ok);
-        let renews = extras != Extras::Fixed;
-        let (of_lease, of_key, of_token) = (lease.clone(), key.clone(), token.clone());
-        let watched = Watched { lease: of_lease, key: of_key, token: of_token, deadline, last, renews, over: false };
+        let watched = Watched {
+            lease: lease.clone(),
+            key: key.clone(),
+            token: token.clone(),
+            deadline,
+            last,
+            got: last,
+            renews,
+            over: false,
+        };
         let mut all = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let index = all.len();
         all.push(watched);
@@ -319,8 +366,19 @@ impl Task {
                     state.breach("cut-early", || format!("{} is cut short too early", watched.token));
                 }
             }
-            if expected && matches!(reason, LossReason::Expired | LossReason::Taken) && watched.renews {
+            if expected && matches!(reason, LossReason::Expired | LossReason::Taken) && watched.renews.is_some() {
                 state.breach("false-loss", || format!("{} is told of a loss ({reason:?})", watched.token));
+            }
+            if let Some(interval) = watched.renews.filter(|_| state.is_told_of_loss(&client.world.plan))
+                && matches!(reason, LossReason::Expired | LossReason::Taken)
+                && let Some(vanished) = state.vanished_since(&watched.key, watched.got)
+            {
+                // It takes one renewal and its answer.
+                let most = ms(micros(interval * 101 / 100) + 4 * client.world.plan.latency.1) + 20.0;
+                if at > vanished + most {
+                    let token = &watched.token;
+                    state.breach("loss-not-told", || format!("{token} vanished at {vanished} ms, told at {at} ms"));
+                }
             }
             let disturbed = state.links[client.number].disturbed;
             if reason == LossReason::Expired
@@ -336,6 +394,7 @@ impl Task {
     async fn hold(&mut self, mut held: Held, ttl: Duration) {
         let world = Arc::clone(&self.client.world);
         let work = match self.dice.below(8) {
+            _ if world.plan.hot => self.dice.below(1_000),
             0..5 if held.extras != Extras::Fixed => self.dice.below(30_000),
             0..3 => self.dice.below(30_000),
             3..7 => self.dice.below(micros(ttl)),
@@ -346,7 +405,15 @@ impl Task {
             held.parts.iter().for_each(|part| self.check(part));
         }
         if self.dice.below(100) < world.plan.odd {
-            self.extend(&mut held, ttl).await;
+            let extended = self.extend(&mut held, ttl).await;
+            // Half of them hold on, some for longer than they may.
+            if self.dice.below(2) == 0 {
+                let more = self.dice.below(micros(extended) * 5 / 4);
+                for _ in 0..2 {
+                    self.pause(more / 2).await;
+                    held.parts.iter().for_each(|part| self.check(part));
+                }
+            }
         }
         self.look(&held);
         let Some(held) = self.odd(held, ttl).await else { return };
@@ -358,7 +425,9 @@ impl Task {
             return;
         }
         let cut = self.dice.below(100) < world.plan.drops;
-        let Some(released) = self.awaited(held.guard.release(), cut, &mut false).await else { return };
+        let mut aside = false;
+        let Some(released) = self.awaited(held.guard.release(), cut, &mut aside).await else { return };
+        self.client.judge(&released, aside);
         for (under, part) in unders.into_iter().zip(&held.parts) {
             under.end(match &released {
                 // Its key stays busy for a while.
@@ -378,7 +447,8 @@ impl Task {
         self.client.note(event);
     }
 
-    async fn extend(&mut self, held: &mut Held, ttl: Duration) {
+    /// Extends it, and returns by how much.
+    async fn extend(&mut self, held: &mut Held, ttl: Duration) -> Duration {
         self.look(held);
         let ttl = [ttl / 3, ttl, ttl * LONGEST_EXTEND][self.dice.below(3) as usize];
         let mut unders = self.begin_all(Op::Extend, held);
@@ -400,7 +470,10 @@ impl Task {
             let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
             let watched = &mut watched[part.index];
             (watched.last, watched.deadline) = (last, deadline);
+            self.client.judge_deadline(&part.key, deadline);
         }
+        self.client.judge(&extended, false);
+        ttl
     }
 
     fn look(&self, held: &Held) {

@@ -232,9 +232,17 @@ impl State {
             self.log(|| format!("connection {conn} loses all that is sent from now on"));
             self.conns[conn].hole = true;
         } else if self.is_unlucky(plan.reset) {
-            self.log(|| format!("connection {conn} is reset, and the request lost"));
             self.conns[conn].hole = true;
             self.later(at, Arriving::Broken(conn));
+            if self.dice.below(2) == 0 {
+                self.log(|| format!("connection {conn} is reset, and the request lost"));
+            } else {
+                // What broke it was not the node, which may get what was sent long after the same has come again.
+                let at = at + self.dice.below(plan.half_open + plan.lateness);
+                self.log(|| format!("connection {conn} is reset, and the request comes later"));
+                self.conns[conn].last_there = at;
+                self.later(at, Arriving::There(conn, message));
+            }
         } else {
             self.conns[conn].last_there = at;
             self.later(at, Arriving::There(conn, message));

@@ -15,6 +15,11 @@
 //! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
 //! | `barging`, `nobody-first`, `not-called` | the node gives a key past a live place, or has somebody wait for nobody |
 //! | `hang`, `stuck`, `left-running` | a task does not end, goes on without end, or is left when the managers are gone |
+//! | `failed` | a request fails though nothing broke, and its future was polled in time |
+//! | `beyond-expiry` | a holder relies on its lease for longer than the nodes keep its key |
+//! | `loss-not-told` | a lease vanishes, and its holder is not told by the next renewal |
+//! | `out-of-turn`, `overtaken` | a waiter is passed by a later one of its process; by one of another, while nothing breaks |
+//! | `leak` | something keeps the world of the schedule when it is over |
 //!
 //! # What is simulated
 //!
@@ -42,8 +47,9 @@
 //!
 //! # Replay
 //!
-//! `SIM_SEEDS=n` tries the seeds below n, `SIM_SEED=x` that one: the same run to the byte. A failure prints its seed, the
-//! last `SIM_LINES` events, and the rules that were broken. A seed means the same schedule only for the same source.
+//! `SIM_SEEDS=n` tries n seeds from `SIM_BASE=b` on. Without a base it is drawn, so that each run tries other schedules,
+//! and printed. `SIM_SEED=x` repeats one: the same run to the byte. A failure prints its seed, the last `SIM_LINES`
+//! events, and the rules that were broken. A seed means the same schedule only for the same source.
 
 mod audit;
 mod backend;
@@ -52,6 +58,7 @@ mod foreign;
 mod link;
 mod nemesis;
 mod node;
+mod order;
 mod plan;
 mod shutdown;
 mod world;
@@ -143,7 +150,7 @@ fn perform(nodes: usize, seed: u64, mutant: Option<NodeMutant>, logs: bool) -> R
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, nodes);
     let of_world = dice.split();
-    let servers = (0..nodes).map(|_| Server::new(Node::new(mutant), 0)).collect();
+    let servers = (0..nodes).map(|_| Server::new(Node::new(mutant), plan.apart(&mut dice))).collect();
     let world = World::new(plan, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     let step = Arc::clone(&world);
@@ -162,7 +169,14 @@ fn perform(nodes: usize, seed: u64, mutant: Option<NodeMutant>, logs: bool) -> R
     drop(play);
     drop(stage);
     drop(runtime);
-    judge(seed, &world)
+    let mut report = judge(seed, &world);
+    world.forget();
+    let left = Arc::downgrade(&world);
+    drop(world);
+    if left.strong_count() > 0 {
+        report.breaches.push(("leak".to_owned(), "the schedule is over, and its world is kept".to_owned()));
+    }
+    report
 }
 
 async fn play(stage: Arc<Stage>, mut dice: Dice) {
@@ -389,13 +403,16 @@ fn judge(seed: u64, world: &World) -> Report {
     // A clock that was set back keeps keys for longer.
     bound += Duration::from_micros(state.behind());
     let mut checker = Checker::new().bound(bound);
-    for mark in std::mem::take(&mut state.marks) {
-        checker = checker.mark(mark);
+    for mark in &state.marks {
+        checker = checker.mark(mark.clone());
     }
     let history: History = std::mem::take(&mut state.history).into_iter().collect();
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
     let mut breaches: Vec<_> =
         std::mem::take(&mut state.breaches).into_iter().map(|(rule, message)| (rule.to_owned(), message)).collect();
+    for (rule, message) in order::check(world, &state, history.events()) {
+        breaches.push((rule.to_owned(), message));
+    }
     for violation in checker.check(&history) {
         breaches.push((violation.rule.to_string(), violation.to_string()));
     }

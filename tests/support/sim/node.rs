@@ -67,7 +67,7 @@ pub(super) struct Entry {
     /// Whose.
     pub(super) holder: Holder,
     /// When it expires by the node's clock, in ms.
-    expires: u64,
+    pub(super) expires: u64,
     /// Who set it, if the request came within its own ttl.
     pub(super) setter: Option<usize>,
     /// Whether it was released, and is kept for a while.
@@ -340,6 +340,12 @@ impl Node {
     /// What stands at a key, if it has not expired: Redis takes a key for expired when its time is *before* now.
     fn held(&self, key: &LockKey, now: u64) -> Option<Entry> {
         self.keys.get(key).copied().filter(|entry| entry.expires >= now)
+    }
+
+    /// What stands at a key by name, at `micros`.
+    pub(super) fn entry(&self, key: &str, micros: u64) -> Option<Entry> {
+        let (_, entry) = self.keys.iter().find(|(name, _)| name.as_str() == key)?;
+        (entry.expires >= micros / 1_000).then_some(*entry)
     }
 
     fn set_expiry(&mut self, key: &LockKey, expires: u64) {

@@ -17,6 +17,8 @@ pub(super) struct Plan {
     pub(super) keys: usize,
     /// How often each task asks for a lease.
     pub(super) rounds: u64,
+    /// Whether the tasks hold a key for a short time, and ask for it at once again.
+    pub(super) hot: bool,
     pub(super) ttls: [Duration; 2],
     /// One way over the network, in µs.
     pub(super) latency: (u64, u64),
@@ -42,6 +44,8 @@ pub(super) struct Plan {
     pub(super) half_open: u64,
     /// Whether clients' clocks run at different rates.
     pub(super) drift: bool,
+    /// How far the nodes' clocks are apart at first at most, in µs.
+    pub(super) apart: u64,
     /// What breaks from time to time.
     pub(super) troubles: Vec<Trouble>,
     /// On average, the time between two of those.
@@ -93,9 +97,12 @@ pub(super) enum Trouble {
 impl Plan {
     pub(super) fn draw(dice: &mut Dice, nodes: usize) -> Self {
         let calm = dice.below(4) == 0;
+        // One thing breaks, in a sound network: what then goes wrong otherwise has no excuse either.
+        let lonely = !calm && dice.below(6) == 0;
+        let calm_network = calm || lonely;
         let latency = [(100, 400), (300, 3_000), (2_000, 15_000)][dice.below(3) as usize];
         let some = |dice: &mut Dice, most: u64| match dice.below(5) {
-            0 | 1 if !calm => 1 + dice.below(most),
+            0 | 1 if !calm_network => 1 + dice.below(most),
             _ => 0,
         };
         let ms = Duration::from_millis;
@@ -108,7 +115,7 @@ impl Plan {
             _ => [ms(600), ms(600)],
         };
         // Connections that take long at the beginning, and callers who do not stay.
-        let slow = !calm && dice.below(5) == 0;
+        let slow = !calm_network && dice.below(5) == 0;
         let mut troubles = Vec::new();
         if !calm {
             for trouble in Trouble::ALL {
@@ -117,22 +124,30 @@ impl Plan {
                 }
             }
         }
+        if lonely {
+            troubles = vec![Trouble::ALL[dice.below(Trouble::ALL.len() as u64) as usize]];
+        }
+        let mut apart = [0, 4_000, 16_000][dice.below(3) as usize];
         // Data lost and a clock set back together can repeat fencing tokens; the documentation says so.
         if troubles.iter().any(|trouble| matches!(trouble, Trouble::NodeLoss | Trouble::Flush)) {
             troubles.retain(|trouble| *trouble != Trouble::ClockBack);
             if nodes > 1 {
                 // So can clocks that differ by more than a node takes to come back.
                 troubles.retain(|trouble| *trouble != Trouble::ClockForward);
+                apart = 0;
             }
         }
+        // A key that one process after the other uses up blocks of fencing tokens for.
+        let hot = nodes == 1 && dice.below(25) == 0;
         Self {
             nodes,
             clients: 2 + dice.below(3) as usize,
-            tasks: 1 + dice.below(4) as usize,
-            keys: [1, 1, 2, 3][dice.below(4) as usize],
-            rounds: 2 + dice.below(4),
+            tasks: if hot { 6 } else { 1 + dice.below(4) as usize },
+            keys: if hot { 1 } else { [1, 1, 2, 3][dice.below(4) as usize] },
+            rounds: if hot { 12 } else { 2 + dice.below(4) },
+            hot,
             ttls,
-            latency,
+            latency: if hot { (100, 400) } else { latency },
             limit: ms(200 + dice.below(800)),
             late: some(dice, 150),
             lateness: [20_000, 300_000, 2_000_000][dice.below(3) as usize],
@@ -144,6 +159,7 @@ impl Plan {
             kills: dice.below(3) > 0,
             half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
             drift: dice.below(2) == 0,
+            apart: if nodes > 1 { apart } else { 0 },
             troubles,
             pace: ms(100 + dice.below(900)),
             drops: if slow { 60 } else { [0, 10, 30, 60][dice.below(4) as usize] },
@@ -156,9 +172,20 @@ impl Plan {
         }
     }
 
+    /// How far the clock of a node is from the true time at first, in µs.
+    pub(super) fn apart(&self, dice: &mut Dice) -> i64 {
+        let half = i64::try_from(self.apart / 2).unwrap_or(0);
+        i64::try_from(dice.below(self.apart)).unwrap_or(0) - half
+    }
+
     /// Whether nothing breaks: what then goes wrong has no excuse.
     pub(super) fn is_calm(&self) -> bool {
-        self.troubles.is_empty() && self.late + self.hole + self.reset + self.cut + self.deaf + self.greeting == 0
+        self.troubles.is_empty() && self.has_sound_network()
+    }
+
+    /// Whether every message arrives in time.
+    pub(super) fn has_sound_network(&self) -> bool {
+        self.late + self.hole + self.reset + self.cut + self.deaf + self.greeting == 0
     }
 
     /// How long it takes at most until what is over is cleaned up.

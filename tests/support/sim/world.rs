@@ -15,7 +15,7 @@ use std::{
 use super::{
     link::{Arriving, Conn, Link, Request},
     node::Node,
-    plan::Plan,
+    plan::{Plan, Trouble},
 };
 use crate::{
     Dice,
@@ -194,6 +194,20 @@ impl World {
     pub(super) fn log(&self, line: impl FnOnce() -> String) {
         self.state().log(line);
     }
+
+    /// Drops every waker. A waker keeps its runtime, and the runtime keeps the world for [`step`](Self::step).
+    pub(super) fn forget(&self) {
+        let mut state = self.state();
+        let wakers = (
+            std::mem::take(&mut state.due),
+            std::mem::take(&mut state.links),
+            std::mem::take(&mut state.requests),
+            (state.root.take(), state.sampler.take()),
+        );
+        drop(state);
+        // Whatever a waker drops may look at the world.
+        drop(wakers);
+    }
 }
 
 impl State {
@@ -222,6 +236,36 @@ impl State {
     /// A node's wall clock in µs.
     pub(super) fn wall(&self, server: usize) -> u64 {
         (WALL + self.now).saturating_add_signed(self.servers[server].ahead)
+    }
+
+    /// Whether two holders of a key are possible, since data was lost, say.
+    pub(super) fn has_vanished(&self, key: &str) -> bool {
+        self.marks.iter().any(|mark| mark.key.as_deref().is_none_or(|marked| marked == key))
+    }
+
+    /// When a key vanished first since a time of the history.
+    pub(super) fn vanished_since(&self, key: &str, since: f64) -> Option<f64> {
+        let mut marks = self.marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
+        marks.find(|mark| mark.from >= since).map(|mark| mark.from)
+    }
+
+    /// Whether a lease that vanishes is told by its next renewal: nothing else breaks.
+    pub(super) fn is_told_of_loss(&self, plan: &Plan) -> bool {
+        plan.nodes == 1
+            && plan.has_sound_network()
+            && plan.troubles.iter().all(|trouble| matches!(trouble, Trouble::Flush | Trouble::Delete))
+    }
+
+    /// Until when a node keeps a key that this client has set, in µs of true time; for ever if the request came so late
+    /// that nobody can say whose it is.
+    pub(super) fn kept_until(&self, server: usize, key: &str, client: usize) -> u64 {
+        let Server { node, ahead, .. } = &self.servers[server];
+        let Some(entry) = node.entry(key, self.wall(server)) else { return 0 };
+        match entry.setter {
+            Some(setter) if setter != client => 0,
+            Some(_) => ((entry.expires + 1) * 1_000).saturating_add_signed(-ahead).saturating_sub(WALL),
+            None => u64::MAX,
+        }
     }
 
     /// By how much the node's clock is behind the true time that is behind most, in µs.

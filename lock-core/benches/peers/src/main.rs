@@ -14,9 +14,10 @@ use support::{
     contention::{Crowd, Round},
     handoff::Match,
     pairs, player,
-    server::{Server, pings},
-    sides::{Locks, Ours, Raw},
-    stats::{histogram, median, quantile},
+    server::{Server, ping_p50},
+    sides::{Locks, Ours, OursAwaited, Raw},
+    stats::Rounds,
+    task::{Turn, in_turn},
 };
 
 /// How many rounds count, after one that warms up; in each round all libraries take their turn.
@@ -30,6 +31,7 @@ async fn main() {
         let (side, urls) = (&*child[1], &child[2..]);
         return match side {
             Ours::NAME => player::play::<Ours>(urls).await,
+            OursAwaited::NAME => player::play::<OursAwaited>(urls).await,
             Rslock::NAME => player::play::<Rslock>(urls).await,
             AsyncRedisLock::NAME => player::play::<AsyncRedisLock>(urls).await,
             _ => panic!("no such library: {side}"),
@@ -53,39 +55,60 @@ async fn main() {
 async fn uncontended(server: &Server, figures: &mut Figures) {
     let (ours, rslock, async_redis_lock) = connect(server).await;
     let raw = Raw::connect(&server.url).await;
+    let (mut times, mut few, mut many) = (<[Rounds; 3]>::default(), <[Rounds; 3]>::default(), <[Rounds; 3]>::default());
     for round in 0..=ROUNDS {
-        let raw_time = pairs::sequential(&raw).await;
-        let times = [
-            pairs::sequential(&ours).await,
-            pairs::sequential(&rslock).await,
-            pairs::sequential(&async_redis_lock).await,
+        let sides: [Turn<'_>; 4] = [
+            Box::pin(pairs::sequential(&raw)),
+            Box::pin(pairs::sequential(&ours)),
+            Box::pin(pairs::sequential(&rslock)),
+            Box::pin(pairs::sequential(&async_redis_lock)),
         ];
-        figures.add(round > 0, "sequential_pair_p50", "us", times, times.map(|time| time / raw_time));
-        for (measure, tasks) in [("pairs_per_second_64", 64), ("pairs_per_second_1000", 1_000)] {
-            let raw_rate = pairs::on_own_keys(&raw, tasks).await;
-            let rates = [
-                pairs::on_own_keys(&ours, tasks).await,
-                pairs::on_own_keys(&rslock, tasks).await,
-                pairs::on_own_keys(&async_redis_lock, tasks).await,
+        let [raw_time, each @ ..] = in_turn(round, sides).await;
+        add(round, &mut times, each, raw_time);
+        for (tasks, rates) in [(64, &mut few), (1_000, &mut many)] {
+            let sides: [Turn<'_>; 4] = [
+                Box::pin(pairs::on_own_keys(&raw, tasks)),
+                Box::pin(pairs::on_own_keys(&ours, tasks)),
+                Box::pin(pairs::on_own_keys(&rslock, tasks)),
+                Box::pin(pairs::on_own_keys(&async_redis_lock, tasks)),
             ];
-            figures.add(round > 0, measure, "pairs/s", rates, rates.map(|rate| rate / raw_rate));
+            let [raw_rate, each @ ..] = in_turn(round, sides).await;
+            add(round, rates, each, raw_rate);
         }
     }
+    figures.add("sequential_pair_p50", "us", times);
+    figures.add("pairs_per_second_64", "pairs/s", few);
+    figures.add("pairs_per_second_1000", "pairs/s", many);
 }
 
-/// Many tasks of one process on one key, beside one holder in the time of a PING.
+/// Many tasks of one process on one key, beside one holder in the time of the quickest PING.
 async fn in_process(server: &Server, figures: &mut Figures) {
     let (ours, rslock, async_redis_lock) = connect(server).await;
-    let mut connection = server.connect().await;
+    let connection = server.connect().await;
+    let (mut rates, mut quickest) = (<[Rounds; 3]>::default(), f64::INFINITY);
     for round in 0..=ROUNDS {
-        let trips = pings(&mut connection, Duration::from_millis(200)).await;
-        let ping = quantile(&histogram(trips), 0.5) / 1e6;
-        let rates = [
-            pairs::on_one_key(&ours, TASKS).await,
-            pairs::on_one_key(&rslock, TASKS).await,
-            pairs::on_one_key(&async_redis_lock, TASKS).await,
+        let sides: [Turn<'_>; 4] = [
+            Box::pin(ping_p50(&connection, Duration::from_millis(200))),
+            Box::pin(pairs::on_one_key(&ours, TASKS)),
+            Box::pin(pairs::on_one_key(&rslock, TASKS)),
+            Box::pin(pairs::on_one_key(&async_redis_lock, TASKS)),
         ];
-        figures.add(round > 0, "in_process_pairs_per_second", "pairs/s", rates, rates.map(|rate| rate * ping));
+        let [ping, each @ ..] = in_turn(round, sides).await;
+        add(round, &mut rates, each, f64::NAN);
+        quickest = quickest.min(ping);
+    }
+    for rounds in &mut rates {
+        rounds.ratios = rounds.values.iter().map(|rate| rate * quickest / 1e6).collect();
+    }
+    figures.add("in_process_pairs_per_second", "pairs/s", rates);
+}
+
+/// A round of all libraries, beside something else; the one that warms up is not kept.
+fn add(round: usize, columns: &mut [Rounds; 3], values: [f64; 3], other: f64) {
+    if round > 0 {
+        for (rounds, value) in columns.iter_mut().zip(values) {
+            rounds.add(value, other);
+        }
     }
 }
 
@@ -104,15 +127,13 @@ async fn handoff(server: &Server, figures: &mut Figures) {
         async_redis_lock.round(4.0, round > 0).await;
     }
     let played = [ours.played, rslock.played, async_redis_lock.played];
-    let p50 = played.each_ref().map(|played| played.figure(|round| round.p50));
-    figures.set("handoff_p50", "us", p50.map(|figure| figure.0), p50.map(|figure| figure.1));
-    let p99 = played.each_ref().map(|played| played.figure(|round| round.p99));
-    figures.set("handoff_p99", "us", p99.map(|figure| figure.0), p99.map(|figure| figure.1));
+    figures.add("handoff_p50", "us", played.each_ref().map(|played| played.figure(|round| round.p50)));
+    figures.add("handoff_p99", "us", played.each_ref().map(|played| played.figure(|round| round.p99)));
 }
 
-/// Eight processes on one key.
+/// Eight processes on one key. All of them await each release, since not every library has another way.
 async fn between_processes(server: &Server, figures: &mut Figures) {
-    let mut ours = Crowd::<Ours>::start(server, PROCESSES).await;
+    let mut ours = Crowd::<OursAwaited>::start(server, PROCESSES).await;
     let mut rslock = Crowd::<Rslock>::start(server, PROCESSES).await;
     let mut async_redis_lock = Crowd::<AsyncRedisLock>::start(server, PROCESSES).await;
     for round in 0..=ROUNDS {
@@ -121,12 +142,15 @@ async fn between_processes(server: &Server, figures: &mut Figures) {
         async_redis_lock.round(4.0, 4.0, round > 0).await;
     }
     let rounds = [ours.rounds, rslock.rounds, async_redis_lock.rounds];
-    let of = |figure: fn(&Round) -> f64| rounds.each_ref().map(|rounds| median(rounds.iter().map(figure).collect()));
-    let none = [f64::NAN; 3];
-    let of_ping = of(|round| round.owner_changes_per_second * round.ping);
-    figures.set("owner_changes_per_second", "1/s", of(|round| round.owner_changes_per_second), of_ping);
-    let requests = of(|round| round.requests_per_handoff);
-    figures.set("requests_per_handoff", "requests", requests, requests.map(|requests| requests / 2.0));
-    figures.set("fairness_min_max", "share", of(|round| round.fairness), none);
-    figures.set("wait_p99", "ms", of(|round| round.wait_p99), of(|round| round.wait_p99 / 1e3 / round.ping));
+    for (measure, unit, of) in MEASURES {
+        figures.add(measure, unit, rounds.each_ref().map(|rounds| Rounds::of(rounds.iter().map(of))));
+    }
 }
+
+type Measure = (&'static str, &'static str, fn(&Round) -> f64);
+const MEASURES: [Measure; 4] = [
+    ("owner_changes_per_second", "1/s", |round| round.owner_changes_per_second),
+    ("requests_per_handoff", "requests", |round| round.requests_per_handoff),
+    ("fairness_min_max", "share", |round| round.fairness),
+    ("wait_p99", "ms", |round| round.wait_p99),
+];

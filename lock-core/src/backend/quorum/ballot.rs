@@ -158,9 +158,15 @@ impl Ballot {
 
     pub(super) fn standing(&self) -> Standing {
         if self.operations.is_empty() {
-            let decided =
-                self.answered >= majority(self.nodes) || self.failed.len() > self.nodes - majority(self.nodes);
-            return if decided { Standing::Sure } else { Standing::Open };
+            return if self.failed.len() > self.nodes - majority(self.nodes)
+                || self.answered + self.failed.len() == self.nodes
+            {
+                Standing::Sure
+            } else if self.answered >= majority(self.nodes) {
+                Standing::Likely
+            } else {
+                Standing::Open
+            };
         }
         (0..self.operations.len()).map(|item| self.verdict(item)).fold(Standing::Sure, |standing, verdict| {
             match (standing, verdict) {

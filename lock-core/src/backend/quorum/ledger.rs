@@ -9,13 +9,15 @@ use std::{
     time::Duration,
 };
 
-use self::node::{Node, Possession};
+use self::node::{Look, Node, Possession};
 use super::{aim::Aim, ballot::majority};
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome},
-    cleanup::{Doubt, Parting, Try},
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Renew},
+    cleanup::{AT_ONCE, Doubt, Parting, Try},
     clock::Moment,
+    key::LockKey,
     token::Token,
+    validity::{MIN_TTL, Ttl},
 };
 
 /// The books of a quorum.
@@ -125,6 +127,9 @@ impl Ledger {
                 Operation::Renew(renew) if renew.block > 0 => renew.aim = aim,
                 Operation::Release(release) => {
                     self.asking.remove(&release.token);
+                    if state.looks.get(&release.key).is_some_and(|look| look.token == release.token) {
+                        state.looks.remove(&release.key);
+                    }
                     let had = state.surely.remove(&release.token);
                     release.until = had.map_or(release.until, |had| release.until.max(had.until));
                     release.place |= state.placed.remove(&release.token).is_some();
@@ -150,15 +155,18 @@ impl Ledger {
         asked
     }
 
+    fn majority_has(&self, token: Token, now: Moment) -> bool {
+        self.nodes.iter().filter(|node| node.surely_has(token, now)).count() >= majority(self.nodes.len())
+    }
+
     /// The tokens to be renewed that a majority surely has and this node may lack.
     fn to_be_put_back(&self, node: usize, batch: &Batch, now: Moment) -> HashSet<Token> {
         let nodes = &self.nodes;
-        let have = |token| nodes.iter().filter(|node| node.surely_has(token, now)).count();
         let renewed = batch.iter().filter_map(|operation| match operation {
             Operation::Renew(renew) => Some(renew.token),
             _ => None,
         });
-        renewed.filter(|token| !nodes[node].surely_has(*token, now) && have(*token) >= majority(nodes.len())).collect()
+        renewed.filter(|token| !nodes[node].surely_has(*token, now) && self.majority_has(*token, now)).collect()
     }
 
     /// Takes a node's answer to what it was asked; what does not count as a renewal becomes [`Outcome::Gone`]. Returns
@@ -212,6 +220,7 @@ impl Ledger {
                             state.placed.remove(&acquire.token);
                             let put_back = asked.put_back.contains(&acquire.token).then_some(now);
                             state.has(acquire.token, asked.sent, acquire.ttl, put_back);
+                            self.confirm(&acquire.key, acquire.token, now);
                         }
                         Some(Ok(outcome)) => {
                             state.lacks(acquire.token, asked.sent);
@@ -238,6 +247,7 @@ impl Ledger {
                             let since = had.map_or(Some(now), |had| had.put_back);
                             has.put_back = since.filter(|_| !counts);
                         }
+                        self.confirm(&renew.key, renew.token, now);
                     }
                     Some(Ok(_)) => state.lacks(renew.token, asked.sent),
                     Some(Err(_)) | None => {}
@@ -252,7 +262,7 @@ impl Ledger {
                 Operation::Inspect { .. } | Operation::Force { .. } => {}
             }
         }
-        !self.nodes[node].owed.is_empty()
+        !self.nodes[node].owed.is_empty() || self.nodes.iter().any(|node| !node.looks.is_empty())
     }
 
     /// Whether what a node has of a token counts: if it was put back there, a majority must have had it then.
@@ -264,11 +274,44 @@ impl Ledger {
         self.nodes.iter().filter(has).count() >= majority(self.nodes.len())
     }
 
+    /// Lets what nodes have of a lease count if a majority is known to have had it when they got it, and has the others
+    /// asked whether they still have it if not. (At once and not by the next renewal: a node may fail before that.)
+    fn confirm(&mut self, key: &LockKey, token: Token, now: Moment) {
+        for node in 0..self.nodes.len() {
+            let Some(Possession { put_back: Some(since), .. }) = self.nodes[node].surely.get(&token).copied() else {
+                continue;
+            };
+            let had = self.nodes[node].surely.get(&token).copied();
+            if had.is_some_and(|had| self.counts(token, had)) {
+                if let Some(had) = self.nodes[node].surely.get_mut(&token) {
+                    had.put_back = None;
+                }
+                continue;
+            }
+            for witness in &mut self.nodes {
+                let known = witness.surely.get(&token).copied();
+                let asks = |known: &Possession| known.put_back.is_none() && known.found < since && known.until > now;
+                if let Some(known) = known.filter(asks) {
+                    witness.look_for(key, token, known.until);
+                }
+            }
+        }
+    }
+
     /// Takes note that nobody waits for a node's answer any more, in an epoch of the node. Returns whether it has to be told
     /// something once more.
     pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
         let left = asked.has_left(epoch);
         let longest = self.longest;
+        for operation in &asked.batch {
+            if let Operation::Acquire(acquire) = operation
+                && left
+                && self.majority_has(acquire.token, now)
+                && let Ok(ttl) = Ttl::new(acquire.ttl)
+            {
+                self.nodes[asked.node].look_for(&acquire.key, acquire.token, ttl.deadline(asked.sent));
+            }
+        }
         let state = &mut self.nodes[asked.node];
         state.silent |= !left;
         if left {
@@ -293,7 +336,7 @@ impl Ledger {
                 _ => {}
             }
         }
-        !state.owed.is_empty() || state.probe.is_some()
+        !state.owed.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
     /// Whether no node has to be told anything.
@@ -301,10 +344,9 @@ impl Ledger {
         self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
-    /// The releases that a node is due to be told once more, or nothing where it is to give a sign of life; to be answered by
-    /// [`paid`](Self::paid).
+    /// The releases that a node is due to be told once more; to be answered by [`paid`](Self::paid).
     pub(super) fn due(&mut self, node: usize, now: Moment, most: usize) -> Option<Vec<Try>> {
-        let Node { owed, owed_tokens, paying, probe, .. } = &mut self.nodes[node];
+        let Node { owed, owed_tokens, paying, .. } = &mut self.nodes[node];
         if *paying {
             return None;
         }
@@ -312,8 +354,47 @@ impl Ledger {
             owed_tokens.remove(&token);
         });
         let due = owed.due(now, most);
-        *paying = !due.is_empty() || probe.is_some_and(|at| at <= now);
+        *paying = !due.is_empty();
         paying.then_some(due)
+    }
+
+    /// Whether a node is due to be asked for leases, or for a sign of life: by what [`look`](Self::look) says then. To be
+    /// answered by [`looked`](Self::looked).
+    pub(super) fn looks(&mut self, node: usize, now: Moment) -> bool {
+        let Node { probe, looks, looking, .. } = &mut self.nodes[node];
+        let due = !*looking && (!looks.is_empty() || probe.is_some_and(|at| at <= now));
+        *looking |= due;
+        due
+    }
+
+    /// What a node is asked that is to be looked at: for leases that it may have, or nothing.
+    pub(super) fn look(&mut self, node: usize, sent: Moment, way: Way, most: usize) -> Asked {
+        let looks = &mut self.nodes[node].looks;
+        let mut batch = Batch::new();
+        while batch.len() < most
+            && let Some((key, Look { token, until })) = looks.pop_first()
+        {
+            let left = until.since(sent);
+            // A request that waits for a connection may be executed after the release, and lengthen what that left.
+            if way.open && left >= MIN_TTL {
+                batch.push(Operation::Renew(Renew::new(key, token, left)));
+            }
+        }
+        Asked { node, batch, sent, way, needless: HashSet::new(), put_back: HashSet::new() }
+    }
+
+    /// Takes note that a node was looked at, and whether it answered; when it was asked and when that was over.
+    pub(super) fn looked(&mut self, node: usize, answered: bool, sent: Moment, now: Moment) {
+        let state = &mut self.nodes[node];
+        state.looking = false;
+        if !answered {
+            state.looks.clear();
+        }
+        if state.probe.is_some() && answered {
+            // It was not heard before: it may be slower than it was.
+            state.round_trip = state.round_trip.max(now.since(sent));
+        }
+        state.probe = state.probe.filter(|_| !answered).map(|_| now + PROBE);
     }
 
     /// Takes a node's answer to releases that were sent once more: when they were sent and when answered, and in which
@@ -330,9 +411,6 @@ impl Ledger {
         if result.is_ok() {
             // It was not heard before: it may be slower than it was.
             state.round_trip = state.round_trip.max(now.since(sent));
-            state.probe = None;
-        } else if state.probe.is_some() {
-            state.probe = Some(now + PROBE);
         }
         let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
         for Try { entry, release } in tries {
@@ -345,8 +423,12 @@ impl Ledger {
 
     /// When a node is to be told something again.
     pub(super) fn next(&self) -> Option<Moment> {
-        let idle = self.nodes.iter().filter(|node| !node.paying);
-        idle.flat_map(|node| [node.owed.next(), node.probe]).flatten().min()
+        let next = |node: &Node| {
+            let owed = node.owed.next().filter(|_| !node.paying);
+            let look = if node.looks.is_empty() { node.probe } else { Some(AT_ONCE) };
+            [owed, look.filter(|_| !node.looking)]
+        };
+        self.nodes.iter().flat_map(next).flatten().min()
     }
 
     /// Takes note of whether a node can call this process. Returns whether any can, where that is news to those who wait.
@@ -361,7 +443,7 @@ impl Ledger {
     /// Begins anew after the upkeep has ended, and what it had under way with it.
     pub(super) fn restart(&mut self, now: Moment) {
         for node in &mut self.nodes {
-            (node.listening, node.paying, node.probe) = (false, false, None);
+            (node.listening, node.paying, node.looking, node.probe) = (false, false, false, None);
             node.owed.restart(now);
         }
     }

@@ -7,6 +7,7 @@ mod request;
 #[cfg(test)]
 mod tests;
 mod upkeep;
+mod voters;
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -23,8 +24,9 @@ use tokio::sync::Notify;
 
 use self::{
     ballot::{Ballot, Standing, WriteBack, majority, too_few},
-    ledger::{Ledger, Way},
+    ledger::{Asked, Ledger, Way},
     request::{Asking, Request},
+    voters::Voters,
 };
 use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
@@ -77,6 +79,8 @@ struct Quorum {
     nodes: Vec<Arc<dyn Backend>>,
     clock: Arc<dyn Clock>,
     ledger: Mutex<Ledger>,
+    /// Which of the nodes are servers of their own.
+    voters: Mutex<Voters>,
     /// Held while nodes are asked: what is entered first leaves first.
     order: Mutex<()>,
     /// Tells the upkeep that a node has to be told something.
@@ -100,7 +104,8 @@ impl QuorumBackend {
         }
         let clock = first.clock();
         let ledger = Mutex::new(Ledger::new(nodes.len()));
-        let quorum = Quorum { nodes, clock, ledger, order: Mutex::default(), owing: Notify::new() };
+        let voters = Mutex::new(Voters::new(nodes.len()));
+        let quorum = Quorum { nodes, clock, ledger, voters, order: Mutex::default(), owing: Notify::new() };
         Ok(Self { quorum: Arc::new(quorum) })
     }
 }
@@ -154,6 +159,12 @@ fn end_of_part(batch: &Batch) -> Option<usize> {
     })
 }
 
+fn same_server(node: usize, twin: usize) -> BackendError {
+    let (node, twin) = (node + 1, twin + 1);
+    let message = format!("node {node} is the same server as node {twin} under another name; name independent servers");
+    BackendError::new(ErrorKind::Unsupported, message)
+}
+
 fn released() -> BackendError {
     BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
 }
@@ -165,15 +176,57 @@ impl Quorum {
 
     /// Makes the request of a batch to one node.
     fn ask(self: &Arc<Self>, node: usize, queue_node: usize, batch: &Batch, items: Option<Vec<usize>>) -> Request {
-        let backend = &self.nodes[node];
-        let way = Way { epoch: backend.epoch(), open: backend.is_reachable() };
-        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), way);
-        let reply = backend.call(asked.batch.clone());
+        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), self.way_to(node));
+        self.request(asked, items)
+    }
+
+    /// Makes the request that asks a node for the leases that it is to be asked for.
+    fn look_at(self: &Arc<Self>, node: usize, most: usize) -> Request {
+        let asked = self.ledger().look(node, self.clock.now(), self.way_to(node), most);
+        self.request(asked, None)
+    }
+
+    fn request(self: &Arc<Self>, asked: Asked, items: Option<Vec<usize>>) -> Request {
+        let node = &self.nodes[asked.node];
+        let same = if node.identity().is_some() { self.same_server(asked.node) } else { None };
+        let reply = match same {
+            Some(error) => Reply::ready(Err(error.did_not_happen())),
+            None => node.call(asked.batch.clone()),
+        };
         Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
+    }
+
+    /// The error of a node that is another one's server, which has one vote.
+    fn same_server(&self, node: usize) -> Option<BackendError> {
+        let server = self.nodes[node].identity();
+        let (twin, is_news) = self.voters.lock().unwrap_or_else(PoisonError::into_inner).sees(node, server)?;
+        let error = same_server(node, twin);
+        if is_news {
+            tracing::warn!(%error, "a node of the quorum has no vote");
+        }
+        Some(error)
+    }
+
+    /// Asks for a sign of life: of a majority, and of the others if they give one soon, so that it shows which of them
+    /// have no vote.
+    async fn ping(self: &Arc<Self>) -> Result<Answer, BackendError> {
+        let answer = self.decide(Batch::new()).await?;
+        match self.voters.lock().unwrap_or_else(PoisonError::into_inner).any_twins() {
+            Some((node, twin)) => Err(same_server(node, twin).did_not_happen()),
+            None => Ok(answer),
+        }
+    }
+
+    fn way_to(&self, node: usize) -> Way {
+        let backend = &self.nodes[node];
+        Way { epoch: backend.epoch(), open: backend.is_reachable() }
     }
 
     /// Executes a batch, in parts where it goes on with a key that it acquires: only what is decided can be gone on with.
     async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
+        if batch.is_empty() {
+            return self.ping().await;
+        }
         let Some(end) = end_of_part(&batch) else { return self.decide(batch).await };
         let mut whole = Answer::new([]);
         let mut end = Some(end);
@@ -228,7 +281,10 @@ impl Quorum {
                 Standing::Sure => Poll::Ready(ballot.answer()),
                 Standing::Likely => {
                     let waiting = requests.iter().map(|request| request.asked.node);
-                    let timer = patience.get_or_insert_with(|| self.clock.sleep(self.ledger().patience(waiting)));
+                    let timer = patience.get_or_insert_with(|| {
+                        let is_ping = ballot.operations().is_empty();
+                        self.clock.sleep(if is_ping { PING } else { self.ledger().patience(waiting) })
+                    });
                     timer.as_mut().poll(cx).map(|()| ballot.answer())
                 }
             }
@@ -257,8 +313,8 @@ impl Quorum {
         let most = majority(self.nodes.len());
         let mut found = Vec::new();
         let mut failed = Vec::new();
-        for list in lists {
-            match list {
+        for (node, list) in lists.into_iter().enumerate() {
+            match self.same_server(node).map_or(list, Err) {
                 Ok(keys) => found.extend(keys),
                 Err(error) => failed.push(error),
             }
@@ -271,6 +327,9 @@ impl Quorum {
         Ok(listed.filter_map(|same| same.first().cloned()).collect())
     }
 }
+
+/// How long a ping waits for nodes that are not needed: they may have to be connected first.
+const PING: Duration = Duration::from_millis(100);
 
 impl fmt::Debug for QuorumBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -32,6 +32,11 @@ impl Future for Request {
         *answered = true;
         if let Some(quorum) = quorum.upgrade() {
             let (now, epoch) = (quorum.clock.now(), quorum.nodes[asked.node].epoch());
+            if result.is_ok()
+                && let Some(error) = quorum.same_server(asked.node)
+            {
+                result = Err(error);
+            }
             if quorum.ledger().answered(asked, &mut result, now, epoch) {
                 quorum.owing.notify_one();
             }

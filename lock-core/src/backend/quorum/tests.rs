@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::sync::oneshot;
+
 use super::*;
 use crate::{
     ErrorKind, LockManager,
@@ -12,14 +14,22 @@ use crate::{
     token::Token,
 };
 
-/// A node that can be made silent: then it executes nothing, and says so after a limit.
+/// A node that can fail in several ways.
 #[derive(Clone, Debug, Default)]
 struct Node {
-    store: MemoryBackend,
+    store: Arc<Mutex<MemoryBackend>>,
+    /// It executes nothing, and says so after a limit.
     silent: Arc<AtomicBool>,
+    /// It executes nothing until it goes on, and then everything that it was asked; also what nobody waits for.
+    stopped: Arc<Mutex<Option<Vec<Stopped>>>>,
     /// How long its answers take, in ms.
     slow: Arc<AtomicU64>,
+    /// What it says it is, once it was asked for anything.
+    identity: Arc<Mutex<Option<Arc<str>>>>,
+    asked: Arc<AtomicBool>,
 }
+
+type Stopped = (Batch, oneshot::Sender<Reply<Answer>>);
 
 const LIMIT: Duration = Duration::from_millis(300);
 const TTL: Duration = Duration::from_secs(2);
@@ -27,7 +37,16 @@ const TTL: Duration = Duration::from_secs(2);
 impl Backend for Node {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         if !self.silent.load(Ordering::Relaxed) {
-            let reply = self.store.call(batch);
+            self.asked.store(true, Ordering::Relaxed);
+            if let Some(stopped) = &mut *self.stopped.lock().unwrap() {
+                let (sender, reply) = oneshot::channel();
+                stopped.push((batch, sender));
+                return Reply::new(async {
+                    let silence = |_| BackendError::new(ErrorKind::Backend, "silence");
+                    tokio::time::timeout(LIMIT, reply).await.map_err(silence)?.unwrap().await
+                });
+            }
+            let reply = self.store().call(batch);
             let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
             return Reply::new(async move {
                 tokio::time::sleep(way).await;
@@ -44,25 +63,51 @@ impl Backend for Node {
         if self.silent.load(Ordering::Relaxed) {
             return Reply::ready(Err(BackendError::new(ErrorKind::Backend, "silence").did_not_happen()));
         }
-        self.store.list(prefix)
+        self.store().list(prefix)
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.store.clock()
+        self.store().clock()
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        self.identity.lock().unwrap().clone().filter(|_| self.asked.load(Ordering::Relaxed))
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store.upkeep(calls)
+        self.store().upkeep(calls)
     }
 }
 
 impl Node {
+    fn store(&self) -> MemoryBackend {
+        self.store.lock().unwrap().clone()
+    }
+
+    fn stop(&self) {
+        *self.stopped.lock().unwrap() = Some(Vec::new());
+    }
+
+    fn go_on(&self) {
+        for (batch, sender) in self.stopped.lock().unwrap().take().unwrap() {
+            let _ = sender.send(self.store().call(batch));
+        }
+    }
+
+    fn is_server(&self, identity: &str) {
+        *self.identity.lock().unwrap() = Some(identity.into());
+    }
+
+    fn restart_empty(&self) {
+        *self.store.lock().unwrap() = MemoryBackend::new();
+    }
+
     fn is_silent(&self, silent: bool) {
         self.silent.store(silent, Ordering::Relaxed);
     }
 
     async fn has(&self, prefix: &str) -> bool {
-        !self.store.list(prefix.to_owned()).await.unwrap().is_empty()
+        !self.store().list(prefix.to_owned()).await.unwrap().is_empty()
     }
 }
 
@@ -181,6 +226,115 @@ async fn a_node_that_is_slower_than_the_others_counts_all_the_same() {
     let released = tokio::time::Instant::now();
     assert!(waiting.await.unwrap().unwrap() > first);
     assert!(released.elapsed() < Duration::from_millis(200), "{:?}", released.elapsed());
+}
+
+/// Another node fails when so many renewals have been sent.
+async fn a_lease_whose_acquire_a_node_executed_late_outlives(renewals: u32, fail: fn(&Node)) {
+    let nodes = nodes::<3>();
+    let manager = manager(&nodes);
+    nodes[2].stop();
+    let begun = tokio::time::Instant::now();
+    let guard = manager.lock("k").await.unwrap();
+    assert!(begun.elapsed() < Duration::from_millis(10), "a majority is there");
+    tokio::time::sleep(Duration::from_millis(60)).await;
+    assert!(!nodes[2].has("k").await);
+    nodes[2].go_on();
+    tokio::time::sleep(Duration::from_millis(100)).await;
+    assert!(nodes[2].has("k").await, "now all have it");
+    tokio::time::sleep(TTL / 3 * renewals).await;
+    fail(&nodes[0]);
+    tokio::time::sleep(TTL * 4).await;
+    assert!(guard.is_held(), "two of three had it all the time, {renewals} renewals before the third failed");
+    guard.release().await.unwrap();
+    a_while().await;
+    assert!(!nodes[1].has("k").await && !nodes[2].has("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_whose_acquire_a_node_executed_late_outlives_any_other_node() {
+    for renewals in 0..3 {
+        a_lease_whose_acquire_a_node_executed_late_outlives(renewals, |node| node.is_silent(true)).await;
+        a_lease_whose_acquire_a_node_executed_late_outlives(renewals, Node::restart_empty).await;
+    }
+}
+
+/// Three nodes of which the first two are one server.
+fn nodes_of_two_servers() -> [Node; 3] {
+    let [one, two] = nodes::<2>();
+    one.is_server("run 1");
+    two.is_server("run 2");
+    let again = Node { store: Arc::clone(&one.store), ..Node::default() };
+    again.is_server("run 1");
+    [one, again, two]
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_under_two_names_has_one_vote() {
+    let nodes = nodes_of_two_servers();
+    nodes[2].is_silent(true);
+    let manager = manager(&nodes);
+    let error = manager.lock("k").await.unwrap_err();
+    assert!(error.to_string().contains("node 2 is the same server as node 1 under another name"), "{error}");
+    assert_eq!(error.kind(), ErrorKind::Backend, "the other one may come back");
+    a_while().await;
+    assert!(!nodes[0].has("k").await, "what it got is released");
+    assert!(manager.force_release_all("").await.unwrap_err().to_string().contains("node 2 is the same"));
+    nodes[2].is_silent(false);
+    let guard = manager.lock("k").await.expect("two servers");
+    tokio::time::sleep(TTL * 2).await;
+    assert!(guard.is_held());
+    guard.release().await.unwrap();
+    a_while().await;
+    assert!(!nodes[0].has("k").await && !nodes[2].has("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_under_two_names_is_refused_by_connect() {
+    let nodes = nodes_of_two_servers();
+    nodes[1].slow.store(50, Ordering::Relaxed);
+    let connect = |nodes: &[Node]| LockManager::builder().backend(quorum(nodes)).connect();
+    let error = connect(&nodes).await.unwrap_err();
+    let cause = error.cause().expect("the details");
+    assert_eq!(cause.kind(), ErrorKind::Unsupported);
+    assert!(cause.to_string().contains("node 2 is the same server as node 1"), "{cause}");
+    nodes[1].is_server("run 3");
+    nodes[1].slow.store(0, Ordering::Relaxed);
+    nodes[2].is_silent(true);
+    let begun = tokio::time::Instant::now();
+    connect(&nodes).await.expect("a majority answers");
+    assert!(begun.elapsed() <= PING, "{:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
+    let nodes = nodes_of_two_servers();
+    let (one, other) = (manager(&nodes), manager(&nodes));
+    let guard = one.lock("k").await.unwrap();
+    nodes[0].restart_empty();
+    assert!(other.lock("k").try_acquire().await.unwrap().is_none(), "one server of two");
+    assert!(guard.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_name_that_comes_to_lead_to_another_nodes_server_loses_its_vote_until_it_leads_back() {
+    let [one, two, three] = nodes::<3>();
+    for (node, server) in [(&one, "run 1"), (&two, "run 2"), (&three, "run 3")] {
+        node.is_server(server);
+    }
+    let (first, second) = (one.store(), two.store());
+    let nodes = [one, two, three];
+    let manager = manager(&nodes);
+    let guard = manager.lock("k").await.unwrap();
+    *nodes[1].store.lock().unwrap() = first;
+    nodes[1].is_server("run 1");
+    nodes[2].is_silent(true);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(!guard.is_held(), "one server of three");
+    assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::Backend);
+    *nodes[1].store.lock().unwrap() = second;
+    nodes[1].is_server("run 2");
+    drop(guard);
+    manager.lock("k").await.expect("two servers").release().await.unwrap();
 }
 
 #[tokio::test(start_paused = true)]

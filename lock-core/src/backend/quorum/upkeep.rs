@@ -2,12 +2,12 @@
 //! not answered.
 
 use std::{
-    future::{Future, pending},
+    future::{Future, pending, poll_fn},
     pin::Pin,
-    sync::Arc,
+    sync::{Arc, PoisonError},
 };
 
-use super::Quorum;
+use super::{Quorum, request::Request};
 use crate::{
     backend::{Batch, Calls, Notice, Operation},
     cleanup::Try,
@@ -35,7 +35,8 @@ impl Quorum {
         let mut endings = FuturesUnordered::<Ending>::new();
         loop {
             let now = self.clock.now();
-            endings.extend((0..self.nodes.len()).filter_map(|node| self.pay(node, now)));
+            endings
+                .extend((0..self.nodes.len()).flat_map(|node| [self.pay(node, now), self.look(node, now)]).flatten());
             let next = self.ledger().next();
             tokio::select! {
                 biased;
@@ -68,6 +69,28 @@ impl Quorum {
             this.ledger().paid(node, tries, &result, trip);
         }))
     }
+
+    /// Asks a node for leases that it may have, or for a sign of life, if that is due.
+    fn look(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
+        if !self.ledger().looks(node, now) {
+            return None;
+        }
+        let this = Arc::clone(self);
+        Some(Box::pin(async move {
+            let sent = this.clock.now();
+            let mut request: Option<Request> = None;
+            let result = poll_fn(|cx| {
+                if let Some(request) = &mut request {
+                    return Pin::new(request).poll(cx);
+                }
+                // Asked and sent in one go, so that no release comes between.
+                let _order = this.order.lock().unwrap_or_else(PoisonError::into_inner);
+                Pin::new(request.insert(this.look_at(node, MOST))).poll(cx)
+            })
+            .await;
+            this.ledger().looked(node, result.is_ok(), sent, this.clock.now());
+        }))
+    }
 }
 
 async fn until(clock: &dyn Clock, next: Option<Moment>, now: Moment) {
@@ -77,5 +100,5 @@ async fn until(clock: &dyn Clock, next: Option<Moment>, now: Moment) {
     }
 }
 
-/// The most releases in one call.
+/// The most releases or leases in one call.
 const MOST: usize = 256;

@@ -32,7 +32,7 @@ impl Advice {
         }
     }
 
-    /// Nor can they over the older protocol.
+    /// Nobody can call this process: the server, or a proxy before it, speaks only the older protocol.
     pub(super) fn no_resp3(&self, address: &str) {
         if first(&self.no_resp3) {
             tracing::info!(address, "no RESP3: going on with RESP2, and waiters poll");
@@ -42,8 +42,8 @@ impl Advice {
     /// A server whose memory is limited may drop any key with a ttl, as every lock is one, unless its policy is
     /// `noeviction`. `info` is what INFO says of its memory; nothing where it may not be asked.
     pub(super) fn memory(&self, address: &str, info: &str) {
-        let limited = super::connection::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
-        let policy = super::connection::field(info, "maxmemory_policy").unwrap_or("noeviction");
+        let limited = super::handshake::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
+        let policy = super::handshake::field(info, "maxmemory_policy").unwrap_or("noeviction");
         if limited && policy != "noeviction" && first(&self.evicts) {
             tracing::warn!(
                 address,

@@ -2,15 +2,16 @@
 //!
 //! The `redis` crate's own `ConnectionManager` keeps a connection that fell silent and forgets the client's name on a
 //! reconnect; this one replaces the connection as soon as a command or a heartbeat runs out of time. No lock is held
-//! while it connects: who needs the connection waits for it, at most until its own limit.
+//! while it connects: a request that needs the connection waits for it, until its own limit or until the server is known
+//! to be down.
 
 use std::{
     error::Error as _,
     fmt,
     pin::pin,
     sync::{
-        Arc,
-        atomic::{AtomicBool, AtomicU64, Ordering},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
@@ -18,15 +19,20 @@ use std::{
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use rand::{RngExt, rngs::StdRng};
 use redis::{
-    AsyncConnectionConfig, Client, Cmd, ErrorKind as RedisErrorKind, PushKind, RedisError, Value,
+    Cmd, ErrorKind as RedisErrorKind, PushInfo, PushKind, RedisConnectionInfo, RedisError, Value,
     aio::MultiplexedConnection,
 };
 use tokio::{
     sync::{Notify, mpsc, watch},
-    time::{Instant, sleep, timeout, timeout_at},
+    time::{Instant, sleep, sleep_until, timeout, timeout_at},
 };
 
-use super::{advice::Advice, failure};
+use super::{
+    advice::Advice,
+    failure,
+    handshake::{Connected, Driver, Failure, Former},
+    stream::{Place, Resolver},
+};
 use crate::{
     backend::{BackendError, Calls},
     error::ErrorKind,
@@ -36,72 +42,85 @@ use crate::{
 
 /// What requests and upkeep share.
 pub(super) struct Connector {
-    settings: Settings,
+    pub(super) settings: Settings,
+    pub(super) resolver: Resolver,
     link: watch::Sender<Link>,
     /// The epoch of the newest connection.
     epoch: AtomicU64,
     /// The newest epoch that somebody found broken.
     broken: AtomicU64,
+    /// That epoch again, and for how long its connection had been silent by then.
+    silent: Mutex<(u64, Duration)>,
     found_broken: Notify,
+    /// Somebody asks, and there is no connection.
+    wanted: Notify,
+    /// When the server last answered an attempt to connect that may still succeed.
+    heard: Mutex<Option<Instant>>,
     /// Whether the server knows no later protocol.
-    resp2: AtomicBool,
+    pub(super) resp2: AtomicBool,
+    /// How many attempts in a row ended when the server closed the connection on HELLO.
+    pub(super) closed_at_hello: AtomicU32,
     pub(super) advice: Advice,
 }
 
 /// How to reach the node.
 pub(super) struct Settings {
-    pub(super) client: Client,
-    /// The same in RESP2, for servers without RESP3.
-    pub(super) client_resp2: Client,
+    pub(super) place: Place,
+    /// Whether the connection is encrypted.
+    pub(super) tls: bool,
+    /// User, password and database.
+    pub(super) redis: RedisConnectionInfo,
+    /// Whether the URL asks for RESP2.
+    pub(super) resp2: bool,
     /// Host and port, or the path of the socket: for messages.
     pub(super) address: String,
     pub(super) client_name: String,
-    /// The limit of one command, and of one attempt to connect.
+    /// The limit of one command, connecting anew included.
     pub(super) limit: Duration,
-    /// Whether the connection is encrypted.
-    pub(super) tls: bool,
+    /// The limit of one attempt to connect.
+    pub(super) connect_limit: Duration,
 }
 
 /// Whether there is a connection.
 enum Link {
     Up(Connection),
-    /// Why the last attempt failed, if there was one.
-    Down(Option<BackendError>),
+    Down {
+        /// Why the last attempt failed, if there was one.
+        error: Option<BackendError>,
+        /// Whether it has lasted for so long that requests do not wait for its end.
+        known: bool,
+    },
 }
 
 #[derive(Clone)]
 pub(super) struct Connection {
     inner: MultiplexedConnection,
     pub(super) epoch: u64,
+    about: Arc<About>,
 }
 
-/// A fresh connection and what the upkeep needs of it.
-struct Connected {
-    inner: MultiplexedConnection,
-    /// What the server sends of its own accord. Ends, or says so, when the connection is closed.
-    pushes: mpsc::UnboundedReceiver<redis::PushInfo>,
-    /// Its name on the server, if the server tells.
-    identity: Option<Identity>,
-    /// Whether calls come over it.
-    listening: bool,
-}
-
-/// What names a connection: its number, which counts within one run of the server.
-#[derive(Clone)]
-struct Identity {
-    id: i64,
-    run: String,
+/// What is known of a connection.
+struct About {
+    since: Instant,
+    /// The run of the server.
+    run: Option<Arc<str>>,
+    _driver: Driver,
 }
 
 impl Connector {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
-            link: watch::Sender::new(Link::Down(None)),
+            resolver: Resolver::new(ATTEMPTS),
+            link: watch::Sender::new(Link::Down { error: None, known: false }),
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
+            silent: Mutex::default(),
             found_broken: Notify::new(),
+            wanted: Notify::new(),
+            heard: Mutex::default(),
             resp2: AtomicBool::new(false),
+            closed_at_hello: AtomicU32::new(0),
             advice: Advice::default(),
         }
     }
@@ -124,9 +143,18 @@ impl Connector {
         matches!(&*self.link.borrow(), Link::Up(connection) if connection.epoch > broken)
     }
 
+    /// Returns the run of the server that the connection leads to.
+    pub(super) fn run(&self) -> Option<Arc<str>> {
+        match &*self.link.borrow() {
+            Link::Up(connection) => connection.about.run.clone(),
+            Link::Down { .. } => None,
+        }
+    }
+
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
     ///
-    /// What cannot be mended by waiting (a wrong password, a server that is too old) is answered at once.
+    /// Fails at once while the server is known to be down, or refuses in a way that waiting cannot mend (a wrong password,
+    /// a server that is too old).
     pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
         let is_fit = |connection: &Connection| connection.epoch > after.max(self.broken.load(Ordering::Acquire));
         if let Link::Up(connection) = &*self.link.borrow()
@@ -134,23 +162,25 @@ impl Connector {
         {
             return Ok(connection.clone());
         }
+        self.wanted.notify_one();
+        let mut found = None;
         let mut link = self.link.subscribe();
-        let usable = link.wait_for(|link| match link {
-            Link::Up(connection) => is_fit(connection),
-            Link::Down(Some(error)) => error.kind() != ErrorKind::Backend,
-            Link::Down(None) => false,
+        let settled = link.wait_for(|link| {
+            found = match link {
+                Link::Up(connection) => is_fit(connection).then(|| Ok(connection.clone())),
+                Link::Down { error: Some(error), known } if *known || error.kind() != ErrorKind::Backend => {
+                    Some(Err(error.clone()))
+                }
+                Link::Down { known, .. } => known.then(|| Err(self.out_of_time())),
+            };
+            found.is_some()
         });
-        let waited = timeout_at(limit, usable).await;
-        match waited.as_ref().map(|link| link.as_deref()) {
-            Ok(Ok(Link::Up(connection))) => return Ok(connection.clone()),
-            Ok(Ok(Link::Down(Some(error)))) => return Err(error.clone()),
-            _ => {}
-        }
-        drop(waited);
-        let Link::Down(Some(error)) = &*self.link.borrow() else {
-            return Err(self.out_of_time().did_not_happen());
-        };
-        Err(error.clone().did_not_happen())
+        let _ = timeout_at(limit, settled).await.map(drop);
+        let found = found.unwrap_or_else(|| match &*self.link.borrow() {
+            Link::Down { error: Some(error), .. } => Err(error.clone()),
+            _ => Err(self.out_of_time()),
+        });
+        found.map_err(BackendError::did_not_happen)
     }
 
     /// Runs one command until `limit`. A connection that breaks or stays silent is replaced.
@@ -160,21 +190,37 @@ impl Connector {
         command: &Cmd,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
-        match timeout_at(limit, connection.inner.send_packed_command(command)).await {
-            Ok(Ok(reply)) => reply.extract_error().map_err(Unanswered::Refused),
-            Ok(Err(error)) if is_broken(&error) => {
-                self.replace(connection.epoch);
-                Err(Unanswered::Broken(failure::of(error, self.address())))
-            }
-            Ok(Err(error)) => Err(Unanswered::Refused(error)),
-            Err(_) => {
-                self.replace(connection.epoch);
+        let begun = Instant::now();
+        if begun >= limit {
+            // The caller was not polled in time. That says nothing about the connection, which others use.
+            return Err(Unanswered::Unsent(self.out_of_time().did_not_happen()));
+        }
+        let epoch = connection.epoch;
+        let mut link = self.link.subscribe();
+        // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
+        let replaced = async {
+            let _ = link.wait_for(|link| !matches!(link, Link::Up(up) if up.epoch == epoch)).await.map(drop);
+        };
+        tokio::select! {
+            // An answer that is there counts, however late it is looked for.
+            biased;
+            reply = connection.inner.send_packed_command(command) => match reply {
+                Ok(reply) => reply.extract_error().map_err(Unanswered::Refused),
+                Err(error) if is_broken(&error) => {
+                    self.replace(epoch, Duration::ZERO);
+                    Err(Unanswered::Broken(failure::of(error, self.address())))
+                }
+                Err(error) => Err(Unanswered::Refused(error)),
+            },
+            () = replaced => Err(Unanswered::Broken(self.lost(epoch))),
+            () = sleep_until(limit) => {
+                self.replace(epoch, begun.elapsed());
                 Err(Unanswered::Silent(self.out_of_time()))
             }
         }
     }
 
-    fn out_of_time(&self) -> BackendError {
+    pub(super) fn out_of_time(&self) -> BackendError {
         BackendError::new(
             ErrorKind::Backend,
             format!(
@@ -185,69 +231,146 @@ impl Connector {
         )
     }
 
-    /// Says that the connection of an epoch is of no use any more.
-    fn replace(&self, epoch: u64) {
+    /// Why a connection was replaced under a command.
+    fn lost(&self, epoch: u64) -> BackendError {
+        if self.silence(epoch).is_zero() { failure::closed(self.address()) } else { self.out_of_time() }
+    }
+
+    /// Says that the connection of an epoch is of no use any more, and for how long it had been silent, if it was.
+    fn replace(&self, epoch: u64, silent: Duration) {
+        {
+            let mut newest = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            if epoch > newest.0 {
+                *newest = (epoch, silent);
+            }
+        }
         self.broken.fetch_max(epoch, Ordering::AcqRel);
         self.found_broken.notify_one();
+    }
+
+    /// For how long the connection of an epoch had been silent when it was found to be broken.
+    fn silence(&self, epoch: u64) -> Duration {
+        let newest = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.0 == epoch { newest.1 } else { Duration::ZERO }
+    }
+
+    /// Replaces the connection to a server that has become a replica, or has begun to load its data: its name may lead to
+    /// another server by now.
+    ///
+    /// Only once a second: a connection that is younger shows that another one does not help.
+    pub(super) fn demoted(&self, connection: &Connection) {
+        if connection.about.since.elapsed() > DEMOTED_AGAIN {
+            self.replace(connection.epoch, Duration::ZERO);
+        }
+    }
+
+    /// Takes note that the server has answered an attempt to connect.
+    pub(super) fn heard(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn forget_heard(&self) {
+        *self.heard.lock().unwrap_or_else(PoisonError::into_inner) = None;
     }
 
     /// Connects, listens for calls, watches the connection, and connects anew, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         let _end = EndOfUpkeep(&self);
-        let mut former: Option<Identity> = None;
-        let mut failures = 0;
+        let mut former: Option<Former> = None;
+        let mut silent = Duration::ZERO;
         let mut random: StdRng = rand::make_rng();
+        loop {
+            let Connected { inner, driver, mut pushes, run, id, listening } =
+                self.connect_anew(&former, &calls, silent, &mut random).await;
+            former = run.clone().zip(id).map(|(run, id)| Former { run, id });
+            let about = Arc::new(About { since: Instant::now(), run, _driver: driver });
+            let mut connection = Connection { inner, epoch: 0, about };
+            // In one step, for those who ask whether there is a connection, and since when.
+            self.link.send_modify(|link| {
+                connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+                *link = Link::Up(connection.clone());
+            });
+            calls.listening(listening);
+            let epoch = connection.epoch;
+            self.watch(connection, &mut pushes, &calls).await;
+            silent = self.silence(epoch);
+            self.link.send_replace(Link::Down { error: None, known: false });
+            calls.listening(false);
+            tracing::warn!(address = self.address(), "connection lost; connecting anew");
+        }
+    }
+
+    /// Attempts to connect until that works. `silent` is for how long the former connection had been silent.
+    ///
+    /// The server is known to be down when there has been no sign of it for the limit of a command; but a connection that
+    /// fell silent gets a moment, since another one may work at once.
+    async fn connect_anew(
+        &self,
+        former: &Option<Former>,
+        calls: &Calls,
+        silent: Duration,
+        random: &mut StdRng,
+    ) -> Connected {
+        let Settings { limit, connect_limit, .. } = self.settings;
+        let begun = Instant::now();
+        let mut known_at = begun + limit.saturating_sub(silent).max(MOMENT.min(limit / 4));
+        let mut known = false;
+        // When the next attempt begins, and when it may begin if somebody asks.
+        let (mut next, mut soonest) = (begun, begun);
+        let mut failures = 0;
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
+        self.forget_heard();
         loop {
-            if attempts.len() < ATTEMPTS {
-                attempts.push(timeout(self.settings.limit, self.connect(former.clone(), &calls)));
-            }
-            let attempt = tokio::select! {
+            let failure = tokio::select! {
                 biased;
-                Some(attempt) = attempts.next() => attempt,
-                () = sleep(self.settings.limit / ATTEMPTS as u32) => continue,
-            };
-            let error = match attempt.unwrap_or_else(|_| Err(self.out_of_time())) {
-                Ok(Connected { inner, mut pushes, identity, listening }) => {
-                    attempts.clear();
-                    failures = 0;
-                    former = identity;
-                    let mut epoch = 0;
-                    // In one step, for those who ask whether there is a connection, and since when.
-                    self.link.send_modify(|link| {
-                        epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-                        *link = Link::Up(Connection { inner: inner.clone(), epoch });
-                    });
-                    calls.listening(listening);
-                    self.watch(inner, &mut pushes, epoch, &calls).await;
-                    self.link.send_replace(Link::Down(None));
-                    calls.listening(false);
-                    tracing::warn!(address = self.address(), "connection lost; connecting anew");
+                Some(attempt) = attempts.next() => match attempt {
+                    Ok(Ok(connected)) => return connected,
+                    Ok(Err(failure)) => failure,
+                    Err(_) => self.out_of_time().into(),
+                },
+                () = sleep_until(next), if attempts.len() < ATTEMPTS => {
+                    attempts.push(timeout(connect_limit, self.connect(former.clone(), calls)));
+                    next = Instant::now() + limit / ATTEMPTS as u32;
+                    soonest = next;
                     continue;
                 }
-                Err(error) => error,
+                () = sleep_until(known_at), if !known => {
+                    // A server that is slow but answers an attempt is not down.
+                    let heard = *self.heard.lock().unwrap_or_else(PoisonError::into_inner);
+                    if let Some(heard) = heard && heard + limit > known_at {
+                        known_at = heard + limit;
+                    } else {
+                        known = true;
+                        self.link.send_modify(|link| if let Link::Down { known, .. } = link { *known = true });
+                    }
+                    continue;
+                }
+                () = self.wanted.notified() => {
+                    next = next.min(soonest);
+                    continue;
+                }
             };
-            let longest = if error.kind() == ErrorKind::Backend { pause(failures) } else { PAUSE_IF_REFUSED };
-            let pause = jittered(longest, random.random());
+            self.forget_heard();
+            let Failure { error, refused } = failure;
             if failures == 0 {
                 tracing::warn!(address = self.address(), %error, cause = error.source(), "could not connect; trying again");
             }
+            let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(failures) };
+            let chance = random.random();
+            let now = Instant::now();
+            soonest = now + jittered(hurried, chance);
+            // Whoever waits or has a command under way looks at the link.
+            next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
-            self.link.send_replace(Link::Down(Some(error.did_not_happen())));
-            sleep(pause).await;
+            self.link.send_replace(Link::Down { error: Some(error.did_not_happen()), known });
         }
     }
 
     /// Returns when the connection is of no use any more.
-    async fn watch(
-        &self,
-        inner: MultiplexedConnection,
-        pushes: &mut mpsc::UnboundedReceiver<redis::PushInfo>,
-        epoch: u64,
-        calls: &Calls,
-    ) {
-        let mut heartbeat = pin!(self.heartbeat(Connection { inner, epoch }));
+    async fn watch(&self, connection: Connection, pushes: &mut mpsc::UnboundedReceiver<PushInfo>, calls: &Calls) {
+        let epoch = connection.epoch;
+        let mut heartbeat = pin!(self.heartbeat(connection));
         let mut pushed = true;
         while self.broken.load(Ordering::Acquire) < epoch {
             tokio::select! {
@@ -274,92 +397,19 @@ impl Connector {
         let ping = redis::cmd("PING");
         loop {
             sleep(HEARTBEAT).await;
-            let sent = self.send(connection.clone(), &ping, Instant::now() + self.settings.limit).await;
-            if let Err(Unanswered::Broken(_) | Unanswered::Silent(_)) = sent {
-                return;
+            match self.send(connection.clone(), &ping, Instant::now() + self.settings.limit).await {
+                Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
+                Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => self.demoted(&connection),
+                _ => {}
             }
         }
     }
-
-    /// Makes a connection that is ready for use: HELLO, AUTH, SELECT, the client's name and the subscription to its calls
-    /// come first. `former` is the connection that it replaces, which is killed where that is allowed, so that nothing that it still carries is
-    /// executed later.
-    async fn connect(&self, former: Option<Identity>, calls: &Calls) -> Result<Connected, BackendError> {
-        let Settings { client, client_resp2, client_name, .. } = &self.settings;
-        let failed = |error| failure::of(error, self.address());
-        if self.settings.tls {
-            choose_cryptography();
-        }
-        let mut resp2 = self.resp2.load(Ordering::Relaxed);
-        let mut connected = match open(if resp2 { client_resp2 } else { client }, resp2).await {
-            Err(error) if lacks_resp3(&error) => {
-                self.advice.no_resp3(self.address());
-                self.resp2.store(true, Ordering::Relaxed);
-                resp2 = true;
-                open(client_resp2, true).await
-            }
-            opened => opened,
-        }
-        .map_err(failed)?;
-
-        let mut handshake = redis::pipe();
-        handshake.cmd("CLIENT").arg("SETNAME").arg(client_name);
-        handshake.cmd("CLIENT").arg("ID");
-        handshake.cmd("INFO").arg("server");
-        handshake.cmd("INFO").arg("memory");
-        let replies = connected.inner.send_packed_commands(&handshake, 0, 4).await.map_err(failed)?;
-        // Each may be forbidden to the user, and then is done without.
-        let info = replies.get(2).and_then(info).unwrap_or_default();
-        if let Some(version) = field(info, "redis_version")
-            && version
-                .split('.')
-                .next()
-                .and_then(|major| major.parse().ok())
-                .is_some_and(|major: u32| major < LEAST_MAJOR)
-        {
-            return Err(BackendError::new(
-                ErrorKind::Unsupported,
-                format!("{} runs Redis {version}; version {LEAST_MAJOR} is the least", self.address()),
-            ));
-        }
-        self.advice.memory(self.address(), replies.get(3).and_then(self::info).unwrap_or_default());
-        if let (Some(Value::Int(id)), Some(run)) = (replies.get(1), field(info, "run_id")) {
-            connected.identity = Some(Identity { id: *id, run: run.to_owned() });
-        }
-        // After a restart of the server the number may be that of somebody else's connection.
-        if let (Some(former), Some(present)) = (former, &connected.identity)
-            && former.run == present.run
-        {
-            let mut kill = redis::cmd("CLIENT");
-            kill.arg("KILL").arg("ID").arg(former.id);
-            connected.inner.send_packed_command(&kill).await.map_err(failed)?;
-        }
-        if !resp2 {
-            connected.listening = match connected.inner.subscribe(&**calls.channel()).await {
-                Ok(()) => true,
-                Err(error) if is_broken(&error) => return Err(failed(error)),
-                Err(error) => {
-                    self.advice.no_subscribe(self.address(), &error);
-                    false
-                }
-            };
-        }
-        Ok(connected)
-    }
-}
-
-async fn open(client: &Client, resp2: bool) -> Result<Connected, RedisError> {
-    let (sender, pushes) = mpsc::unbounded_channel();
-    let mut config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
-    if !resp2 {
-        config = config.set_push_sender(sender);
-    }
-    let inner = client.get_multiplexed_async_connection_with_config(&config).await?;
-    Ok(Connected { inner, pushes, identity: None, listening: false })
 }
 
 /// Why a command has no usable answer.
 pub(super) enum Unanswered {
+    /// It was not sent, since its time was over before.
+    Unsent(BackendError),
     /// The server answered with an error.
     Refused(RedisError),
     /// The connection broke before the answer: the command may have been executed.
@@ -373,7 +423,7 @@ struct EndOfUpkeep<'a>(&'a Connector);
 
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
-        self.0.link.send_replace(Link::Down(None));
+        self.0.link.send_replace(Link::Down { error: None, known: false });
     }
 }
 
@@ -391,33 +441,14 @@ pub(super) fn call(message: &[Value]) -> Option<(LockKey, Token)> {
 }
 
 /// Errors of the connection, as opposed to answers of the server.
-fn is_broken(error: &RedisError) -> bool {
+pub(super) fn is_broken(error: &RedisError) -> bool {
     matches!(error.kind(), RedisErrorKind::Io | RedisErrorKind::Parse)
 }
 
-/// Whether the server knows only RESP2: it says so, or does not know HELLO at all.
-fn lacks_resp3(error: &RedisError) -> bool {
-    error.kind() == RedisErrorKind::RESP3NotSupported
-        || error.detail().is_some_and(|detail| detail.contains("unknown command") && detail.contains("HELLO"))
-}
-
-/// The text in the reply to `INFO`, if the user may ask for it.
-fn info(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        _ => None,
-    }
-}
-
-/// A field of `INFO`.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
-}
-
-/// The longest pause after a failed attempt: 10 ms growing to 100 ms.
-fn pause(failures: u32) -> Duration {
-    Duration::from_millis(10 << failures.min(3)).min(LONGEST_PAUSE)
+/// The longest pauses after so many failed attempts: while somebody waits, and while nobody does.
+fn pauses(failures: u32) -> (Duration, Duration) {
+    let pause = Duration::from_millis(10 << failures.min(7)).min(IDLE_PAUSE);
+    (pause.min(HURRIED_PAUSE), pause)
 }
 
 /// From half of `longest` to all of it, as `chance` from 0 to 1 decides, so that a fleet does not come back in step.
@@ -425,37 +456,32 @@ fn jittered(longest: Duration, chance: f64) -> Duration {
     longest.mul_f64(0.5 + chance / 2.0)
 }
 
-#[cfg(feature = "tls")]
-fn choose_cryptography() {
-    // Only where the program has not chosen; without a choice rustls would panic.
-    if rustls::crypto::CryptoProvider::get_default().is_none() {
-        // Somebody else may have been quicker, which is as good.
-        let _ = rustls::crypto::ring::default_provider().install_default();
-    }
-}
-
-#[cfg(not(feature = "tls"))]
-fn choose_cryptography() {}
-
 const HEARTBEAT: Duration = Duration::from_secs(1);
-const LONGEST_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause between attempts to connect while somebody waits for the connection.
+const HURRIED_PAUSE: Duration = Duration::from_millis(100);
+/// The longest pause while nobody does: a fleet of idle processes must not wear a server out that comes up.
+const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after the server refused us: somebody has to mend that first.
-const PAUSE_IF_REFUSED: Duration = Duration::from_millis(750);
-/// How many attempts to connect may be under way: they follow one another by this part of their limit.
+const REFUSED_PAUSE: Duration = Duration::from_millis(750);
+/// How old a connection must be to be replaced because its server is no primary.
+const DEMOTED_AGAIN: Duration = Duration::from_secs(1);
+/// How long a new connection may take after the former one fell silent, until the server counts as down.
+const MOMENT: Duration = Duration::from_millis(100);
+/// How many attempts to connect may be under way: they follow one another by this part of the limit of a command.
 const ATTEMPTS: usize = 4;
-/// RESP3, HELLO and the options of CLIENT came with Redis 6.
-const LEAST_MAJOR: u32 = 6;
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn pauses_between_attempts_grow_to_a_tenth_of_a_second_at_most_and_differ() {
-        let longest: Vec<_> = (0..40).map(pause).collect();
-        assert!(longest.is_sorted() && longest[0] == Duration::from_millis(10), "{longest:?}");
-        assert!(longest[3] >= LONGEST_PAUSE / 2 && longest[39] <= LONGEST_PAUSE, "{longest:?}");
-        let pauses = [0.0, 0.25, 0.5, 1.0].map(|chance| jittered(LONGEST_PAUSE, chance).as_millis());
+    fn pauses_between_attempts_grow_to_a_tenth_of_a_second_or_to_a_second_and_differ() {
+        let (hurried, idle): (Vec<_>, Vec<_>) = (0..40).map(pauses).unzip();
+        for (pauses, longest) in [(hurried, HURRIED_PAUSE), (idle, IDLE_PAUSE)] {
+            assert!(pauses.is_sorted() && pauses[0] == Duration::from_millis(10), "{pauses:?}");
+            assert!(pauses[3] >= HURRIED_PAUSE / 2 && pauses[39] == longest, "{pauses:?}");
+        }
+        let pauses = [0.0, 0.25, 0.5, 1.0].map(|chance| jittered(HURRIED_PAUSE, chance).as_millis());
         assert_eq!(pauses, [50, 62, 75, 100]);
     }
 }

@@ -1,20 +1,17 @@
 //! What an error of the server or of the connection means for a request.
 
-use std::{error, fmt};
+use std::{error, fmt, io};
 
-use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind};
+use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
+use super::script;
 use crate::{backend::BackendError, error::ErrorKind};
 
 /// Reads an error of the `redis` crate. `address` is the server's, without user and password.
 pub(super) fn of(error: RedisError, address: &str) -> BackendError {
     match error.kind() {
         RedisErrorKind::AuthenticationFailed => denied(error.detail().unwrap_or("no reason given"), address),
-        RedisErrorKind::Io => BackendError::new(
-            ErrorKind::Backend,
-            format!("{address} could not be reached, or closed the connection; check that it runs and listens there"),
-        )
-        .with_source(Cause::of(&error)),
+        RedisErrorKind::Io => closed(address).with_source(Cause::of(&error)),
         RedisErrorKind::Parse | RedisErrorKind::UnexpectedReturnType => BackendError::new(
             ErrorKind::Backend,
             format!("{address} does not speak the Redis protocol; check host, port and TLS"),
@@ -24,15 +21,58 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            of_server(&code, &detail, Some(address))
+            let failure = of_server(&code, &detail, Some(address));
+            if failure.kind() == ErrorKind::Backend && error.category().contains("switch database") {
+                let message = format!("{address} does not let this user select the database of the URL: {detail}");
+                return BackendError::new(ErrorKind::Unsupported, message).did_not_happen();
+            }
+            failure
         }
     }
+}
+
+/// Reads an error of the system, from before anything was said to the server.
+pub(super) fn of_stream(error: &io::Error, address: &str) -> BackendError {
+    closed(address).with_source(Cause(error.to_string()))
+}
+
+/// The connection does not exist, or no longer.
+pub(super) fn closed(address: &str) -> BackendError {
+    BackendError::new(
+        ErrorKind::Backend,
+        format!("{address} could not be reached, or closed the connection; check that it runs and listens there"),
+    )
+}
+
+/// A node of a cluster keeps some of the keys only, and the counter of fencing tokens perhaps not.
+pub(super) fn cluster(server: &str) -> BackendError {
+    BackendError::new(
+        ErrorKind::Unsupported,
+        format!(
+            "{server} is a node of a Redis Cluster, which lock-core does not support yet; \
+             use a server that is not in cluster mode"
+        ),
+    )
 }
 
 /// Reads the message of an error that the script caught.
 pub(super) fn of_message(message: &str) -> BackendError {
     let (code, detail) = message.split_once(' ').unwrap_or((message, ""));
     of_server(code, detail, None)
+}
+
+/// Whether the server is no primary now, or has no data yet, as after a switchover.
+pub(super) fn is_demotion(error: &RedisError) -> bool {
+    error.code().is_some_and(|code| DEMOTED.contains(&code))
+}
+
+/// The same of a reply to the script, whose items may hold such errors.
+pub(super) fn tells_of_demotion(reply: &Value) -> bool {
+    let Value::Array(values) = reply else { return false };
+    values.iter().any(|value| match value {
+        Value::BulkString(text) => DEMOTED.iter().any(|code| text.starts_with(code.as_bytes())),
+        _ => false,
+    })
 }
 
 /// Whether the script is not in the server's cache.
@@ -44,6 +84,12 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
     let server = address.unwrap_or("the server");
     // Some errors repeat the arguments of the command, tokens included.
     let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);
+    // A script that was broken off has executed the items before that.
+    let in_script = detail.contains("user_script");
+    let known = detail.to_ascii_lowercase();
+    let says = |words: &str| known.contains(words);
+    let named = script::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
+    let detail = detail.split(" script: ").next().unwrap_or_default();
     let error = match code {
         "WRONGTYPE" => BackendError::new(
             ErrorKind::WrongType,
@@ -51,11 +97,12 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
         ),
         "NOAUTH" | "WRONGPASS" => denied(detail, server),
         // Of a refused SELECT the code is not known.
-        _ if detail.contains("no permissions to run") => BackendError::new(
+        _ if says("authentication required") => denied(detail, server),
+        _ if says("no permissions to run") || says("can't run this command") => BackendError::new(
             ErrorKind::Unsupported,
-            format!("{server} does not let this user run a command that the lock needs: {detail}"),
+            format!("{server} does not let this user run a command that the lock needs: {detail}{named}"),
         ),
-        "NOPERM" => BackendError::new(
+        _ if code == "NOPERM" || says("can't access at least one of the keys") => BackendError::new(
             ErrorKind::Denied,
             format!("{server} does not let this user at the key, or at `{{*}}lock-core:*` beside it: {detail}"),
         ),
@@ -66,20 +113,19 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
         "READONLY" => {
             BackendError::new(ErrorKind::Backend, format!("{server} is a read-only replica; locks need the primary"))
         }
-        _ if detail.contains("unknown command") => {
-            BackendError::new(ErrorKind::Unsupported, format!("{server} lacks a command that the lock needs: {detail}"))
-        }
-        _ if detail.contains("DB index is out of range") => BackendError::new(
+        "CROSSSLOT" | "MOVED" | "ASK" => cluster(server),
+        _ if says("unknown command") || says("unknown redis command") => BackendError::new(
+            ErrorKind::Unsupported,
+            format!("{server} lacks a command that the lock needs: {detail}{named}"),
+        ),
+        _ if says("db index is out of range") => BackendError::new(
             ErrorKind::Unsupported,
             format!("{server} has no database of that number; check the number after the last / of the URL"),
         ),
-        _ if detail.contains("not allowed in cluster mode") => BackendError::new(
-            ErrorKind::Unsupported,
-            format!("{server} is part of a cluster: {detail}; leave the number after the last / out of the URL"),
-        ),
+        _ if says("not allowed in cluster mode") => cluster(server),
         _ => BackendError::new(ErrorKind::Backend, format!("{server} answered {code}: {detail}")),
     };
-    if REFUSED_BEFORE_EXECUTION.contains(&code) { error.did_not_happen() } else { error }
+    if REFUSED_BEFORE_EXECUTION.contains(&code) && !in_script { error.did_not_happen() } else { error }
 }
 
 /// The words of an error of the `redis` crate, which would give them twice, as its own and as its cause's.
@@ -103,6 +149,9 @@ impl error::Error for Cause {}
 /// Errors that a command is refused with before it has done anything.
 const REFUSED_BEFORE_EXECUTION: [&str; 8] =
     ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"];
+
+/// Errors of a server that is not the primary of its data, or not yet.
+const DEMOTED: [&str; 3] = ["LOADING", "MASTERDOWN", "READONLY"];
 
 fn denied(detail: &str, server: &str) -> BackendError {
     BackendError::new(

@@ -3,18 +3,25 @@
 mod advice;
 mod connection;
 mod failure;
+mod handshake;
 mod script;
+mod stream;
 #[cfg(test)]
 mod tests;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use redis::{Client, Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, ProtocolVersion, from_redis_value};
+use futures_util::future::join_all;
+use redis::{Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, from_redis_value};
 use tokio::time::Instant;
 
-use self::connection::{Connection, Connector, Settings, Unanswered};
+use self::{
+    connection::{Connection, Connector, Settings, Unanswered},
+    stream::Place,
+};
 use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
+    builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
     key::LockKey,
     token::TOKEN_MARK,
@@ -32,49 +39,65 @@ pub struct RedisBackend {
 
 impl RedisBackend {
     /// Reads a `redis://`, `rediss://` or `unix://` URL, without any I/O. `client_name` is shown in the server's
-    /// `CLIENT LIST`; `command_timeout` is the limit of one request, connecting anew included.
+    /// `CLIENT LIST`; `command_timeout` is the limit of one request, connecting anew included. An attempt to connect may
+    /// take 5 s.
     ///
     /// # Errors
-    /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off.
+    /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off, or the timeout is out of range.
     pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
+        Self::with_timeouts(url, client_name, command_timeout, CONNECT_TIMEOUT)
+    }
+
+    pub(crate) fn with_timeouts(
+        url: &str,
+        client_name: &str,
+        command_timeout: Duration,
+        connect_timeout: Duration,
+    ) -> Result<Self, BuildError> {
+        check_timeout("command timeout", command_timeout)?;
+        check_timeout("connect timeout", connect_timeout)?;
         // Nothing of the URL but host and port may get into an error: it may hold a password.
         let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
-        if url.starts_with("rediss://") && !cfg!(feature = "tls") {
-            return Err(BuildError::new("rediss:// needs the feature `tls` of lock-core, which is off"));
+        let (scheme, rest) = url.split_once("://").unwrap_or_default();
+        let tls = matches!(scheme, "rediss" | "valkeys");
+        if tls && !cfg!(feature = "tls") {
+            return Err(BuildError::new(format!("{scheme}:// needs the feature `tls` of lock-core, which is off")));
+        }
+        if tls && url.contains('#') {
+            return Err(wrong("it ends with a fragment; a # in a password is written %23"));
         }
         // It would be taken for a part of the path, which is shown.
         let place = url.strip_prefix("unix://").or_else(|| url.strip_prefix("redis+unix://")).unwrap_or_default();
         if place.split('/').next().is_some_and(|before| before.contains('@')) {
             return Err(wrong("a socket has no user and password before an @; write ?user=…&pass=… at the end"));
         }
-        let info = url.into_connection_info().map_err(|error| {
+        // TLS is ours to make.
+        let plain = tls.then(|| format!("redis://{rest}"));
+        let info = plain.as_deref().unwrap_or(url).into_connection_info().map_err(|error| {
             let what = error.to_string();
             // The crate's own words, up to where it might repeat the input.
             wrong(what.split(" - ").next().unwrap_or("it does not parse"))
         })?;
-        let (address, tls) = match info.addr() {
-            ConnectionAddr::Tcp(_, 0) | ConnectionAddr::TcpTls { port: 0, .. } => {
-                return Err(wrong("port 0 cannot be connected to; the usual one is 6379"));
-            }
-            ConnectionAddr::Tcp(host, port) => (format!("{host}:{port}"), false),
-            ConnectionAddr::TcpTls { host, port, .. } => (format!("{host}:{port}"), true),
-            ConnectionAddr::Unix(path) => (path.display().to_string(), false),
+        let place = match info.addr() {
+            ConnectionAddr::Tcp(_, 0) => return Err(wrong("port 0 cannot be connected to; the usual one is 6379")),
+            ConnectionAddr::Tcp(host, port) => Place::Tcp { host: host.clone(), port: *port },
+            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
             _ => return Err(wrong("this kind of address is not supported")),
         };
         if info.redis_settings().db() < 0 {
             return Err(wrong("a database number is not negative"));
         }
-        let open = |protocol| {
-            let settings = info.redis_settings().clone().set_protocol(protocol);
-            Client::open(info.clone().set_redis_settings(settings)).map_err(|_| wrong("it does not parse"))
-        };
+        let (_, options) = url.split_once('?').unwrap_or_default();
         let settings = Settings {
-            client: open(ProtocolVersion::RESP3)?,
-            client_resp2: open(ProtocolVersion::RESP2)?,
-            address,
+            address: place.to_string(),
+            place,
+            tls,
+            redis: info.redis_settings().clone(),
+            // The crate takes RESP2 where nothing is said.
+            resp2: options.split(['&', '#']).any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
             client_name: client_name.to_owned(),
             limit: command_timeout,
-            tls,
+            connect_limit: connect_timeout,
         };
         Ok(Self { connector: Arc::new(Connector::new(settings)) })
     }
@@ -85,8 +108,7 @@ impl Backend for RedisBackend {
         let connector = Arc::clone(&self.connector);
         Reply::new(async move {
             if batch.is_empty() {
-                query::<redis::Value>(&connector, &redis::cmd("PING")).await?;
-                return Ok(Answer::new([]));
+                return sign_of_life(&connector).await;
             }
             call(&connector, batch).await
         })
@@ -109,14 +131,54 @@ impl Backend for RedisBackend {
         self.connector.limit()
     }
 
+    fn identity(&self) -> Option<Arc<str>> {
+        self.connector.run()
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Arc::clone(&self.connector).keep(calls))
     }
 }
 
+/// Waits for a connection, which the server has answered in the making, or asks over the one that there is.
+///
+/// Connecting takes several round trips. So it is given its own limit, and ends as soon as the server is known to be down.
+async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
+    if connector.is_up() {
+        query::<redis::Value>(connector, &redis::cmd("PING")).await?;
+    } else {
+        let limit = connector.settings.connect_limit.max(connector.limit());
+        let (begun, really) = (Instant::now(), std::time::Instant::now());
+        let connected = connector.connection(0, begun + limit).await;
+        // No server can be quick enough for a clock that leaps to the next timer.
+        connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
+            true => BackendError::new(
+                ErrorKind::Backend,
+                format!(
+                    "{error}; the clock of this tokio runtime is paused, so give the manager a runtime whose clock runs, \
+                     with `LockManager::builder().runtime(..)`"
+                ),
+            )
+            .did_not_happen(),
+            false => error,
+        })?;
+    }
+    Ok(Answer::new([]))
+}
+
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
 async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
-    call_until(connector, batch, Instant::now() + connector.limit()).await
+    let limit = connector.limit().min(of_use_within(&batch));
+    call_until(connector, batch, Instant::now() + limit).await
+}
+
+/// For how long the answer to a batch is waited for because of its renewals, which have to be tried again in time.
+fn of_use_within(batch: &[Operation]) -> Duration {
+    let within = batch.iter().map(|operation| match operation {
+        Operation::Renew(renew) => renew.within,
+        _ => Duration::MAX,
+    });
+    within.min().unwrap_or(Duration::MAX).max(LEAST_WITHIN)
 }
 
 async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
@@ -130,8 +192,11 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
             Err(error) => return Err(unanswered.unwrap_or(error)),
         };
         after = connection.epoch;
-        match evaluate(connector, connection, &evalsha, &batch, limit).await {
+        match evaluate(connector, connection.clone(), &evalsha, &batch, limit).await {
             Ok((reply, by_source)) => {
+                if failure::tells_of_demotion(&reply) {
+                    connector.demoted(&connection);
+                }
                 let mut answer = script::answer(reply, batch.len(), script::asks_for_time(&batch))?;
                 answer.repeated = unanswered.is_some();
                 if answer.repeated {
@@ -146,8 +211,12 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
                 return Ok(answer);
             }
             Err(Unanswered::Broken(error)) => unanswered = Some(error),
+            Err(Unanswered::Unsent(error)) => return Err(unanswered.unwrap_or(error)),
             Err(Unanswered::Silent(error)) => return Err(error),
             Err(Unanswered::Refused(error)) => {
+                if failure::is_demotion(&error) {
+                    connector.demoted(&connection);
+                }
                 let error = failure::of(error, connector.address());
                 // A batch is refused as a whole where the user may not touch one of its keys.
                 if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
@@ -187,15 +256,14 @@ async fn one_by_one(
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
     whole.repeated = repeated;
-    for operation in batch {
-        let outcome = match Box::pin(call_until(connector, Batch::from([operation]), limit)).await {
-            Ok(answer) => {
-                whole.repeated |= answer.repeated;
-                whole.calls_refused |= answer.calls_refused;
-                answer.single()
-            }
-            Err(error) => Err(error),
-        };
+    // All at once, so that they take one round trip together.
+    let calls = batch.into_iter().map(|operation| Box::pin(call_until(connector, Batch::from([operation]), limit)));
+    for answer in join_all(calls).await {
+        let outcome = answer.and_then(|answer| {
+            whole.repeated |= answer.repeated;
+            whole.calls_refused |= answer.calls_refused;
+            answer.single()
+        });
         whole.outcomes.push(outcome.map_err(|error| if repeated { error.in_doubt() } else { error }));
     }
     Ok(whole)
@@ -213,7 +281,7 @@ async fn query<T: FromRedisValue>(connector: &Connector, command: &Cmd) -> Resul
                 return from_redis_value(reply).map_err(|error| failure::of(error.into(), connector.address()));
             }
             Err(Unanswered::Broken(_)) => {}
-            Err(Unanswered::Silent(error)) => return Err(error),
+            Err(Unanswered::Unsent(error) | Unanswered::Silent(error)) => return Err(error),
             Err(Unanswered::Refused(error)) => return Err(failure::of(error, connector.address())),
         }
     }
@@ -263,3 +331,9 @@ fn escape_pattern(prefix: &str) -> String {
 
 /// How many keys one SCAN looks at.
 const PAGE: u32 = 1_000;
+
+/// The least time that an answer is waited for, however soon a renewal has to be tried again.
+const LEAST_WITHIN: Duration = Duration::from_millis(100);
+
+/// By how much the clock of a runtime may be ahead of the system's without counting as paused.
+const PAUSED_BEYOND: Duration = Duration::from_millis(50);

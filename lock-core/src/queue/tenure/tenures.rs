@@ -294,8 +294,8 @@ impl Tenures {
                     tenure.renew_at = now; // at once, lest the holder dies before
                 }
             }
-            Some(_) => return self.take_away(id, LossReason::Taken),
-            None => {
+            Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
+            _ => {
                 tenure.failures += 1;
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
                 tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);

@@ -56,6 +56,7 @@ impl Task {
             over(&mut unders);
         };
         let done = held.guard.protect(work).await;
+        self.client.judge(&done, false);
         if done.is_err() {
             over(&mut unders);
         }
@@ -81,7 +82,10 @@ impl Task {
         let under = self.begin(event);
         let request = self.client.manager.take_up(handover).ttl(ttl).acquire();
         let cut = self.dice.below(100) < world.plan.drops;
-        match self.awaited(request, cut, &mut false).await? {
+        let mut aside = false;
+        let answered = self.awaited(request, cut, &mut aside).await?;
+        self.client.judge(&answered, aside);
+        match answered {
             Ok(guard) => {
                 let parts = vec![self.got(under, guard.lease(), Extras::None)];
                 Some(Held { guard: Guard::One(guard), parts, extras: Extras::None })

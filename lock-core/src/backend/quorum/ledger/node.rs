@@ -1,7 +1,7 @@
 //! What is known of one node; pure.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashMap, HashSet},
     time::Duration,
 };
 
@@ -10,6 +10,7 @@ use crate::{
     backend::{Acquire, Place, Release},
     cleanup::{CleanUp, Doubt, Parting},
     clock::Moment,
+    key::LockKey,
     mutants::Mutant,
     token::Token,
     validity::Ttl,
@@ -38,6 +39,18 @@ pub(super) struct Node {
     pub(super) paying: bool,
     /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
     pub(super) probe: Option<Moment>,
+    /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
+    pub(super) looks: BTreeMap<LockKey, Look>,
+    /// Whether it is being asked for leases, or for a sign of life.
+    pub(super) looking: bool,
+}
+
+/// A lease to ask a node for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) token: Token,
+    /// Until when the node keeps the lease in any case, if it has it. Being asked does not make it longer.
+    pub(super) until: Moment,
 }
 
 /// What is known of a token that a node has.
@@ -113,7 +126,8 @@ impl Node {
         let entry = self.unanswered.get_mut(&token)?;
         let doubt = entry.doubt;
         // Of those that waited for a connection nobody knows which left first.
-        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch)
+            || Mutant::ReleaseSettlesAll.is_on();
         if !answered || !(came_after || asked.sent >= doubt.until) {
             return Some(doubt);
         }
@@ -145,6 +159,13 @@ impl Node {
     pub(super) fn lacks(&mut self, token: Token, sent: Moment) {
         if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
             self.surely.remove(&token);
+        }
+    }
+
+    /// Has it asked for a lease, unless it does not answer anyway: then the next renewal finds out.
+    pub(super) fn look_for(&mut self, key: &LockKey, token: Token, until: Moment) {
+        if !self.silent {
+            self.looks.insert(key.clone(), Look { token, until });
         }
     }
 

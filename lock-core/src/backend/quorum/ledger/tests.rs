@@ -207,13 +207,14 @@ fn a_node_that_was_not_heard_is_asked_how_slow_it_is() {
     assert_eq!(ledger.patience([2].into_iter()), LEAST_PATIENCE);
     let asked = ledger.asks_for(2, &renew(), at(0), way(0));
     assert!(ledger.unheard(&asked, at(5), 0), "there is something to do");
-    assert_eq!((ledger.next(), ledger.due(1, at(5), 10)), (Some(at(5)), None));
-    assert_eq!(ledger.due(2, at(5), 10), Some(Vec::new()), "a sign of life");
-    assert_eq!(ledger.due(2, at(6), 10), None, "one at a time");
-    ledger.paid(2, Vec::new(), &silence(), (at(5), at(300), 0));
-    assert_eq!((ledger.next(), ledger.due(2, at(400), 10)), (Some(at(800)), None));
-    assert_eq!(ledger.due(2, at(800), 10), Some(Vec::new()));
-    ledger.paid(2, Vec::new(), &Ok(Answer::new([])), (at(800), at(830), 0));
+    assert_eq!((ledger.next(), ledger.looks(1, at(5))), (Some(at(5)), false));
+    assert!(ledger.looks(2, at(5)), "a sign of life");
+    assert!(!ledger.looks(2, at(6)), "one at a time");
+    assert!(ledger.look(2, at(6), way(0), 10).batch.is_empty(), "no lease");
+    ledger.looked(2, false, at(5), at(300));
+    assert_eq!((ledger.next(), ledger.looks(2, at(400))), (Some(at(800)), false));
+    assert!(ledger.looks(2, at(800)));
+    ledger.looked(2, true, at(800), at(830));
     assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(120), "now it is known");
     assert_eq!(ledger.next(), None);
 }

@@ -82,13 +82,18 @@ local refused = 0
 local fence, reserved = 0, -1 -- the numbers that the counter has been raised for
 local LEAD = 1000 -- by how many µs the counter may lead the clock before blocks shrink to one
 
+-- The error in a reply, if it is one, with the command, which Redis 7 leaves out.
+local function refusal(reply, command)
+  return type(reply) == 'table' and reply.err and reply.err .. ' (' .. command .. ')'
+end
+
 local function write_counter()
   -- It outlives its lead over the clock: after that, the clock alone is larger.
   local lives = '60000'
   if last > micros then lives = lives + math.ceil((last - micros) / 1000) end
   local value = last
   if waiting > 0 then value = string.format('%.0f %.0f', last, waiting) end -- not tostring: it would lose digits
-  return pcall('SET', KEYS[1], value, 'PX', lives).err
+  return refusal(pcall('SET', KEYS[1], value, 'PX', lives), 'SET')
 end
 
 -- Takes a block of fencing tokens: its first, its size, or an error. The counter is raised once for the whole call,
@@ -265,7 +270,7 @@ for k = 2, items + 1 do
           set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
         end
         if set.err then
-          reply(ERROR, set.err)
+          reply(ERROR, failed or refusal(set, 'SET'))
         else
           written[key] = token
           if held and waiting > 0 then
@@ -302,7 +307,7 @@ for k = 2, items + 1 do
       else
         done = pcall('PEXPIRE', key, after)
       end
-      failed = type(done) == 'table' and done.err
+      failed = refusal(done, after == '0' and 'DEL' or 'PEXPIRE')
       if failed then reply(ERROR, failed) else reply(RELEASED) end
     else
       reply(GONE)
@@ -320,7 +325,7 @@ for k = 2, items + 1 do
       local mends = left <= found and left > found - 2000
       local pushed = (left < ttl or mends) and pcall('PEXPIRE', key, ttl)
       if type(pushed) == 'table' then
-        reply(ERROR, pushed.err)
+        reply(ERROR, refusal(pushed, 'PEXPIRE'))
       else
         local first, size = 0, 0
         if ARGV[a + 3] ~= '0' then first, size = take_fences(tonumber(ARGV[a + 3])) end
@@ -333,7 +338,7 @@ for k = 2, items + 1 do
     -- What is no string is an error here.
     held = pcall('GET', key)
     if type(held) == 'table' then
-      reply(ERROR, held.err)
+      reply(ERROR, refusal(held, 'GET'))
     elseif operation == 'inspect' then
       if held then reply(BUSY, call('PTTL', key), is_foreign(held), 0) else reply(GONE) end
     elseif not held or (token == '0' and is_foreign(held) == 1) then
@@ -341,7 +346,7 @@ for k = 2, items + 1 do
     else
       local done = pcall('DEL', key)
       if type(done) == 'table' then
-        reply(ERROR, done.err)
+        reply(ERROR, refusal(done, 'DEL'))
       else
         written[key] = false
         reply(RELEASED)

@@ -1,0 +1,92 @@
+//! Which nodes of a quorum vote: a server that has several names has one vote; pure.
+
+use std::sync::Arc;
+
+/// The servers that answer by the name of each node, as far as they are known.
+#[derive(Debug)]
+pub(super) struct Voters {
+    nodes: Vec<Voter>,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Voter {
+    server: Option<Arc<str>>,
+    /// The node that votes for the same server.
+    twin: Option<usize>,
+}
+
+impl Voters {
+    pub(super) fn new(nodes: usize) -> Self {
+        Self { nodes: vec![Voter::default(); nodes] }
+    }
+
+    /// Takes note of the server that answers as a node, if it is known. Returns the other node that votes for this server,
+    /// and whether that is news: the first to answer votes until its name leads to another server.
+    pub(super) fn sees(&mut self, node: usize, server: Option<Arc<str>>) -> Option<(usize, bool)> {
+        let Some(server) = server else { return self.twin(node).map(|twin| (twin, false)) };
+        let votes = |(other, voter): (usize, &Voter)| {
+            other != node && voter.twin.is_none() && voter.server.as_ref() == Some(&server)
+        };
+        let twin = self.nodes.iter().enumerate().position(votes);
+        let before = std::mem::replace(&mut self.nodes[node], Voter { server: Some(server), twin });
+        twin.map(|twin| (twin, before.twin != Some(twin)))
+    }
+
+    /// A node without a vote of its own, and the one that votes for its server.
+    pub(super) fn any_twins(&self) -> Option<(usize, usize)> {
+        (0..self.nodes.len()).find_map(|node| Some((node, self.twin(node)?)))
+    }
+
+    fn twin(&self, node: usize) -> Option<usize> {
+        self.nodes[node].twin
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    impl Voters {
+        fn votes(&mut self, node: usize, server: &str) -> bool {
+            self.sees(node, Some(server.into())).is_none()
+        }
+    }
+
+    #[test]
+    fn the_first_name_by_which_a_server_answers_has_its_vote() {
+        let mut voters = Voters::new(3);
+        assert!(voters.votes(1, "a") && voters.votes(2, "b"));
+        assert_eq!(voters.sees(0, Some("a".into())), Some((1, true)));
+        assert_eq!(voters.sees(0, Some("a".into())), Some((1, false)), "that was said");
+        assert_eq!(voters.any_twins(), Some((0, 1)));
+        assert!(voters.votes(1, "a"), "still the first");
+    }
+
+    #[test]
+    fn a_name_that_leads_elsewhere_gives_its_vote_up() {
+        let mut voters = Voters::new(3);
+        assert!(voters.votes(0, "a") && voters.votes(1, "b"));
+        assert!(!voters.votes(1, "a") && !voters.votes(1, "a"));
+        assert!(voters.votes(0, "c") && voters.votes(1, "a"));
+        assert!(!voters.votes(0, "a"));
+        assert_eq!(voters.any_twins(), Some((0, 1)));
+    }
+
+    #[test]
+    fn a_restarted_server_has_one_vote_whichever_name_connects_first() {
+        let mut voters = Voters::new(2);
+        assert!(voters.votes(0, "a") && !voters.votes(1, "a"));
+        assert!(voters.votes(1, "a again"));
+        assert!(!voters.votes(0, "a again"));
+    }
+
+    #[test]
+    fn a_server_that_is_not_known_votes_unless_it_was_a_twin() {
+        let mut voters = Voters::new(3);
+        assert!(voters.sees(0, None).is_none() && voters.sees(1, None).is_none());
+        assert!(voters.votes(0, "a") && !voters.votes(1, "a"));
+        assert_eq!(voters.sees(1, None), Some((0, false)));
+        assert!(voters.sees(0, None).is_none());
+        assert!(!voters.votes(1, "a"), "the other one is remembered while it is not connected");
+    }
+}

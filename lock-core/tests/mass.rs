@@ -1,0 +1,87 @@
+//! Many leases, hand-overs and dropped guards at once: nothing costs more for each, the more there are. Memory backend.
+//!
+//! Where a cost could grow with the square, there are so many that it would take half a minute.
+
+mod support;
+
+use std::time::Instant;
+
+use lock_core::{ErrorKind, LockManager};
+
+use support::{Fate, ms, secs};
+
+#[tokio::test]
+async fn leases_are_handed_over_at_a_cost_that_does_not_grow_with_those_before() {
+    const LEASES: usize = 100_000;
+    let manager = LockManager::in_memory();
+    let mut guards = Vec::new();
+    for index in 0..LEASES {
+        guards.push(manager.lock(format!("k{index}")).ttl(secs(3_600)).await.unwrap());
+    }
+    let begun = Instant::now();
+    let handed_over = guards.into_iter().map(|guard| guard.hand_over().unwrap()).collect::<Vec<_>>();
+    assert!(begun.elapsed() < secs(10), "{:?}", begun.elapsed());
+    assert_eq!(handed_over.len(), LEASES);
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_released_by_force_in_a_few_calls() {
+    let (manager, backend) = support::counted();
+    let mut guards = Vec::new();
+    for index in 0..1_000 {
+        guards.push(manager.lock(format!("k{index}")).await.unwrap());
+    }
+    let before = backend.forces();
+    assert_eq!(manager.force_release_all("k").await.unwrap(), 1_000);
+    assert_eq!(backend.forces() - before, 4);
+    assert!(guards.iter().all(|guard| !guard.is_held()));
+}
+
+#[tokio::test(start_paused = true)]
+async fn request_is_not_held_up_by_a_mass_of_dropped_guards() {
+    let (manager, backend) = support::counted();
+    let mut guards = Vec::new();
+    for index in 0..10_000 {
+        guards.push(manager.lock(format!("k{index}")).ttl(secs(3_600)).await.unwrap());
+    }
+    backend.always(Fate::Hold);
+    let before = backend.calls();
+    drop(guards);
+    while backend.calls() < before + 2 {
+        tokio::time::sleep(ms(1)).await;
+    }
+    let request = tokio::spawn(manager.lock("mine").acquire());
+    tokio::time::sleep(ms(1)).await;
+    let sent = backend.calls();
+    backend.always(Fate::Answer);
+    backend.let_go();
+    request.await.unwrap().unwrap();
+    // It is in the call that follows the two under way, and not behind the forty of the releases.
+    let with_it = backend.log().iter().skip(sent).position(|names| names.contains(&"acquire")).unwrap();
+    assert!(with_it <= 1, "{with_it} calls before it");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_stays_busy_is_said_to_be_so_for_the_whole_wait_for_several() {
+    let manager = LockManager::in_memory();
+    let (first, _second) = (manager.lock("a").await.unwrap(), manager.lock("b").await.unwrap());
+    tokio::spawn(async move {
+        tokio::time::sleep(ms(600)).await;
+        drop(first);
+    });
+    let error = manager.lock_all(["a", "b"]).wait(secs(1)).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("b")));
+    assert!(error.to_string().contains("the whole wait of 1s"), "{error}");
+}
+
+#[tokio::test]
+async fn what_a_manager_shows_of_itself_does_not_grow_with_its_leases() {
+    let manager = LockManager::in_memory();
+    let before = format!("{:?}", manager.lock("x")).len();
+    let mut guards = Vec::new();
+    for index in 0..1_000 {
+        guards.push(manager.lock(format!("k{index}")).await.unwrap());
+    }
+    let text = format!("{:?}", manager.lock("x"));
+    assert!(text.len() < before + 100 && text.contains("1000"), "{text}");
+}

@@ -1,0 +1,157 @@
+//! Runtimes that end: what is told, by whom the work is taken over, and what it costs; memory backend.
+
+mod support;
+
+use std::{thread, time::Instant};
+
+use futures_util::FutureExt;
+use lock_core::{ErrorKind, LockManager};
+use tokio::runtime::{self, Runtime};
+
+use support::{Fate, Faulty, ms, secs};
+
+fn workers(threads: usize) -> Runtime {
+    runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()
+}
+
+fn manager(backend: Faulty, runtime: Option<&Runtime>) -> LockManager {
+    let builder = LockManager::builder().backend(backend);
+    match runtime {
+        Some(runtime) => builder.runtime(runtime.handle().clone()).build().unwrap(),
+        None => builder.build().unwrap(),
+    }
+}
+
+/// Waits until the backend was called so often.
+fn until_called(backend: &Faulty, calls: usize) {
+    let limit = Instant::now() + secs(10);
+    while backend.calls() < calls {
+        assert!(Instant::now() < limit, "{} calls, and not {calls}", backend.calls());
+        thread::sleep(ms(1));
+    }
+}
+
+#[test]
+fn release_that_waits_to_be_sent_when_the_engine_s_runtime_ends_is_told() {
+    for of_the_builder in [true, false] {
+        let (outer, engine) = (workers(2), workers(1));
+        let backend = Faulty::new();
+        let manager = manager(backend.clone(), of_the_builder.then_some(&engine));
+        let guards = engine.block_on(async {
+            let mut guards = Vec::new();
+            for index in 0..3 {
+                guards.push(manager.lock(format!("k{index}")).ttl(secs(600)).await.unwrap());
+            }
+            guards
+        });
+        let [one, two, three] = <[_; 3]>::try_from(guards).unwrap();
+        let before = backend.calls();
+        backend.always(Fate::Hold);
+        drop(one);
+        until_called(&backend, before + 1);
+        drop(two);
+        until_called(&backend, before + 2);
+        // The engine has its fill of calls: this one waits.
+        let release = outer.spawn(async { tokio::time::timeout(secs(10), three.release()).await });
+        thread::sleep(ms(20));
+        assert_eq!(backend.calls(), before + 2);
+        backend.always(Fate::Answer);
+        drop(engine);
+        let told = outer.block_on(release).unwrap().expect("it is told");
+        let error = told.unwrap_err();
+        assert!(error.kind() == ErrorKind::Backend && error.to_string().contains("runtime"), "{error}");
+        if of_the_builder {
+            continue;
+        }
+        // The next task has the release.
+        for key in ["k0", "k1", "k2"] {
+            outer.block_on(support::eventually_free(&manager, key));
+        }
+    }
+}
+
+#[test]
+fn requests_in_flight_when_the_builder_s_runtime_ends_are_told_so() {
+    let (outer, engine) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), Some(&engine));
+    let (to_release, mut to_extend, holder) = outer.block_on(async {
+        let lock = async |key| manager.lock(key).ttl(secs(600)).await.unwrap();
+        (lock("a").await, lock("b").await, lock("c").await)
+    });
+    backend.always(Fate::Hold);
+    let before = backend.calls();
+    let kind = |error: lock_core::Error| error.kind();
+    let acquire = outer.spawn({
+        let manager = manager.clone();
+        async move { manager.lock("d").await.map(drop).map_err(kind) }
+    });
+    until_called(&backend, before + 1);
+    let extend = outer.spawn(async move { to_extend.extend(secs(900)).await.map_err(kind) });
+    until_called(&backend, before + 2);
+    let release = outer.spawn(async move { to_release.release().await.map_err(kind) });
+    let waiting = outer.spawn({
+        let manager = manager.clone();
+        async move { manager.lock("c").await.map(drop).map_err(kind) }
+    });
+    until_called(&backend, before + 3);
+    engine.shutdown_timeout(secs(5));
+    backend.let_go();
+    let tasks = [("acquire", acquire), ("extend", extend), ("release", release), ("waiting", waiting)];
+    for (name, task) in tasks {
+        let told = outer.block_on(async { tokio::time::timeout(secs(10), task).await.expect(name).expect(name) });
+        // Of a release it is not known what became of it.
+        let expected = if name == "release" { ErrorKind::Backend } else { ErrorKind::NoRuntime };
+        assert_eq!(told, Err(expected), "{name}");
+    }
+    drop(holder);
+}
+
+#[test]
+fn acquire_in_flight_when_the_first_request_s_runtime_ends_starts_the_next_task() {
+    let (outer, engine) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), None);
+    engine.block_on(async { manager.lock("x").await.unwrap().release().await.unwrap() });
+    backend.next([Fate::Hold]);
+    let calls = backend.calls();
+    let acquire = outer.spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").wait(secs(30)).await }
+    });
+    until_called(&backend, calls + 1);
+    drop(engine);
+    // As a connection that comes up wakes the request: it has nobody else who keeps one for it.
+    backend.let_go();
+    let guard = outer.block_on(async { tokio::time::timeout(secs(10), acquire).await.unwrap().unwrap().unwrap() });
+    assert!(guard.is_held());
+    assert_eq!(backend.upkeeps(), 2, "its own runtime has the next task");
+}
+
+#[test]
+fn the_end_of_the_builder_s_runtime_is_found_out_once_and_not_by_each_waiter() {
+    // What each of so many waiters found out by itself would take half a minute.
+    const WAITERS: usize = 30_000;
+    let (outer, engine) = (workers(2), workers(1));
+    let manager = manager(Faulty::new(), Some(&engine));
+    let guard = outer.block_on(async { manager.lock("k").await.unwrap() });
+    let (polled, waiting) = std::sync::mpsc::channel();
+    let waiters: Vec<_> = (0..WAITERS)
+        .map(|_| {
+            let (polled, mut acquire) = (polled.clone(), Box::pin(manager.lock("k").wait_forever().acquire()));
+            outer.spawn(async move {
+                assert!(acquire.as_mut().now_or_never().is_none());
+                polled.send(()).unwrap();
+                acquire.await
+            })
+        })
+        .collect();
+    waiting.iter().take(WAITERS).for_each(drop);
+    drop(engine);
+    let all = futures_util::future::join_all(waiters);
+    let told = outer.block_on(async { tokio::time::timeout(secs(10), all).await });
+    for told in told.expect("in the time that it takes one after the other") {
+        assert_eq!(told.unwrap().unwrap_err().kind(), ErrorKind::NoRuntime);
+    }
+    drop(guard);
+}

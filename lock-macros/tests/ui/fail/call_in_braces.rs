@@ -1,0 +1,17 @@
+// bad_input_50
+use lock_core::{Error, distributed_lock};
+
+struct Order;
+
+impl Order {
+    fn id(&self) -> u64 {
+        7
+    }
+}
+
+#[distributed_lock(key = "goods:{order.id()}")]
+async fn sell(order: Order) -> Result<u64, Error> {
+    Ok(order.id())
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+// bad_input_53
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "goods:<id>")]
+async fn sell(id: u64) -> std::io::Result<u64> {
+    Ok(id)
+}
+
+fn main() {}

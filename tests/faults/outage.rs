@@ -1,0 +1,166 @@
+//! An outage while many ask: when the first and the last of them are told, and what.
+
+use std::collections::BTreeMap;
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{RedisServer, figure};
+use tokio::{
+    sync::mpsc::unbounded_channel,
+    task::JoinSet,
+    time::{sleep, timeout},
+};
+
+use crate::*;
+
+/// How the requests of one moment ended.
+struct Told {
+    first: Duration,
+    last: Duration,
+    kinds: BTreeMap<String, usize>,
+}
+
+/// The default of a manager.
+const LIMIT_OF_A_COMMAND: Duration = Duration::from_secs(1);
+
+/// Asks for `count` keys at once, each for a key of its own and without a wait, and prints when the errors came.
+async fn told(manager: &LockManager, count: u32, state: &str) -> Told {
+    let begun = Instant::now();
+    let mut tasks = JoinSet::new();
+    for key in 0..count {
+        let manager = manager.clone();
+        tasks.spawn(async move {
+            let outcome = manager.lock(format!("{key}")).wait(Duration::ZERO).await.map(drop);
+            (begun.elapsed(), outcome.map_err(|error| error.kind()))
+        });
+    }
+    let outcomes = tasks.join_all().await;
+    let times = || outcomes.iter().map(|(time, _)| *time);
+    let mut kinds = BTreeMap::new();
+    for (_, outcome) in &outcomes {
+        *kinds.entry(format!("{outcome:?}")).or_default() += 1;
+    }
+    let told = Told { first: times().min().unwrap_or_default(), last: times().max().unwrap_or_default(), kinds };
+    figure(32, &format!("{state}, {count} at once: first error"), told.first);
+    figure(32, &format!("{state}, {count} at once: last error"), told.last);
+    println!("{state}, {count} at once: {:?}", told.kinds);
+    told
+}
+
+fn only_backend(told: &Told) {
+    let backend = format!("{:?}", Err::<(), _>(ErrorKind::Backend));
+    assert_eq!(told.kinds.keys().collect::<Vec<_>>(), [&backend]);
+}
+
+#[tokio::test]
+async fn outage_is_told_to_all_who_ask_and_at_once_while_the_server_is_known_to_be_down() {
+    for (how, killed) in [("stopped", false), ("killed", true)] {
+        for count in [1, 100, 10_000] {
+            let mut server = RedisServer::start().await;
+            let manager = LockManager::connect(&server.url()).await.expect("connects");
+            manager.lock("warm").await.expect("free").release().await.expect("held");
+            if killed {
+                server.stop();
+            } else {
+                server.pause();
+            }
+            let unknown = told(&manager, count, how).await;
+            only_backend(&unknown);
+            assert!(unknown.last < LIMIT_OF_A_COMMAND + SLACK, "{:?}", unknown.last);
+            // A connection that fell silent gets a moment for another one.
+            sleep(ms(150)).await;
+            let known = told(&manager, count, &format!("{how}, known to be down")).await;
+            only_backend(&known);
+            // 20 ms on a machine with nothing else to do: the figures say.
+            assert!(known.first < ms(250), "{:?}", known.first);
+            assert!(known.last < SLACK, "{:?}", known.last);
+            if !killed {
+                server.resume();
+            }
+        }
+    }
+}
+
+#[tokio::test]
+async fn restart_that_is_shorter_than_the_limit_of_a_command_is_ridden_out() {
+    let mut server = RedisServer::start().await;
+    let manager = LockManager::builder().url(&server.url()).command_timeout(10 * TTL).connect().await;
+    let manager = manager.expect("connects");
+    manager.lock("warm").await.expect("free").release().await.expect("held");
+    server.stop();
+    let asks = tokio::spawn(manager.lock("k").wait(Duration::ZERO).acquire());
+    sleep(ms(300)).await;
+    server.start_again().await;
+    let started = Instant::now();
+    let _guard = asks.await.expect("no panic").expect("the server is back");
+    figure(7, "restarted to grant of a request that waits", started.elapsed());
+    assert!(started.elapsed() < TTL, "{:?}", started.elapsed());
+}
+
+#[tokio::test]
+async fn outage_is_told_as_such_to_all_who_ask_for_one_key_that_is_free() {
+    for wait in [0, 200, 3_000] {
+        let server = RedisServer::start().await;
+        let manager = LockManager::connect(&server.url()).await.expect("connects");
+        manager.lock("warm").await.expect("free").release().await.expect("held");
+        server.pause();
+        let mut tasks = JoinSet::new();
+        for _ in 0..20 {
+            let acquire = manager.lock("one").wait(ms(wait)).acquire();
+            tasks.spawn(async { acquire.await.map(drop).map_err(|error| error.kind()) });
+        }
+        let outcomes = timeout(LIMIT_OF_A_COMMAND + SLACK, tasks.join_all()).await.expect("in time");
+        assert_eq!(outcomes, [Err(ErrorKind::Backend); 20], "a wait of {wait} ms");
+        server.resume();
+    }
+}
+
+#[tokio::test]
+async fn waiters_that_know_their_key_to_be_busy_outlast_a_stop_of_the_server() {
+    let server = RedisServer::start().await;
+    let holder = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let guard = holder.lock("k").ttl(Duration::from_secs(60)).await.expect("free");
+    let (served, mut order) = unbounded_channel();
+    let mut tasks = JoinSet::new();
+    for number in 0..5 {
+        let (acquire, served) = (manager.lock("k").wait_forever().acquire(), served.clone());
+        tasks.spawn(async move {
+            let guard = acquire.await.expect("it waits on");
+            served.send(number).expect("somebody listens");
+            guard.release().await.expect("held");
+        });
+        // In this order.
+        sleep(ms(20)).await;
+    }
+    let hurried = tokio::spawn(manager.lock("k").wait(ms(1_500)).acquire());
+    sleep(ms(300)).await;
+    server.pause();
+    sleep(ms(2_500)).await;
+    let error = hurried.await.expect("no panic").expect_err("its wait is over");
+    assert_eq!(error.kind(), ErrorKind::Backend, "nobody knows who has the key: {error}");
+    assert_eq!(tasks.try_join_next().map(|_| ()), None, "the others wait on");
+    server.resume();
+    guard.release().await.expect("held");
+    timeout(Duration::from_secs(5), tasks.join_all()).await.expect("all are served");
+    let order: Vec<_> = std::iter::from_fn(|| order.try_recv().ok()).collect();
+    assert_eq!(order, [0, 1, 2, 3, 4]);
+}
+
+#[tokio::test]
+async fn waiters_outlast_a_restart_of_the_server() {
+    let mut server = RedisServer::start().await;
+    let holder = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let _guard = holder.lock("k").ttl(ms(1_000)).await.expect("free");
+    let waiting = tokio::spawn(manager.lock("k").wait(Duration::from_secs(30)).acquire());
+    sleep(ms(300)).await;
+    server.stop();
+    sleep(ms(2_500)).await;
+    assert!(!waiting.is_finished());
+    server.start_again().await;
+    let begun = Instant::now();
+    let guard = waiting.await.expect("no panic").expect("it has the key");
+    assert!(guard.is_held());
+    figure(32, "restarted: next grant", begun.elapsed());
+    assert!(begun.elapsed() < ms(1_000) + SLACK, "{:?}", begun.elapsed());
+}
