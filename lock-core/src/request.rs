@@ -104,14 +104,17 @@ impl<K> LockRequest<K> {
 
     /// Sets how long to wait for a busy key; zero means one try. Default: the manager's, which is 10 s.
     ///
-    /// A request to a backend that does not answer has its own limit,
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout), on top.
+    /// A request fails with [`ErrorKind::Backend`] if it does not find out within
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) whether the key is busy, and at once while the
+    /// server is known to be down. A request that knows the key to be busy stays in line for the whole wait, through
+    /// outages and restarts of the server.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Wait::Atmost(wait);
         self
     }
 
-    /// Waits for as long as the key is busy.
+    /// Waits for as long as the key is busy, through outages and restarts of the server; see [`wait`](Self::wait) for what
+    /// happens if the server does not answer the first question.
     pub fn wait_forever(mut self) -> Self {
         self.options.wait = Wait::Forever;
         self

@@ -54,7 +54,7 @@ impl Backend for Elsewhere {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(self.clock.clock)
+        Arc::new(self.clock.clock.clone())
     }
 }
 

@@ -140,7 +140,8 @@ async fn waiters_that_know_their_key_to_be_busy_outlast_a_stop_of_the_server() {
     assert_eq!(error.kind(), ErrorKind::Backend, "nobody knows who has the key: {error}");
     assert_eq!(tasks.try_join_next().map(|_| ()), None, "the others wait on");
     server.resume();
-    guard.release().await.expect("held");
+    // Its own manager may not have found out yet that the server is back: it goes out when it has.
+    drop(guard);
     timeout(Duration::from_secs(5), tasks.join_all()).await.expect("all are served");
     let order: Vec<_> = std::iter::from_fn(|| order.try_recv().ok()).collect();
     assert_eq!(order, [0, 1, 2, 3, 4]);
