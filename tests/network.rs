@@ -73,7 +73,8 @@ async fn release_that_lost_its_reply_has_freed_the_key() {
     let guard = manager.lock(KEY).ttl(6 * SOON).await.unwrap();
     manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
-    let _ = timeout(SOON, guard.release()).await.unwrap();
+    let error = timeout(SOON, guard.release()).await.unwrap().unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(server.call(&["GET", KEY]).await.is_nil());
     proxy.pass();
     assert!(manager.lock(KEY).await.is_ok());

@@ -44,7 +44,8 @@ async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() 
     timeout(SOON, held.guard().lost()).await.expect("it is told");
     let told = now();
     assert!(!held.check());
-    assert!(span(since, told) < TTL + ms(50) + SLACK, "{:?}", span(since, told));
+    // Its deadline was before that; it is told as soon as it has its turn.
+    assert!(span(since, told) < TTL + ms(250), "{:?}", span(since, told));
     waiter.held((TTL + HANDOFF).saturating_sub(span(since, now()))).await;
     figure(21, "cut to lost, ttl 1 s", span(since, told));
     figure(21, "cut to next grant, ttl 1 s", span(since, now()));
@@ -110,6 +111,7 @@ async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
     namespace.unplug();
     let (reason, told) = holder.lost(TTL + SLACK).await;
     assert_eq!(reason, "Expired");
+    assert!(span(since, told) < TTL + ms(250), "{:?}", span(since, told));
     figure(23, "cable pulled to lost, ttl 1 s", span(since, told));
     waiter.held((TTL + HANDOFF).saturating_sub(span(since, now()))).await;
     figure(23, "cable pulled to next grant, ttl 1 s", span(since, now()));
@@ -220,7 +222,9 @@ async fn fault_26_lost_reply_of_a_release_frees_once_and_never_another_ones_leas
         proxy.pass();
         proxy.reset();
         // Repeated, it finds another one's lease, and leaves it alone.
-        let _ = timeout(SOON, release).await.expect("it ends").expect("no panic");
+        let error = timeout(SOON, release).await.expect("it ends").expect("no panic").expect_err("nobody knows");
+        assert_eq!(error.kind(), ErrorKind::Backend);
+        assert!(error.to_string().contains("not known"), "{error}");
         run.broken_since(since);
         sleep(ms(400)).await; // the clean-up repeats it, too
         assert!(other.tell("check").await.starts_with("check held"));

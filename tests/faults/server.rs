@@ -6,7 +6,7 @@ use lock_core::{ErrorKind, LossReason};
 use lock_tests::{
     Dice, RedisServer, Reply, actor, eventually, eventually_some, figure,
     history::{Checker, Mark, Op, Outcome, Run, now},
-    team, were_called,
+    team,
 };
 use tokio::time::{sleep, timeout};
 
@@ -135,7 +135,7 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     let (reason, lost) = holder.lost(TTL + SLACK).await;
     assert_eq!(reason, "Expired");
     // Its deadline was before that; it says so as soon as its process has its turn.
-    assert!(span(since, lost) < TTL + ms(100), "{:?}", span(since, lost));
+    assert!(span(since, lost) < TTL + ms(250), "{:?}", span(since, lost));
     sleep((TTL + TTL / 2).saturating_sub(span(since, now()))).await;
     let resumed = now();
     server.resume();
@@ -254,7 +254,7 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     // Then, without kills, everybody goes on.
     let calm = now();
     let clients = server.client_list().await.len();
-    sleep(3 * TTL).await;
+    sleep(2 * TTL).await;
     let rounds = team.stop(SOON).await;
     run.settle(&server, SETTLED).await;
     let history = judged(&run);
@@ -263,8 +263,8 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     assert_eq!(lost, 0);
     let handoffs = handoffs(&history, calm);
     println!("{} handoffs in {:?}", handoffs.len(), handoffs.iter().sum::<Duration>());
-    assert!(handoffs.len() >= 10, "{handoffs:?}");
-    were_called(&handoffs);
+    // More than a hundred on a machine with time; by waiters that only look now and then, ten or twenty.
+    assert!(handoffs.len() > 40, "nobody was called: {handoffs:?}");
     assert!(clients <= 2 * 3, "{clients} connections");
     assert!(rounds.iter().all(|rounds| *rounds > 20), "{rounds:?}");
     eventually(SOON, "no connection is left", async || server.client_list().await.is_empty()).await;
