@@ -1,5 +1,7 @@
 //! The three ways in, on one manager: one connection, one engine, however much uses them.
 
+use std::time::Duration;
+
 use lock_core::{Lease, LockManager, distributed_lock};
 use lock_tests::{RedisServer, SOON, eventually};
 use lock_tower::LockLayer;

@@ -295,6 +295,7 @@ impl LockManagerBuilder {
 
 /// The limits of a connection.
 #[derive(Clone, Copy)]
+#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a server has them"))]
 struct Timeouts {
     command: Duration,
     connect: Duration,
