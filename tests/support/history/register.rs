@@ -87,7 +87,7 @@ fn check_updates(case: &mut Case<'_>, name: &str, calls: &[usize], supplies: &Ha
         }
         // As a rule nobody wrote it again between the two.
         let anew = |pair: &&[usize; 2]| written.iter().any(|written| at(pair[0]) < *written && *written < at(pair[1]));
-        if let Some(pair) = lost.iter().find(|pair| !anew(pair)).or(lost.first()) {
+        if let Some(pair) = lost.iter().find(|pair| !anew(pair)).or_else(|| lost.first()) {
             let message = || format!("an update of the register of {name:?} is lost: two began with the value {prev}");
             case.report(Rule::Register, message, pair);
         }
