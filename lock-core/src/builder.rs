@@ -282,7 +282,7 @@ impl LockManagerBuilder {
     ///
     /// # Errors
     /// As [`build`](Self::build), and when the backend did not answer within the command timeout, refused the user or
-    /// is too old: then [`BuildError::cause`] has the details.
+    /// is too old, or when two nodes of a quorum are one server: then [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.

@@ -43,6 +43,7 @@ use crate::{
 /// from holder to holder, whichever majority each had.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
+/// Nodes with the same [`identity`](Backend::identity) have one vote, and a manager does not connect to them.
 /// They may be of any kind: `RedisBackend`s as a rule, which
 /// [`LockManagerBuilder::quorum`](crate::LockManagerBuilder::quorum) makes of URLs; every process must name the same
 /// ones, best in the same order. Three survive the loss of one, five of two; an even number survives no more than one less
