@@ -1,5 +1,7 @@
 //! Runtimes that end: what is told, by whom the work is taken over, and what it costs; memory backend.
 
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
 mod support;
 
 use std::{thread, time::Instant};

@@ -185,6 +185,11 @@ impl Queues {
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
     pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
+        // Its holder's release is still to be sent, and is the one that has to find the key.
+        let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
+        if self.outbox.iter().any(is_released) {
+            return;
+        }
         let is_over = self.lines.contender(&key, token).is_none()
             && !self.handed_over.contains_key(&token)
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);

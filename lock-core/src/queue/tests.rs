@@ -364,6 +364,22 @@ fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
 }
 
 #[test]
+fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    let token = process.queues.tenures.token(held.0.tenure).unwrap();
+    assert!(matches!(process.release(held), Departure::Sent(_)));
+    // An older request of the same token was answered out of order.
+    process.queues.disown(key(), token, at(0));
+    assert!(process.cleaned_up().is_empty(), "the release would find nothing");
+    assert_eq!(process.grant(), ["release"]);
+    process.queues.disown(key(), token, at(0));
+    assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
+}
+
+#[test]
 fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
     let mut process = Process::new();
     let id = process.wait();
