@@ -1,6 +1,13 @@
 //! The connection to a real Redis, where it is slow, silent or refuses: every request ends within its limit.
 
-use std::{future::Future, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
 
 use futures_util::{FutureExt, future::join_all};
 use lock_core::{
@@ -9,7 +16,8 @@ use lock_core::{
 };
 use lock_tests::{FaultProxy, RedisServer, eventually};
 use tokio::{
-    net::TcpListener,
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
     runtime::Builder,
     task::spawn_blocking,
     time::{Instant, timeout},
@@ -350,4 +358,128 @@ async fn prefix_is_no_part_of_a_key_under_contention_from_another_manager() {
     assert_eq!(held.lost().await, lock_core::LossReason::Forced);
     let error = held.extend(SOON).await.expect_err("it is lost");
     assert_eq!(error.key(), Some("goods:1"), "{error}");
+}
+
+/// Two managers may share a backend, also as a node of two quorums: one that ends leaves the other its connection.
+#[tokio::test]
+async fn manager_that_ends_leaves_another_of_the_same_backend_its_connection() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "shared", LIMIT).expect("a sound URL");
+    let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+    for first_ends in [true, false] {
+        let (one, other) = (manager(), manager());
+        one.lock("one").await.expect("the key is free").release().await.expect("held");
+        other.lock("other").await.expect("the key is free").release().await.expect("held");
+        let (ends, stays) = if first_ends { (one, other) } else { (other, one) };
+        assert_eq!(ends.shutdown(LIMIT).await, 0);
+        drop(ends);
+        tokio::time::sleep(ms(50)).await;
+        let begun = Instant::now();
+        let guard = stays.lock("k").await.expect("the server answers");
+        assert!(begun.elapsed() < LIMIT / 4, "{:?}", begun.elapsed());
+        guard.release().await.expect("held");
+        assert!(backend.is_reachable());
+        assert_eq!(stays.shutdown(LIMIT).await, 0);
+    }
+}
+
+/// Passes all to a server but EVALSHA, on which it hangs up. Returns its address, and counts its connections.
+async fn hangs_up_on_the_script(server: String) -> (String, Arc<AtomicUsize>) {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("a listener has an address").to_string();
+    let accepted = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&accepted);
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            counted.fetch_add(1, Ordering::Relaxed);
+            let mut server = TcpStream::connect(&server).await.expect("the server is up");
+            tokio::spawn(async move {
+                let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+                loop {
+                    tokio::select! {
+                        Ok(bytes) = client.read(&mut asked) => {
+                            if bytes == 0 || asked[..bytes].windows(7).any(|word| word == b"EVALSHA") {
+                                return;
+                            }
+                            server.write_all(&asked[..bytes]).await.expect("the server reads");
+                        }
+                        Ok(bytes) = server.read(&mut answered) => {
+                            if bytes == 0 || client.write_all(&answered[..bytes]).await.is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+            });
+        }
+    });
+    (address, accepted)
+}
+
+#[tokio::test]
+async fn server_that_hangs_up_on_each_request_is_not_connected_to_without_a_pause() {
+    let server = RedisServer::start().await;
+    let (address, accepted) = hangs_up_on_the_script(server.address()).await;
+    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
+    for _ in 0..3 {
+        let error = manager.lock("k").await.expect_err("nobody answers");
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    }
+    let accepted = accepted.load(Ordering::Relaxed);
+    println!("{accepted} connections");
+    assert!(accepted < 100, "{accepted} connections in 3 s");
+}
+
+/// All threads of the runtime stand still (a process that is stopped, a container that gets no time) while the answer comes:
+/// then it is there, and counts.
+#[test]
+fn answer_that_comes_while_the_runtime_stands_still_counts() {
+    let outside = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
+    let server = outside.block_on(RedisServer::start());
+    let proxy = outside.block_on(FaultProxy::start(server.address()));
+    let limit = ms(400);
+    for threads in [1, 2] {
+        let runtime = Builder::new_multi_thread().worker_threads(threads).enable_all().build().expect("threads");
+        let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "still", limit).expect("a sound URL");
+        let work = backend.clone();
+        let task = runtime.spawn(async move {
+            with_upkeep(&work.clone(), async move {
+                work.call(acquire("k", 1)).await.expect("the server answers");
+                let epoch = work.epoch();
+                for round in 0..10 {
+                    let call = work.call(acquire(&format!("k{threads}{round}"), 2));
+                    let call = tokio::spawn(call);
+                    tokio::time::sleep(ms(20)).await;
+                    for _ in 0..threads {
+                        tokio::spawn(async move { std::thread::sleep(limit + ms(100)) });
+                    }
+                    call.await.expect("no panic").expect("the answer is there");
+                    assert_eq!(work.epoch(), epoch, "the connection is as healthy as before");
+                }
+            })
+            .await;
+        });
+        std::thread::sleep(ms(100));
+        proxy.delay(ms(100), Duration::ZERO);
+        outside.block_on(task).expect("the connection is kept");
+        proxy.pass();
+    }
+}
+
+/// A renewal has less time than a command; but no connection answers sooner than the server is away.
+#[tokio::test]
+async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    proxy.delay(ms(150), Duration::ZERO);
+    let manager = LockManager::connect(&server.url_at(&proxy.address())).await.expect("connects");
+    let guard = manager.lock("k").ttl(ms(900)).await.expect("the key is free");
+    let accepted = proxy.accepted();
+    for _ in 0..30 {
+        tokio::time::sleep(ms(100)).await;
+        assert!(guard.is_held(), "{guard:?}");
+    }
+    assert_eq!(proxy.accepted(), accepted, "the connection is as healthy as before");
+    guard.release().await.expect("held");
 }

@@ -7,7 +7,7 @@
 
 use std::{
     error::Error as _,
-    fmt,
+    fmt, mem,
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -102,6 +102,8 @@ pub(super) struct Connection {
 /// What is known of a connection.
 struct About {
     since: Instant,
+    /// The shortest time in which it has answered, in µs: how far away the server is.
+    round_trip: AtomicU64,
     /// The run of the server.
     run: Option<Arc<str>>,
     _driver: Driver,
@@ -148,6 +150,14 @@ impl Connector {
         match &*self.link.borrow() {
             Link::Up(connection) => connection.about.run.clone(),
             Link::Down { .. } => None,
+        }
+    }
+
+    /// Returns the least time in which an answer can be expected, if there is a connection.
+    pub(super) fn least_wait(&self) -> Duration {
+        match &*self.link.borrow() {
+            Link::Up(connection) => connection.about.least_wait(),
+            Link::Down { .. } => Duration::ZERO,
         }
     }
 
@@ -201,11 +211,19 @@ impl Connector {
         let replaced = async {
             let _ = link.wait_for(|link| !matches!(link, Link::Up(up) if up.epoch == epoch)).await.map(drop);
         };
+        let out_of_time = async {
+            sleep_until(limit).await;
+            // If all threads of the runtime stood still, the answer may be there, and not have been read yet.
+            sleep(TO_READ).await;
+        };
         tokio::select! {
             // An answer that is there counts, however late it is looked for.
             biased;
             reply = connection.inner.send_packed_command(command) => match reply {
-                Ok(reply) => reply.extract_error().map_err(Unanswered::Refused),
+                Ok(reply) => {
+                    connection.about.answered_within(begun.elapsed());
+                    reply.extract_error().map_err(Unanswered::Refused)
+                }
                 Err(error) if is_broken(&error) => {
                     self.replace(epoch, Duration::ZERO);
                     Err(Unanswered::Broken(failure::of(error, self.address())))
@@ -213,8 +231,12 @@ impl Connector {
                 Err(error) => Err(Unanswered::Refused(error)),
             },
             () = replaced => Err(Unanswered::Broken(self.lost(epoch))),
-            () = sleep_until(limit) => {
-                self.replace(epoch, begun.elapsed());
+            () = out_of_time => {
+                let silent = begun.elapsed();
+                // A server that is far away has not been silent yet when the time of a renewal is over.
+                if silent >= connection.about.least_wait().min(self.settings.limit) {
+                    self.replace(epoch, silent);
+                }
                 Err(Unanswered::Silent(self.out_of_time()))
             }
         }
@@ -245,7 +267,7 @@ impl Connector {
             }
         }
         self.broken.fetch_max(epoch, Ordering::AcqRel);
-        self.found_broken.notify_one();
+        self.found_broken.notify_waiters();
     }
 
     /// For how long the connection of an epoch had been silent when it was found to be broken.
@@ -275,15 +297,24 @@ impl Connector {
 
     /// Connects, listens for calls, watches the connection, and connects anew, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
-        let _end = EndOfUpkeep(&self);
+        let mut end = EndOfUpkeep { connector: &self, epoch: 0 };
         let mut former: Option<Former> = None;
         let mut silent = Duration::ZERO;
+        // How many connections in a row broke as soon as they were made.
+        let mut short_lived = 0;
         let mut random: StdRng = rand::make_rng();
         loop {
-            let Connected { inner, driver, mut pushes, run, id, listening } =
-                self.connect_anew(&former, &calls, silent, &mut random).await;
+            let pause = match short_lived {
+                // As a rule the next connection works, and nobody should wait for it.
+                0 | 1 => Duration::ZERO,
+                _ => jittered(pauses(short_lived - 2).0, random.random()),
+            };
+            let Connected { inner, driver, mut pushes, run, id, listening, round_trip } =
+                self.connect_anew(&former, &calls, (silent, pause), &mut random).await;
             former = run.clone().zip(id).map(|(run, id)| Former { run, id });
-            let about = Arc::new(About { since: Instant::now(), run, _driver: driver });
+            let about = About { since: Instant::now(), round_trip: AtomicU64::new(u64::MAX), run, _driver: driver };
+            about.answered_within(round_trip);
+            let about = Arc::new(about);
             let mut connection = Connection { inner, epoch: 0, about };
             // In one step, for those who ask whether there is a connection, and since when.
             self.link.send_modify(|link| {
@@ -291,16 +322,35 @@ impl Connector {
                 *link = Link::Up(connection.clone());
             });
             calls.listening(listening);
-            let epoch = connection.epoch;
+            let (epoch, since) = (connection.epoch, connection.about.since);
+            end.epoch = epoch;
             self.watch(connection, &mut pushes, &calls).await;
             silent = self.silence(epoch);
-            self.link.send_replace(Link::Down { error: None, known: false });
+            short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 0 };
+            self.has_ended(epoch);
             calls.listening(false);
-            tracing::warn!(address = self.address(), "connection lost; connecting anew");
+            if short_lived <= 1 {
+                tracing::warn!(address = self.address(), "connection lost; connecting anew");
+            }
         }
     }
 
-    /// Attempts to connect until that works. `silent` is for how long the former connection had been silent.
+    /// Takes note that the connection of an epoch has ended, or the upkeep that kept it. One that another upkeep of this
+    /// backend has made stays.
+    fn has_ended(&self, epoch: u64) {
+        let mut ended = None;
+        self.link.send_if_modified(|link| {
+            if matches!(link, Link::Up(connection) if connection.epoch != epoch) {
+                return false;
+            }
+            ended = Some(mem::replace(link, Link::Down { error: None, known: false }));
+            true
+        });
+        drop(ended);
+    }
+
+    /// Attempts to connect until that works. `silent` is for how long the former connection had been silent, and `pause` is
+    /// how long to wait with the first attempt.
     ///
     /// The server is known to be down when there has been no sign of it for the limit of a command; but a connection that
     /// fell silent gets a moment, since another one may work at once.
@@ -308,7 +358,7 @@ impl Connector {
         &self,
         former: &Option<Former>,
         calls: &Calls,
-        silent: Duration,
+        (silent, pause): (Duration, Duration),
         random: &mut StdRng,
     ) -> Connected {
         let Settings { limit, connect_limit, .. } = self.settings;
@@ -316,7 +366,7 @@ impl Connector {
         let mut known_at = begun + limit.saturating_sub(silent).max(MOMENT.min(limit / 4));
         let mut known = false;
         // When the next attempt begins, and when it may begin if somebody asks.
-        let (mut next, mut soonest) = (begun, begun);
+        let (mut next, mut soonest) = (begun + pause, begun + pause);
         let mut failures = 0;
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
@@ -363,7 +413,15 @@ impl Connector {
             // Whoever waits or has a command under way looks at the link.
             next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
-            self.link.send_replace(Link::Down { error: Some(error.did_not_happen()), known });
+            let down = Link::Down { error: Some(error.did_not_happen()), known };
+            self.link.send_if_modified(|link| {
+                // One that is up is another upkeep's.
+                let is_down = matches!(link, Link::Down { .. });
+                if is_down {
+                    *link = down;
+                }
+                is_down
+            });
         }
     }
 
@@ -372,10 +430,15 @@ impl Connector {
         let epoch = connection.epoch;
         let mut heartbeat = pin!(self.heartbeat(connection));
         let mut pushed = true;
-        while self.broken.load(Ordering::Acquire) < epoch {
+        loop {
+            // Before the look, so that nothing is missed that is found after it.
+            let found_broken = self.found_broken.notified();
+            if self.broken.load(Ordering::Acquire) >= epoch {
+                return;
+            }
             tokio::select! {
                 biased;
-                () = self.found_broken.notified() => {}
+                () = found_broken => {}
                 push = pushes.recv(), if pushed => match push {
                     Some(push) if push.kind == PushKind::Disconnection => return,
                     Some(push) if push.kind == PushKind::Message => {
@@ -419,11 +482,30 @@ pub(super) enum Unanswered {
 }
 
 /// Says that the runtime has ended: the connection ended with it.
-struct EndOfUpkeep<'a>(&'a Connector);
+struct EndOfUpkeep<'a> {
+    connector: &'a Connector,
+    /// The epoch of the last connection that this upkeep has made.
+    epoch: u64,
+}
 
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
-        self.0.link.send_replace(Link::Down { error: None, known: false });
+        self.connector.has_ended(self.epoch);
+    }
+}
+
+impl About {
+    fn answered_within(&self, round_trip: Duration) {
+        let micros = u64::try_from(round_trip.as_micros()).unwrap_or(u64::MAX);
+        // As a rule it is no news, and others look at it.
+        if micros < self.round_trip.load(Ordering::Relaxed) {
+            self.round_trip.fetch_min(micros, Ordering::Relaxed);
+        }
+    }
+
+    /// How long it takes at least until silence says anything.
+    fn least_wait(&self) -> Duration {
+        Duration::from_micros(self.round_trip.load(Ordering::Relaxed).saturating_mul(2))
     }
 }
 
@@ -467,6 +549,10 @@ const REFUSED_PAUSE: Duration = Duration::from_millis(750);
 const DEMOTED_AGAIN: Duration = Duration::from_secs(1);
 /// How long a new connection may take after the former one fell silent, until the server counts as down.
 const MOMENT: Duration = Duration::from_millis(100);
+/// A connection that broke sooner than this may be the first of many.
+const SHORT_LIVED: Duration = HURRIED_PAUSE;
+/// How long it takes a runtime that goes on to read what has come.
+const TO_READ: Duration = Duration::from_millis(1);
 /// How many attempts to connect may be under way: they follow one another by this part of the limit of a command.
 const ATTEMPTS: usize = 4;
 

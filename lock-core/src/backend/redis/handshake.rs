@@ -1,13 +1,20 @@
 //! What is said over a connection before it is used: the protocol, the user, the client's name, and which server this is.
 
-use std::sync::{Arc, atomic::Ordering};
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
 
 use futures_util::FutureExt;
 use redis::{
     AsyncConnectionConfig, ErrorKind as RedisErrorKind, ProtocolVersion, PushInfo, RedisError, Value,
     aio::MultiplexedConnection,
 };
-use tokio::{sync::mpsc, task::JoinHandle, time::timeout};
+use tokio::{
+    sync::mpsc,
+    task::JoinHandle,
+    time::{Instant, timeout},
+};
 
 use super::{
     connection::{Connector, is_broken},
@@ -31,6 +38,8 @@ pub(super) struct Connected {
     pub(super) id: Option<i64>,
     /// Whether calls come over it.
     pub(super) listening: bool,
+    /// How long the server took for its last answers.
+    pub(super) round_trip: Duration,
 }
 
 /// The connection that another one replaces.
@@ -83,6 +92,7 @@ impl Connector {
         // Its commands come before all others on this connection, so that nobody has to wait for the answer.
         if let (Some(former), Some(run)) = (former, &connected.run)
             && former.run == *run
+            && connected.id != Some(former.id)
         {
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("ID").arg(former.id);
@@ -111,7 +121,7 @@ impl Connector {
         self.heard();
         Ok(opened.map(|(inner, driver)| {
             let driver = Driver(tokio::spawn(driver));
-            Connected { inner, driver, pushes, run: None, id: None, listening: false }
+            Connected { inner, driver, pushes, run: None, id: None, listening: false, round_trip: Duration::MAX }
         }))
     }
 
@@ -157,8 +167,10 @@ impl Connector {
         questions.cmd("INFO").arg("replication");
         let (mut asks, mut subscribes) = (connected.inner.clone(), connected.inner.clone());
         let listen = async { if resp2 { None } else { Some(subscribes.subscribe(&**calls.channel()).await) } };
+        let begun = Instant::now();
         let (replies, subscribed) =
             self.step(async { tokio::join!(asks.send_packed_commands(&questions, 0, 5), listen) }).await?;
+        connected.round_trip = begun.elapsed();
         let replies = replies.map_err(failed)?;
         // Without a password the older protocol lets us come this far.
         if let Some(Value::ServerError(error)) = replies.first()

@@ -168,7 +168,7 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
 async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
-    let limit = connector.limit().min(of_use_within(&batch));
+    let limit = connector.limit().min(of_use_within(&batch).max(connector.least_wait()));
     call_until(connector, batch, Instant::now() + limit).await
 }
 
