@@ -483,3 +483,32 @@ async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
     assert_eq!(proxy.accepted(), accepted, "the connection is as healthy as before");
     guard.release().await.expect("held");
 }
+
+/// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
+#[tokio::test]
+async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {
+    let server = RedisServer::start().await;
+    for hang_ups in 0..6 {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+        let address = listener.local_addr().expect("a listener has an address").to_string();
+        let real = server.address();
+        tokio::spawn(async move {
+            for _ in 0..hang_ups {
+                let (mut client, _) = listener.accept().await.expect("a client");
+                let _ = client.read(&mut [0; 1_024]).await;
+            }
+            loop {
+                let (mut client, _) = listener.accept().await.expect("a client");
+                let mut server = TcpStream::connect(&real).await.expect("the server is up");
+                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
+            }
+        });
+        let name = format!("hung-up-{hang_ups}");
+        let manager = LockManager::builder().url(&server.url_at(&address)).client_name(&name);
+        let manager = manager.connect().await.expect("connects");
+        manager.lock("k").await.expect("the key is free").release().await.expect("held");
+        let clients = server.call(&["CLIENT", "LIST"]).await.text().expect("a text");
+        let ours = clients.lines().find(|client| client.contains(&format!("name={name} "))).expect("it is connected");
+        assert!(ours.contains("resp=3"), "after {hang_ups} hang-ups: {ours}");
+    }
+}

@@ -76,7 +76,9 @@ impl Connector {
     /// is allowed, so that nothing that it still carries is executed later.
     pub(super) async fn connect(&self, former: Option<Former>, calls: &Calls) -> Result<Connected, Failure> {
         let by_choice = self.settings.resp2;
-        let mut resp2 = by_choice || self.resp2.load(Ordering::Relaxed) || self.guesses_resp2();
+        let is_known = by_choice || self.resp2.load(Ordering::Relaxed);
+        let is_guess = !is_known && self.guesses_resp2();
+        let mut resp2 = is_known || is_guess;
         let mut connected = match self.open(resp2).await? {
             Err(error) if !resp2 && Self::lacks_resp3(&error) => {
                 resp2 = true;
@@ -88,6 +90,11 @@ impl Connector {
             self.closed_at_hello.fetch_add(u32::from(is_broken(&error)), Ordering::Relaxed);
             failure::of(error, self.address())
         })?;
+        // The guess would be for good. So who has hung up is asked once more: it may have been a balancer whose server was not
+        // up yet.
+        if is_guess && let Ok(Ok(speaks_resp3)) = self.open(false).await {
+            (connected, resp2) = (speaks_resp3, false);
+        }
         self.identify(&mut connected, resp2, calls).await?;
         // Its commands come before all others on this connection, so that nobody has to wait for the answer.
         if let (Some(former), Some(run)) = (former, &connected.run)
