@@ -164,6 +164,9 @@ pub struct Answer {
     pub calls_refused: bool,
     /// What the store's clock showed, in µs since 1970; known where fencing tokens were asked for with a floor or an aim.
     pub time: Option<u64>,
+    /// The [identity](Backend::identity) of the store at the time of the answer; known where stores can change.
+    /// (One pointer wide, since many futures hold an answer.)
+    pub(crate) by: Option<Arc<String>>,
 }
 
 impl Answer {
@@ -171,7 +174,7 @@ impl Answer {
     #[must_use]
     pub fn new(outcomes: impl IntoIterator<Item = Result<Outcome, BackendError>>) -> Self {
         let outcomes = outcomes.into_iter().collect();
-        Self { outcomes, repeated: false, out_of_order: false, calls_refused: false, time: None }
+        Self { outcomes, repeated: false, out_of_order: false, calls_refused: false, time: None, by: None }
     }
 
     /// Adds what became of the operations that follow.

@@ -197,7 +197,7 @@ impl Quorum {
 
     fn request(self: &Arc<Self>, asked: Asked, items: Option<Vec<usize>>) -> Request {
         let node = &self.nodes[asked.node];
-        let same = if node.identity().is_some() { self.same_server(asked.node) } else { None };
+        let same = node.identity().and_then(|server| self.same_server(asked.node, Some(&server)));
         let reply = match same {
             Some(error) => Reply::ready(Err(error.did_not_happen())),
             None => node.call(asked.batch.clone()),
@@ -210,21 +210,29 @@ impl Quorum {
     }
 
     /// The error of a node that is another one's server, which has one vote.
-    fn same_server(&self, node: usize) -> Option<BackendError> {
-        let server = self.nodes[node].identity();
-        let (twin, is_news) = self.voters.lock().unwrap_or_else(PoisonError::into_inner).sees(node, server)?;
-        let error = same_server(node, twin);
-        if is_news {
-            tracing::warn!(%error, "a node of the quorum has no vote");
+    fn same_server(&self, node: usize, server: Option<&str>) -> Option<BackendError> {
+        let twin = self.voters().sees(node, server)?;
+        Some(same_server(node, twin))
+    }
+
+    fn voters(&self) -> MutexGuard<'_, Voters> {
+        self.voters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says in the log which nodes have lost their votes. No lock is held meanwhile: a log writer may use this store.
+    fn tell_of_twins(&self) {
+        let news = self.voters().take_news();
+        for (node, twin) in news {
+            tracing::warn!(error = %same_server(node, twin), "a node of the quorum has no vote");
         }
-        Some(error)
     }
 
     /// Asks for a sign of life: of a majority, and of the others if they give one soon, so that it shows which of them
     /// have no vote.
     async fn ping(self: &Arc<Self>) -> Result<Answer, BackendError> {
         let answer = self.decide(Batch::new()).await?;
-        match self.voters.lock().unwrap_or_else(PoisonError::into_inner).any_twins() {
+        let twins = self.voters().any_twins();
+        match twins {
             Some((node, twin)) => Err(same_server(node, twin).did_not_happen()),
             None => Ok(answer),
         }
@@ -285,6 +293,7 @@ impl Quorum {
                     break;
                 }
             }
+            self.tell_of_twins();
             for request in &requests {
                 let node = request.asked.node;
                 ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
@@ -327,11 +336,12 @@ impl Quorum {
         let mut found = Vec::new();
         let mut failed = Vec::new();
         for (node, list) in lists.into_iter().enumerate() {
-            match self.same_server(node).map_or(list, Err) {
+            match self.same_server(node, self.nodes[node].identity().as_deref()).map_or(list, Err) {
                 Ok(keys) => found.extend(keys),
                 Err(error) => failed.push(error),
             }
         }
+        self.tell_of_twins();
         if failed.len() > self.nodes.len() - most {
             return Err(too_few(self.nodes.len(), &failed, false));
         }

@@ -32,10 +32,15 @@ impl Future for Request {
         *answered = true;
         if let Some(quorum) = quorum.upgrade() {
             let (now, epoch) = (quorum.clock.now(), quorum.nodes[asked.node].epoch());
-            if result.is_ok()
-                && let Some(error) = quorum.same_server(asked.node)
-            {
-                result = Err(error);
+            if let Ok(answer) = &mut result {
+                // By now the name may lead to another server, or to none.
+                let error = match answer.by.take() {
+                    Some(server) => quorum.same_server(asked.node, Some(&server)),
+                    None => quorum.same_server(asked.node, quorum.nodes[asked.node].identity().as_deref()),
+                };
+                if let Some(error) = error {
+                    result = Err(error);
+                }
             }
             if quorum.ledger().answered(asked, &mut result, now, epoch) {
                 quorum.owing.notify_one();

@@ -1,10 +1,17 @@
 //! A quorum of stores in the process, in virtual time, some of which fail.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering},
+    io,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, AtomicU64, Ordering},
+        mpsc,
+    },
+    thread,
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use super::*;
@@ -27,6 +34,8 @@ struct Node {
     /// What it says it is, once it was asked for anything.
     identity: Arc<Mutex<Option<Arc<str>>>>,
     asked: Arc<AtomicBool>,
+    /// Its connections break as soon as they have carried an answer.
+    hangs_up: Arc<AtomicBool>,
     epoch: Arc<AtomicU64>,
 }
 
@@ -49,9 +58,11 @@ impl Backend for Node {
             }
             let reply = self.store().call(batch);
             let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
+            let by = self.identity.lock().unwrap().as_deref().map(|by| Arc::new(by.to_owned()));
+            let by = by.filter(|_| self.hangs_up.load(Ordering::Relaxed));
             return Reply::new(async move {
                 tokio::time::sleep(way).await;
-                reply.await
+                reply.await.map(|answer| Answer { by, ..answer })
             });
         }
         Reply::new(async {
@@ -76,7 +87,8 @@ impl Backend for Node {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        self.identity.lock().unwrap().clone().filter(|_| self.asked.load(Ordering::Relaxed))
+        let is_connected = self.asked.load(Ordering::Relaxed) && !self.hangs_up.load(Ordering::Relaxed);
+        self.identity.lock().unwrap().clone().filter(|_| is_connected)
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -339,6 +351,62 @@ async fn a_server_under_two_names_has_one_vote() {
     guard.release().await.unwrap();
     a_while().await;
     assert!(!nodes[0].has("k").await && !nodes[2].has("k").await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_counts_for_the_server_that_gave_it_though_nobody_is_connected_any_more() {
+    let nodes = nodes_of_two_servers();
+    nodes[2].is_silent(true);
+    for node in &nodes {
+        node.hangs_up.store(true, Ordering::Relaxed);
+    }
+    let error = manager(&nodes).lock("k").await.expect_err("one server of two");
+    assert!(error.to_string().contains("node 2 is the same server as node 1"), "{error}");
+}
+
+static TOLD_OF: OnceLock<QuorumBackend> = OnceLock::new();
+static TOLD: AtomicU64 = AtomicU64::new(0);
+
+/// A log writer that asks the store for something, as it could not under a lock of the store's.
+struct Writer;
+
+impl io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if String::from_utf8_lossy(bytes).contains("has no vote") {
+            TOLD.fetch_add(1, Ordering::Relaxed);
+            let inspect = Operation::Inspect { key: LockKey::new("mine").unwrap() };
+            drop(TOLD_OF.get().unwrap().call(Batch::from([inspect])).now_or_never());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn nodes_without_a_vote_are_told_of_once_and_without_a_lock() {
+    let (done, is_done) = mpsc::channel();
+    thread::spawn(move || {
+        let subscriber = tracing_subscriber::fmt().with_writer(|| Writer).with_ansi(false).finish();
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        tracing::subscriber::with_default(subscriber, || {
+            runtime.block_on(async {
+                let nodes = nodes::<3>();
+                let quorum = TOLD_OF.get_or_init(|| quorum(&nodes));
+                let inspect = || Batch::from([Operation::Inspect { key: LockKey::new("k").unwrap() }]);
+                quorum.call(inspect()).await.expect("three servers");
+                nodes[0].is_server("run 1");
+                nodes[1].is_server("run 1");
+                quorum.call(inspect()).await.expect("two servers");
+                quorum.call(inspect()).await.expect("two servers");
+            });
+        });
+        done.send(TOLD.load(Ordering::Relaxed)).unwrap();
+    });
+    let told = is_done.recv_timeout(Duration::from_secs(10)).expect("the writer does not wait for itself");
+    assert_eq!(told, 1);
 }
 
 #[tokio::test(start_paused = true)]

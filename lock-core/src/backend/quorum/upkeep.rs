@@ -34,6 +34,7 @@ impl Quorum {
         let (mut upkeeps, mut ended) = (join_all(upkeeps), false);
         let mut endings = FuturesUnordered::<Ending>::new();
         loop {
+            self.tell_of_twins();
             let now = self.clock.now();
             endings
                 .extend((0..self.nodes.len()).flat_map(|node| [self.pay(node, now), self.look(node, now)]).flatten());

@@ -6,6 +6,8 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(super) struct Voters {
     nodes: Vec<Voter>,
+    /// Nodes that have lost their votes, and who has them; to be told.
+    news: Vec<(usize, usize)>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -17,19 +19,29 @@ struct Voter {
 
 impl Voters {
     pub(super) fn new(nodes: usize) -> Self {
-        Self { nodes: vec![Voter::default(); nodes] }
+        Self { nodes: vec![Voter::default(); nodes], news: Vec::new() }
     }
 
-    /// Takes note of the server that answers as a node, if it is known. Returns the other node that votes for this server,
-    /// and whether that is news: the first to answer votes until its name leads to another server.
-    pub(super) fn sees(&mut self, node: usize, server: Option<Arc<str>>) -> Option<(usize, bool)> {
-        let Some(server) = server else { return self.twin(node).map(|twin| (twin, false)) };
+    /// Takes note of the server that answers as a node, if it is known. Returns the other node that votes for this server:
+    /// the first to answer votes until its name leads to another server.
+    pub(super) fn sees(&mut self, node: usize, server: Option<&str>) -> Option<usize> {
+        let Some(server) = server else { return self.twin(node) };
         let votes = |(other, voter): (usize, &Voter)| {
-            other != node && voter.twin.is_none() && voter.server.as_ref() == Some(&server)
+            other != node && voter.twin.is_none() && voter.server.as_deref() == Some(server)
         };
         let twin = self.nodes.iter().enumerate().position(votes);
-        let before = std::mem::replace(&mut self.nodes[node], Voter { server: Some(server), twin });
-        twin.map(|twin| (twin, before.twin != Some(twin)))
+        let voter = &mut self.nodes[node];
+        if voter.server.as_deref() != Some(server) {
+            voter.server = Some(server.into());
+        }
+        let before = std::mem::replace(&mut voter.twin, twin);
+        self.news.extend(twin.filter(|_| before != twin).map(|twin| (node, twin)));
+        twin
+    }
+
+    /// Takes the nodes that have lost their votes since this was last asked, each with the one that votes for its server.
+    pub(super) fn take_news(&mut self) -> Vec<(usize, usize)> {
+        std::mem::take(&mut self.news)
     }
 
     /// A node without a vote of its own, and the one that votes for its server.
@@ -48,7 +60,7 @@ mod tests {
 
     impl Voters {
         fn votes(&mut self, node: usize, server: &str) -> bool {
-            self.sees(node, Some(server.into())).is_none()
+            self.sees(node, Some(server)).is_none()
         }
     }
 
@@ -56,8 +68,10 @@ mod tests {
     fn the_first_name_by_which_a_server_answers_has_its_vote() {
         let mut voters = Voters::new(3);
         assert!(voters.votes(1, "a") && voters.votes(2, "b"));
-        assert_eq!(voters.sees(0, Some("a".into())), Some((1, true)));
-        assert_eq!(voters.sees(0, Some("a".into())), Some((1, false)), "that was said");
+        assert_eq!(voters.sees(0, Some("a")), Some(1));
+        assert_eq!(voters.take_news(), [(0, 1)]);
+        assert_eq!(voters.sees(0, Some("a")), Some(1));
+        assert_eq!(voters.take_news(), [], "that was said");
         assert_eq!(voters.any_twins(), Some((0, 1)));
         assert!(voters.votes(1, "a"), "still the first");
     }
@@ -85,7 +99,7 @@ mod tests {
         let mut voters = Voters::new(3);
         assert!(voters.sees(0, None).is_none() && voters.sees(1, None).is_none());
         assert!(voters.votes(0, "a") && !voters.votes(1, "a"));
-        assert_eq!(voters.sees(1, None), Some((0, false)));
+        assert_eq!(voters.sees(1, None), Some(0));
         assert!(voters.sees(0, None).is_none());
         assert!(!voters.votes(1, "a"), "the other one is remembered while it is not connected");
     }

@@ -105,8 +105,15 @@ struct About {
     /// The shortest time in which it has answered, in µs: how far away the server is.
     round_trip: AtomicU64,
     /// The run of the server.
-    run: Option<Arc<str>>,
+    run: Option<Arc<String>>,
     _driver: Driver,
+}
+
+impl Connection {
+    /// Returns the run of the server, if the server tells.
+    pub(super) fn run(&self) -> Option<Arc<String>> {
+        self.about.run.clone()
+    }
 }
 
 impl Connector {
@@ -146,9 +153,9 @@ impl Connector {
     }
 
     /// Returns the run of the server that the connection leads to.
-    pub(super) fn run(&self) -> Option<Arc<str>> {
+    pub(super) fn run(&self) -> Option<Arc<String>> {
         match &*self.link.borrow() {
-            Link::Up(connection) => connection.about.run.clone(),
+            Link::Up(connection) => connection.run(),
             Link::Down { .. } => None,
         }
     }

@@ -33,7 +33,7 @@ pub(super) struct Connected {
     /// What the server sends of its own accord. Ends, or says so, when the connection is closed.
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     /// The run of the server, if the server tells.
-    pub(super) run: Option<Arc<str>>,
+    pub(super) run: Option<Arc<String>>,
     /// The number of the connection within that run, if the server tells.
     pub(super) id: Option<i64>,
     /// Whether calls come over it.
@@ -45,7 +45,7 @@ pub(super) struct Connected {
 /// The connection that another one replaces.
 #[derive(Clone)]
 pub(super) struct Former {
-    pub(super) run: Arc<str>,
+    pub(super) run: Arc<String>,
     pub(super) id: i64,
 }
 
@@ -192,7 +192,7 @@ impl Connector {
         let [server, memory, replication] = [2, 3, 4].map(|at| replies.get(at).and_then(info).unwrap_or_default());
         self.refuse(server, replication)?;
         self.advice.memory(self.address(), memory);
-        connected.run = field(server, "run_id").map(Into::into);
+        connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
         connected.listening = match subscribed {
             Some(Ok(())) => true,
             Some(Err(error)) if is_broken(&error) => return Err(failed(error).into()),

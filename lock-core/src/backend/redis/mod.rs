@@ -132,7 +132,7 @@ impl Backend for RedisBackend {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        self.connector.run()
+        self.connector.run().map(|run| run.as_str().into())
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -205,6 +205,7 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
                         answer.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
                 }
                 answer.out_of_order = by_source;
+                answer.by = connection.run();
                 if answer.calls_refused {
                     connector.advice.no_publish(connector.address());
                 }
