@@ -484,6 +484,31 @@ async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
     guard.release().await.expect("held");
 }
 
+/// Otherwise what the old connection still carries could be executed later.
+#[tokio::test]
+async fn connection_that_is_replaced_is_killed() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "killed", ms(300)).expect("a sound URL");
+    with_upkeep(&backend, async {
+        backend.call(acquire("k", 1)).await.expect("the server answers");
+        let kills = async || server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
+        assert!(!kills().await.contains("client|kill"));
+        proxy.drop_replies();
+        assert!(backend.call(acquire("silence", 2)).await.is_err());
+        proxy.pass();
+        let answer = backend.call(acquire("other", 3)).await.expect("the server answers again");
+        assert!(matches!(answer.outcomes[..], [Ok(Outcome::Held { .. })]), "{answer:?}");
+        assert!(kills().await.contains("client|kill:calls=1,"), "{}", kills().await);
+        // Its answer is nobody else's.
+        for token in 4..20 {
+            let answer = backend.call(acquire(&format!("k{token}"), token)).await.expect("the server answers");
+            assert!(matches!(answer.outcomes[..], [Ok(Outcome::Held { .. })]), "{answer:?}");
+        }
+    })
+    .await;
+}
+
 /// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
 #[tokio::test]
 async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {

@@ -104,6 +104,8 @@ impl Connector {
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("ID").arg(former.id);
             // After a restart of the server the number may be that of somebody else's connection.
+            // Otherwise it would not be sent any more, since nobody waits for the answer.
+            kill.set_no_response(true);
             let _ = connected.inner.send_packed_command(&kill).now_or_never();
         }
         if resp2 && !by_choice {
