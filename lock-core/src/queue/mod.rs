@@ -253,7 +253,7 @@ impl Queues {
         let line = self.lines.of(key);
         let alone = line.is_none();
         if let Some(line) = line {
-            let (length, possessed) = (line.length as usize, line.tenure.is_some());
+            let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
             let contender = self.lines.first_contender(key);
             knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
             // The backend may be well again.
@@ -264,7 +264,7 @@ impl Queues {
             }
             if !tries {
                 let (limits, waiting) = (self.limits, self.lines.waiting());
-                let free = limits.per_key(length).and_then(|()| limits.in_all(waiting));
+                let free = limits.per_key(waiters).and_then(|()| limits.in_all(waiting));
                 free.map_err(|error| error.on(key))?;
             }
         }

@@ -209,3 +209,15 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     }
     assert_eq!(hold.remaining(), before + Duration::from_millis(150));
 }
+
+#[test]
+fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
+    let mut process = Process::limited(2, usize::MAX);
+    let tries = [(); 3].map(|()| try_it(&mut process));
+    let waiters = [process.wait(), process.wait()];
+    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Overloaded);
+    process.answer(queued);
+    assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
+    assert!(waiters.map(|id| process.poll(id).is_pending()) == [true; 2]);
+}
