@@ -134,6 +134,8 @@ impl Queues {
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
+                    // Its own future was polled where no task can run; the others may be polled elsewhere.
+                    ErrorKind::NoRuntime => self.dismiss(id, Error::backend(ATTEMPT, Some(key), error), now),
                     _ => self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now),
                 };
             }

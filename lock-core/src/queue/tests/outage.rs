@@ -221,3 +221,19 @@ fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
     assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
     assert!(waiters.map(|id| process.poll(id).is_pending()) == [true; 2]);
 }
+
+#[test]
+fn a_waiter_whose_own_request_has_no_runtime_fails_alone() {
+    let mut process = Process::new();
+    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
+    else {
+        panic!("nobody is there")
+    };
+    assert!(process.poll(id).is_pending());
+    let second = process.wait();
+    let no_runtime = BackendError::new(ErrorKind::NoRuntime, "it has ended");
+    process.queues.acquired(&key(), request.token, Err(no_runtime), process.trip(), Some(id));
+    assert_eq!(process.error(id), ErrorKind::NoRuntime);
+    assert_eq!(process.grant(), ["acquire"]);
+    process.hold(second);
+}
