@@ -229,7 +229,10 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
         self.deferred.lost_more(self.losses.take_all());
-        self.ask_again(|contender| !contender.by_caller);
+        self.ask_again(|contender| {
+            contender.abandon_engine_s();
+            !contender.by_caller
+        });
         // Somebody has to start the next task.
         for id in self.lines.ids() {
             let waker = self.lines.waiter(id).waker.take();
@@ -279,7 +282,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn ask_again(&mut self, whether: impl Fn(&Contender) -> bool) {
+    pub(super) fn ask_again(&mut self, whether: impl Fn(&mut Contender) -> bool) {
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::InLine(Some(contender)) = &mut waiter.state

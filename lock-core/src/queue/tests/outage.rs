@@ -237,3 +237,18 @@ fn a_waiter_whose_own_request_has_no_runtime_fails_alone() {
     assert_eq!(process.grant(), ["acquire"]);
     process.hold(second);
 }
+
+#[test]
+fn a_newcomer_has_a_contender_in_trouble_ask_whose_request_ended_with_the_task() {
+    let mut process = Process::new();
+    let _first = process.wait();
+    process.answer(queued);
+    asks(&mut process);
+    process.pass_time(100);
+    assert_eq!(process.send().0.len(), 1, "it is never answered");
+    process.queues.restart(process.clock.now());
+    assert_eq!(process.answer(fail), ["acquire"]);
+    let newcomer = process.wait();
+    assert_eq!(process.answer(fail), ["acquire"], "the backend may be well again");
+    assert_eq!(process.error(newcomer), ErrorKind::Backend);
+}
