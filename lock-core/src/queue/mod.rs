@@ -353,18 +353,16 @@ impl Queues {
     }
 
     /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
-    /// its key is busy. Returns the backend's trouble, if there is some: then nobody knows what became of the key.
+    /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
+    /// Returns the backend's trouble, if there is some: then nobody knows what became of the key.
     pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Option<Error>> {
         let waiter = self.lines.waiter(id);
-        let mut trouble = None;
-        if let Standing::InLine(_) = waiter.state {
-            if !waiter.knows {
-                waiter.overdue = true;
-                return Poll::Pending;
-            }
-            let key = waiter.key.clone();
-            trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
+        if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
+            waiter.overdue = true;
+            return Poll::Pending;
         }
+        let key = waiter.key.clone();
+        let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
         self.leave(id, now);
         Poll::Ready(trouble)
     }

@@ -252,3 +252,25 @@ fn a_newcomer_has_a_contender_in_trouble_ask_whose_request_ended_with_the_task()
     assert_eq!(process.answer(fail), ["acquire"], "the backend may be well again");
     assert_eq!(process.error(newcomer), ErrorKind::Backend);
 }
+
+#[test]
+fn what_came_of_a_request_just_before_its_wait_was_over_is_told() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.answer(fail);
+    assert!(process.queues.give_up(waiter, at(0)).is_pending());
+    assert_eq!(process.error(waiter), ErrorKind::Backend, "nobody has the key");
+
+    let tries = try_it(&mut process);
+    process.grant();
+    assert!(process.queues.give_up(tries, at(0)).is_pending());
+    process.hold(tries);
+
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.grant();
+    process.pass_time(200);
+    let now = process.now();
+    assert!(process.queues.give_up(waiter, now).is_pending());
+    assert_eq!(process.error(waiter), ErrorKind::Busy, "its turn was missed");
+}
