@@ -194,7 +194,10 @@ impl Queues {
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
-            self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
+            let mut parting = Parting::at_once(key, token).with_place();
+            // A call may come late, when its waiter has had the key already and left it to expire.
+            parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
+            self.cleanup.push(parting, doubt, now);
         }
     }
 
