@@ -225,7 +225,7 @@ impl Progress {
                     }
                     match waiter.give_up(engine, self.now) {
                         Poll::Ready(trouble) => return Poll::Ready(Err(trouble.unwrap_or_else(|| request.busy()))),
-                        // The first answer is still to come, or the backend's time limit.
+                        // The first answer is still to come, or the backend's time limit; or it has come just now.
                         Poll::Pending => self.give_up = Moment::NEVER,
                     }
                 }

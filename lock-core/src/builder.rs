@@ -173,6 +173,8 @@ impl LockManagerBuilder {
 
     /// Sets how many requests of this manager may wait for one key at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
+    ///
+    /// Tries do not count.
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.limits.per_key = most;
         self

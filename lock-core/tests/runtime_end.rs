@@ -157,3 +157,27 @@ fn the_end_of_the_builder_s_runtime_is_found_out_once_and_not_by_each_waiter() {
     }
     drop(guard);
 }
+
+#[test]
+fn waiter_on_a_runtime_that_goes_on_is_not_failed_by_one_that_is_polled_in_the_ended_one() {
+    let (outer, engine) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), None);
+    engine.block_on(async { manager.lock("x").await.unwrap().release().await.unwrap() });
+    backend.next([Fate::Hold]);
+    let ended = engine.handle().clone();
+    let (mut first, mut second) = (manager.lock("k").acquire(), manager.lock("k").wait(secs(30)).acquire());
+    {
+        let _entered = ended.enter();
+        assert!((&mut first).now_or_never().is_none());
+    }
+    assert!(outer.block_on(async { (&mut second).now_or_never() }).is_none());
+    drop(engine);
+    let told = {
+        let _entered = ended.enter();
+        (&mut first).now_or_never().expect("it cannot go on").map(drop)
+    };
+    assert_eq!(told.unwrap_err().kind(), ErrorKind::NoRuntime);
+    let guard = outer.block_on(async { tokio::time::timeout(secs(10), second).await.unwrap() });
+    assert!(guard.unwrap().is_held());
+}

@@ -137,6 +137,11 @@ impl Contender {
         by_caller
     }
 
+    /// Takes note that the engine's task has ended, and that nobody waits for the answers to what it sent.
+    pub(crate) fn abandon_engine_s(&mut self) {
+        self.under_way = u32::from(self.by_caller);
+    }
+
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
         let Self { tries, heard, foreign, .. } = *self;

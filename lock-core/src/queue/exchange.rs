@@ -134,6 +134,8 @@ impl Queues {
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
+                    // Its own future was polled where no task can run; the others may be polled elsewhere.
+                    ErrorKind::NoRuntime => self.dismiss(id, Error::backend(ATTEMPT, Some(key), error), now),
                     _ => self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now),
                 };
             }
@@ -195,7 +197,10 @@ impl Queues {
             && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
-            self.cleanup.push(Parting::at_once(key, token).with_place(), doubt, now);
+            let mut parting = Parting::at_once(key, token).with_place();
+            // A call may come late, when its waiter has had the key already and left it to expire.
+            parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
+            self.cleanup.push(parting, doubt, now);
         }
     }
 
@@ -230,7 +235,10 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
         self.deferred.lost_more(self.losses.take_all());
-        self.ask_again(|contender| !contender.by_caller);
+        self.ask_again(|contender| {
+            contender.abandon_engine_s();
+            !contender.by_caller
+        });
         // Somebody has to start the next task.
         for id in self.lines.ids() {
             let waker = self.lines.waiter(id).waker.take();
@@ -280,7 +288,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn ask_again(&mut self, whether: impl Fn(&Contender) -> bool) {
+    pub(super) fn ask_again(&mut self, whether: impl Fn(&mut Contender) -> bool) {
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::InLine(Some(contender)) = &mut waiter.state

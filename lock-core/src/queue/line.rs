@@ -36,6 +36,8 @@ pub(crate) struct Line {
     pub(crate) length: u32,
     /// How many of them do not know yet whether the key is busy.
     unknowing: u32,
+    /// How many of them try once, and are gone when that is known.
+    tries: u32,
     /// The tenure whose holds may follow one another in the process.
     pub(crate) tenure: Option<TenureId>,
     /// How many holds followed one another in the last tenure.
@@ -165,6 +167,7 @@ impl Lines {
         let last = std::mem::replace(&mut line.last, link);
         line.length += 1;
         line.unknowing += u32::from(!self.waiters[id].knows);
+        line.tries += u32::from(self.waiters[id].tries);
         if last == NOBODY {
             line.first = link;
         } else {
@@ -186,6 +189,7 @@ impl Lines {
         if let Some(line) = self.lines.get_mut(&waiter.key) {
             line.length -= 1;
             line.unknowing -= u32::from(!waiter.knows);
+            line.tries -= u32::from(waiter.tries);
             if previous == NOBODY {
                 line.first = next;
             }
@@ -289,7 +293,12 @@ impl Lines {
 }
 
 impl Line {
-    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, unknowing: 0, tenure: None, holds: 0 };
+    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, unknowing: 0, tries: 0, tenure: None, holds: 0 };
+
+    /// How many stand in it to wait.
+    pub(crate) fn waiters(&self) -> usize {
+        (self.length - self.tries) as usize
+    }
 
     pub(crate) fn first(&self) -> Option<WaiterId> {
         (self.first != NOBODY).then_some(self.first as WaiterId)

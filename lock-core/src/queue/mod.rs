@@ -65,6 +65,8 @@ pub(crate) struct Queues {
     taken_up: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
     /// Tokens that were given away, and until when their leases may last: they are over here, and not to be cleaned up.
     handed_over: HashMap<Token, Moment>,
+    /// Tokens that were released, and until when their keys stay busy all the same.
+    kept: HashMap<Token, Moment>,
     /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
     outbox: VecDeque<Item>,
@@ -157,6 +159,7 @@ impl Queues {
             lines: Lines::default(),
             taken_up: HashMap::default(),
             handed_over: HashMap::new(),
+            kept: HashMap::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             deferred: Deferred::default(),
@@ -253,7 +256,7 @@ impl Queues {
         let line = self.lines.of(key);
         let alone = line.is_none();
         if let Some(line) = line {
-            let (length, possessed) = (line.length as usize, line.tenure.is_some());
+            let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
             let contender = self.lines.first_contender(key);
             knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
             // The backend may be well again.
@@ -264,7 +267,7 @@ impl Queues {
             }
             if !tries {
                 let (limits, waiting) = (self.limits, self.lines.waiting());
-                let free = limits.per_key(length).and_then(|()| limits.in_all(waiting));
+                let free = limits.per_key(waiters).and_then(|()| limits.in_all(waiting));
                 free.map_err(|error| error.on(key))?;
             }
         }
@@ -353,18 +356,16 @@ impl Queues {
     }
 
     /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
-    /// its key is busy. Returns the backend's trouble, if there is some: then nobody knows what became of the key.
+    /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
+    /// Returns the backend's trouble, if there is some: then nobody knows what became of the key.
     pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Option<Error>> {
         let waiter = self.lines.waiter(id);
-        let mut trouble = None;
-        if let Standing::InLine(_) = waiter.state {
-            if !waiter.knows {
-                waiter.overdue = true;
-                return Poll::Pending;
-            }
-            let key = waiter.key.clone();
-            trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
+        if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
+            waiter.overdue = true;
+            return Poll::Pending;
         }
+        let key = waiter.key.clone();
+        let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
         self.leave(id, now);
         Poll::Ready(trouble)
     }
@@ -398,6 +399,7 @@ impl Queues {
         }
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
+        self.keep(&parting, now);
         if direct && self.lines.length(&parting.key) == 0 {
             self.free(&parting.key, hold.tenure, tenure.holds());
             return Departure::Send(parting, doubt);
@@ -418,6 +420,7 @@ impl Queues {
         if let Some(tenure) = self.tenures.leave(hold) {
             let parting = tenure.parting();
             let key = parting.key.clone();
+            self.keep(&parting, now);
             self.cleanup.push(parting, tenure.doubt(), now);
             self.free(&key, hold.tenure, tenure.holds());
         }
@@ -426,14 +429,16 @@ impl Queues {
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
-        // Swept when it would have to grow: a hand-over costs the same however many there were.
-        if self.handed_over.len() == self.handed_over.capacity() {
-            self.handed_over.retain(|_, until| now < *until);
-            self.handed_over.reserve(self.handed_over.len());
-        }
-        self.handed_over.insert(tenure.token, tenure.doubt().until);
+        remember(&mut self.handed_over, tenure.token, tenure.doubt().until, now);
         self.free(tenure.key(), hold.tenure, tenure.holds());
         Some((tenure.parting(), tenure.ttl))
+    }
+
+    /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
+    fn keep(&mut self, parting: &Parting, now: Moment) {
+        if now < parting.keep_until {
+            remember(&mut self.kept, parting.token, parting.keep_until, now);
+        }
     }
 
     /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
@@ -492,6 +497,16 @@ impl Queues {
         self.deferred.discard(waker);
         state
     }
+}
+
+/// Enters a token until a moment. Those whose time is over are swept out when the map would have to grow, so that it costs
+/// the same however many there were.
+fn remember(tokens: &mut HashMap<Token, Moment>, token: Token, until: Moment, now: Moment) {
+    if tokens.len() == tokens.capacity() {
+        tokens.retain(|_, until| now < *until);
+        tokens.reserve(tokens.len());
+    }
+    tokens.insert(token, until);
 }
 
 /// An answer that is missing.

@@ -512,3 +512,32 @@ fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_
     let (few, many) = (looks_for_each(100), looks_for_each(10_000));
     assert!(many <= few + 2, "{many} looks for each of 10,000 keys, {few} for each of 100");
 }
+
+#[test]
+fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
+    for dropped in [false, true] {
+        let mut process = Process::new();
+        let waiter = process.wait_on(Terms { at_least: Duration::from_secs(60), ..terms(9_000) });
+        let (operations, purposes) = process.send();
+        let token = token(&operations[0]);
+        for purpose in purposes {
+            process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), process.trip());
+        }
+        let held = process.hold(waiter);
+        if dropped {
+            held.1.release_at(at(0)).unwrap();
+            process.queues.depart(held.0, at(0));
+            assert_eq!(process.cleaned_up()[0].after, Duration::from_secs(60));
+        } else {
+            assert!(matches!(process.release(held), Departure::Sent(_)));
+            assert_eq!(process.grant(), ["release"]);
+        }
+        process.pass_time(10);
+        process.queues.called(key(), token, at(10));
+        let released = process.cleaned_up();
+        assert_eq!((released[0].token, released[0].after), (token, Duration::from_millis(59_990)));
+        process.clock.advance(60_000);
+        process.queues.called(key(), token, process.now());
+        assert_eq!(process.cleaned_up()[0].after, Duration::ZERO);
+    }
+}

@@ -73,6 +73,7 @@ pub(crate) async fn run(mut running: Running) {
     let mut counted = Calls::default();
     let mut timer = Timer::default();
     let mut complaint = Moment::from_origin(Duration::ZERO);
+    let mut answers = 0_usize;
     loop {
         let now = core.clock.now();
         let (epoch, settled) = (core.backend.epoch(), core.backend.is_settled());
@@ -96,6 +97,16 @@ pub(crate) async fn run(mut running: Running) {
                     }
                 }
                 core.with(|state| state.take_answer(work, result, (sent, now, epoch), &mut counted));
+                answers += 1;
+                // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
+                // upkeep still has to connect anew, and the runtime to see to its timers and sockets.
+                if answers.is_multiple_of(ANSWERS) {
+                    tokio::select! {
+                        biased;
+                        () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
+                        () = tokio::task::yield_now() => {}
+                    }
+                }
             }
             // Before the notices that it gives.
             () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
@@ -242,6 +253,9 @@ const NAP: Duration = Duration::from_millis(250);
 
 /// How often failing renewals are complained of in the log.
 const COMPLAINTS: Duration = Duration::from_secs(1);
+
+/// After so many answers the upkeep is polled, even if more are there.
+const ANSWERS: usize = 16;
 
 /// The most operations in one call, but for renewals.
 const BATCH: usize = 256;

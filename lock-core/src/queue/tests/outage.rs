@@ -209,3 +209,68 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     }
     assert_eq!(hold.remaining(), before + Duration::from_millis(150));
 }
+
+#[test]
+fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
+    let mut process = Process::limited(2, usize::MAX);
+    let tries = [(); 3].map(|()| try_it(&mut process));
+    let waiters = [process.wait(), process.wait()];
+    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1);
+    assert_eq!(refused.unwrap_err().kind(), ErrorKind::Overloaded);
+    process.answer(queued);
+    assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
+    assert!(waiters.map(|id| process.poll(id).is_pending()) == [true; 2]);
+}
+
+#[test]
+fn a_waiter_whose_own_request_has_no_runtime_fails_alone() {
+    let mut process = Process::new();
+    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
+    else {
+        panic!("nobody is there")
+    };
+    assert!(process.poll(id).is_pending());
+    let second = process.wait();
+    let no_runtime = BackendError::new(ErrorKind::NoRuntime, "it has ended");
+    process.queues.acquired(&key(), request.token, Err(no_runtime), process.trip(), Some(id));
+    assert_eq!(process.error(id), ErrorKind::NoRuntime);
+    assert_eq!(process.grant(), ["acquire"]);
+    process.hold(second);
+}
+
+#[test]
+fn a_newcomer_has_a_contender_in_trouble_ask_whose_request_ended_with_the_task() {
+    let mut process = Process::new();
+    let _first = process.wait();
+    process.answer(queued);
+    asks(&mut process);
+    process.pass_time(100);
+    assert_eq!(process.send().0.len(), 1, "it is never answered");
+    process.queues.restart(process.clock.now());
+    assert_eq!(process.answer(fail), ["acquire"]);
+    let newcomer = process.wait();
+    assert_eq!(process.answer(fail), ["acquire"], "the backend may be well again");
+    assert_eq!(process.error(newcomer), ErrorKind::Backend);
+}
+
+#[test]
+fn what_came_of_a_request_just_before_its_wait_was_over_is_told() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.answer(fail);
+    assert!(process.queues.give_up(waiter, at(0)).is_pending());
+    assert_eq!(process.error(waiter), ErrorKind::Backend, "nobody has the key");
+
+    let tries = try_it(&mut process);
+    process.grant();
+    assert!(process.queues.give_up(tries, at(0)).is_pending());
+    process.hold(tries);
+
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.grant();
+    process.pass_time(200);
+    let now = process.now();
+    assert!(process.queues.give_up(waiter, now).is_pending());
+    assert_eq!(process.error(waiter), ErrorKind::Busy, "its turn was missed");
+}
