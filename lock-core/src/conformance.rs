@@ -243,13 +243,15 @@ impl Suite<'_> {
     async fn moves_a_lease_by_its_token_once(&mut self) {
         let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
         let take = |token, from| Operation::Acquire(Acquire::new(key.clone(), token, LONG).from(from));
-        assert_eq!(self.call(take(two, one)).await, Outcome::Gone, "a free key cannot be taken from anybody");
+        // A store of several nodes, one of which is slow, may not know.
+        let refused = |outcome| matches!(outcome, Outcome::Gone | Outcome::Split { .. });
+        assert!(refused(self.call(take(two, one)).await), "a free key cannot be taken from anybody");
         let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
         match self.call(take(two, one)).await {
             Outcome::Held { fence, .. } => assert!(fence > first, "a taker has a larger fencing token"),
             outcome => panic!("the token of the holder lets another take the lease, not {outcome:?}"),
         }
-        assert_eq!(self.call(take(three, one)).await, Outcome::Gone, "the second taker gets nothing");
+        assert!(refused(self.call(take(three, one)).await), "the second taker gets nothing");
         assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "the old token is over");
         assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
     }

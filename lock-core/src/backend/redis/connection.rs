@@ -160,11 +160,11 @@ impl Connector {
         }
     }
 
-    /// Returns the least time in which an answer can be expected, if there is a connection.
-    pub(super) fn least_wait(&self) -> Duration {
+    /// Returns the least time without an answer that counts as silence.
+    pub(super) fn least_silence(&self) -> Duration {
         match &*self.link.borrow() {
-            Link::Up(connection) => connection.about.least_wait(),
-            Link::Down { .. } => Duration::ZERO,
+            Link::Up(connection) => connection.about.least_silence(),
+            Link::Down { .. } => LEAST_SILENCE,
         }
     }
 
@@ -240,8 +240,8 @@ impl Connector {
             () = replaced => Err(Unanswered::Broken(self.lost(epoch))),
             () = out_of_time => {
                 let silent = begun.elapsed();
-                // A server that is far away has not been silent yet when the time of a renewal is over.
-                if silent >= connection.about.least_wait().min(self.settings.limit) {
+                // A request that had little time left, or a server that is far away, says nothing about the connection.
+                if silent >= connection.about.least_silence().min(self.settings.limit) {
                     self.replace(epoch, silent);
                 }
                 Err(Unanswered::Silent(self.out_of_time()))
@@ -511,8 +511,8 @@ impl About {
     }
 
     /// How long it takes at least until silence says anything.
-    fn least_wait(&self) -> Duration {
-        Duration::from_micros(self.round_trip.load(Ordering::Relaxed).saturating_mul(2))
+    fn least_silence(&self) -> Duration {
+        LEAST_SILENCE.max(Duration::from_micros(self.round_trip.load(Ordering::Relaxed).saturating_mul(2)))
     }
 }
 
@@ -546,6 +546,8 @@ fn jittered(longest: Duration, chance: f64) -> Duration {
 }
 
 const HEARTBEAT: Duration = Duration::from_secs(1);
+/// The least time without an answer that counts as silence, however soon a renewal has to be tried again.
+const LEAST_SILENCE: Duration = Duration::from_millis(100);
 /// The longest pause between attempts to connect while somebody waits for the connection.
 const HURRIED_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause while nobody does: a fleet of idle processes must not wear a server out that comes up.

@@ -168,7 +168,7 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
 async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
-    let limit = connector.limit().min(of_use_within(&batch).max(connector.least_wait()));
+    let limit = connector.limit().min(of_use_within(&batch).max(connector.least_silence()));
     call_until(connector, batch, Instant::now() + limit).await
 }
 
@@ -178,7 +178,7 @@ fn of_use_within(batch: &[Operation]) -> Duration {
         Operation::Renew(renew) => renew.within,
         _ => Duration::MAX,
     });
-    within.min().unwrap_or(Duration::MAX).max(LEAST_WITHIN)
+    within.min().unwrap_or(Duration::MAX)
 }
 
 async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
@@ -332,9 +332,6 @@ fn escape_pattern(prefix: &str) -> String {
 
 /// How many keys one SCAN looks at.
 const PAGE: u32 = 1_000;
-
-/// The least time that an answer is waited for, however soon a renewal has to be tried again.
-const LEAST_WITHIN: Duration = Duration::from_millis(100);
 
 /// By how much the clock of a runtime may be ahead of the system's without counting as paused.
 const PAUSED_BEYOND: Duration = Duration::from_millis(50);
