@@ -133,7 +133,8 @@ async fn waiters_that_know_their_key_to_be_busy_outlast_a_stop_of_the_server() {
         // In this order.
         sleep(ms(20)).await;
     }
-    let hurried = tokio::spawn(manager.lock("k").wait(ms(1_500)).acquire());
+    // Its wait ends when the contender must have asked in vain: a check is 625 ms away at most, and fails after a second.
+    let hurried = tokio::spawn(manager.lock("k").wait(ms(2_400)).acquire());
     sleep(ms(300)).await;
     server.pause();
     sleep(ms(2_500)).await;
