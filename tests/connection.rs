@@ -509,6 +509,28 @@ async fn connection_that_is_replaced_is_killed() {
     .await;
 }
 
+/// The server has freed the key, and the next holder has it by the time of a repeat.
+#[tokio::test]
+async fn release_by_force_whose_answer_is_lost_does_not_strike_the_next_holder() {
+    let server = RedisServer::start().await;
+    let proxy = FaultProxy::start(server.address()).await;
+    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "force", LIMIT).expect("a sound URL");
+    with_upkeep(&backend, async {
+        backend.call(acquire("k", 1)).await.expect("the server answers");
+        proxy.drop_replies();
+        let mut force = backend.call(Batch::from([Operation::Force { key: key("k"), foreign: true }]));
+        assert!((&mut force).now_or_never().is_none());
+        eventually(SOON, "it is freed", async || server.call(&["GET", "k"]).await.is_nil()).await;
+        server.call(&["SET", "k", "next"]).await;
+        proxy.pass();
+        proxy.reset();
+        let error = force.await.expect_err("nobody knows whether it was done");
+        assert!(format!("{error:?}").contains("may_have_happened: true"), "{error:?}");
+        assert_eq!(server.call(&["GET", "k"]).await.text().as_deref(), Some("next"));
+    })
+    .await;
+}
+
 /// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
 #[tokio::test]
 async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {

@@ -151,11 +151,9 @@ async fn a_lease_is_lost_when_a_majority_of_the_nodes_is_gone() {
     drop(held);
     nodes.servers[0].start_again().await;
     let back = Instant::now();
-    // Until the nodes are connected again, requests fail at once.
-    let held = eventually_some(SOON, "a majority is back", async || {
-        client.acquire("k", TTL, |request| request.wait(SOON)).await.ok()
-    })
-    .await;
+    // Until it has connected anew, the manager knows them to be down.
+    let asks = async || client.acquire("k", TTL, |request| request.wait(SOON)).await.ok();
+    let held = eventually_some(SOON, "a majority is back", asks).await;
     figure(17, "a majority back to grant", back.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");

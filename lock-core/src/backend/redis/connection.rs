@@ -436,6 +436,8 @@ impl Connector {
     async fn watch(&self, connection: Connection, pushes: &mut mpsc::UnboundedReceiver<PushInfo>, calls: &Calls) {
         let epoch = connection.epoch;
         let mut heartbeat = pin!(self.heartbeat(connection));
+        let mut link = self.link.subscribe();
+        let mut down = pin!(link.wait_for(|link| matches!(link, Link::Down { .. })));
         let mut pushed = true;
         loop {
             // Before the look, so that nothing is missed that is found after it.
@@ -458,6 +460,8 @@ impl Connector {
                     None => pushed = false,
                 },
                 () = &mut heartbeat => return,
+                // Another upkeep of this backend had a newer one, and has ended.
+                _ = &mut down => return,
             }
         }
     }

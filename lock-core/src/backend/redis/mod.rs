@@ -166,7 +166,8 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
     Ok(Answer::new([]))
 }
 
-/// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit.
+/// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
+/// releases by force.
 async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
     let limit = connector.limit().min(of_use_within(&batch).max(connector.least_silence()));
     call_until(connector, batch, Instant::now() + limit).await
@@ -210,6 +211,10 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
                     connector.advice.no_publish(connector.address());
                 }
                 return Ok(answer);
+            }
+            // By now the next holder may have the key.
+            Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
+                return Err(error);
             }
             Err(Unanswered::Broken(error)) => unanswered = Some(error),
             Err(Unanswered::Unsent(error)) => return Err(unanswered.unwrap_or(error)),
