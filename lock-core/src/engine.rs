@@ -307,6 +307,10 @@ impl Engine {
     /// most `last` longer. Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
+        // The runtime of the task may have ended: then this one does what it left.
+        if !self.core.state().queues.is_released() {
+            let _ = self.core.admit();
+        }
         self.core.with(|state| {
             state.shut_down = true;
             self.core.open.store(false, Ordering::SeqCst);

@@ -181,3 +181,19 @@ fn waiter_on_a_runtime_that_goes_on_is_not_failed_by_one_that_is_polled_in_the_e
     let guard = outer.block_on(async { tokio::time::timeout(secs(10), second).await.unwrap() });
     assert!(guard.unwrap().is_held());
 }
+
+#[test]
+fn shutdown_releases_what_the_end_of_the_first_request_s_runtime_has_left() {
+    let (outer, engine) = (workers(2), workers(1));
+    let backend = Faulty::new();
+    let manager = manager(backend.clone(), None);
+    let guard = engine.block_on(async { manager.lock("k").ttl(secs(600)).await.unwrap() });
+    drop(engine);
+    assert!(!guard.is_held());
+    outer.block_on(async {
+        manager.shutdown(secs(1)).await;
+        let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+        assert!(!other.is_locked("k").await.unwrap());
+    });
+    assert_eq!(backend.upkeeps(), 2);
+}

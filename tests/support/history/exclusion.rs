@@ -177,14 +177,16 @@ impl Deadlines {
         }
     }
 
-    /// The latest deadline that can have been in force between `from` and `to`, `but` one change.
+    /// The latest deadline that can have been in force between `from` and `to`, `but` one change. Of two changes that were
+    /// under way together either may have been the last.
     fn at(&self, from: f64, to: f64, but: usize) -> f64 {
-        let mut latest = self.first;
+        let (mut latest, mut last_known) = (self.first, f64::NEG_INFINITY);
         for (asked, known, deadline, part) in &self.changes {
             if *part == but || *asked > to {
                 continue;
             }
-            latest = if *known <= from { *deadline } else { latest.max(*deadline) };
+            latest = if *known <= from && *asked >= last_known { *deadline } else { latest.max(*deadline) };
+            last_known = last_known.max(*known);
         }
         latest
     }
