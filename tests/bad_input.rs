@@ -3,22 +3,12 @@
 use std::{error::Error as _, os::unix::fs::PermissionsExt, time::Duration};
 
 use lock_core::{BuildError, Error, ErrorKind, LockManager};
-use lock_tests::{Process, RedisServer, eventually, left_out, role};
+use lock_tests::{LONG, Process, RedisServer, SOON, eventually, left_out, ms, role};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     time::Instant,
 };
-
-/// For what has no business taking long.
-const SOON: Duration = Duration::from_secs(20);
-/// What a busy machine may take longer.
-/// A limit that is far off.
-const LONG: Duration = Duration::from_secs(120);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 /// The error of connecting, with a limit of 300 ms, and its cause; it must come soon after the limit.
 async fn connect(url: &str) -> BuildError {
@@ -219,65 +209,6 @@ async fn command_that_the_server_lacks_is_named_and_not_retried() {
         let error = manager.lock("k").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
         assert!(error.to_string().contains(command), "{command}: {error}");
-    }
-}
-
-/// A proxy before `server` that answers HELLO with `refusal`, or closes the connection on it.
-async fn without_hello(server: &RedisServer, refusal: Option<&'static str>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let (address, server) = (listener.local_addr().expect("it is bound").to_string(), server.address());
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let server = server.clone();
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 16_384];
-                let read = client.read(&mut buffer).await?;
-                if String::from_utf8_lossy(&buffer[..read]).contains("HELLO") {
-                    let Some(refusal) = refusal else { return Ok(()) };
-                    // Two more commands come along.
-                    client.write_all(format!("-{refusal}\r\n+OK\r\n+OK\r\n").as_bytes()).await?;
-                    let _until_it_hangs_up = client.read(&mut buffer).await?;
-                    return Ok(());
-                }
-                let mut upstream = tokio::net::TcpStream::connect(server).await?;
-                upstream.write_all(&buffer[..read]).await?;
-                tokio::io::copy_bidirectional(&mut client, &mut upstream).await.map(drop)
-            });
-        }
-    });
-    address
-}
-
-#[tokio::test]
-async fn proxy_that_knows_only_resp2_is_spoken_to_in_resp2_whatever_its_words() {
-    let server = RedisServer::start().await;
-    for refusal in [
-        Some("NOPROTO unsupported protocol version"),
-        Some("ERR unknown command `HELLO`, with args beginning with: `3`"),
-        Some("ERR unknown command 'hello'"),
-        Some("ERR Unknown Command 'HELLO'"),
-        Some("ERR unsupported command"),
-        Some("ERR invalid request"),
-        None,
-    ] {
-        let address = without_hello(&server, refusal).await;
-        let manager = LockManager::connect(&format!("redis://{address}")).await;
-        let manager = manager.unwrap_or_else(|error| panic!("{refusal:?}: {error}"));
-        manager.lock("k").await.unwrap().release().await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn resp2_is_spoken_by_choice() {
-    let server = RedisServer::start().await;
-    for (options, resp) in [("", "3"), ("?protocol=resp3", "3"), ("?protocol=resp2", "2"), ("/?protocol=2", "2")] {
-        let manager = LockManager::connect(&format!("{}{options}", server.url())).await.unwrap();
-        manager.lock("k").await.unwrap().release().await.unwrap();
-        let clients = server.client_list().await;
-        let ours: Vec<_> = clients.iter().map(|client| client.field("resp")).collect();
-        assert_eq!(ours, [resp], "{options}");
-        manager.shutdown(SOON).await;
-        eventually(SOON, "it is disconnected", async || server.client_list().await.is_empty()).await;
     }
 }
 
@@ -486,7 +417,7 @@ async fn bad_input_42_a_hundred_thousand_keys_leave_neither_memory_nor_anything_
     let server = RedisServer::start().await;
     let mut clients = [role!("keys", server.url()), role!("keys", server.url())];
     for client in &mut clients {
-        client.expect("ready", LONG).await;
+        client.expect("ready", 2 * LONG).await;
     }
     // Both want the same keys at the same time, so that there are queues, too.
     let mut waited = 0;
@@ -495,7 +426,7 @@ async fn bad_input_42_a_hundred_thousand_keys_leave_neither_memory_nor_anything_
             client.send(&format!("pass {first} {count}")).await;
         }
         for client in &mut clients {
-            let passed = client.expect("passed ", LONG).await;
+            let passed = client.expect("passed ", 2 * LONG).await;
             let (_, after_a_wait) = passed.split_once(' ').unwrap();
             waited += after_a_wait.parse::<u64>().unwrap();
         }

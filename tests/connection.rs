@@ -14,7 +14,7 @@ use lock_core::{
     ErrorKind, LockKey, LockManager, Token,
     backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Renew},
 };
-use lock_tests::{FaultProxy, RedisServer, eventually};
+use lock_tests::{FaultProxy, RedisServer, SOON, eventually, ms};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
@@ -24,7 +24,6 @@ use tokio::{
 };
 
 const LIMIT: Duration = Duration::from_secs(1);
-const SOON: Duration = Duration::from_secs(20);
 
 #[test]
 fn manager_with_a_runtime_of_its_own_is_used_where_there_is_none() {
@@ -185,10 +184,6 @@ async fn nobody_waits_for_a_reconnect_longer_than_his_own_limit() {
     assert!(kept.is_held() && other.is_locked("kept").await.expect("answered"));
 }
 
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
-
 /// Runs `work` with a backend that has its upkeep.
 async fn with_upkeep(backend: &RedisBackend, work: impl Future<Output = ()>) {
     tokio::select! {
@@ -327,37 +322,63 @@ async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
     engine.shutdown_background();
 }
 
-/// Two managers with a prefix, which contend for the same keys on a real server: a waiter that is called through the server
-/// speaks of its key as it was asked for.
-#[tokio::test]
-async fn prefix_is_no_part_of_a_key_under_contention_from_another_manager() {
-    const ROUNDS: usize = 250;
-    let server = RedisServer::start().await;
-    let mut managers = Vec::new();
-    for _ in 0..2 {
-        managers.push(LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects"));
-    }
-    let contends = managers.iter().map(|manager| async move {
-        for _ in 0..ROUNDS {
-            let guard = manager.lock_all(["goods:1", "goods:2"]).wait(SOON).await.expect("its turn comes");
-            for key in ["goods:1", "goods:2"] {
-                assert!(guard.fencing_token(key).is_some(), "no fencing token of {key:?}: {guard:?}");
-            }
-            guard.release().await.expect("held");
-            let guard = manager.lock("goods:1").wait(SOON).await.expect("its turn comes");
-            assert_eq!(guard.key(), "goods:1");
-            let again = manager.lock("goods:1").wait(Duration::ZERO).await.expect_err("it is held");
-            assert_eq!(again.key(), Some("goods:1"), "{again}");
-            guard.release().await.expect("held");
+/// A proxy before `server` that answers HELLO with `refusal`, or closes the connection on it.
+async fn without_hello(server: &RedisServer, refusal: Option<&'static str>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let (address, server) = (listener.local_addr().expect("it is bound").to_string(), server.address());
+    tokio::spawn(async move {
+        while let Ok((mut client, _)) = listener.accept().await {
+            let server = server.clone();
+            tokio::spawn(async move {
+                let mut buffer = vec![0; 16_384];
+                let read = client.read(&mut buffer).await?;
+                if String::from_utf8_lossy(&buffer[..read]).contains("HELLO") {
+                    let Some(refusal) = refusal else { return Ok(()) };
+                    // Two more commands come along.
+                    client.write_all(format!("-{refusal}\r\n+OK\r\n+OK\r\n").as_bytes()).await?;
+                    let _until_it_hangs_up = client.read(&mut buffer).await?;
+                    return Ok(());
+                }
+                let mut upstream = tokio::net::TcpStream::connect(server).await?;
+                upstream.write_all(&buffer[..read]).await?;
+                tokio::io::copy_bidirectional(&mut client, &mut upstream).await.map(drop)
+            });
         }
     });
-    join_all(contends).await;
-    assert!(server.keys("goods:*").await.is_empty(), "the server knows them by the prefix only");
-    let mut held = managers[0].lock("goods:1").await.expect("the key is free");
-    assert_eq!(managers[0].force_release_all("goods:").await.expect("answered"), 1);
-    assert_eq!(held.lost().await, lock_core::LossReason::Forced);
-    let error = held.extend(SOON).await.expect_err("it is lost");
-    assert_eq!(error.key(), Some("goods:1"), "{error}");
+    address
+}
+
+#[tokio::test]
+async fn proxy_that_knows_only_resp2_is_spoken_to_in_resp2_whatever_its_words() {
+    let server = RedisServer::start().await;
+    for refusal in [
+        Some("NOPROTO unsupported protocol version"),
+        Some("ERR unknown command `HELLO`, with args beginning with: `3`"),
+        Some("ERR unknown command 'hello'"),
+        Some("ERR Unknown Command 'HELLO'"),
+        Some("ERR unsupported command"),
+        Some("ERR invalid request"),
+        None,
+    ] {
+        let address = without_hello(&server, refusal).await;
+        let manager = LockManager::connect(&format!("redis://{address}")).await;
+        let manager = manager.unwrap_or_else(|error| panic!("{refusal:?}: {error}"));
+        manager.lock("k").await.unwrap().release().await.unwrap();
+    }
+}
+
+#[tokio::test]
+async fn resp2_is_spoken_by_choice() {
+    let server = RedisServer::start().await;
+    for (options, resp) in [("", "3"), ("?protocol=resp3", "3"), ("?protocol=resp2", "2"), ("/?protocol=2", "2")] {
+        let manager = LockManager::connect(&format!("{}{options}", server.url())).await.unwrap();
+        manager.lock("k").await.unwrap().release().await.unwrap();
+        let clients = server.client_list().await;
+        let ours: Vec<_> = clients.iter().map(|client| client.field("resp")).collect();
+        assert_eq!(ours, [resp], "{options}");
+        manager.shutdown(SOON).await;
+        eventually(SOON, "it is disconnected", async || server.client_list().await.is_empty()).await;
+    }
 }
 
 /// Two managers may share a backend, also as a node of two quorums: one that ends leaves the other its connection.

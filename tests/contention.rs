@@ -9,21 +9,14 @@ use std::{
 
 use lock_core::LockManager;
 use lock_tests::{
-    Actor, LONG, RedisServer, Reply, SOON, actor, eventually, figure,
+    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, Reply, SETTLED, SOON, actor, eventually, figure,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
     team, were_called,
 };
 use tokio::time::sleep;
 
-/// From release to the next holder, at most: 250 ms on a machine with nothing else to do.
-const HANDOFF: Duration = Duration::from_millis(1_250);
-/// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
-/// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
-const PASSED_OVER: Duration = Duration::from_millis(625 + 100 + 500);
 /// How long teams contend.
 const WHILE: Duration = Duration::from_millis(2_000);
-/// How soon nothing is left, at most: before the shortest lease of these tests would expire, unless its ttl is over.
-const SETTLED: Duration = Duration::from_millis(750);
 
 fn judged(run: &Run) -> History {
     let history = run.history().expect("the files can be read");
@@ -326,31 +319,6 @@ async fn handoffs(server: &RedisServer, managers: [&LockManager; 2]) -> Vec<Dura
     }
     held.release().await.expect("held");
     took
-}
-
-#[tokio::test]
-async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix() {
-    let server = RedisServer::start().await;
-    let connect =
-        || async { LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects") };
-    let managers = [connect().await, connect().await];
-    let mut tasks = tokio::task::JoinSet::new();
-    for number in 0..4 {
-        let manager = managers[number % 2].clone();
-        tasks.spawn(async move {
-            for _ in 0..50 {
-                let leases = manager.lock_all(["goods:1", "goods:2"]).wait(SOON).await.expect("its turn comes");
-                for key in ["goods:1", "goods:2"] {
-                    assert!(leases.fencing_token(key).is_some(), "{key} of {leases:?}");
-                }
-                leases.release().await.expect("held");
-            }
-        });
-    }
-    tasks.join_all().await;
-    let mut keys = server.keys("shop:*").await;
-    keys.retain(|key| !key.ends_with("lock-core:fence"));
-    assert!(keys.is_empty(), "{keys:?}");
 }
 
 #[tokio::test]

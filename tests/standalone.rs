@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use lock_core::{
     ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
     backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend},
@@ -377,4 +378,35 @@ async fn shutdown_releases_what_is_held_and_closes_the_connection() {
     })
     .await;
     assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::ShutDown);
+}
+
+#[tokio::test]
+async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix() {
+    const ROUNDS: usize = 250;
+    let server = RedisServer::start().await;
+    let mut managers = Vec::new();
+    for _ in 0..2 {
+        managers.push(LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects"));
+    }
+    let contends = managers.iter().map(|manager| async move {
+        for _ in 0..ROUNDS {
+            let guard = manager.lock_all(["goods:1", "goods:2"]).wait(SOON).await.expect("its turn comes");
+            for key in ["goods:1", "goods:2"] {
+                assert!(guard.fencing_token(key).is_some(), "no fencing token of {key:?}: {guard:?}");
+            }
+            guard.release().await.expect("held");
+            let guard = manager.lock("goods:1").wait(SOON).await.expect("its turn comes");
+            assert_eq!(guard.key(), "goods:1");
+            let again = manager.lock("goods:1").wait(Duration::ZERO).await.expect_err("it is held");
+            assert_eq!(again.key(), Some("goods:1"), "{again}");
+            guard.release().await.expect("held");
+        }
+    });
+    join_all(contends).await;
+    assert!(server.keys("goods:*").await.is_empty(), "the server knows them by the prefix only");
+    let mut held = managers[0].lock("goods:1").await.expect("the key is free");
+    assert_eq!(managers[0].force_release_all("goods:").await.expect("answered"), 1);
+    assert_eq!(held.lost().await, LossReason::Forced);
+    let error = held.extend(SOON).await.expect_err("it is lost");
+    assert_eq!(error.key(), Some("goods:1"), "{error}");
 }

@@ -36,7 +36,7 @@ async fn main() {
     report.figure("server_cpu_share", "%", &server_processor, "raw", Target::None);
     report.figure("server_script_share", "%", &commands, "raw", Target::None);
     report.figure("longest_script", "ms", &longest, "", Target::None);
-    report.figure("bytes_per_lease", "bytes", &Rounds::once(held.bytes), "", Target::ValueAtMost(600.0));
+    report.figure("bytes_per_lease", "bytes", &Rounds::of([held.bytes]), "", Target::ValueAtMost(600.0));
     let renewals = Rounds::of(held.renewals_per_call);
     report.figure("renewals_per_call", "renewals", &renewals, "", Target::ValueAtLeast(400.0));
     report.remark("raw: EXPIRE in pipelines of 500; shares are of one core");

@@ -134,11 +134,11 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets how long one request to the backend may take, connecting anew included, before it fails with
+    /// Sets how long one request to the backend may take, reconnecting included, before it fails with
     /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
     /// answer at once.
     ///
-    /// A restart of the server that is shorter is not noticed. After an outage of this length the server is known to be
+    /// A restart of the server that is shorter than this goes unnoticed. After a longer outage the server is known to be
     /// down, and requests fail at once until it is back.
     pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
         self.command_timeout = command_timeout;
@@ -304,15 +304,13 @@ struct Timeouts {
 }
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Added to any moment, it is still a moment.
+/// Small enough that adding it to a moment does not overflow.
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
 
 /// Refuses a timeout out of range.
 pub(crate) fn check_timeout(name: &str, timeout: Duration) -> Result<(), BuildError> {
     if timeout.is_zero() {
-        return Err(BuildError::new(format!(
-            "a {name} of zero leaves no time for an answer; the usual one is seconds"
-        )));
+        return Err(BuildError::new(format!("a {name} of zero leaves no time for an answer; use a few seconds")));
     }
     if timeout > MAX_TIMEOUT {
         return Err(BuildError::new(format!("a {name} of {timeout:?} is too long; the most is one hour")));

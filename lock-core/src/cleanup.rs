@@ -162,11 +162,11 @@ impl CleanUp {
             self.entries.remove(entry);
             return true;
         }
-        // What was answered can only have left something that is executed late, and that grows less likely.
+        // After an answer only a request that is executed late can be left, which grows less likely with time.
         let longest = if answered.is_some() { LONGEST_PAUSE } else { LONGEST_RETRY };
         let pause = FIRST_PAUSE.saturating_mul(1 << (2 * (*tries).min(8))).min(longest);
         *tries = tries.saturating_add(1);
-        // One that is sent when all that is in doubt has expired is the last.
+        // A try that is sent once everything in doubt has expired is the last.
         let at = if now < doubt.until { (now + pause).min(doubt.until) } else { now + pause };
         self.waiting.insert((at, entry));
         false
@@ -201,7 +201,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// The longest pause after a try that was not answered.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// The longest pause after one that was.
+/// The longest pause after a try that was answered.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -121,12 +121,12 @@ impl Clock for SystemClock {
 /// The clock of tokio, which tests pause and advance: the clock of in-memory managers.
 ///
 /// With `#[tokio::test(start_paused = true)]` leases of an in-memory manager live in that virtual time. Give each test a
-/// manager of its own: runtimes with paused clocks differ in their time, and where they share a clock it shows the latest
-/// of all, and stands still for those that are behind.
+/// manager of its own: the times of runtimes with paused clocks differ. A clock that several runtimes share shows the
+/// latest of their times, and stands still for the others.
 #[derive(Clone, Debug)]
 pub struct TokioClock {
     origin: tokio::time::Instant,
-    /// The latest that it has shown, in nanoseconds.
+    /// The latest time that it has shown, in nanoseconds.
     shown: Arc<AtomicU64>,
 }
 

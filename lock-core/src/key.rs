@@ -88,7 +88,7 @@ impl LockKey {
         Ok(Self { hash: hash(&wire), wire, prefix: prefix.len() })
     }
 
-    /// Takes a prefix for such, if the key begins with it.
+    /// Returns the key with its prefix marked as one, if it begins with `prefix`.
     pub(crate) fn behind(mut self, prefix: &str) -> Self {
         if self.wire.len() > prefix.len() && self.wire.starts_with(prefix) {
             self.prefix = prefix.len();
@@ -125,7 +125,7 @@ impl PartialEq for LockKey {
 
 #[cfg(test)]
 thread_local! {
-    /// How many keys this thread has compared: what a search among many costs, whatever the machine.
+    /// How many keys this thread has compared: the cost of a search, independent of the machine.
     pub(crate) static COMPARED: std::cell::Cell<usize> = const { std::cell::Cell::new(0) };
 }
 

@@ -208,7 +208,7 @@ impl Hold {
         metrics::begun(self.label);
     }
 
-    /// What it is called in metrics.
+    /// The label in metrics.
     pub(crate) fn label(&self) -> &'static str {
         self.label
     }
@@ -230,7 +230,7 @@ impl Hold {
     }
 
     /// Ends the hold if its time is over or `reason` is given; one that ended before keeps its reason. Returns the
-    /// reason that stands, and what is to be done about the end when no lock is held.
+    /// reason that stands, and the ending, to be dropped when no lock is held.
     pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Ending) {
         self.settle_at(self.clock.now(), reason)
     }
@@ -350,7 +350,7 @@ impl State {
     }
 }
 
-/// What is to be done about the end of a hold: its watchers are woken and the metrics told, when this is dropped.
+/// The end of a hold, still to be announced: when this is dropped, watchers are woken and metrics recorded.
 ///
 /// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics may
 /// block: neither may happen under a lock of the engine's.
@@ -358,7 +358,7 @@ impl State {
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     wakers: Option<Box<Slab<Waker>>>,
-    /// What it was called in metrics, why it ended and how long it was held, if it had begun.
+    /// Label, reason and duration for the metrics, if the hold had begun.
     counted: Option<(&'static str, LossReason, Duration)>,
 }
 

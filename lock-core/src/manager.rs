@@ -71,9 +71,8 @@ impl LockManager {
     /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
     /// waiting for the server, use [`builder`](Self::builder) and its `build`.
     ///
-    /// `?protocol=resp2` at the end of the URL
-    /// asks for the older protocol, for proxies that do not know RESP3; without it, RESP2 is used if the server refuses
-    /// RESP3.
+    /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
+    /// RESP2 is used if the server refuses RESP3.
     ///
     /// TLS trusts the certificates of the platform. It uses the process-wide provider of `rustls` if the application has
     /// installed one, and `ring` otherwise; none is installed here.
@@ -83,8 +82,8 @@ impl LockManager {
     /// [`LockManagerBuilder::runtime`].
     ///
     /// # Errors
-    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or is no server that can
-    /// keep locks (too old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
+    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or cannot keep locks (too
+    /// old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.

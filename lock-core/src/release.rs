@@ -41,7 +41,7 @@ enum Step {
     Finished,
 }
 
-/// A release that the engine sends, and for how long its answer is waited for.
+/// A release that the engine sends, and the limit of the wait for its answer.
 struct Sent {
     key: LockKey,
     answer: oneshot::Receiver<Released>,

@@ -6,18 +6,23 @@ mod support;
 
 use std::time::Instant;
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LockGuard, LockManager};
 
 use support::{Fate, ms, secs};
+
+async fn hold(manager: &LockManager, count: usize) -> Vec<LockGuard> {
+    let mut guards = Vec::with_capacity(count);
+    for index in 0..count {
+        guards.push(manager.lock(format!("k{index}")).ttl(secs(3_600)).await.expect("the key is free"));
+    }
+    guards
+}
 
 #[tokio::test]
 async fn leases_are_handed_over_at_a_cost_that_does_not_grow_with_those_before() {
     const LEASES: usize = 100_000;
     let manager = LockManager::in_memory();
-    let mut guards = Vec::new();
-    for index in 0..LEASES {
-        guards.push(manager.lock(format!("k{index}")).ttl(secs(3_600)).await.unwrap());
-    }
+    let guards = hold(&manager, LEASES).await;
     let begun = Instant::now();
     let handed_over = guards.into_iter().map(|guard| guard.hand_over().unwrap()).collect::<Vec<_>>();
     assert!(begun.elapsed() < secs(10), "{:?}", begun.elapsed());
@@ -27,10 +32,7 @@ async fn leases_are_handed_over_at_a_cost_that_does_not_grow_with_those_before()
 #[tokio::test(start_paused = true)]
 async fn keys_are_released_by_force_in_a_few_calls() {
     let (manager, backend) = support::counted();
-    let mut guards = Vec::new();
-    for index in 0..1_000 {
-        guards.push(manager.lock(format!("k{index}")).await.unwrap());
-    }
+    let guards = hold(&manager, 1_000).await;
     let before = backend.forces();
     assert_eq!(manager.force_release_all("k").await.unwrap(), 1_000);
     assert_eq!(backend.forces() - before, 4);
@@ -40,10 +42,7 @@ async fn keys_are_released_by_force_in_a_few_calls() {
 #[tokio::test(start_paused = true)]
 async fn request_is_not_held_up_by_a_mass_of_dropped_guards() {
     let (manager, backend) = support::counted();
-    let mut guards = Vec::new();
-    for index in 0..10_000 {
-        guards.push(manager.lock(format!("k{index}")).ttl(secs(3_600)).await.unwrap());
-    }
+    let guards = hold(&manager, 10_000).await;
     backend.always(Fate::Hold);
     let before = backend.calls();
     drop(guards);
@@ -78,10 +77,7 @@ async fn a_key_that_stays_busy_is_said_to_be_so_for_the_whole_wait_for_several()
 async fn what_a_manager_shows_of_itself_does_not_grow_with_its_leases() {
     let manager = LockManager::in_memory();
     let before = format!("{:?}", manager.lock("x")).len();
-    let mut guards = Vec::new();
-    for index in 0..1_000 {
-        guards.push(manager.lock(format!("k{index}")).await.unwrap());
-    }
+    let _guards = hold(&manager, 1_000).await;
     let text = format!("{:?}", manager.lock("x"));
     assert!(text.len() < before + 100 && text.contains("1000"), "{text}");
 }

@@ -23,16 +23,12 @@ pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
 use lock_tests::history::{Checker, Event, History, Op, Recorded, Run};
-pub(crate) use lock_tests::{LONG, SOON, for_seconds, ms};
+pub(crate) use lock_tests::{HANDOFF, LONG, PASSED_OVER, SETTLED, SOON, for_seconds, ms};
 
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
-/// From release to the next holder, at most: 250 ms on a machine with nothing else to do.
-pub(crate) const HANDOFF: Duration = Duration::from_millis(1_250);
 /// What a busy machine may take longer.
 pub(crate) const SLACK: Duration = Duration::from_millis(750);
-/// How soon nothing is left after a run, at most: before a lease would expire whose release is missing.
-pub(crate) const SETTLED: Duration = ms(750);
 
 /// The history of the run, which breaks no rule.
 pub(crate) fn judged(run: &Run) -> History {

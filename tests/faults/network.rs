@@ -10,10 +10,6 @@ use tokio::time::{sleep, timeout};
 
 use crate::*;
 
-/// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
-/// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
-const PASSED_OVER: Duration = ms(625 + 100 + 500);
-
 struct Wire {
     server: RedisServer,
     proxy: FaultProxy,

@@ -14,24 +14,17 @@ use lock_core::{
     conformance,
 };
 use lock_tests::{
-    RedisServer, eventually,
+    LONG, RedisServer, SOON, eventually,
     history::{Checker, History, Recorded, Run},
+    ms,
 };
 
 /// How long a request to one node may take.
 const LIMIT: Duration = Duration::from_millis(300);
 /// The ttl of most leases here.
 const TTL: Duration = Duration::from_secs(1);
-/// For what has no business taking long.
-const SOON: Duration = Duration::from_secs(20);
-/// A ttl or a wait whose end is never waited for.
-const LONG: Duration = Duration::from_secs(60);
 /// What a busy machine may take longer.
 const SLACK: Duration = Duration::from_millis(750);
-
-const fn ms(ms: u64) -> Duration {
-    Duration::from_millis(ms)
-}
 
 /// Independent servers.
 struct Nodes {

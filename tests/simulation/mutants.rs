@@ -1,4 +1,4 @@
-//! The teeth of the simulation: deliberate bugs, each of which some schedule finds, but for those that are listed.
+//! The teeth of the simulation: deliberate bugs, each of which some schedule finds, except those that are listed.
 
 use std::collections::BTreeSet;
 

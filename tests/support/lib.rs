@@ -33,5 +33,5 @@ pub use process::Process;
 pub use proxy::FaultProxy;
 pub use resp::{RawClient, Reply};
 pub use server::RedisServer;
-pub use wait::{LONG, SOON, eventually, eventually_some, ms, until_free, within};
+pub use wait::{HANDOFF, LONG, PASSED_OVER, SETTLED, SOON, eventually, eventually_some, ms, until_free, within};
 pub use wall_clock::WallClock;

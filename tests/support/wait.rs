@@ -11,6 +11,16 @@ pub const SOON: Duration = Duration::from_secs(20);
 /// is missing, the test fails long before the lease expires.
 pub const LONG: Duration = Duration::from_secs(60);
 
+/// From a release to the next holder, at most: 250 ms on a machine with nothing else to do.
+pub const HANDOFF: Duration = ms(1_250);
+
+/// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
+/// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
+pub const PASSED_OVER: Duration = ms(625 + 100 + 500);
+
+/// From the end of a run until nothing is left, at most: before a lease would expire whose release is missing.
+pub const SETTLED: Duration = ms(750);
+
 /// Milliseconds.
 #[must_use]
 pub const fn ms(ms: u64) -> Duration {

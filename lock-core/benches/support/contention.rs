@@ -82,11 +82,7 @@ impl<L: Locks> Crowd<L> {
 
     /// A measure of all rounds, beside another one of each.
     pub(crate) fn beside(&self, of: impl Fn(&Round) -> f64, other: impl Fn(&Round) -> f64) -> Rounds {
-        let mut rounds = Rounds::default();
-        for round in &self.rounds {
-            rounds.add(of(round), other(round));
-        }
-        rounds
+        Rounds::beside(self.rounds.iter().map(|round| (of(round), other(round))))
     }
 
     fn order(&mut self, connection: usize, seconds: f64) -> (u64, u64) {

@@ -70,10 +70,6 @@ impl<L: Locks> Match<L> {
 impl Handoffs {
     /// A measure of all rounds, beside the median PING of each.
     pub(crate) fn figure(&self, of: impl Fn(&Round) -> f64) -> Rounds {
-        let mut rounds = Rounds::default();
-        for round in &self.rounds {
-            rounds.add(of(round), round.ping);
-        }
-        rounds
+        Rounds::beside(self.rounds.iter().map(|round| (of(round), round.ping)))
     }
 }

@@ -11,11 +11,11 @@ pub(crate) fn median(mut values: Vec<f64>) -> f64 {
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Rounds {
     pub(crate) values: Vec<f64>,
-    /// None of them if there is nothing to compare with.
+    /// Empty if there is nothing to compare with.
     pub(crate) ratios: Vec<f64>,
 }
 
-/// A median and between what the rounds lie.
+/// The median, the least and the most of all rounds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Spread {
     pub(crate) median: f64,
@@ -24,14 +24,16 @@ pub(crate) struct Spread {
 }
 
 impl Rounds {
-    /// Of a measure that there is only one of.
-    pub(crate) fn once(value: f64) -> Self {
-        Self { values: vec![value], ratios: Vec::new() }
-    }
-
     /// Measures without a side to compare with.
     pub(crate) fn of(values: impl IntoIterator<Item = f64>) -> Self {
         Self { values: values.into_iter().collect(), ratios: Vec::new() }
+    }
+
+    /// A measure in each round, beside another one of the round.
+    pub(crate) fn beside(rounds: impl IntoIterator<Item = (f64, f64)>) -> Self {
+        let mut measured = Self::default();
+        rounds.into_iter().for_each(|(value, other)| measured.add(value, other));
+        measured
     }
 
     /// Adds a round: its value, and what the value is divided by.

@@ -126,10 +126,10 @@ impl Default for MemoryBackend {
     }
 }
 
-// The number of keys and not the keys: whatever holds a manager can be shown, in a span for each call, say.
+// Shows the number of keys, not the keys: a span of each call may show a value that holds the manager.
 impl fmt::Debug for Store {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        // Nobody is kept waiting for it, nor waits.
+        // Never waits for the lock.
         let keys = self.state.try_lock().map(|state| state.entries.len()).ok();
         f.debug_struct("Store").field("keys", &keys).finish_non_exhaustive()
     }

@@ -114,13 +114,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         true
     }
 
-    /// Returns the time within which every call is answered, with an error if need be. Default: [`Duration::MAX`].
+    /// Returns the time within which every call is answered, if only with an error. Default: [`Duration::MAX`].
     fn time_limit(&self) -> Duration {
         Duration::MAX
     }
 
-    /// Returns what tells this store from every other, if that is known now: two nodes of a quorum with the same identity
-    /// are one store under two names, and have one vote. Default: `None`, not known.
+    /// Returns a text that identifies this store, or `None` if none is known yet. Two nodes of a quorum with the same
+    /// identity are one store under two names, and have one vote. Default: `None`.
     fn identity(&self) -> Option<Arc<str>> {
         None
     }

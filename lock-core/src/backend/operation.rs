@@ -102,8 +102,8 @@ pub struct Renew {
     /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
     /// now although that is sooner. Else it has been set by another request meanwhile.
     pub too_far: Option<Duration>,
-    /// The time in which an answer is of use. A store that can act on silence, such as by replacing its connection, does
-    /// so within this time, so that the renewal can be tried again before the lease ends. Default: [`Duration::MAX`].
+    /// The time in which an answer is useful. A store that can act on silence, for example by replacing its connection, does
+    /// so within this time, so that the renewal can be retried before the lease ends. Default: [`Duration::MAX`].
     pub within: Duration,
 }
 

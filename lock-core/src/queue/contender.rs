@@ -32,9 +32,9 @@ pub(crate) struct Contender {
     pub(crate) queued: bool,
     /// Whether the request under way is driven by the waiter's own future.
     pub(crate) by_caller: bool,
-    /// When the latest request was sent that was answered.
+    /// When the latest answered request was sent.
     heard: Moment,
-    /// Why its last request failed, if it did: the backend is in trouble, and the next one may not.
+    /// The error of its last request, if that failed and the next one may not.
     pub(crate) trouble: Option<Error>,
     /// How often it has polled, or failed.
     tries: u32,
@@ -217,6 +217,7 @@ const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::queue::fixture::at;
 
     fn contender() -> Contender {
         Contender { callable: true, ..Contender::new(Token::from_random(1)) }
@@ -279,7 +280,6 @@ mod tests {
     #[test]
     fn an_answer_settles_the_requests_of_its_epoch_only() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
         let mut contender = contender();
         assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
         contender.sending(ttl, at(0), 1);
@@ -295,7 +295,6 @@ mod tests {
     #[test]
     fn an_answer_says_nothing_of_a_request_that_was_sent_after_it_or_over_another_connection() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
         let twice = || {
             let mut contender = contender();
             contender.sending(ttl, at(0), 1);
@@ -328,7 +327,6 @@ mod tests {
     #[test]
     fn a_failure_of_a_request_older_than_an_answer_says_nothing_about_the_backend() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let at = |ms| Moment::from_origin(Duration::from_millis(ms));
         let mut contender = contender();
         contender.sending(ttl, at(0), 1);
         contender.sending(ttl, at(10), 1);
@@ -345,12 +343,8 @@ mod tests {
         let trouble = || Error::new(crate::ErrorKind::Backend, "acquire");
         let pauses: Vec<_> = (0..8).map(|_| contender.pause_in_trouble(trouble(), 1.0)).collect();
         assert!(pauses.is_sorted() && pauses[0] == FIRST_RETRY && pauses[7] == LONGEST_RETRY, "{pauses:?}");
-        contender.answered(at_origin(), 1, false);
+        contender.answered(at(0), 1, false);
         assert!(contender.trouble.is_none());
         assert_eq!(contender.pause_in_trouble(trouble(), 0.0), FIRST_RETRY / 2);
-    }
-
-    fn at_origin() -> Moment {
-        Moment::from_origin(Duration::ZERO)
     }
 }

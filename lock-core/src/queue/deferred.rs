@@ -1,36 +1,36 @@
-//! What waits until no lock is held: tasks to wake, wakers to drop, losses to log, metrics to record.
+//! Work put off until no lock is held: tasks to wake, wakers to drop, losses to log, metrics to record.
 //!
 //! Wakers, log writers and recorders of metrics are the user's code. Under the engine's lock they could ask the engine
 //! for something and wait for themselves, or keep every other request waiting while they write.
 
 use std::{task::Waker, time::Duration};
 
+use smallvec::SmallVec;
+
 use crate::{clock::Moment, error::LossReason, key::LockKey, lease::Ending, metrics};
 
-/// What is done when this is dropped.
+/// The work put off, done when this is dropped.
 #[must_use = "dropped at once, it is done at once"]
 #[derive(Debug, Default)]
 pub(crate) struct Deferred {
-    /// The task of a waiter to wake: one as a rule, which needs no memory of its own.
-    woken: Option<Waker>,
-    others_woken: Vec<Waker>,
-    /// A waker without a use. Its drop may drop a task, and that a guard of this manager.
-    unused: Option<Waker>,
-    others_unused: Vec<Waker>,
+    /// The tasks to wake: one as a rule, which is kept without an allocation.
+    woken: SmallVec<[Waker; 1]>,
+    /// Wakers to drop. The drop of a waker may drop a task, and with the task a guard of this manager.
+    unused: SmallVec<[Waker; 1]>,
     /// Holds that ended by themselves.
     endings: Vec<Ending>,
     /// Leases that were lost, and whether each has a line of its own in the log.
     losses: Vec<(LockKey, LossReason, bool)>,
-    /// How many more leases were lost than have a line of their own.
+    /// How many leases were lost beyond those in `losses`.
     untold: u32,
-    /// What the deadlines of renewed leases had left, by label.
+    /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
 }
 
 impl Deferred {
     pub(super) fn is_any(&self) -> bool {
-        self.woken.is_some()
-            || self.unused.is_some()
+        !self.woken.is_empty()
+            || !self.unused.is_empty()
             || !self.endings.is_empty()
             || !self.losses.is_empty()
             || self.untold > 0
@@ -39,20 +39,12 @@ impl Deferred {
 
     /// Wakes a task.
     pub(super) fn wake(&mut self, waker: Option<Waker>) {
-        if self.woken.is_none() {
-            self.woken = waker;
-        } else {
-            self.others_woken.extend(waker);
-        }
+        self.woken.extend(waker);
     }
 
     /// Drops a waker without waking its task.
     pub(super) fn discard(&mut self, waker: Option<Waker>) {
-        if self.unused.is_none() {
-            self.unused = waker;
-        } else {
-            self.others_unused.extend(waker);
-        }
+        self.unused.extend(waker);
     }
 
     pub(super) fn end(&mut self, ending: Ending) {
@@ -64,7 +56,7 @@ impl Deferred {
         self.losses.push((key, reason, own_line));
     }
 
-    /// Logs that so many more leases were lost.
+    /// Logs that `leases` more were lost.
     pub(super) fn lost_more(&mut self, leases: u32) {
         self.untold += leases;
     }
@@ -79,8 +71,7 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
-        let wakers = self.woken.take().into_iter().chain(std::mem::take(&mut self.others_woken));
-        wakers.for_each(Waker::wake);
+        self.woken.drain(..).for_each(Waker::wake);
         self.endings.clear();
         for (key, reason, own_line) in self.losses.drain(..) {
             if own_line {
@@ -127,17 +118,17 @@ impl Losses {
         false
     }
 
-    /// When the others are to be told of.
+    /// When the losses without a line are due to be logged as a number.
     pub(super) fn due(&self) -> Moment {
         if self.untold == 0 { Moment::NEVER } else { self.since + SPAN }
     }
 
-    /// Returns how many others there are when nobody will look at the time again.
+    /// Returns how many losses had no line, due or not: the engine stops.
     pub(super) fn take_all(&mut self) -> u32 {
         std::mem::take(&mut self.untold)
     }
 
-    /// Returns how many others are to be told of `now`. They begin another span without lines.
+    /// Returns how many losses without a line are due `now`. They begin another span without lines.
     pub(super) fn take(&mut self, now: Moment) -> u32 {
         if now < self.due() {
             return 0;

@@ -215,8 +215,8 @@ impl Lines {
         }
     }
 
-    /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that looking for
-    /// them from the end costs no more than there are of them, as a rule.
+    /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that a
+    /// search from the end usually passes few others.
     pub(crate) fn unknowing(&self, key: &LockKey) -> Vec<WaiterId> {
         let mut found = Vec::new();
         let Some(line) = self.lines.get(key) else { return found };

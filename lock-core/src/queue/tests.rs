@@ -21,8 +21,7 @@ fn token(operation: &Operation) -> Token {
 #[test]
 fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() {
     let mut process = Process::new();
-    let asked = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1).unwrap();
-    let Arrival::Ask(id, request) = asked else { panic!("{asked:?}") };
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
     assert!(process.send().0.is_empty(), "nobody else asks");
     let second = process.wait();
     let held = Outcome::Held { fence: 1, block: 1 };
@@ -41,7 +40,7 @@ fn who_comes_after_a_dropped_guard_asks_together_with_its_release() {
     process.grant();
     let held = process.hold(first);
     process.queues.depart(held.0, at(0));
-    let arrival = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1).unwrap();
+    let arrival = process.arrive(newcomer(&key(), terms(9_000), false), true).unwrap();
     assert!(matches!(arrival, Arrival::Wait(_)), "{arrival:?}");
     assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
 }
@@ -223,8 +222,7 @@ fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
 fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_others() {
     let mut process = Process::new();
     let waiters = [process.wait(), process.wait()];
-    let other = process.queues.arrive(newcomer(&LockKey::new("other").unwrap(), terms(9_000), false), false, at(0), 1);
-    let Ok(Arrival::Wait(other)) = other else { panic!("{other:?}") };
+    let other = process.join(newcomer(&LockKey::new("other").unwrap(), terms(9_000), false));
     let mut first = true;
     process.answer(|_, _| match std::mem::take(&mut first) {
         true => Err(BackendError::new(ErrorKind::WrongType, "a list")),
@@ -239,10 +237,7 @@ fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_other
 #[test]
 fn a_try_takes_no_place_and_leaves_nothing_to_be_released() {
     let mut process = Process::new();
-    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1)
-    else {
-        panic!("it asks")
-    };
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     assert!(request.place.is_none());
     let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), None);
@@ -257,23 +252,18 @@ fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
     process.grant();
     process.hold(held);
     let (first, _second) = (process.wait(), process.wait());
-    let full = |process: &mut Process| {
-        process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1).unwrap_err()
-    };
-    let error = full(&mut process);
+    let error = process.arrive(newcomer(&key(), terms(9_000), false), false).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Overloaded, Some("k")));
     assert!(error.to_string().contains("max_waiters_per_key"), "{error}");
     process.leave(first);
     process.wait();
     // In all: one more elsewhere, behind a holder there.
     let other = LockKey::new("other").unwrap();
-    let Ok(Arrival::Wait(id)) = process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1) else {
-        panic!("nobody is there")
-    };
+    let id = process.join(newcomer(&other, terms(9_000), false));
     process.grant();
     process.hold(id);
-    assert!(process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1).is_ok());
-    let error = process.queues.arrive(newcomer(&other, terms(9_000), false), false, at(0), 1).unwrap_err();
+    process.join(newcomer(&other, terms(9_000), false));
+    let error = process.arrive(newcomer(&other, terms(9_000), false), false).unwrap_err();
     assert!(error.to_string().contains("`max_waiters`"), "{error}");
 }
 
@@ -336,9 +326,7 @@ fn a_shut_down_gives_back_what_was_offered_to_a_waiter() {
 #[test]
 fn a_try_that_missed_its_turn_is_over() {
     let mut process = Process::new();
-    let Ok(Arrival::Wait(id)) = process.queues.arrive(newcomer(&key(), terms(9_000), true), false, at(0), 1) else {
-        panic!("a call is under way")
-    };
+    let id = process.try_it();
     process.grant();
     let other = process.wait();
     process.pass_time(101);
@@ -398,11 +386,7 @@ fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
 fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
     let mut process = Process::limited(usize::MAX, 1);
     let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
-    let waiters =
-        keys.each_ref().map(|key| match process.queues.arrive(newcomer(key, terms(9_000), false), false, at(0), 1) {
-            Ok(Arrival::Wait(id)) => id,
-            other => panic!("{other:?}"),
-        });
+    let waiters = keys.each_ref().map(|key| process.join(newcomer(key, terms(9_000), false)));
     let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
     let granted = Outcome::Held { fence: 1, block: 1 };
     process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
@@ -411,9 +395,7 @@ fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
     process.hold(waiters[2]);
     assert_eq!(process.cleaned_up().len(), 1, "the place of the one who was refused");
     process.leave(waiters[0]);
-    let Ok(Arrival::Wait(_)) = process.queues.arrive(newcomer(&keys[2], terms(9_000), false), false, at(0), 1) else {
-        panic!("nobody waits any more")
-    };
+    process.join(newcomer(&keys[2], terms(9_000), false));
 }
 
 #[test]
@@ -472,10 +454,7 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
         }
     }
     let mut process = Process::limited(usize::MAX, 1);
-    let Ok(Arrival::Ask(first, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
-    else {
-        panic!("nobody is there")
-    };
+    let (first, request) = process.ask(newcomer(&key(), terms(9_000), false));
     let second = process.wait();
     let woken = Arc::new(Flag(false.into()));
     assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(0)).is_pending());

@@ -21,7 +21,7 @@ use crate::{
 /// The task's hold on the core: says that the task has ended, however it ends.
 pub(crate) struct Running {
     core: Arc<Core>,
-    /// Whether it was polled.
+    /// Whether the task was polled.
     begun: bool,
 }
 
@@ -165,8 +165,8 @@ impl State {
             calls.renewing += 1;
         }
         while calls.sending < SENDING {
-            // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. Not so
-            // many that what is asked for has to wait until a mass of them is done.
+            // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. At most
+            // half of a call, so that a mass of releases does not hold up the requests.
             let room = BATCH - queues.waiting_to_be_sent().min(BATCH / 2);
             let tries = queues.cleanup.due(now, room);
             let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();

@@ -7,8 +7,7 @@ use crate::function::Names;
 
 /// Returns `text` with `{{` and `}}` as the characters `{` and `}`.
 ///
-/// A value of `format!` is refused: as text it would be one key for all calls, and nobody would notice but for the
-/// waiting.
+/// A value of `format!` is refused: as text it would be one key for all calls, and only the waiting would show it.
 pub(super) fn plain(text: &str, names: &Names) -> Result<String, String> {
     let mut plain = String::new();
     let mut rest = text;
@@ -42,7 +41,7 @@ fn tag(after: &str) -> Option<&str> {
     sign.starts_with('}').then_some(inside)
 }
 
-/// Returns what to write in place of `inside` if it is no hash tag but a value of `format!`.
+/// Returns what to write in place of `inside` if it is a value of `format!` and not a hash tag.
 fn remedy(inside: &str, names: &Names) -> Option<String> {
     let (value, spec) = match formatted(inside) {
         Some(value) => (value, inside.strip_prefix(value).and_then(|spec| spec.strip_prefix(':'))),

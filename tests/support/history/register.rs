@@ -82,7 +82,7 @@ fn check_updates(case: &mut Case<'_>, name: &str, calls: &[usize], supplies: &Ha
             .map(|pair| [pair[0], pair[1]])
             .filter(|pair| !case.vanished(name, at(pair[0]), end(case.event(pair[1]))))
             .collect();
-        if updates.len() - (updates.len() - 1 - lost.len()) <= there {
+        if lost.len() < there {
             continue;
         }
         // As a rule nobody wrote it again between the two.

@@ -240,13 +240,16 @@ impl State {
 
     /// Whether two holders of a key are possible, since data was lost, say.
     pub(super) fn has_vanished(&self, key: &str) -> bool {
-        self.marks.iter().any(|mark| mark.key.as_deref().is_none_or(|marked| marked == key))
+        self.marks_of(key).next().is_some()
+    }
+
+    fn marks_of(&self, key: &str) -> impl Iterator<Item = &Mark> {
+        self.marks.iter().filter(move |mark| mark.key.as_deref().is_none_or(|marked| marked == key))
     }
 
     /// When a key vanished first since a time of the history.
     pub(super) fn vanished_since(&self, key: &str, since: f64) -> Option<f64> {
-        let mut marks = self.marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
-        marks.find(|mark| mark.from >= since).map(|mark| mark.from)
+        self.marks_of(key).map(|mark| mark.from).find(|from| *from >= since)
     }
 
     /// Whether a lease that vanishes is told by its next renewal: nothing else breaks.

@@ -75,7 +75,7 @@ pub(super) struct Settings {
     /// Host and port, or the path of the socket: for messages.
     pub(super) address: String,
     pub(super) client_name: String,
-    /// The limit of one command, connecting anew included.
+    /// The limit of one command, reconnecting included.
     pub(super) limit: Duration,
     /// The limit of one attempt to connect.
     pub(super) connect_limit: Duration,
@@ -99,7 +99,7 @@ pub(super) struct Connection {
     about: Arc<About>,
 }
 
-/// What is known of a connection.
+/// The state of a connection.
 struct About {
     since: Instant,
     /// The shortest time in which it has answered, in µs: how far away the server is.
@@ -417,7 +417,7 @@ impl Connector {
             let chance = random.random();
             let now = Instant::now();
             soonest = now + jittered(hurried, chance);
-            // Whoever waits or has a command under way looks at the link.
+            // Requests that wait, or have a command in flight, look at the link.
             next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
             let down = Link::Down { error: Some(error.did_not_happen()), known };
@@ -558,7 +558,7 @@ const HURRIED_PAUSE: Duration = Duration::from_millis(100);
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after the server refused us: somebody has to mend that first.
 const REFUSED_PAUSE: Duration = Duration::from_millis(750);
-/// How old a connection must be to be replaced because its server is no primary.
+/// How old a connection must be to be replaced because its server is not a primary.
 const DEMOTED_AGAIN: Duration = Duration::from_secs(1);
 /// How long a new connection may take after the former one fell silent, until the server counts as down.
 const MOMENT: Duration = Duration::from_millis(100);

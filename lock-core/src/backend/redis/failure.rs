@@ -36,7 +36,7 @@ pub(super) fn of_stream(error: &io::Error, address: &str) -> BackendError {
     closed(address).with_source(Cause(error.to_string()))
 }
 
-/// The connection does not exist, or no longer.
+/// The error of a connection that could not be made, or was closed.
 pub(super) fn closed(address: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Backend,
@@ -44,7 +44,7 @@ pub(super) fn closed(address: &str) -> BackendError {
     )
 }
 
-/// A node of a cluster keeps some of the keys only, and the counter of fencing tokens perhaps not.
+/// The error of a node of a cluster, which keeps only some of the keys, and perhaps not the fencing counter.
 pub(super) fn cluster(server: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Unsupported,
@@ -61,12 +61,12 @@ pub(super) fn of_message(message: &str) -> BackendError {
     of_server(code, detail, None)
 }
 
-/// Whether the server is no primary now, or has no data yet, as after a switchover.
+/// Whether the server is not a primary now, or has no data yet, as after a switchover.
 pub(super) fn is_demotion(error: &RedisError) -> bool {
     error.code().is_some_and(|code| DEMOTED.contains(&code))
 }
 
-/// The same of a reply to the script, whose items may hold such errors.
+/// Whether a reply to the script holds the error of a server that is not a primary now.
 pub(super) fn tells_of_demotion(reply: &Value) -> bool {
     let Value::Array(values) = reply else { return false };
     values.iter().any(|value| match value {
@@ -84,7 +84,7 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
     let server = address.unwrap_or("the server");
     // Some errors repeat the arguments of the command, tokens included.
     let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);
-    // A script that was broken off has executed the items before that.
+    // A script that failed half-way has executed the items before.
     let in_script = detail.contains("user_script");
     let known = detail.to_ascii_lowercase();
     let says = |words: &str| known.contains(words);

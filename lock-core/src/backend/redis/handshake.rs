@@ -1,4 +1,4 @@
-//! What is said over a connection before it is used: the protocol, the user, the client's name, and which server this is.
+//! The handshake of a connection: the protocol, the user, the client's name, and a look at the server.
 
 use std::{
     sync::{Arc, atomic::Ordering},
@@ -30,7 +30,7 @@ use crate::{
 pub(super) struct Connected {
     pub(super) inner: MultiplexedConnection,
     pub(super) driver: Driver,
-    /// What the server sends of its own accord. Ends, or says so, when the connection is closed.
+    /// Messages that the server pushes. The stream ends, or says so, when the connection is closed.
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     /// The run of the server, if the server tells.
     pub(super) run: Option<Arc<String>>,

@@ -39,23 +39,23 @@ pub struct RedisBackend {
 
 impl RedisBackend {
     /// Reads a `redis://`, `rediss://` or `unix://` URL, without any I/O. `client_name` is shown in the server's
-    /// `CLIENT LIST`; `command_timeout` is the limit of one request, connecting anew included. An attempt to connect may
+    /// `CLIENT LIST`; `command_timeout` is the limit of one request, reconnecting included. An attempt to connect may
     /// take 5 s.
     ///
     /// # Errors
     /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off, or the timeout is out of range.
     pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
+        check_timeout("command timeout", command_timeout)?;
         Self::with_timeouts(url, client_name, command_timeout, CONNECT_TIMEOUT)
     }
 
+    /// Makes a backend with timeouts that are in range.
     pub(crate) fn with_timeouts(
         url: &str,
         client_name: &str,
         command_timeout: Duration,
         connect_timeout: Duration,
     ) -> Result<Self, BuildError> {
-        check_timeout("command timeout", command_timeout)?;
-        check_timeout("connect timeout", connect_timeout)?;
         // Nothing of the URL but host and port may get into an error: it may hold a password.
         let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -71,7 +71,7 @@ impl RedisBackend {
         if place.split('/').next().is_some_and(|before| before.contains('@')) {
             return Err(wrong("a socket has no user and password before an @; write ?user=…&pass=… at the end"));
         }
-        // TLS is ours to make.
+        // The TLS of the crate would install a provider for the whole process.
         let plain = tls.then(|| format!("redis://{rest}"));
         let info = plain.as_deref().unwrap_or(url).into_connection_info().map_err(|error| {
             let what = error.to_string();
@@ -93,7 +93,7 @@ impl RedisBackend {
             place,
             tls,
             redis: info.redis_settings().clone(),
-            // The crate takes RESP2 where nothing is said.
+            // The crate's own default is RESP2, so its setting does not tell whether the URL asks for it.
             resp2: options.split(['&', '#']).any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
             client_name: client_name.to_owned(),
             limit: command_timeout,
@@ -140,9 +140,9 @@ impl Backend for RedisBackend {
     }
 }
 
-/// Waits for a connection, which the server has answered in the making, or asks over the one that there is.
+/// Sends a PING if there is a connection, and else waits for one, whose handshake the server answers.
 ///
-/// Connecting takes several round trips. So it is given its own limit, and ends as soon as the server is known to be down.
+/// Connecting takes several round trips, so it has its own limit, and ends as soon as the server is known to be down.
 async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
     if connector.is_up() {
         query::<redis::Value>(connector, &redis::cmd("PING")).await?;
@@ -173,7 +173,7 @@ async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendErro
     call_until(connector, batch, Instant::now() + limit).await
 }
 
-/// For how long the answer to a batch is waited for because of its renewals, which have to be tried again in time.
+/// How long to wait for the answer to a batch so that its renewals can still be retried in time.
 fn of_use_within(batch: &[Operation]) -> Duration {
     let within = batch.iter().map(|operation| match operation {
         Operation::Renew(renew) => renew.within,

@@ -18,14 +18,6 @@ fn fail(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> 
     Err(no_answer())
 }
 
-fn try_it(process: &mut Process) -> WaiterId {
-    let now = process.now();
-    match process.queues.arrive(newcomer(&key(), terms(9_000), true), false, now, 1) {
-        Ok(Arrival::Wait(id)) => id,
-        other => panic!("{other:?}"),
-    }
-}
-
 /// Lets time pass until the engine has something to send, and says what it sends.
 fn asks(process: &mut Process) -> Token {
     for _ in 0..2_000 {
@@ -63,7 +55,7 @@ fn waiters_that_know_their_key_to_be_busy_stay_in_line_with_their_token_while_no
 #[test]
 fn waiters_that_were_never_answered_fail_with_the_request_and_are_not_told_that_the_key_is_busy() {
     let mut process = Process::new();
-    let waiters = [process.wait(), try_it(&mut process), process.wait(), try_it(&mut process)];
+    let waiters = [process.wait(), process.try_it(), process.wait(), process.try_it()];
     // The wait of one is over: nobody knows yet whether the key is busy.
     assert!(process.queues.give_up(waiters[2], at(0)).is_pending());
     process.answer(fail);
@@ -77,17 +69,17 @@ fn waiters_that_were_never_answered_fail_with_the_request_and_are_not_told_that_
 #[test]
 fn tries_behind_a_request_in_flight_are_told_what_it_finds() {
     let mut process = Process::new();
-    let (first, tries, waits) = (process.wait(), try_it(&mut process), process.wait());
+    let (first, tries, waits) = (process.wait(), process.try_it(), process.wait());
     let late = process.wait();
     assert!(process.queues.give_up(late, at(0)).is_pending());
     process.answer(queued);
     assert_eq!((process.error(tries), process.error(late)), (ErrorKind::Busy, ErrorKind::Busy));
     assert!(process.poll(first).is_pending() && process.poll(waits).is_pending());
-    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), true), false, at(0), 1);
+    let refused = process.arrive(newcomer(&key(), terms(9_000), true), false);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy, "that is known now");
 
     let mut process = Process::new();
-    let (first, tries) = (process.wait(), try_it(&mut process));
+    let (first, tries) = (process.wait(), process.try_it());
     process.grant();
     assert_eq!(process.error(tries), ErrorKind::Busy, "this process has it");
     process.hold(first);
@@ -96,7 +88,7 @@ fn tries_behind_a_request_in_flight_are_told_what_it_finds() {
 #[test]
 fn several_tries_of_a_busy_key_cost_one_request() {
     let mut process = Process::new();
-    let tries = [try_it(&mut process), try_it(&mut process), try_it(&mut process)];
+    let tries = [process.try_it(), process.try_it(), process.try_it()];
     let busy =
         |_: &mut Process, _: &backend::Acquire| Ok(Outcome::Busy { remaining: None, foreign: false, position: None });
     assert_eq!(process.answer(busy), ["acquire"]);
@@ -144,7 +136,7 @@ fn a_newcomer_behind_a_contender_in_trouble_has_it_ask_at_once_and_fails_alone()
     let first = process.wait();
     process.answer(queued);
     asks(&mut process);
-    let (tries, waits) = (try_it(&mut process), process.wait());
+    let (tries, waits) = (process.try_it(), process.wait());
     assert_eq!(process.answer(fail), ["acquire"], "the backend may be well again");
     assert_eq!((process.error(tries), process.error(waits)), (ErrorKind::Backend, ErrorKind::Backend));
     assert!(process.poll(first).is_pending());
@@ -169,10 +161,7 @@ fn waiters_in_trouble_ask_at_once_when_there_is_a_connection() {
 #[test]
 fn what_a_late_request_of_its_own_failed_with_says_nothing_when_a_newer_one_was_answered() {
     let mut process = Process::new();
-    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
-    else {
-        panic!("nobody is there")
-    };
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
     assert!(process.poll(id).is_pending());
     let second = process.wait();
     let sent = process.trip();
@@ -190,10 +179,7 @@ fn what_a_late_request_of_its_own_failed_with_says_nothing_when_a_newer_one_was_
 #[test]
 fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     let mut process = Process::new();
-    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(1_000), false), true, at(0), 1)
-    else {
-        panic!("nobody is there")
-    };
+    let (id, request) = process.ask(newcomer(&key(), terms(1_000), false));
     assert!(process.poll(id).is_pending());
     process.pass_time(150);
     let (_, purposes) = process.send();

@@ -50,17 +50,38 @@ impl Process {
         self.queues.advance(now);
     }
 
-    /// A waiter that stands in line, since another call is under way.
-    pub(super) fn wait_on(&mut self, terms: Terms) -> WaiterId {
+    /// A request; `idle` says that no call is under way.
+    pub(super) fn arrive(&mut self, newcomer: Newcomer<'_>, idle: bool) -> Result<Arrival, Error> {
         let now = self.now();
-        match self.queues.arrive(newcomer(&key(), terms, false), false, now, 1) {
+        self.queues.arrive(newcomer, idle, now, 1)
+    }
+
+    /// A request that stands in line, since another call is under way.
+    pub(super) fn join(&mut self, newcomer: Newcomer<'_>) -> WaiterId {
+        match self.arrive(newcomer, false) {
             Ok(Arrival::Wait(id)) => id,
             other => panic!("{other:?}"),
         }
     }
 
+    /// A request that its own future sends, since nothing is under way.
+    pub(super) fn ask(&mut self, newcomer: Newcomer<'_>) -> (WaiterId, backend::Acquire) {
+        match self.arrive(newcomer, true) {
+            Ok(Arrival::Ask(id, request)) => (id, request),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(super) fn wait_on(&mut self, terms: Terms) -> WaiterId {
+        self.join(newcomer(&key(), terms, false))
+    }
+
     pub(super) fn wait(&mut self) -> WaiterId {
         self.wait_on(terms(9_000))
+    }
+
+    pub(super) fn try_it(&mut self) -> WaiterId {
+        self.join(newcomer(&key(), terms(9_000), true))
     }
 
     pub(super) fn trip(&self) -> Trip {

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use super::process::{Process, newcomer};
 use crate::queue::{
-    fixture::{at, key, terms},
+    fixture::{key, terms},
     *,
 };
 
@@ -37,8 +37,7 @@ fn a_token_that_some_nodes_may_have_is_cleaned_up_and_another_asks_after_a_pause
 #[test]
 fn who_only_tries_is_busy_where_some_nodes_may_have_the_token() {
     let mut process = Process::new();
-    let asked = process.queues.arrive(newcomer(&key(), terms(9_000), true), true, at(0), 1).unwrap();
-    let Arrival::Ask(id, request) = asked else { panic!("{asked:?}") };
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     let split = Outcome::Split { remaining: None, foreign: false };
     process.queues.acquired(&key(), request.token, Ok(split), process.trip(), None);
     assert_eq!(process.error(id), ErrorKind::Busy);

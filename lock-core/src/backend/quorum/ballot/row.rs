@@ -1,10 +1,10 @@
-//! What each node says of one operation; pure.
+//! The answers of the nodes to one operation; pure.
 
 use std::time::Duration;
 
 use crate::backend::{BackendError, Outcome};
 
-/// What one node says of one operation.
+/// The answer of one node to one operation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Seat {
     pub(super) vote: Vote,

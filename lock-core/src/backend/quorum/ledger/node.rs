@@ -1,4 +1,4 @@
-//! What is known of one node; pure.
+//! The state of one node; pure.
 
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
@@ -16,7 +16,7 @@ use crate::{
     validity::Ttl,
 };
 
-/// What is known of a node, and what it still has to be told.
+/// The state of a node, and the operations that it still has to be sent.
 #[derive(Debug, Default)]
 pub(super) struct Node {
     /// Whether its last answer did not come.
@@ -53,7 +53,7 @@ pub(super) struct Look {
     pub(super) until: Moment,
 }
 
-/// What is known of a token that a node has.
+/// A token that a node has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Possession {
     pub(super) until: Moment,

@@ -1,0 +1,440 @@
+//! What the tasks of a client do with locks.
+
+mod guard;
+mod odd;
+mod under;
+
+use std::{
+    cmp::Ordering,
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{Arc, PoisonError},
+    task::Poll,
+    time::Duration,
+};
+
+use lock_core::{Error, ErrorKind, Lease, LossReason};
+
+use self::{guard::Guard, under::Under};
+use super::{Client, Watched};
+use crate::{
+    Dice,
+    history::{Event, Op, Outcome},
+    sim::world::{micros, ms},
+};
+
+/// One task: it does one thing at a time.
+#[derive(Debug)]
+pub(in crate::sim) struct Task {
+    client: Client,
+    process: String,
+    dice: Dice,
+}
+
+/// A lease that is held, or several at once.
+struct Held {
+    guard: Guard,
+    parts: Vec<Part>,
+    extras: Extras,
+}
+
+/// One lease as the history knows it.
+struct Part {
+    lease: Lease,
+    /// Whose it is: of several leases each has a process of its own.
+    process: String,
+    /// Where it stands among the watched.
+    index: usize,
+    key: String,
+    token: String,
+}
+
+/// What is asked for beside the ttl.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Extras {
+    None,
+    Fixed,
+    OftenRenewed,
+    MaxHold,
+    AtLeast,
+}
+
+impl Task {
+    pub(super) fn new(client: &Client, name: &str, dice: Dice) -> Self {
+        Self { client: client.clone(), process: format!("c{}/{name}", client.number), dice }
+    }
+
+    pub(super) async fn work(mut self) {
+        let plan = &Arc::clone(&self.client.world).plan;
+        for _ in 0..plan.rounds {
+            let think = self.dice.below(if plan.hot { 500 } else { 40_000 });
+            self.pause(think).await;
+            let keys = self.keys();
+            let ttl = plan.ttls[self.dice.below(2) as usize];
+            let Some(held) = self.acquire(&keys, ttl).await else { continue };
+            self.hold(held, ttl).await;
+        }
+    }
+
+    /// What to ask for: one key, or several in any order.
+    fn keys(&mut self) -> Vec<String> {
+        let plan = &self.client.world.plan;
+        let all = plan.keys as u64;
+        let several = all > 1 && plan.several > 0 && self.dice.below(100) < plan.several;
+        let count = if several { 2 + self.dice.below(all - 1) } else { 1 };
+        let first = self.dice.below(all);
+        (first..first + count).map(|key| format!("k{}", key % all)).collect()
+    }
+
+    async fn pause(&self, micros: u64) {
+        self.client.world.sleep(Duration::from_micros(micros)).await;
+    }
+
+    fn extras(&mut self) -> Extras {
+        match self.dice.below(16) {
+            0..3 => Extras::Fixed,
+            3 => Extras::OftenRenewed,
+            4 => Extras::MaxHold,
+            5 if self.client.world.plan.odd > 0 => Extras::AtLeast,
+            _ => Extras::None,
+        }
+    }
+
+    async fn acquire(&mut self, keys: &[String], ttl: Duration) -> Option<Held> {
+        let world = Arc::clone(&self.client.world);
+        let wait = match self.dice.below(6) {
+            0 => Duration::ZERO,
+            1 => Duration::from_micros(self.dice.below(50_000)),
+            2 => Duration::from_micros(self.dice.below(500_000)),
+            // Where each waited for what the other has, they would do so for ever.
+            3 if keys.len() > 1 => Duration::MAX,
+            _ => Duration::from_micros(3_000_000 + self.dice.below(3_000_000)),
+        };
+        let extras = self.extras();
+        let mut unders: Vec<_> = keys
+            .iter()
+            .map(|key| {
+                let process = if keys.len() > 1 { format!("{}/{key}", self.process) } else { self.process.clone() };
+                let mut event = self.event(process, Op::Acquire, key);
+                event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
+                event.only_tries = wait.is_zero();
+                event.several = keys.len() > 1;
+                self.begin(event)
+            })
+            .collect();
+        unders.sort_by(|a, b| a.key().cmp(b.key()));
+        let cut = self.dice.below(100) < world.plan.drops;
+        let mut aside = false;
+        let answered = match keys {
+            [key] => {
+                let acquire = extras.request(self.client.manager.lock(key), ttl, wait).acquire();
+                self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::One))
+            }
+            _ => {
+                let acquire = extras.request(self.client.manager.lock_all(keys), ttl, wait).acquire();
+                self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::All))
+            }
+        };
+        unders.iter_mut().for_each(|under| under.event().only_tries |= aside);
+        let answered = answered?;
+        self.client.judge(&answered, aside);
+        match answered {
+            Ok(guard) => {
+                let mut leases: Vec<_> = guard.leases().collect();
+                leases.sort_by(|a, b| a.key().cmp(b.key()));
+                let parts = unders.into_iter().zip(leases).map(|(under, lease)| self.got(under, lease, extras));
+                let parts = parts.collect();
+                Some(Held { guard, parts, extras })
+            }
+            Err(error) => {
+                let lost = matches!(error.kind(), ErrorKind::Lost(_));
+                for under in unders {
+                    let result = match under.key().cmp(error.key().unwrap_or_default()) {
+                        // It may have been held meanwhile, or was refused; those after it were not asked for.
+                        _ if lost => Outcome::Info,
+                        Ordering::Less => Outcome::Info,
+                        Ordering::Equal => outcome(&error),
+                        Ordering::Greater => Outcome::Fail,
+                    };
+                    under.end(result);
+                }
+                None
+            }
+        }
+    }
+
+    /// Awaits a future, or drops it before it is done.
+    async fn awaited<F: Future>(&mut self, future: F, cut: bool, aside: &mut bool) -> Option<F::Output> {
+        if cut { self.cut(future, aside).await } else { Some(future.await) }
+    }
+
+    fn begin(&self, event: Event) -> Under {
+        Under::new(&self.client, event)
+    }
+
+    fn got(&self, mut under: Under, lease: &Lease, extras: Extras) -> Part {
+        let key = lease.key().to_owned();
+        let token = format!("c{}:{key}:{}/1", self.client.number, lease.fencing_token());
+        let (_, deadline) = self.client.deadline(lease);
+        self.client.judge_deadline(&key, deadline);
+        let last = self.client.world.moment();
+        let event = under.event();
+        let process = event.process.clone();
+        event.token = Some(token.clone());
+        event.fence = Some(lease.fencing_token().get());
+        event.deadline = Some(ms(deadline));
+        event.t_return = Some(last);
+        let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
+        // A vote that a future kept aside drives late counts from its first sending: little may be left of the ttl.
+        let counts_from_long_ago = self.client.world.plan.nodes > 1
+            && event.only_tries
+            && deadline < self.client.world.now() + micros(ttl) / 3;
+        let renews = match extras {
+            _ if counts_from_long_ago => None,
+            Extras::Fixed => None,
+            Extras::OftenRenewed => Some(ttl / 2),
+            _ => Some(ttl / 3),
+        };
+        under.end(Outcome::Ok);
+        let watched = Watched {
+            lease: lease.clone(),
+            key: key.clone(),
+            token: token.clone(),
+            deadline,
+            last,
+            got: last,
+            renews,
+            over: false,
+        };
+        let mut all = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let index = all.len();
+        all.push(watched);
+        drop(all);
+        let part = Part { lease: lease.clone(), process, index, key, token };
+        self.watch(&part);
+        part
+    }
+
+    /// Has it written down when the holder is told of a loss.
+    fn watch(&self, part: &Part) {
+        let (client, process) = (self.client.clone(), part.process.clone());
+        let (key, token, index) = (part.key.clone(), part.token.clone(), part.index);
+        let lost = part.lease.lost();
+        let expected = self.client.world.plan.is_calm();
+        self.client.spawn(async move {
+            let reason = lost.await;
+            let mut watched = client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let watched = &mut watched[index];
+            watched.over = true;
+            if reason == LossReason::Released {
+                return;
+            }
+            let now = client.world.now();
+            let at = client.world.moment();
+            let mut event = Event::new(process, Op::Lost, at);
+            event.t_return = Some(at);
+            event.key = Some(key);
+            event.token = Some(token);
+            client.note(event);
+            let mut state = client.world.state();
+            state.log(|| format!("lost: {reason:?}"));
+            if state.links[client.number].dead {
+                return;
+            }
+            if reason == LossReason::ShutDown {
+                let link = &mut state.links[client.number];
+                link.cut_short += 1;
+                if link.ends.is_none_or(|ends| now < ends) {
+                    state.breach("cut-early", || format!("{} is cut short too early", watched.token));
+                }
+            }
+            if expected && matches!(reason, LossReason::Expired | LossReason::Taken) && watched.renews.is_some() {
+                state.breach("false-loss", || format!("{} is told of a loss ({reason:?})", watched.token));
+            }
+            if let Some(interval) = watched.renews.filter(|_| state.is_told_of_loss(&client.world.plan))
+                && matches!(reason, LossReason::Expired | LossReason::Taken)
+                && let Some(vanished) = state.vanished_since(&watched.key, watched.got)
+            {
+                // It takes one renewal and its answer.
+                let most = ms(micros(interval * 101 / 100) + 4 * client.world.plan.latency.1) + 20.0;
+                if at > vanished + most {
+                    let token = &watched.token;
+                    state.breach("loss-not-told", || format!("{token} vanished at {vanished} ms, told at {at} ms"));
+                }
+            }
+            let disturbed = state.links[client.number].disturbed;
+            if reason == LossReason::Expired
+                && now > watched.deadline + TOLD
+                && disturbed.saturating_add(TOLD) < watched.deadline
+            {
+                let deadline = watched.deadline;
+                state.breach("told-late", || format!("{} ended at {deadline} µs, told at {now} µs", watched.token));
+            }
+        });
+    }
+
+    async fn hold(&mut self, mut held: Held, ttl: Duration) {
+        let world = Arc::clone(&self.client.world);
+        let work = match self.dice.below(8) {
+            _ if world.plan.hot => self.dice.below(1_000),
+            0..5 if held.extras != Extras::Fixed => self.dice.below(30_000),
+            0..3 => self.dice.below(30_000),
+            3..7 => self.dice.below(micros(ttl)),
+            _ => self.dice.below(micros(ttl) * 2),
+        };
+        for _ in 0..1 + self.dice.below(3) {
+            self.pause(work / 2).await;
+            held.parts.iter().for_each(|part| self.check(part));
+        }
+        if self.dice.below(100) < world.plan.odd {
+            let extended = self.extend(&mut held, ttl).await;
+            // Half of them hold on, some for longer than they may.
+            if self.dice.below(2) == 0 {
+                let more = self.dice.below(micros(extended) * 5 / 4);
+                for _ in 0..2 {
+                    self.pause(more / 2).await;
+                    held.parts.iter().for_each(|part| self.check(part));
+                }
+            }
+        }
+        self.look(&held);
+        let Some(held) = self.odd(held, ttl).await else { return };
+        self.look(&held);
+        let unders = self.begin_all(Op::Release, &held);
+        if self.dice.below(100) < world.plan.drops / 2 {
+            drop(held.guard);
+            unders.into_iter().for_each(|under| under.end(Outcome::Info));
+            return;
+        }
+        let cut = self.dice.below(100) < world.plan.drops;
+        let mut aside = false;
+        let Some(released) = self.awaited(held.guard.release(), cut, &mut aside).await else { return };
+        self.client.judge(&released, aside);
+        for (under, part) in unders.into_iter().zip(&held.parts) {
+            under.end(match &released {
+                // Its key stays busy for a while.
+                Ok(()) if held.extras == Extras::AtLeast => Outcome::Info,
+                Ok(()) => Outcome::Ok,
+                Err(error) if error.key() == Some(&part.key) => outcome(error),
+                Err(_) => Outcome::Info,
+            });
+        }
+    }
+
+    fn check(&self, part: &Part) {
+        self.look_at(part);
+        let mut event = self.event_of(Op::Check, part);
+        event.valid = Some(part.lease.is_held());
+        event.t_return = Some(self.client.world.moment());
+        self.client.note(event);
+    }
+
+    /// Extends it, and returns by how much.
+    async fn extend(&mut self, held: &mut Held, ttl: Duration) -> Duration {
+        self.look(held);
+        let ttl = [ttl / 3, ttl, ttl * LONGEST_EXTEND][self.dice.below(3) as usize];
+        let mut unders = self.begin_all(Op::Extend, held);
+        unders.iter_mut().for_each(|under| under.event().ttl = Some(ttl.as_secs_f64() * 1_000.0));
+        let extended = held.guard.extend(ttl).await;
+        for (mut under, part) in unders.into_iter().zip(&held.parts) {
+            let event = under.event();
+            let (now, deadline) = self.client.deadline(&part.lease);
+            let last = self.client.world.moment();
+            event.t_return = Some(last);
+            if deadline > now {
+                event.deadline = Some(ms(deadline));
+            }
+            under.end(match &extended {
+                Ok(()) => Outcome::Ok,
+                Err(error) if error.key() == Some(&part.key) => outcome(error),
+                Err(_) => Outcome::Info,
+            });
+            let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+            let watched = &mut watched[part.index];
+            (watched.last, watched.deadline) = (last, deadline);
+            self.client.judge_deadline(&part.key, deadline);
+        }
+        self.client.judge(&extended, false);
+        ttl
+    }
+
+    fn look(&self, held: &Held) {
+        held.parts.iter().for_each(|part| self.look_at(part));
+    }
+
+    fn look_at(&self, part: &Part) {
+        let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        let watched = &mut watched[part.index];
+        if !watched.over {
+            self.client.look_at(part.index, watched);
+        }
+    }
+
+    fn event(&self, process: String, op: Op, key: &str) -> Event {
+        let mut event = Event::new(process, op, self.client.world.moment());
+        event.key = Some(key.to_owned());
+        event
+    }
+
+    fn event_of(&self, op: Op, part: &Part) -> Event {
+        let mut event = self.event(part.process.clone(), op, &part.key);
+        event.token = Some(part.token.clone());
+        event
+    }
+
+    /// Begins the same with each lease.
+    fn begin_all(&self, op: Op, held: &Held) -> Vec<Under> {
+        held.parts.iter().map(|part| self.begin(self.event_of(op, part))).collect()
+    }
+
+    /// Polls a future, and drops it after a few polls or a while; or leaves it `aside` for a time that may cost its turn.
+    pub(in crate::sim) async fn cut<F: Future>(&mut self, future: F, aside: &mut bool) -> Option<F::Output> {
+        let world = Arc::clone(&self.client.world);
+        let mut future = Box::pin(future);
+        let polls = match self.dice.below(4) {
+            0 => self.dice.below(2),
+            1 | 2 => self.dice.below(6),
+            _ => u64::MAX,
+        };
+        let after = match self.dice.below(3) {
+            0 => self.dice.below(2_000),
+            1 => self.dice.below(50_000),
+            _ => self.dice.below(1_000_000),
+        };
+        let mut timer = world.sleep(Duration::from_micros(after));
+        let mut polled = 0;
+        let cut = poll_fn(|cx| {
+            if polled == polls {
+                return Poll::Ready(None);
+            }
+            polled += 1;
+            if let Poll::Ready(output) = future.as_mut().poll(cx) {
+                return Poll::Ready(Some(output));
+            }
+            Pin::new(&mut timer).poll(cx).map(|()| None)
+        })
+        .await;
+        if cut.is_some() || !world.plan.asides || self.dice.below(2) > 0 {
+            return cut;
+        }
+        // Awaited after all; whom nobody polls does not wait.
+        *aside = true;
+        let pause = self.dice.below(800_000);
+        self.pause(pause).await;
+        Some(future.await)
+    }
+}
+
+/// What is known after an error.
+fn outcome(error: &Error) -> Outcome {
+    match error.kind() {
+        ErrorKind::Busy | ErrorKind::Lost(_) | ErrorKind::Overloaded | ErrorKind::Invalid(_) => Outcome::Fail,
+        ErrorKind::NotHeld | ErrorKind::WouldDeadlock => Outcome::Fail,
+        _ => Outcome::Info,
+    }
+}
+
+/// How many ttls an extend asks for at most.
+pub(in crate::sim) const LONGEST_EXTEND: u32 = 2;
+/// How long after the deadline the holder is told at the latest, in µs.
+const TOLD: u64 = 50_000;
