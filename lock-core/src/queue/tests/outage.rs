@@ -199,7 +199,7 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
 #[test]
 fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
     let mut process = Process::limited(2, usize::MAX);
-    let tries = [(); 3].map(|()| try_it(&mut process));
+    let tries = [(); 3].map(|()| process.try_it());
     let waiters = [process.wait(), process.wait()];
     let refused = process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1);
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Overloaded);
@@ -247,7 +247,7 @@ fn what_came_of_a_request_just_before_its_wait_was_over_is_told() {
     assert!(process.queues.give_up(waiter, at(0)).is_pending());
     assert_eq!(process.error(waiter), ErrorKind::Backend, "nobody has the key");
 
-    let tries = try_it(&mut process);
+    let tries = process.try_it();
     process.grant();
     assert!(process.queues.give_up(tries, at(0)).is_pending());
     process.hold(tries);
