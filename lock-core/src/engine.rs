@@ -31,7 +31,7 @@ use crate::{
         line::WaiterId,
         tenure::{Acquired, HoldId, Offer, Terms},
     },
-    renewal::task,
+    renewal::task::{self, Room},
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
     token::Token,
     validity::Ttl,
@@ -69,8 +69,8 @@ pub(crate) struct State {
     runtime_ended: bool,
     /// Until when the task sleeps unless it is woken.
     pub(crate) asleep_until: Moment,
-    /// Whether the task has as many calls under way as it may, so that what is to be sent waits.
-    pub(crate) full: bool,
+    /// What the calls in flight leave room for: what is to be sent waits until there is some.
+    pub(crate) room: Room,
     /// Requests are refused.
     shut_down: bool,
     /// Nobody is left who could ask for anything: the task ends when it has cleaned up.
@@ -92,7 +92,7 @@ impl Engine {
             running: false,
             runtime_ended: false,
             asleep_until: Moment::NEVER,
-            full: false,
+            room: Room::Any,
             shut_down: false,
             closed: false,
         };
@@ -353,9 +353,10 @@ impl Engine {
 }
 
 impl State {
-    /// When there is something to do for the task. What is to be sent waits for as long as it has its fill of calls.
+    /// When there is something to do for the task. What is to be sent waits for as long as there is no room for a call.
     pub(crate) fn next(&self) -> Moment {
-        if self.full { self.queues.next_timer() } else { self.queues.next_timer().min(self.queues.next_to_send()) }
+        let sends = self.room.takes(self.queues.waiting_to_be_sent());
+        if sends { self.queues.next_timer().min(self.queues.next_to_send()) } else { self.queues.next_timer() }
     }
 }
 

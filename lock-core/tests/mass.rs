@@ -61,6 +61,31 @@ async fn request_is_not_held_up_by_a_mass_of_dropped_guards() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn many_requests_share_more_calls_than_few() {
+    let (manager, backend) = support::counted();
+    drop(manager.lock("warm").await.unwrap());
+    tokio::time::sleep(ms(1)).await;
+    backend.always(Fate::Hold);
+    let before = backend.calls();
+    let ask = |count: usize, name: &str| -> Vec<_> {
+        (0..count).map(|index| tokio::spawn(manager.lock(format!("{name}{index}")).acquire())).collect()
+    };
+    let few = ask(200, "few");
+    tokio::time::sleep(ms(1)).await;
+    assert_eq!(backend.calls() - before, 2, "what comes meanwhile shares the next call");
+    let many = ask(10_000, "many");
+    tokio::time::sleep(ms(1)).await;
+    // One of them was sent by its own future.
+    assert_eq!(backend.calls() - before, 1 + 16, "over a long way, they would be out of time before they are sent");
+    assert_eq!(backend.largest_batch(), 256);
+    backend.always(Fate::Answer);
+    backend.let_go();
+    for request in few.into_iter().chain(many) {
+        drop(request.await.unwrap().unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_key_that_stays_busy_is_said_to_be_so_for_the_whole_wait_for_several() {
     let manager = LockManager::in_memory();
     let (first, _second) = (manager.lock("a").await.unwrap(), manager.lock("b").await.unwrap());

@@ -63,6 +63,34 @@ pub(crate) struct Calls {
     sending: usize,
 }
 
+/// What the calls in flight leave room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Room {
+    Any,
+    /// Nothing less than a whole call.
+    WholeCalls,
+    Nothing,
+}
+
+impl Room {
+    fn of(sending: usize) -> Self {
+        match sending {
+            0..SENDING => Self::Any,
+            SENDING..MOST_SENDING => Self::WholeCalls,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether another call is sent while so many requests wait.
+    pub(crate) fn takes(self, waiting: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::WholeCalls => waiting >= BATCH,
+            Self::Nothing => false,
+        }
+    }
+}
+
 /// Works until the last handle of the manager is gone and everything is cleaned up.
 pub(crate) async fn run(mut running: Running) {
     running.begun = true;
@@ -164,7 +192,7 @@ impl State {
             work.push((batch, Work::Renew(renewals)));
             calls.renewing += 1;
         }
-        while calls.sending < SENDING {
+        while Room::of(calls.sending).takes(queues.waiting_to_be_sent()) {
             // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. At most
             // half of a call, so that a mass of releases does not hold up the requests.
             let room = BATCH - queues.waiting_to_be_sent().min(BATCH / 2);
@@ -178,7 +206,7 @@ impl State {
             work.push((batch, Work::Send(tries, purposes, core.under_way())));
             calls.sending += 1;
         }
-        self.full = calls.sending == SENDING;
+        self.room = Room::of(calls.sending);
         let mut until = self.next();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
@@ -212,7 +240,7 @@ impl State {
             }
             Work::Send(tries, purposes, _under_way) => {
                 calls.sending -= 1;
-                self.full = false;
+                self.room = Room::of(calls.sending);
                 let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
                 let out_of_order = result.as_ref().is_ok_and(|answer| answer.out_of_order);
                 if result.as_ref().is_ok_and(|answer| answer.calls_refused) {
@@ -260,5 +288,9 @@ const ANSWERS: usize = 16;
 /// The most operations in one call, but for renewals.
 const BATCH: usize = 256;
 
-/// The most calls under way at once, but for renewals: what comes meanwhile shares the next one.
+/// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
 const SENDING: usize = 2;
+
+/// The most calls in flight at once if there is a whole call more to send: over a long way, requests would be out of time
+/// before they are sent.
+const MOST_SENDING: usize = 16;
