@@ -167,3 +167,21 @@ async fn waiters_outlast_a_restart_of_the_server() {
     figure(32, "restarted: next grant", begun.elapsed());
     assert!(begun.elapsed() < ms(1_000) + SLACK, "{:?}", begun.elapsed());
 }
+
+#[tokio::test]
+async fn first_request_after_an_outage_of_a_quiet_service_is_granted() {
+    let mut server = RedisServer::start().await;
+    let mut managers = Vec::new();
+    for _ in 0..20 {
+        managers.push(LockManager::connect(&server.url()).await.expect("connects"));
+    }
+    server.stop();
+    // Nobody asks meanwhile, so that the attempts to connect are up to a second apart.
+    sleep(ms(4_000)).await;
+    server.start_again().await;
+    for (index, manager) in managers.iter().enumerate() {
+        let outcome = manager.lock(format!("k{index}")).await;
+        assert!(outcome.is_ok(), "manager {index}: {outcome:?}");
+        sleep(ms(20)).await;
+    }
+}

@@ -89,6 +89,10 @@ enum Link {
         error: Option<BackendError>,
         /// Whether it has lasted for so long that requests do not wait for its end.
         known: bool,
+        /// How many attempts to connect have failed since.
+        failures: u32,
+        /// When the next attempt may begin, if none is in flight.
+        next: Option<Instant>,
     },
 }
 
@@ -104,6 +108,8 @@ struct About {
     since: Instant,
     /// The shortest time in which it has answered, in µs: how far away the server is.
     round_trip: AtomicU64,
+    /// Whether the server refused to write when the connection was too young to be replaced.
+    demoted: AtomicBool,
     /// The run of the server.
     run: Option<Arc<String>>,
     _driver: Driver,
@@ -116,12 +122,16 @@ impl Connection {
     }
 }
 
+impl Link {
+    const DOWN: Self = Self::Down { error: None, known: false, failures: 0, next: None };
+}
+
 impl Connector {
     pub(super) fn new(settings: Settings) -> Self {
         Self {
             settings,
             resolver: Resolver::new(ATTEMPTS),
-            link: watch::Sender::new(Link::Down { error: None, known: false }),
+            link: watch::Sender::new(Link::DOWN),
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             silent: Mutex::default(),
@@ -171,7 +181,7 @@ impl Connector {
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
     ///
     /// Fails at once while the server is known to be down, or refuses in a way that waiting cannot mend (a wrong password,
-    /// a server that is too old).
+    /// a server that is too old). But if nobody has looked for a while, it looks, for a moment.
     pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
         let is_fit = |connection: &Connection| connection.epoch > after.max(self.broken.load(Ordering::Acquire));
         if let Link::Up(connection) = &*self.link.borrow()
@@ -179,13 +189,20 @@ impl Connector {
         {
             return Ok(connection.clone());
         }
+        let now = Instant::now();
+        let glance = match &*self.link.borrow() {
+            Link::Down { known: true, failures, next: Some(next), .. } if *next <= now => Some(*failures),
+            _ => None,
+        };
+        let limit = if glance.is_some() { limit.min(now + GLANCE) } else { limit };
         self.wanted.notify_one();
         let mut found = None;
         let mut link = self.link.subscribe();
         let settled = link.wait_for(|link| {
             found = match link {
                 Link::Up(connection) => is_fit(connection).then(|| Ok(connection.clone())),
-                Link::Down { error: Some(error), known } if *known || error.kind() != ErrorKind::Backend => {
+                Link::Down { failures, .. } if glance == Some(*failures) => None,
+                Link::Down { error: Some(error), known, .. } if *known || error.kind() != ErrorKind::Backend => {
                     Some(Err(error.clone()))
                 }
                 Link::Down { known, .. } => known.then(|| Err(self.out_of_time())),
@@ -290,6 +307,9 @@ impl Connector {
     pub(super) fn demoted(&self, connection: &Connection) {
         if connection.about.since.elapsed() > DEMOTED_AGAIN {
             self.replace(connection.epoch, Duration::ZERO);
+        } else {
+            // The next heartbeat replaces it, lest the next request finds out once more.
+            connection.about.demoted.store(true, Ordering::Relaxed);
         }
     }
 
@@ -309,6 +329,8 @@ impl Connector {
         let mut silent = Duration::ZERO;
         // How many connections in a row broke as soon as they were made.
         let mut short_lived = 0;
+        // When a connection was lost, if that stands in the log.
+        let mut lost: Option<Instant> = None;
         let mut random: StdRng = rand::make_rng();
         loop {
             let pause = match short_lived {
@@ -319,7 +341,13 @@ impl Connector {
             let Connected { inner, driver, mut pushes, run, id, listening, round_trip } =
                 self.connect_anew(&former, &calls, (silent, pause), &mut random).await;
             former = run.clone().zip(id).map(|(run, id)| Former { run, id });
-            let about = About { since: Instant::now(), round_trip: AtomicU64::new(u64::MAX), run, _driver: driver };
+            let about = About {
+                since: Instant::now(),
+                round_trip: AtomicU64::new(u64::MAX),
+                demoted: AtomicBool::new(false),
+                run,
+                _driver: driver,
+            };
             about.answered_within(round_trip);
             let about = Arc::new(about);
             let mut connection = Connection { inner, epoch: 0, about };
@@ -328,6 +356,9 @@ impl Connector {
                 connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                 *link = Link::Up(connection.clone());
             });
+            if let Some(lost) = lost.take() {
+                tracing::info!(address = self.address(), after = ?lost.elapsed(), "connected again");
+            }
             calls.listening(listening);
             let (epoch, since) = (connection.epoch, connection.about.since);
             end.epoch = epoch;
@@ -338,6 +369,7 @@ impl Connector {
             calls.listening(false);
             if short_lived <= 1 {
                 tracing::warn!(address = self.address(), "connection lost; connecting anew");
+                lost.get_or_insert_with(Instant::now);
             }
         }
     }
@@ -350,7 +382,7 @@ impl Connector {
             if matches!(link, Link::Up(connection) if connection.epoch != epoch) {
                 return false;
             }
-            ended = Some(mem::replace(link, Link::Down { error: None, known: false }));
+            ended = Some(mem::replace(link, Link::DOWN));
             true
         });
         drop(ended);
@@ -390,6 +422,13 @@ impl Connector {
                     attempts.push(timeout(connect_limit, self.connect(former.clone(), calls)));
                     next = Instant::now() + limit / ATTEMPTS as u32;
                     soonest = next;
+                    // For those who look next; for those who wait already it is no news.
+                    self.link.send_if_modified(|link| {
+                        if let Link::Down { next, .. } = link {
+                            *next = None;
+                        }
+                        false
+                    });
                     continue;
                 }
                 () = sleep_until(known_at), if !known => {
@@ -420,7 +459,8 @@ impl Connector {
             // Requests that wait, or have a command in flight, look at the link.
             next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
-            let down = Link::Down { error: Some(error.did_not_happen()), known };
+            let next_attempt = attempts.is_empty().then_some(soonest);
+            let down = Link::Down { error: Some(error.did_not_happen()), known, failures, next: next_attempt };
             self.link.send_if_modified(|link| {
                 // One that is up is another upkeep's.
                 let is_down = matches!(link, Link::Down { .. });
@@ -474,6 +514,7 @@ impl Connector {
             match self.send(connection.clone(), &ping, Instant::now() + self.settings.limit).await {
                 Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
                 Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => self.demoted(&connection),
+                _ if connection.about.demoted.load(Ordering::Relaxed) => self.demoted(&connection),
                 _ => {}
             }
         }
@@ -549,6 +590,9 @@ fn jittered(longest: Duration, chance: f64) -> Duration {
     longest.mul_f64(0.5 + chance / 2.0)
 }
 
+/// For how long a request waits for an attempt to connect while the server is known to be down, if it is the first for a
+/// while that asks.
+const GLANCE: Duration = Duration::from_millis(15);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The least time without an answer that counts as silence, however soon a renewal has to be tried again.
 const LEAST_SILENCE: Duration = Duration::from_millis(100);
