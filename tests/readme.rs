@@ -26,7 +26,7 @@ async fn core(sell: impl AsyncFn(FencingToken) -> Result<(), ShopError>) -> Resu
     // Work that is dropped when the lease is lost.
     manager.lock("goods:1").run(async |lease| sell(lease.fencing_token()).await).await??;
 
-    // Several keys: all or none, and no two such requests ever wait for each other.
+    // Several keys: all or none, in one order everywhere, so that two such requests cannot deadlock.
     let order = manager.lock_all(["goods:1", "goods:2"]).await?;
     order.release().await?;
     Ok(())

@@ -11,8 +11,8 @@ pub use self::all::AcquireAll;
 use crate::{
     backend::{self, Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{Doubt, Parting},
-    clock::{Moment, Sleep},
-    engine::{Call, Engine, Owed},
+    clock::Moment,
+    engine::{Call, Engine, Owed, Timer},
     error::{Error, ErrorKind},
     guard::LockGuard,
     key::LockKey,
@@ -78,7 +78,7 @@ enum Step {
     /// In line; the engine sends what is to be sent.
     Waiting {
         waiter: Waiter,
-        timer: Option<Sleep>,
+        timer: Option<Timer>,
     },
     /// Takes up a lease that was handed over: there is nothing to wait for.
     TakingUp {
@@ -217,7 +217,8 @@ impl Progress {
                         return Poll::Pending;
                     }
                     let left = self.give_up.since(self.now);
-                    ready!(timer.get_or_insert_with(|| engine.sleep(left)).as_mut().poll(cx));
+                    let timer_ended = ready!(Pin::new(timer.get_or_insert_with(|| engine.sleep(left))).poll(cx));
+                    timer_ended.map_err(|error| request.on_key(Error::backend(ATTEMPT, None, error)))?;
                     self.now = engine.now();
                     if self.now < self.give_up {
                         *timer = None;

@@ -10,6 +10,7 @@ mod models;
 use std::{
     fmt,
     future::Future,
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::{Arc, PoisonError},
     task::{Context, Poll, Waker},
@@ -124,9 +125,10 @@ impl Engine {
         self.core.backend.time_limit()
     }
 
-    /// A timer of the clock.
-    pub(crate) fn sleep(&self, duration: Duration) -> Sleep {
-        self.enter(|| self.core.clock.sleep(duration))
+    /// A timer of the clock, of the builder's runtime if one was given.
+    pub(crate) fn sleep(&self, duration: Duration) -> Timer {
+        let _entered = self.core.runtime.as_ref().map(Handle::enter);
+        Timer { sleep: self.core.clock.sleep(duration), core: Arc::clone(&self.core) }
     }
 
     pub(crate) fn epoch(&self) -> u64 {
@@ -139,21 +141,15 @@ impl Engine {
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
-        self.core.admit().map_err(|kind| Error::new(kind, attempt))
+        self.core.admit().map_err(|kind| Error::backend(attempt, None, self.core.ended(kind)))
     }
 
     /// Begins a request of a holder, which is not refused while a shutdown waits for holders.
     pub(crate) fn admit_holder(&self, attempt: &'static str) -> Result<(), Error> {
         match self.core.admit() {
             Err(ErrorKind::ShutDown) | Ok(()) => Ok(()),
-            Err(kind) => Err(Error::new(kind, attempt)),
+            Err(kind) => Err(Error::backend(attempt, None, self.core.ended(kind))),
         }
-    }
-
-    /// Makes something inside the builder's runtime, where one was given: a timer.
-    fn enter<R>(&self, make: impl FnOnce() -> R) -> R {
-        let _entered = self.core.runtime.as_ref().map(Handle::enter);
-        make()
     }
 
     /// Sends a batch by the caller's own future.
@@ -347,7 +343,7 @@ impl Engine {
             tokio::select! {
                 biased;
                 () = settled => {}
-                () = &mut timer => return,
+                _ = &mut timer => return,
             }
         }
     }
@@ -382,10 +378,27 @@ impl<T> Future for Call<T> {
         if let Err(kind) = core.admit()
             && !(kind == ErrorKind::ShutDown && core.state().running)
         {
-            return Poll::Ready(Err(BackendError::new(kind, kind.to_string())));
+            return Poll::Ready(Err(core.ended(kind)));
         }
-        let _entered = core.runtime.as_ref().map(Handle::enter);
-        Pin::new(reply).poll(cx)
+        core.in_runtime(|| Pin::new(reply).poll(cx)).unwrap_or_else(|ended| Poll::Ready(Err(ended)))
+    }
+}
+
+/// A timer that ends with an error if its runtime does.
+pub(crate) struct Timer {
+    sleep: Sleep,
+    core: Arc<Core>,
+}
+
+impl Future for Timer {
+    type Output = Result<(), BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { sleep, core } = &mut *self;
+        match core.in_runtime(|| sleep.as_mut().poll(cx)) {
+            Ok(polled) => polled.map(Ok),
+            Err(ended) => Poll::Ready(Err(ended)),
+        }
     }
 }
 
@@ -439,6 +452,35 @@ impl Core {
         // A runtime that has ended drops the task at once, which then says that it does not run.
         runtime.spawn(task::run(task::Running::new(Arc::clone(self))));
         if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+    }
+
+    /// Why a request cannot go on without the task.
+    fn ended(&self, kind: ErrorKind) -> BackendError {
+        match (kind, &self.runtime) {
+            (ErrorKind::NoRuntime, Some(_)) => BackendError::new(
+                kind,
+                "the runtime that the manager was given by `LockManager::builder().runtime(..)` has ended; use one that \
+                 lives as long as the manager",
+            ),
+            _ => BackendError::new(kind, kind.to_string()),
+        }
+    }
+
+    /// Polls something that may have a timer or a connection of the builder's runtime.
+    ///
+    /// A runtime that has ended makes its timers panic, and it can end between any look at it and the poll. It refuses
+    /// tasks by then, which tells such a panic from any other.
+    fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Result<R, BackendError> {
+        let Some(runtime) = &self.runtime else { return Ok(poll()) };
+        let _entered = runtime.enter();
+        panic::catch_unwind(AssertUnwindSafe(poll)).map_err(|panic| {
+            let probe = runtime.spawn(std::future::pending::<()>());
+            if !probe.is_finished() {
+                probe.abort();
+                panic::resume_unwind(panic);
+            }
+            self.ended(ErrorKind::NoRuntime)
+        })
     }
 
     pub(crate) fn state(&self) -> MutexGuard<'_, State> {

@@ -140,7 +140,7 @@ impl LockManager {
     }
 
     /// Begins a request for several keys: all or none, acquired in one order everywhere so that two such requests
-    /// never wait for each other. A key that is named twice counts once.
+    /// cannot deadlock. A key that is named twice counts once.
     ///
     /// # Examples
     ///

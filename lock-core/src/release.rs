@@ -12,8 +12,8 @@ use tokio::sync::oneshot;
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
     cleanup::{CleanUp, Doubt, Parting, Try},
-    clock::{Moment, Sleep},
-    engine::{Call, Engine, Owed},
+    clock::Moment,
+    engine::{Call, Engine, Owed, Timer},
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     queue::{Departure, Released, tenure::HoldId, unexpected},
@@ -46,7 +46,7 @@ struct Sent {
     key: LockKey,
     answer: oneshot::Receiver<Released>,
     /// Made by the first poll that finds no answer.
-    timer: Option<Sleep>,
+    timer: Option<Timer>,
 }
 
 /// What the engine must release if this future does not.
@@ -161,7 +161,8 @@ impl Sent {
         engine.admit_holder(RELEASE).map_err(|error| error.on(&self.key))?;
         let limit = engine.time_limit();
         if limit < Duration::MAX {
-            ready!(self.timer.get_or_insert_with(|| engine.sleep(limit)).as_mut().poll(cx));
+            let ended = ready!(Pin::new(self.timer.get_or_insert_with(|| engine.sleep(limit))).poll(cx));
+            ended.map_err(|error| Error::backend(RELEASE, Some(&self.key), error))?;
             return failed(format!(
                 "the backend did not answer within {limit:?}; the release goes on in the background"
             ));

@@ -320,7 +320,7 @@ impl LockRequest {
 
 impl LockRequest<Vec<LockKey>> {
     /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
-    /// keys that come before: two such requests never wait for each other. `wait` bounds the whole.
+    /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
