@@ -324,11 +324,10 @@ impl Engine {
             cut
         });
         let is_released = |state: &State| state.queues.is_released() && self.core.owes_nothing();
-        let end = self.now() + last;
         self.wait_until(last, |state| is_released(state) || !state.running).await;
         self.core.state().closed = true;
         self.core.wake.notify_one();
-        self.wait_until(end.since(self.now()), |state| !state.running).await;
+        self.wait_until(last, |state| !state.running).await;
         cut
     }
 
