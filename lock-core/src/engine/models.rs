@@ -50,7 +50,7 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
 const STACK: usize = 1 << 17;
 
 fn engine() -> Arc<Engine> {
-    let limits = Limits { per_key: usize::MAX, in_all: usize::MAX };
+    let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
     let engine = Engine::new(Arc::new(Nothing), Arc::new(Manual::default()), None, Some(1), limits);
     engine.core.state().running = true;
     engine
@@ -126,7 +126,7 @@ fn what_there_is_to_do_is_never_slept_over() {
         let (mut counted, mut sent) = (Calls::default(), 0);
         block_on(async {
             while sent < 2 {
-                let step = core.with(|state| state.step(core, at(0), 1, &mut counted));
+                let step = core.with(|state| state.step(core, at(0), 1, true, &mut counted));
                 match step.work.iter().map(|(batch, _)| batch.len()).sum() {
                     0 => core.wake.notified().await,
                     batch => sent += batch,
