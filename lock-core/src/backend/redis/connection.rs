@@ -91,9 +91,30 @@ enum Link {
         known: bool,
         /// How many attempts to connect have failed since.
         failures: u32,
-        /// When the next attempt may begin, if none is in flight.
-        next: Option<Instant>,
+        attempt: Attempt,
     },
+}
+
+/// The latest attempt to connect.
+#[derive(Clone, Copy)]
+enum Attempt {
+    /// None is in flight, and the next may begin then.
+    Due(Instant),
+    InFlight {
+        since: Instant,
+    },
+}
+
+impl Attempt {
+    /// Until when a request looks at it that does not wait for the server: not for long, nor for one that began before and
+    /// has met silence.
+    fn glance(self, now: Instant) -> Option<Instant> {
+        let from = match self {
+            Self::Due(due) => (due <= now).then_some(now)?,
+            Self::InFlight { since } => since,
+        };
+        Some(from + GLANCE).filter(|until| *until > now)
+    }
 }
 
 #[derive(Clone)]
@@ -123,7 +144,10 @@ impl Connection {
 }
 
 impl Link {
-    const DOWN: Self = Self::Down { error: None, known: false, failures: 0, next: None };
+    /// Not yet tried, or just broken.
+    fn down() -> Self {
+        Self::Down { error: None, known: false, failures: 0, attempt: Attempt::Due(Instant::now()) }
+    }
 }
 
 impl Connector {
@@ -131,7 +155,7 @@ impl Connector {
         Self {
             settings,
             resolver: Resolver::new(ATTEMPTS),
-            link: watch::Sender::new(Link::DOWN),
+            link: watch::Sender::new(Link::down()),
             epoch: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             silent: Mutex::default(),
@@ -191,10 +215,10 @@ impl Connector {
         }
         let now = Instant::now();
         let glance = match &*self.link.borrow() {
-            Link::Down { known: true, failures, next: Some(next), .. } if *next <= now => Some(*failures),
+            Link::Down { known: true, failures, attempt, .. } => attempt.glance(now).map(|until| (*failures, until)),
             _ => None,
         };
-        let limit = if glance.is_some() { limit.min(now + GLANCE) } else { limit };
+        let (glance, limit) = glance.map_or((None, limit), |(failures, until)| (Some(failures), limit.min(until)));
         self.wanted.notify_one();
         let mut found = None;
         let mut link = self.link.subscribe();
@@ -382,7 +406,7 @@ impl Connector {
             if matches!(link, Link::Up(connection) if connection.epoch != epoch) {
                 return false;
             }
-            ended = Some(mem::replace(link, Link::DOWN));
+            ended = Some(mem::replace(link, Link::down()));
             true
         });
         drop(ended);
@@ -406,6 +430,8 @@ impl Connector {
         let mut known = false;
         // When the next attempt begins, and when it may begin if somebody asks.
         let (mut next, mut soonest) = (begun + pause, begun + pause);
+        // When the latest attempt began, if one did.
+        let mut latest = begun;
         let mut failures = 0;
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
@@ -420,12 +446,14 @@ impl Connector {
                 },
                 () = sleep_until(next), if attempts.len() < ATTEMPTS => {
                     attempts.push(timeout(connect_limit, self.connect(former.clone(), calls)));
-                    next = Instant::now() + limit / ATTEMPTS as u32;
+                    let since = Instant::now();
+                    latest = since;
+                    next = since + limit / ATTEMPTS as u32;
                     soonest = next;
                     // For those who look next; for those who wait already it is no news.
                     self.link.send_if_modified(|link| {
-                        if let Link::Down { next, .. } = link {
-                            *next = None;
+                        if let Link::Down { attempt, .. } = link {
+                            *attempt = Attempt::InFlight { since };
                         }
                         false
                     });
@@ -459,8 +487,8 @@ impl Connector {
             // Requests that wait, or have a command in flight, look at the link.
             next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
-            let next_attempt = attempts.is_empty().then_some(soonest);
-            let down = Link::Down { error: Some(error.did_not_happen()), known, failures, next: next_attempt };
+            let attempt = if attempts.is_empty() { Attempt::Due(soonest) } else { Attempt::InFlight { since: latest } };
+            let down = Link::Down { error: Some(error.did_not_happen()), known, failures, attempt };
             self.link.send_if_modified(|link| {
                 // One that is up is another upkeep's.
                 let is_down = matches!(link, Link::Down { .. });
@@ -590,8 +618,7 @@ fn jittered(longest: Duration, chance: f64) -> Duration {
     longest.mul_f64(0.5 + chance / 2.0)
 }
 
-/// For how long a request waits for an attempt to connect while the server is known to be down, if it is the first for a
-/// while that asks.
+/// How old an attempt to connect may become while requests wait for it, if the server is known to be down.
 const GLANCE: Duration = Duration::from_millis(15);
 const HEARTBEAT: Duration = Duration::from_secs(1);
 /// The least time without an answer that counts as silence, however soon a renewal has to be tried again.
