@@ -37,6 +37,8 @@ struct Inner {
     key: Option<LockKey>,
     /// What only this occurrence knows; replaces the general sentence of the kind.
     detail: Option<String>,
+    /// When a busy key is free at the latest, unless its holder renews.
+    remaining: Option<Duration>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -114,7 +116,7 @@ pub enum LossReason {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, attempt: &'static str) -> Self {
-        Self { inner: Box::new(Inner { kind, attempt, key: None, detail: None, source: None }) }
+        Self { inner: Box::new(Inner { kind, attempt, key: None, detail: None, remaining: None, source: None }) }
     }
 
     pub(crate) fn on(mut self, key: &LockKey) -> Self {
@@ -181,6 +183,76 @@ impl Error {
         self.inner.key.as_ref().map(LockKey::as_str)
     }
 
+    /// Returns whether another holder has the key, and nothing else is wrong.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.kind() == ErrorKind::Busy
+    }
+
+    /// Returns whether a lease that was held is gone: part of the work may be done.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self.kind(), ErrorKind::Lost(_))
+    }
+
+    /// Returns whether the protected work did not begin: true for every kind but [`ErrorKind::Lost`].
+    #[must_use]
+    pub fn nothing_was_done(&self) -> bool {
+        !self.is_lost()
+    }
+
+    /// Returns what a program may go by, in one word: `lock_busy`, `lock_lost`, `lock_overloaded`, `lock_unavailable` (the
+    /// backend does not answer, or the manager was shut down), `lock_key` (the key is no key), `lock_not_held` (what was
+    /// handed over is gone), or `lock_misconfigured` for everything that somebody has to repair.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.case().0
+    }
+
+    /// Returns what a client may read: what happened and what to do, without key, address or place in the code.
+    #[must_use]
+    pub fn public_message(&self) -> &'static str {
+        self.case().1
+    }
+
+    /// The code and its sentence.
+    fn case(&self) -> (&'static str, &'static str) {
+        match self.kind() {
+            ErrorKind::Busy => ("lock_busy", "locked by another request; nothing was done, try again later"),
+            ErrorKind::Lost(_) => {
+                ("lock_lost", "the lock was lost while the work ran; part of it may have been done, or all of it")
+            }
+            ErrorKind::Overloaded => {
+                ("lock_overloaded", "too many requests wait for locks; nothing was done, try again later")
+            }
+            ErrorKind::Backend | ErrorKind::ShutDown => {
+                ("lock_unavailable", "the lock cannot be acquired at present; nothing was done, try again later")
+            }
+            ErrorKind::Invalid(Argument::Key) => {
+                ("lock_key", "what was asked for cannot be locked: its name is empty or too long; nothing was done")
+            }
+            ErrorKind::NotHeld => {
+                ("lock_not_held", "the lock that was handed over is not held any more; nothing was done")
+            }
+            _ => (
+                "lock_misconfigured",
+                "the service's lock is not set up as it should be, and its log says what to change; nothing was done",
+            ),
+        }
+    }
+
+    /// Returns after which time it makes sense to send the same request again: for a busy key what is left of the
+    /// holder's ttl, where the backend said so, and a second where nothing was done and the fault may pass. A holder that
+    /// goes on renews, and one that is done releases: it may be longer or shorter.
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self.kind() {
+            ErrorKind::Busy => Some(self.inner.remaining.unwrap_or(A_SECOND)),
+            ErrorKind::Backend | ErrorKind::ShutDown | ErrorKind::Overloaded => Some(A_SECOND),
+            _ => None,
+        }
+    }
+
     /// Returns whether the same request may succeed later: the key was busy, the backend out of reach, the lease
     /// lost. What is wrong with the arguments, the rights or the server stays wrong.
     #[must_use]
@@ -189,6 +261,9 @@ impl Error {
         matches!(self.kind(), Busy | Backend | Lost(_) | Overloaded)
     }
 }
+
+/// When to ask again where nothing says so.
+const A_SECOND: Duration = Duration::from_secs(1);
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -93,7 +93,7 @@ mod error;
 mod guard;
 mod handover;
 mod info;
-mod key;
+pub mod key;
 mod lease;
 mod leases;
 mod manager;
