@@ -142,6 +142,12 @@ impl Error {
         })
     }
 
+    /// Says what is left of the holder's ttl, if that is known.
+    pub(crate) fn free_in(mut self, remaining: Option<Duration>) -> Self {
+        self.inner.remaining = remaining;
+        self
+    }
+
     /// Says how many keys were freed before.
     pub(crate) fn after(mut self, freed: u64) -> Self {
         let said = self.inner.detail.take().unwrap_or_else(|| self.inner.kind.to_string());
@@ -388,3 +394,45 @@ impl fmt::Display for AlreadyInstalled {
 }
 
 impl error::Error for AlreadyInstalled {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind, with its code and whether the work did not begin.
+    const KINDS: [(ErrorKind, &str, bool); 18] = [
+        (ErrorKind::Busy, "lock_busy", true),
+        (ErrorKind::Lost(LossReason::Expired), "lock_lost", false),
+        (ErrorKind::Lost(LossReason::ShutDown), "lock_lost", false),
+        (ErrorKind::Backend, "lock_unavailable", true),
+        (ErrorKind::WrongType, "lock_misconfigured", true),
+        (ErrorKind::Unsupported, "lock_misconfigured", true),
+        (ErrorKind::Denied, "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Key), "lock_key", true),
+        (ErrorKind::Invalid(Argument::Keys), "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Ttl), "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Handover), "lock_misconfigured", true),
+        (ErrorKind::Overloaded, "lock_overloaded", true),
+        (ErrorKind::WouldDeadlock, "lock_misconfigured", true),
+        (ErrorKind::NotHeld, "lock_not_held", true),
+        (ErrorKind::NoManager, "lock_misconfigured", true),
+        (ErrorKind::NoRuntime, "lock_misconfigured", true),
+        (ErrorKind::ShutDown, "lock_unavailable", true),
+        (ErrorKind::Invalid(Argument::MaxHold), "lock_misconfigured", true),
+    ];
+
+    #[test]
+    fn each_kind_has_its_code_and_says_to_a_client_whether_something_was_done() {
+        let key = LockKey::new("a-key").unwrap();
+        for (kind, code, nothing_was_done) in KINDS {
+            let error = Error::new(kind, "acquire").on(&key).detail("redis://10.0.0.7 said no");
+            assert_eq!((error.code(), error.nothing_was_done()), (code, nothing_was_done), "{kind:?}");
+            assert_eq!((error.is_busy(), error.is_lost()), (code == "lock_busy", code == "lock_lost"), "{kind:?}");
+            let said = error.public_message();
+            assert_eq!(said.contains("nothing was done"), nothing_was_done, "{kind:?}: {said}");
+            assert!(!said.contains("a-key") && !said.contains("redis"), "{kind:?}: {said}");
+            let passes = ["lock_busy", "lock_overloaded", "lock_unavailable"].contains(&code);
+            assert_eq!(error.retry_after(), passes.then_some(Duration::from_secs(1)), "{kind:?}");
+        }
+    }
+}
