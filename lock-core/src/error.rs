@@ -1,4 +1,4 @@
-use std::{error, fmt, panic::Location, sync::Arc, time::Duration};
+use std::{error, fmt, io, panic::Location, sync::Arc, time::Duration};
 
 use crate::{answer::Case, backend::BackendError, key::LockKey};
 
@@ -279,6 +279,51 @@ impl fmt::Debug for Error {
 impl error::Error for Error {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
         self.inner.source.as_deref().map(|source| source as _)
+    }
+}
+
+/// Wraps the error for functions that return `std::io::Result`; `downcast` gives it back.
+///
+/// | io kind | kinds |
+/// | --- | --- |
+/// | `ResourceBusy` | [`Busy`](ErrorKind::Busy), [`Overloaded`](ErrorKind::Overloaded) |
+/// | `NotConnected` | [`Backend`](ErrorKind::Backend), [`ShutDown`](ErrorKind::ShutDown) |
+/// | `ConnectionAborted` | [`Lost`](ErrorKind::Lost) |
+/// | `NotFound` | [`NotHeld`](ErrorKind::NotHeld) |
+/// | `InvalidInput` | [`Invalid`](ErrorKind::Invalid) |
+/// | `InvalidData` | [`WrongType`](ErrorKind::WrongType) |
+/// | `PermissionDenied` | [`Denied`](ErrorKind::Denied) |
+/// | `Unsupported` | [`Unsupported`](ErrorKind::Unsupported) |
+/// | `Deadlock` | [`WouldDeadlock`](ErrorKind::WouldDeadlock) |
+/// | `Other` | [`NoManager`](ErrorKind::NoManager), [`NoRuntime`](ErrorKind::NoRuntime) |
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock("report").await?;
+/// std::fs::write(std::env::temp_dir().join("report"), "only one writes")?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Busy | ErrorKind::Overloaded => io::ErrorKind::ResourceBusy,
+            ErrorKind::Backend | ErrorKind::ShutDown => io::ErrorKind::NotConnected,
+            ErrorKind::Lost(_) => io::ErrorKind::ConnectionAborted,
+            ErrorKind::NotHeld => io::ErrorKind::NotFound,
+            ErrorKind::Invalid(_) => io::ErrorKind::InvalidInput,
+            ErrorKind::WrongType => io::ErrorKind::InvalidData,
+            ErrorKind::Denied => io::ErrorKind::PermissionDenied,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::WouldDeadlock => io::ErrorKind::Deadlock,
+            ErrorKind::NoManager | ErrorKind::NoRuntime => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
     }
 }
 
