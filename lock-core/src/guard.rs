@@ -1,7 +1,6 @@
 use std::{
     fmt,
     future::Future,
-    ops::Deref,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -12,25 +11,44 @@ use crate::{
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
     handover::Handover,
-    lease::{Hold, Lease},
-    leases::Leases,
+    lease::{Hold, Lease, Lost},
+    leases::{AnyLost, Leases},
     metrics,
     mutants::Mutant,
     queue::{tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
     scope::Protected,
+    token::FencingToken,
     validity::Ttl,
 };
 
 /// A held lease; dropping it gives the lease back.
 ///
-/// It dereferences to [`Lease`], so [`key`](Lease::key), [`fencing_token`](Lease::fencing_token),
-/// [`remaining`](Lease::remaining), [`is_held`](Lease::is_held) and [`lost`](Lease::lost) are at hand. The engine
-/// renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)).
+/// The engine renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)). A guard
+/// has one owner; [`lease`](Self::lease) gives what other tasks may have.
 ///
 /// Dropping the guard is one message to the engine: it never blocks and never panics, on any thread, in unwinding and
 /// after the runtime has ended (then the key is free when its ttl is over). [`release`](Self::release) does the same
 /// and waits for the answer.
+///
+/// # Examples
+///
+/// A guard cannot be cloned; its lease can, and that releases nothing:
+///
+/// ```compile_fail,E0599
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+/// let second = guard.clone(); // error: no method named `clone`
+/// # Ok(()) }
+/// ```
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+/// let lease = guard.lease().clone();
+/// tokio::spawn(async move { println!("write with fencing token {}", lease.fencing_token()) });
+/// # Ok(()) }
+/// ```
 #[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
@@ -55,6 +73,37 @@ impl LockGuard {
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
+    }
+
+    /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.lease.key()
+    }
+
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.lease.fencing_token()
+    }
+
+    /// Returns for how long the holder may still rely on the lease if it is not renewed; zero once it is lost. See
+    /// [`Lease::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease.remaining()
+    }
+
+    /// Returns whether the lease is still held: not lost, and its deadline not passed.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Completes when the lease has ended; see [`Lease::lost`].
+    #[must_use = "a future does nothing unless it is awaited"]
+    pub fn lost(&self) -> Lost {
+        self.lease.lost()
     }
 
     /// Asks whether the lease is lost, and registers the task to be woken when it is; see [`Lease::poll_lost`].
@@ -228,14 +277,6 @@ impl LockGuard {
     }
 }
 
-impl Deref for LockGuard {
-    type Target = Lease;
-
-    fn deref(&self) -> &Lease {
-        &self.lease
-    }
-}
-
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some((engine, id)) = self.held.take() {
@@ -255,7 +296,7 @@ impl fmt::Debug for LockGuard {
 
 /// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
 ///
-/// It dereferences to [`Leases`]. It counts as lost as soon as one of its leases is lost.
+/// It counts as lost as soon as one of its leases is lost.
 #[derive(Debug)]
 #[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
@@ -287,6 +328,30 @@ impl LockAllGuard {
     #[must_use]
     pub fn leases(&self) -> &Leases {
         &self.leases
+    }
+
+    /// Returns the fencing token of one key, or `None` if the key is not among them.
+    #[must_use]
+    pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
+        self.leases.fencing_token(key)
+    }
+
+    /// Returns for how long the holder may still rely on all leases: the least of what remains.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases.remaining()
+    }
+
+    /// Returns whether all leases are still held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leases.is_held()
+    }
+
+    /// Completes when one lease has ended; see [`Leases::lost`].
+    #[must_use = "a future does nothing unless it is awaited"]
+    pub fn lost(&self) -> AnyLost {
+        self.leases.lost()
     }
 
     /// Asks whether one of the leases is lost, and registers the task to be woken when it is.
@@ -342,14 +407,6 @@ impl LockAllGuard {
     /// Dropping the future drops the work and releases the leases in the background.
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         Protected::all(self, work)
-    }
-}
-
-impl Deref for LockAllGuard {
-    type Target = Leases;
-
-    fn deref(&self) -> &Leases {
-        &self.leases
     }
 }
 

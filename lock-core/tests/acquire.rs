@@ -200,7 +200,7 @@ async fn several_keys_are_all_held_or_none() {
     drop(middle);
 
     let all = manager.lock_all(["c", "b", "a", "b"]).await.unwrap();
-    let keys: Vec<_> = all.iter().map(lock_core::Lease::key).collect();
+    let keys: Vec<_> = all.leases().iter().map(lock_core::Lease::key).collect();
     assert_eq!(keys, ["a", "b", "c"]);
     assert!(all.is_held() && all.remaining() > secs(9));
     assert!(all.fencing_token("b").is_some() && all.fencing_token("x").is_none());
