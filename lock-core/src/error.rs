@@ -1,6 +1,6 @@
 use std::{error, fmt, panic::Location, sync::Arc, time::Duration};
 
-use crate::{backend::BackendError, key::LockKey};
+use crate::{backend::BackendError, end::End, key::LockKey};
 
 /// What went wrong with a request for a lease.
 ///
@@ -109,9 +109,6 @@ pub enum LossReason {
     Forced,
     /// The manager was shut down, or the runtime that renewed the lease has ended.
     ShutDown,
-    /// Nothing was lost: the holder released it, or dropped the guard. Only a [`Lease`](crate::Lease) that outlives
-    /// its guard sees this.
-    Released,
 }
 
 impl Error {
@@ -150,6 +147,14 @@ impl Error {
 
     pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {
         Self::new(ErrorKind::Lost(reason), attempt).on(key)
+    }
+
+    /// The lease has ended: an end that the holder wished is no loss.
+    pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
+        match end {
+            End::Lost(reason) => Self::lost(attempt, key, reason),
+            End::Released | End::HandedOver => Self::new(ErrorKind::NotHeld, attempt).on(key),
+        }
     }
 
     pub(crate) fn invalid(argument: Argument, attempt: &'static str, detail: impl Into<String>) -> Self {
@@ -343,7 +348,6 @@ impl fmt::Display for LossReason {
             Self::MaxHold => "it was held for as long as its `max_hold` allows",
             Self::Forced => "it was released by force",
             Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
-            Self::Released => "its holder released it",
         })
     }
 }

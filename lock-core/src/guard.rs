@@ -8,11 +8,12 @@ use std::{
 
 use crate::{
     backend::{Answer, Batch, Operation, Outcome},
+    end::End,
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
     handover::Handover,
-    lease::{Hold, Lease, Lost},
-    leases::{AnyLost, Leases},
+    lease::{Ended, Hold, Lease},
+    leases::{EndedAll, Leases},
     metrics,
     mutants::Mutant,
     queue::{tenure::HoldId, unexpected},
@@ -100,15 +101,17 @@ impl LockGuard {
         self.lease.is_held()
     }
 
-    /// Completes when the lease has ended; see [`Lease::lost`].
-    #[must_use = "a future does nothing unless it is awaited"]
-    pub fn lost(&self) -> Lost {
-        self.lease.lost()
+    /// Completes when the lease has ended, which for a guard means that it was lost; see [`Lease::ended`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn ended(&self) -> Ended {
+        self.lease.ended()
     }
 
-    /// Asks whether the lease is lost, and registers the task to be woken when it is; see [`Lease::poll_lost`].
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.lease.poll_lost(cx)
+    /// Asks whether the lease has ended, and registers the task to be woken when it does; see [`Lease::poll_ended`].
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.lease.poll_ended(cx)
     }
 
     /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter.
@@ -157,10 +160,10 @@ impl LockGuard {
 
     async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<(), Error> {
         let hold = self.lease.hold();
-        let lost = |reason| Error::lost(EXTEND, &hold.key, reason);
-        hold.check().map_err(lost)?;
+        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        hold.check().map_err(ended)?;
         let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
-        let Some((engine, id)) = &self.held else { return Err(lost(LossReason::Released)) };
+        let Some((engine, id)) = &self.held else { return Err(ended(End::Released)) };
         let id = *id;
         engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
         let sent = engine.now();
@@ -168,7 +171,7 @@ impl LockGuard {
         let version = hold.lower(ttl.deadline(sent));
         engine.extended(id, sent, ttl);
         let Some(request) = engine.renewal_of(id, ttl, sent) else {
-            return Err(lost(hold.lose(LossReason::Taken)));
+            return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
         if Mutant::ExtendBeforeAnswer.is_on() {
             let _ = hold.raise(ttl.deadline(sent), version);
@@ -181,11 +184,11 @@ impl LockGuard {
                 }
                 engine.extended(id, sent, ttl);
                 engine.found(id, remaining, sent);
-                hold.check().map_err(lost)
+                hold.check().map_err(ended)
             }
             Ok(Outcome::Gone) => {
                 engine.taken(id);
-                Err(lost(hold.lose(LossReason::Taken)))
+                Err(ended(hold.finish(End::Lost(LossReason::Taken))))
             }
             Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
             Err(error) => {
@@ -256,11 +259,11 @@ impl LockGuard {
     /// ```
     pub fn hand_over(mut self) -> Result<Handover, Error> {
         let hold = Arc::clone(self.lease.hold());
-        let lost = |reason| Error::lost("hand over", &hold.key, reason);
-        hold.check().map_err(lost)?;
+        let ended = |end| Error::ended("hand over", &hold.key, end);
+        hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
-        let (parting, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
-        hold.lose(LossReason::Released);
+        let (parting, ttl) = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
+        hold.finish(End::HandedOver);
         Ok(Handover::new(parting.key, parting.token, ttl))
     }
 
@@ -321,7 +324,7 @@ impl LockAllGuard {
         self.guards
             .iter()
             .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|reason| Error::lost(attempt, &hold.key, reason)))
+            .try_for_each(|hold| hold.check().map_err(|end| Error::ended(attempt, &hold.key, end)))
     }
 
     /// Returns what a holder may ask; a clone of it can go to other tasks.
@@ -348,15 +351,19 @@ impl LockAllGuard {
         self.leases.is_held()
     }
 
-    /// Completes when one lease has ended; see [`Leases::lost`].
-    #[must_use = "a future does nothing unless it is awaited"]
-    pub fn lost(&self) -> AnyLost {
-        self.leases.lost()
+    /// Completes when one lease has ended, which for a guard means that it was lost, and says which and how; see
+    /// [`Leases::ended`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn ended(&self) -> EndedAll {
+        self.leases.ended()
     }
 
-    /// Asks whether one of the leases is lost, and registers the task to be woken when it is.
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.leases.poll_lost(cx)
+    /// Asks whether one of the leases has ended, and registers the task to be woken when one does; see
+    /// [`Leases::poll_ended`].
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
+        self.leases.poll_ended(cx)
     }
 
     /// Makes every lease last `ttl` from now; see [`LockGuard::extend`].

@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use lock_core::{
-    ErrorKind, LockManager, LossReason,
+    End, ErrorKind, LockManager, LossReason,
     backend::MemoryBackend,
     clock::{Clock, Moment, Sleep, TokioClock},
 };
@@ -82,7 +82,7 @@ async fn a_lost_reply_to_a_renewal_does_not_lengthen_the_lease() {
     backend.always(Fate::LoseReply);
     sleep(secs(2)).await;
     assert_eq!(Instant::now() + guard.remaining(), deadline);
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     assert!(Instant::now() < deadline + ms(5));
     // The renewals did happen: what they left in the backend is cleaned up.
     backend.always(Fate::Answer);
@@ -99,7 +99,7 @@ async fn an_answer_that_comes_after_the_deadline_does_not_revive_the_lease() {
     backend.let_go();
     sleep(ms(10)).await;
     assert!(!guard.is_held());
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     support::eventually_free(&manager, "k").await;
 }
 
@@ -130,7 +130,7 @@ async fn bad_input_9_extend_replaces_what_is_left_and_extend_by_adds_to_it() {
     guard.extend(secs(1)).await.unwrap();
     assert!((ms(980)..secs(1)).contains(&guard.remaining()), "{:?}", guard.remaining());
     let before = Instant::now();
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     assert!(before.elapsed() < ms(1_000), "a shortened lease ends sooner");
 }
 

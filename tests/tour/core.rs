@@ -122,7 +122,7 @@ async fn losses() -> Result {
     let guard = manager.lock("goods:1").await?;
     tokio::select! {
         biased;
-        reason = guard.lost() => println!("stop everything: {reason}"),
+        end = guard.ended() => println!("stop everything: {end}"),
         sold = sell() => sold?,
     }
     assert!(guard.is_held());

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest, LossReason};
+use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest};
 use serde_json::json;
 
 use super::{
@@ -260,9 +260,9 @@ impl Held {
     /// Has it written down when the holder is told of a loss.
     fn watch(&self) {
         let (recorder, mut event) = (Arc::clone(&self.recorder), self.event(Op::Lost));
-        let lost = self.guard().lost();
+        let ended = self.guard().ended();
         tokio::spawn(async move {
-            if lost.await != LossReason::Released {
+            if ended.await.loss().is_some() {
                 event.t_invoke = now();
                 event.t_return = Some(event.t_invoke);
                 recorder.note(&event);

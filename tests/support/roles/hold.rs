@@ -12,7 +12,7 @@
 
 use std::{error::Error, time::Duration};
 
-use lock_core::{LockManager, LossReason};
+use lock_core::{End, LockManager};
 
 pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
@@ -26,11 +26,10 @@ pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> R
         }
     };
     println!("held {}", guard.fencing_token());
-    let lost = guard.lost();
+    let ended = guard.ended();
     tokio::spawn(async move {
-        match lost.await {
-            LossReason::Released => {} // we are the ones who did it
-            reason => println!("lost {reason:?}"),
+        if let End::Lost(reason) = ended.await {
+            println!("lost {reason:?}");
         }
     });
     while let Some(line) = lines.recv().await {
