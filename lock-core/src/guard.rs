@@ -1,13 +1,17 @@
 use std::{
     fmt,
     future::Future,
+    iter,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use crate::{
-    backend::{Answer, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Renew},
+    clock::Moment,
     end::End,
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
@@ -16,7 +20,7 @@ use crate::{
     leases::{EndedAll, Leases},
     metrics,
     mutants::Mutant,
-    queue::{tenure::HoldId, unexpected},
+    queue::{no_answer, tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
     scope::Protected,
     token::FencingToken,
@@ -95,6 +99,18 @@ impl LockGuard {
         self.lease.remaining()
     }
 
+    /// Returns when the lease ends if it is not renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.lease.deadline()
+    }
+
+    /// Returns the ttl that the lease was acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.lease.ttl()
+    }
+
     /// Returns whether the lease is still held: not lost, and its deadline not passed.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -114,7 +130,7 @@ impl LockGuard {
         self.lease.poll_ended(cx)
     }
 
-    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter.
+    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter. Returns what remains.
     ///
     /// One round trip, and proof that the lease was held when the backend executed it. A shorter lease ends sooner
     /// only for this holder; others still wait for the key until it is released or expires. Renewal, if it is on, goes
@@ -137,32 +153,50 @@ impl LockGuard {
     ///
     /// let manager = LockManager::in_memory();
     /// let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
-    /// guard.extend(Duration::from_secs(30)).await?;
-    /// assert!(guard.remaining() > Duration::from_secs(29));
-    /// guard.extend_by(Duration::from_secs(30)).await?;
-    /// assert!(guard.remaining() > Duration::from_secs(58));
+    /// let remaining = guard.extend(Duration::from_secs(30)).await?;
+    /// assert!(remaining > Duration::from_secs(29));
+    /// let remaining = guard.extend_by(Duration::from_secs(30)).await?;
+    /// assert!(remaining > Duration::from_secs(58));
     /// # Ok(()) }
     /// ```
-    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
         self.prolong(Ttl::new(ttl)).await
     }
 
-    /// **Adds** `more` to what is left of the lease; otherwise as [`extend`](Self::extend).
+    /// **Adds** `more` to what is left of the lease, and returns what remains; otherwise as [`extend`](Self::extend).
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
     ///
     /// # Cancel safety
     /// As [`extend`](Self::extend).
-    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
-        self.prolong(Ttl::for_validity(self.remaining().saturating_add(more))).await
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        self.prolong(self.ttl_for(more)).await
     }
 
-    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<(), Error> {
+    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<Duration, Error> {
+        let (extension, request) = self.begin_extension(self.check_extension(ttl)?)?;
+        let answer = extension.engine.call(Batch::from([Operation::Renew(request)])).await;
+        extension.answered(answer.and_then(Answer::single))?;
+        Ok(self.remaining())
+    }
+
+    /// The ttl that adds `more` to what is left.
+    fn ttl_for(&self, more: Duration) -> Result<Ttl, String> {
+        Ttl::for_validity(self.remaining().saturating_add(more))
+    }
+
+    /// Whether the lease is held and the ttl in its range.
+    fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
+        let hold = self.lease.hold();
+        hold.check().map_err(|end| Error::ended(EXTEND, &hold.key, end))?;
+        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))
+    }
+
+    /// Makes the request that extends the lease, to be sent now.
+    fn begin_extension(&self, ttl: Ttl) -> Result<(Extension<'_>, Renew), Error> {
         let hold = self.lease.hold();
         let ended = |end| Error::ended(EXTEND, &hold.key, end);
-        hold.check().map_err(ended)?;
-        let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
         let Some((engine, id)) = &self.held else { return Err(ended(End::Released)) };
         let id = *id;
         engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
@@ -176,28 +210,7 @@ impl LockGuard {
         if Mutant::ExtendBeforeAnswer.is_on() {
             let _ = hold.raise(ttl.deadline(sent), version);
         }
-        match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
-            Ok(Outcome::Renewed { remaining, .. }) => {
-                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
-                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
-                    metrics::renewed(hold.label(), slack);
-                }
-                engine.extended(id, sent, ttl);
-                engine.found(id, remaining, sent);
-                hold.check().map_err(ended)
-            }
-            Ok(Outcome::Gone) => {
-                engine.taken(id);
-                Err(ended(hold.finish(End::Lost(LossReason::Taken))))
-            }
-            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
-            Err(error) => {
-                if error.kind() == ErrorKind::WrongType {
-                    engine.taken(id);
-                }
-                Err(Error::backend(EXTEND, Some(&hold.key), error))
-            }
-        }
+        Ok((Extension { engine, id, hold, ttl, sent, version }, request))
     }
 
     /// Gives the lease back and waits for the answer.
@@ -280,6 +293,47 @@ impl LockGuard {
     }
 }
 
+/// An extension that was sent.
+struct Extension<'a> {
+    engine: &'a Engine,
+    id: HoldId,
+    hold: &'a Hold,
+    ttl: Ttl,
+    /// The lease clock before sending.
+    sent: Moment,
+    /// The version of the deadline that the answer may raise.
+    version: u32,
+}
+
+impl Extension<'_> {
+    fn answered(self, result: Result<Outcome, BackendError>) -> Result<(), Error> {
+        let Self { engine, id, hold, ttl, sent, version } = self;
+        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        match result {
+            Ok(Outcome::Renewed { remaining, .. }) => {
+                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
+                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
+                    metrics::renewed(hold.label(), slack);
+                }
+                engine.extended(id, sent, ttl);
+                engine.found(id, remaining, sent);
+                hold.check().map_err(ended)
+            }
+            Ok(Outcome::Gone) => {
+                engine.taken(id);
+                Err(ended(hold.finish(End::Lost(LossReason::Taken))))
+            }
+            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
+            Err(error) => {
+                if error.kind() == ErrorKind::WrongType {
+                    engine.taken(id);
+                }
+                Err(Error::backend(EXTEND, Some(&hold.key), error))
+            }
+        }
+    }
+}
+
 impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some((engine, id)) = self.held.take() {
@@ -345,6 +399,18 @@ impl LockAllGuard {
         self.leases.remaining()
     }
 
+    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.leases.deadline()
+    }
+
+    /// Returns the ttl that the leases were acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.leases.ttl()
+    }
+
     /// Returns whether all leases are still held.
     #[must_use]
     pub fn is_held(&self) -> bool {
@@ -366,32 +432,52 @@ impl LockAllGuard {
         self.leases.poll_ended(cx)
     }
 
-    /// Makes every lease last `ttl` from now; see [`LockGuard::extend`].
+    /// Makes every lease last `ttl` from now, in one round trip, and returns what remains: the least of them. See
+    /// [`LockGuard::extend`].
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    /// As [`LockGuard::extend`], for the first key that fails; the others are extended, unless a lease was lost already or
+    /// the ttl is out of range: then nothing is sent.
     ///
     /// # Cancel safety
     /// As [`LockGuard::extend`].
-    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        for guard in &mut self.guards {
-            guard.extend(ttl).await?;
-        }
-        Ok(())
+    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
+        self.prolong(|_| Ttl::new(ttl)).await
     }
 
-    /// Adds `more` to what is left of every lease; see [`LockGuard::extend_by`].
+    /// Adds `more` to what is left of every lease, in one round trip, and returns what remains: the least of them. See
+    /// [`LockGuard::extend_by`].
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    /// As [`extend`](Self::extend).
     ///
     /// # Cancel safety
     /// As [`LockGuard::extend`].
-    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
-        for guard in &mut self.guards {
-            guard.extend_by(more).await?;
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        self.prolong(|guard| guard.ttl_for(more)).await
+    }
+
+    async fn prolong(&self, ttl: impl Fn(&LockGuard) -> Result<Ttl, String>) -> Result<Duration, Error> {
+        let checked = |guard| LockGuard::check_extension(guard, ttl(guard)).map(|ttl| (guard, ttl));
+        let wanted = self.guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+        let mut failed = None;
+        for wanted in wanted.chunks(EXTENDED_AT_ONCE) {
+            let begun = wanted.iter().map(|(guard, ttl)| {
+                let (extension, request) = guard.begin_extension(*ttl)?;
+                Ok((extension, Operation::Renew(request)))
+            });
+            let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
+            let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
+            let (outcomes, error) = match engine.call(batch).await {
+                Ok(answer) => (answer.outcomes, no_answer()),
+                Err(error) => (Outcomes::new(), error),
+            };
+            let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
+            for (extension, outcome) in extensions.into_iter().zip(outcomes) {
+                failed = failed.or(extension.answered(outcome).err());
+            }
         }
-        Ok(())
+        failed.map_or_else(|| Ok(self.remaining()), Err)
     }
 
     /// Gives all leases back at once and waits for the answers; see [`LockGuard::release`].
@@ -418,3 +504,6 @@ impl LockAllGuard {
 }
 
 const EXTEND: &str = "extend";
+
+/// How many leases are extended in one call.
+const EXTENDED_AT_ONCE: usize = 256;

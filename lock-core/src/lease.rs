@@ -9,6 +9,7 @@ use std::{
 };
 
 use slab::Slab;
+use tokio::time::Instant;
 
 use crate::{
     clock::{Clock, Moment},
@@ -19,6 +20,7 @@ use crate::{
     mutants::Mutant,
     sync::{Mutex, MutexGuard},
     token::FencingToken,
+    validity::Ttl,
 };
 
 /// What a holder may ask about its lease; it cannot release it.
@@ -74,6 +76,36 @@ impl Lease {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
+    }
+
+    /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
+    /// call to another service. A renewal moves it; once the lease has ended it is now.
+    ///
+    /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use tokio::time::timeout_at;
+    ///
+    /// # async fn call_the_bank() {}
+    /// let guard = LockManager::in_memory().lock("account:7").fixed().await?;
+    /// let answer = timeout_at(guard.deadline(), call_the_bank()).await;
+    /// # assert!(answer.is_ok()); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        let (now, remaining) = (Instant::now(), self.remaining());
+        // A hundred years may be more than the platform's clock can show.
+        now.checked_add(remaining).unwrap_or_else(|| now + A_YEAR)
+    }
+
+    /// Returns the ttl that the lease was acquired with, which renewal keeps it at.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.hold.ttl.get()
     }
 
     /// Returns whether the lease is still held: neither lost nor released, and its deadline not passed.
@@ -170,6 +202,8 @@ pub(crate) struct Hold {
     pub(crate) since: &'static Location<'static>,
     /// What it is called in metrics.
     label: &'static str,
+    /// What was asked for.
+    ttl: Ttl,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -203,12 +237,13 @@ impl Hold {
         fence: FencingToken,
         since: &'static Location<'static>,
         label: &'static str,
+        ttl: Ttl,
         clock: Arc<dyn Clock>,
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
         let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
-        Self { key, fence, since, label, clock, state: Mutex::new(state) }
+        Self { key, fence, since, label, ttl, clock, state: Mutex::new(state) }
     }
 
     /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
@@ -400,6 +435,8 @@ impl fmt::Debug for Hold {
     }
 }
 
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
+
 #[cfg(test)]
 mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
@@ -431,7 +468,8 @@ mod tests {
         let key = LockKey::new("k").unwrap();
         let (fence, since) = (FencingToken::new(1), Location::caller());
         let validity = Validity { deadline: at(1_000), version: 0 };
-        let hold = Hold::new(key, fence, since, "", Arc::clone(&clock) as _, validity);
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let hold = Hold::new(key, fence, since, "", ttl, Arc::clone(&clock) as _, validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }

@@ -6,6 +6,8 @@ use std::{
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use crate::{end::End, lease::Lease, token::FencingToken};
 
 /// What a holder of several keys may ask; it cannot release them.
@@ -37,6 +39,18 @@ impl Leases {
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.iter().map(Lease::remaining).min().unwrap_or_default()
+    }
+
+    /// Returns when the first of them ends if none is renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.iter().map(Lease::deadline).min().unwrap_or_else(Instant::now)
+    }
+
+    /// Returns the ttl that they were acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.iter().map(Lease::ttl).min().unwrap_or_default()
     }
 
     /// Returns whether all are still held.

@@ -165,7 +165,7 @@ impl Held {
         let (at, deadline) = deadline(self.guard());
         call.event.deadline = Some(deadline);
         let result = match &extended {
-            Ok(()) => Outcome::Ok,
+            Ok(_) => Outcome::Ok,
             Err(error) => outcome(error),
         };
         if result != Outcome::Ok && !self.guard().is_held() {
@@ -173,7 +173,7 @@ impl Held {
         }
         call.end_at(at, result);
         (self.last, self.deadline) = (at, deadline);
-        extended
+        extended.map(drop)
     }
 
     /// Reads the register and writes one more; whether it was let, or none where nobody knows.
@@ -223,7 +223,7 @@ impl Held {
         let call = self.recorder.begin(self.event(Op::Release));
         let released = self.guard.take().expect("there until it is released").release().await;
         call.end(match &released {
-            Ok(()) => Outcome::Ok,
+            Ok(_) => Outcome::Ok,
             Err(error) => outcome(error),
         });
         released

@@ -37,7 +37,7 @@ pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> R
             ("check", _) if guard.is_held() => println!("check held {}", guard.remaining().as_millis()),
             ("check", _) => println!("check lost"),
             ("extend", ttl_ms) => match guard.extend(milliseconds(ttl_ms)?).await {
-                Ok(()) => println!("extended"),
+                Ok(_) => println!("extended"),
                 Err(error) => println!("failed {:?}", error.kind()),
             },
             ("release", _) => {
