@@ -22,7 +22,7 @@ use crate::{
     mutants::Mutant,
     queue::{no_answer, tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
-    scope::Protected,
+    scope::{OnLost, Protected},
     token::FencingToken,
     validity::Ttl,
 };
@@ -60,13 +60,15 @@ pub struct LockGuard {
     /// None once the guard was released or handed over.
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
+    /// What becomes of protected work when the lease is lost.
+    on_lost: OnLost,
 }
 
 impl LockGuard {
     /// Makes the guard of a hold that has begun.
-    pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>, on_lost: OnLost) -> Self {
         hold.count();
-        Self { held: Some((engine, id)), lease: Lease::new(hold) }
+        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost }
     }
 
     /// Identifies the manager; see [`Engine::id`].
@@ -289,7 +291,8 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lease in the background.
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        Protected::new(self, work)
+        let on_lost = self.on_lost;
+        Protected::new(self, work, on_lost)
     }
 }
 
@@ -499,7 +502,8 @@ impl LockAllGuard {
     /// # Cancel safety
     /// Dropping the future drops the work and releases the leases in the background.
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        Protected::all(self, work)
+        let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
+        Protected::all(self, work, on_lost)
     }
 }
 

@@ -88,20 +88,21 @@ enum Releasing {
 }
 
 impl<F: Future> Protected<F> {
-    pub(crate) fn new(guard: LockGuard, work: F) -> Self {
-        Self::working(Guard::One(guard), work)
+    pub(crate) fn new(guard: LockGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::One(guard), work, on_lost)
     }
 
-    pub(crate) fn all(guard: LockAllGuard, work: F) -> Self {
-        Self::working(Guard::All(guard), work)
+    pub(crate) fn all(guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::All(guard), work, on_lost)
     }
 
-    fn working(guard: Guard, work: F) -> Self {
+    fn working(guard: Guard, work: F, on_lost: OnLost) -> Self {
         let span = guard.span();
-        Self { state: State::Working { work, guard, on_lost: OnLost::Cancel, lost: None, span, held: None } }
+        Self { state: State::Working { work, guard, on_lost, lost: None, span, held: None } }
     }
 
-    /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`].
+    /// Sets what becomes of this work when its lease is lost. Default: that of the request, which is [`OnLost::Cancel`]
+    /// unless it [says otherwise](crate::LockRequest::on_lost).
     ///
     /// # Examples
     ///

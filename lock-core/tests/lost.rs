@@ -301,6 +301,29 @@ async fn work_may_be_let_finish_or_go_on_unwatched_when_its_lease_is_lost() {
     assert_eq!(kept.unwrap(), "done");
 }
 
+#[tokio::test(start_paused = true)]
+async fn policy_is_that_of_the_work_else_of_the_request_else_of_the_manager() {
+    let manager = LockManager::builder().url("memory://").on_lost(OnLost::Ignore).build().unwrap();
+    let work = async || {
+        manager.force_release("k").await.unwrap();
+        tokio::task::yield_now().await;
+        "done"
+    };
+    let lost = Err(ErrorKind::Lost(LossReason::Forced));
+    let kind = |error: lock_core::Error| error.kind();
+    let request = || manager.lock("k");
+    assert_eq!(request().run(async |_| work().await).await.map_err(kind), Ok("done"));
+    assert_eq!(request().on_lost(OnLost::Finish).run(async |_| work().await).await.map_err(kind), lost);
+    assert_eq!(request().try_run(async |_| work().await).await.map_err(kind), Ok(Some("done")));
+    let all = || manager.lock_all(["j", "k"]);
+    assert_eq!(all().run(async |_| work().await).await.map_err(kind), Ok("done"));
+    assert_eq!(all().on_lost(OnLost::Finish).run(async |_| work().await).await.map_err(kind), lost);
+    let guard = request().on_lost(OnLost::Finish).await.unwrap();
+    assert_eq!(guard.protect(work()).await.map_err(kind), lost);
+    let guard = request().on_lost(OnLost::Finish).await.unwrap();
+    assert_eq!(guard.protect(work()).on_lost(OnLost::Ignore).await.map_err(kind), Ok("done"));
+}
+
 /// Asks the manager for something while it is being woken, as an executor that polls in place does.
 struct AsksInPlace(LockManager);
 
