@@ -249,7 +249,7 @@ impl LockGuard {
         }
     }
 
-    /// Turns the lease into a text that another process can [`take_up`](crate::LockManager::take_up). It is not
+    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). It is not
     /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining); [`extend`](Self::extend) it
     /// before for a longer way.
     ///
@@ -264,7 +264,7 @@ impl LockGuard {
     ///
     /// let manager = LockManager::in_memory();
     /// let guard = manager.lock("import:7").await?;
-    /// let text = guard.hand_over()?.to_string();
+    /// let text = guard.hand_over()?.reveal();
     ///
     /// // elsewhere, with a manager of the same backend
     /// let handover: Handover = text.parse()?;
