@@ -92,6 +92,7 @@ mod cleanup;
 pub mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
+mod end;
 mod engine;
 mod error;
 mod guard;
@@ -124,13 +125,14 @@ pub use lock_macros::distributed_lock;
 pub use crate::{
     acquire::{Acquire, AcquireAll},
     builder::LockManagerBuilder,
+    end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     info::KeyInfo,
     key::{LockKey, MAX_KEY_BYTES},
-    lease::{Lease, Lost},
-    leases::{AnyLost, Leases},
+    lease::{Ended, Lease},
+    leases::{EndedAll, Leases},
     manager::LockManager,
     release::{Release, ReleaseAll},
     request::LockRequest,

@@ -87,7 +87,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(url: &str) -> Result<Self, BuildError> {
+    pub async fn connect(url: impl Into<String>) -> Result<Self, BuildError> {
         Self::builder().url(url).connect().await
     }
 
@@ -100,7 +100,7 @@ impl LockManager {
 
     /// Begins the configuration of a manager.
     pub fn builder() -> LockManagerBuilder {
-        LockManagerBuilder::new()
+        LockManagerBuilder::default()
     }
 
     /// Makes this the manager of the process, which [`current`](Self::current) and the macro use where no other is

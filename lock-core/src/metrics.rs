@@ -55,11 +55,11 @@ fn name(kind: ErrorKind) -> &'static str {
 }
 
 /// A hold that ended; the reason is none where its holder ended it.
-pub(crate) fn ended(label: &'static str, reason: LossReason, held: Duration) {
+pub(crate) fn ended(label: &'static str, loss: Option<LossReason>, held: Duration) {
     holding(label, -1.0);
     held_for(label, held);
+    let Some(reason) = loss else { return };
     let reason = match reason {
-        LossReason::Released => return,
         LossReason::Expired => "expired",
         LossReason::Taken => "taken",
         LossReason::MaxHold => "max_hold",

@@ -3,8 +3,8 @@
 use std::future::Ready;
 
 use lock_core::{
-    Acquire, AcquireAll, AnyLost, BuildError, Error, Handover, Lease, Leases, LockAllGuard, LockGuard, LockKey,
-    LockManager, LockManagerBuilder, LockRequest, Lost, Protected, Release, ReleaseAll,
+    Acquire, AcquireAll, BuildError, Ended, EndedAll, Error, Handover, Lease, Leases, LockAllGuard, LockGuard, LockKey,
+    LockManager, LockManagerBuilder, LockRequest, Protected, Release, ReleaseAll,
 };
 
 fn send_sync<T: Send + Sync>() {}
@@ -29,8 +29,8 @@ fn everything_can_be_sent_and_what_is_shared_is_sync() {
     send::<AcquireAll>();
     send::<Release>();
     send::<ReleaseAll>();
-    send::<Lost>();
-    send::<AnyLost>();
+    send::<Ended>();
+    send::<EndedAll>();
     send::<Protected<Ready<()>>>();
 }
 
@@ -40,7 +40,7 @@ fn futures_can_be_named_stored_and_polled_in_place() {
     unpin::<Acquire>();
     unpin::<AcquireAll>();
     unpin::<Release>();
-    unpin::<Lost>();
+    unpin::<Ended>();
     unpin::<Protected<Ready<()>>>();
 }
 

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_core::{End, ErrorKind, LockManager, LossReason};
 use tokio::{
     runtime::Handle,
     time::{Instant, sleep, timeout},
@@ -29,7 +29,7 @@ async fn shutdown_waits_for_holders_then_ends_what_is_left() {
     let shutdown = manager.shutdown(secs(3));
     assert_eq!(timeout(secs(5), shutdown).await.unwrap(), 1);
     assert!((secs(3)..ms(3_100)).contains(&before.elapsed()), "{:?}", before.elapsed());
-    assert_eq!(stuck.lost().await, LossReason::ShutDown);
+    assert_eq!(stuck.ended().await, End::Lost(LossReason::ShutDown));
     assert_eq!(waiter.await.unwrap().unwrap_err().kind(), ErrorKind::ShutDown);
     assert_eq!(manager.lock("new").await.unwrap_err().kind(), ErrorKind::ShutDown);
     let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();

@@ -122,7 +122,7 @@ async fn losses() -> Result {
     let guard = manager.lock("goods:1").await?;
     tokio::select! {
         biased;
-        reason = guard.lost() => println!("stop everything: {reason}"),
+        end = guard.ended() => println!("stop everything: {end}"),
         sold = sell() => sold?,
     }
     assert!(guard.is_held());
@@ -148,7 +148,7 @@ async fn fencing() -> Result {
 async fn handover() -> Result {
     let manager = LockManager::in_memory();
     let guard = manager.lock("import:7").ttl(Duration::from_secs(30)).await?;
-    let text = guard.hand_over()?.to_string();
+    let text = guard.hand_over()?.reveal();
 
     let handover: Handover = text.parse()?;
     let guard = manager.take_up(handover).await?;

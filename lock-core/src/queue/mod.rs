@@ -44,7 +44,8 @@ use crate::{
     backend::{self, BackendError, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
-    error::{Error, ErrorKind, LossReason},
+    end::End,
+    error::{Error, ErrorKind},
     key::{HashOfKey, LockKey},
     mutants::Mutant,
     renewal::wheel::Wheel,
@@ -390,7 +391,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         match self.forget(id) {
             Standing::Turn(hold, offered) => {
-                offered.lose(LossReason::Released);
+                offered.finish(End::Released);
                 self.depart(hold, now);
             }
             // What `take_out` makes of one that was in line.
@@ -489,7 +490,7 @@ impl Queues {
             match &mut waiter.state {
                 Standing::Turn(hold, offered) => {
                     let hold = *hold;
-                    offered.lose(LossReason::Released);
+                    offered.finish(End::Released);
                     waiter.state = Standing::Missed;
                     self.depart(hold, now);
                 }

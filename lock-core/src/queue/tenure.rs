@@ -232,7 +232,7 @@ impl Fences {
 impl Terms {
     fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
         let fence = FencingToken::new(fence);
-        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, Arc::clone(clock), validity))
+        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity))
     }
 }
 

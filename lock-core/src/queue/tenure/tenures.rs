@@ -9,6 +9,7 @@ use crate::{
     backend::{Outcome, Renew},
     cleanup::{AT_ONCE, Doubt, Parting},
     clock::{Clock, Moment},
+    end::End,
     error::LossReason,
     key::LockKey,
     lease::{Ending, Validity},
@@ -236,10 +237,10 @@ impl Tenures {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
             let (over, ending) = tenure.hold.settle(None);
-            if let Some(reason) = over
+            if let Some(end) = over
                 && !Mutant::RenewalAfterRelease.is_on()
             {
-                ended.extend(self.finish(id, reason, ending));
+                ended.extend(self.finish(id, end, ending));
                 continue;
             }
             let end = tenure.hold.end();
@@ -307,8 +308,8 @@ impl Tenures {
             }
         }
         let (over, ending) = tenure.hold.settle(None);
-        if let Some(reason) = over {
-            return self.finish(id, reason, ending);
+        if let Some(end) = over {
+            return self.finish(id, end, ending);
         }
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
@@ -337,15 +338,13 @@ impl Tenures {
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         tenure.passes = false;
-        let (over, ending) = tenure.hold.settle(Some(reason));
+        let (over, ending) = tenure.hold.settle(Some(End::Lost(reason)));
         self.finish(id, over?, ending)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    fn finish(&mut self, id: TenureId, reason: LossReason, ending: Ending) -> Option<Ended> {
-        if reason == LossReason::Released {
-            return None;
-        }
+    fn finish(&mut self, id: TenureId, end: End, ending: Ending) -> Option<Ended> {
+        let reason = end.loss()?;
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
         Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, ending })

@@ -23,8 +23,8 @@ impl Guard {
 
     pub(super) async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         match self {
-            Self::One(guard) => guard.extend(ttl).await,
-            Self::All(guard) => guard.extend(ttl).await,
+            Self::One(guard) => guard.extend(ttl).await.map(drop),
+            Self::All(guard) => guard.extend(ttl).await.map(drop),
         }
     }
 
