@@ -1,15 +1,14 @@
 //! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
 
 use std::{
+    fmt::{Display, Write},
     future::{self, Ready},
     ops::Deref,
 };
 
 use futures_util::future::Either;
 
-use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest};
-
-pub use std::format;
+use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest, key};
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
@@ -245,6 +244,57 @@ pub trait FromLockError {
 impl<E: From<Error>> FromLockError for E {
     fn from_lock_error(error: Error) -> Self {
         Self::from(error)
+    }
+}
+
+/// A template with its values put in.
+#[derive(Debug)]
+pub struct Key(String);
+
+impl Key {
+    /// Begins with text, which goes in as it stands.
+    #[must_use]
+    pub fn of(text: &str) -> Self {
+        Self(text.to_owned())
+    }
+
+    /// Adds text, which goes in as it stands.
+    #[must_use]
+    pub fn text(mut self, text: &str) -> Self {
+        self.0.push_str(text);
+        self
+    }
+
+    /// Adds a value as a part of the key.
+    #[must_use]
+    pub fn value<T: AsPart + ?Sized>(mut self, value: &T) -> Self {
+        value.add_to(&mut self.0);
+        self
+    }
+}
+
+impl AsRef<str> for Key {
+    fn as_ref(&self) -> &str {
+        &self.0
+    }
+}
+
+/// What may stand between `<` and `>`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a part of a key: it has no `Display`",
+    label = "a value of type `{Self}`, which has no `Display`",
+    note = "write a field or a call whose value has one, as in `<order.id>` or `<path.display()>`; for `Debug` or format \
+            options write an expression, as in `key = format!(\"goods:{{id:?}}\")`"
+)]
+pub trait AsPart {
+    /// Adds the value to the key as a part.
+    fn add_to(&self, key: &mut String);
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Display + ?Sized> AsPart for T {
+    fn add_to(&self, key: &mut String) {
+        write!(key, "{}", key::part(self)).expect("a `String` takes everything");
     }
 }
 
