@@ -8,7 +8,7 @@ use std::{
 
 use futures_util::future::Either;
 
-use crate::{Acquire, AcquireAll, Error, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest, key};
+use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest, key};
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
@@ -258,12 +258,15 @@ impl<T> Loses for Option<T> {
 }
 
 /// An error that the return type has no place for: it goes to the log.
+///
+/// Without a manager the work is never done, and on a server nobody may notice the line in the log: a debug build panics.
 #[derive(Debug)]
 pub struct Logged(());
 
 impl From<Error> for Logged {
     fn from(error: Error) -> Self {
         tracing::error!(%error, "a locked function failed, and its return type cannot say so");
+        debug_assert!(error.kind() != ErrorKind::NoManager, "{error}");
         Self(())
     }
 }

@@ -118,14 +118,39 @@ mod skip {
     #[tokio::test]
     async fn other_failure_is_an_error_where_there_is_a_result_and_is_logged_where_there_is_none() {
         let (errors, _default) = log::Events::watch(Level::ERROR);
-        let ran = AtomicUsize::new(0);
-        assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::NoManager);
-        assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::NoManager);
-        assert_eq!(errors.count(), 0, "who gets the error may log it");
-        unit(&ran).await;
+        let (manager, ran) = (LockManager::in_memory(), AtomicUsize::new(0));
+        manager.shutdown(Duration::ZERO).await;
+        manager
+            .scope(async {
+                assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::ShutDown);
+                assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::ShutDown);
+                assert_eq!(errors.count(), 0, "who gets the error may log it");
+                unit(&ran).await;
+                assert_eq!(errors.count(), 1);
+                assert_eq!(option().await, None);
+                assert_eq!((errors.count(), ran.load(Ordering::SeqCst)), (2, 0));
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "there is no lock manager; call `LockManager::install` once at start-up")]
+    async fn forgotten_manager_panics_in_a_debug_build_where_there_is_no_result() {
+        unit(&AtomicUsize::new(0)).await;
+    }
+
+    #[tokio::test]
+    #[cfg(not(debug_assertions))]
+    async fn forgotten_manager_is_logged_in_a_release_build_where_there_is_no_result() {
+        let (errors, _default) = log::Events::watch(Level::ERROR);
+        unit(&AtomicUsize::new(0)).await;
         assert_eq!(errors.count(), 1);
-        assert_eq!(option().await, None);
-        assert_eq!((errors.count(), ran.load(Ordering::SeqCst)), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn forgotten_manager_is_an_error_where_there_is_a_result() {
+        assert_eq!(unit_result(&AtomicUsize::new(0)).await.unwrap_err().kind(), ErrorKind::NoManager);
     }
 
     #[distributed_lock(key = "k", on_busy = skip, wait = "5s")]
