@@ -27,6 +27,7 @@ pub(crate) struct Args {
     pub(crate) at_least: Option<Duration>,
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
+    pub(crate) on_error: Option<Expr>,
     pub(crate) manager: Option<Expr>,
     pub(crate) lease: Option<Ident>,
     pub(crate) krate: Path,
@@ -48,6 +49,7 @@ impl Args {
             at_least: None,
             on_busy: None,
             on_lost: None,
+            on_error: None,
             manager: None,
             lease: None,
             krate: parse_quote!(::lock_core),
@@ -111,6 +113,10 @@ impl Args {
             "at_least" => self.at_least = Some(duration(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
             "on_busy" => self.on_busy = Some(OnBusy::parse(input)?),
             "on_lost" => self.on_lost = Some(OnLost::parse(input)?),
+            "on_error" => {
+                refuse_quotes(input, "`on_error` is a function or closure without quotes, as in `on_error = refused`")?;
+                self.on_error = Some(input.parse()?);
+            }
             "renew" => {
                 let what =
                     "`renew` is `true` or `false`; how often is a matter of the ttl, or of `LockRequest::renew_every`";
@@ -213,6 +219,7 @@ fn example(name: &str) -> &'static str {
         "renew" => "false",
         "on_busy" => "skip",
         "on_lost" => "finish",
+        "on_error" => "refused",
         "manager" => "self.locks",
         "lease" => "lease",
         "crate" => "::lock_core",
@@ -220,8 +227,10 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-const NAMES: [&str; 12] =
-    ["key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "manager", "lease", "crate"];
+const NAMES: [&str; 13] = [
+    "key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "on_error", "manager",
+    "lease", "crate",
+];
 
 // The range that lock-core accepts; here it is an error when compiling, there when running.
 const MIN_TTL: Duration = Duration::from_millis(10);

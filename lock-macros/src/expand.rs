@@ -37,12 +37,14 @@ pub(crate) fn expand(
         None => parse_quote_spanned!(signature.ident.span()=> ()),
     };
     let inner_attributes = &body.attributes;
+    let on_error = args.on_error.as_ref().map(ToTokens::to_token_stream);
     let content = match boxed {
-        None => locked(args, acquire_call(args, keys, &signature.ident), names, &output, body),
+        None => locked(args, acquire_call(args, keys, &signature.ident), on_error, names, &output, body),
         Some(Boxed { pin, prologue, body, .. }) => {
             let acquire = prologue.rename_self(acquire_call(args, keys, &signature.ident));
+            let on_error = on_error.map(|on_error| prologue.rename_self(on_error));
             let (statements, inner_attributes) = (&prologue.statements, &body.attributes);
-            let locked = locked(args, acquire, names, &output, body);
+            let locked = locked(args, acquire, on_error, names, &output, body);
             quote!(#pin(async move { #(#inner_attributes)* #statements #locked }))
         }
     };
@@ -62,7 +64,14 @@ pub(crate) fn lease_type(args: &Args) -> Ident {
 }
 
 /// Writes the statements that acquire the lease, run the body and give its value.
-fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, body: &Body) -> TokenStream {
+fn locked(
+    args: &Args,
+    acquire_call: TokenStream,
+    on_error: Option<TokenStream>,
+    names: &Names,
+    output: &Type,
+    body: &Body,
+) -> TokenStream {
     let krate = &args.krate;
     // Mixed hygiene: no name of the user's can meet these.
     let [refuse, lose, acquire, acquired, guard, value, error] =
@@ -73,30 +82,28 @@ fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, 
     let [guard_type, borrow] = [guard_type, borrow].map(|name| Ident::new(name, Span::call_site()));
     let lease = args.lease.iter();
 
-    let (refuse, mut ways_out) = match &args.on_busy {
-        None | Some(OnBusy::Error) => (refuse.to_token_stream(), way_out(krate, &refuse, "refused", output)),
-        Some(OnBusy::Skip) => (refuse.to_token_stream(), way_out(krate, &refuse, "skipped", output)),
-        Some(OnBusy::Call(path)) => (path.to_token_stream(), TokenStream::new()),
-    };
-    let refused = match &args.on_busy {
-        // Told its type, what the function gives is measured by the type of the locked one.
-        Some(OnBusy::Call(path)) => {
-            let call = quote_spanned!(Span::mixed_site().located_at(path.span())=> #path(#error));
-            quote!({ let #value: #output = #call; #value })
+    let skips = args.on_busy == Some(OnBusy::Skip);
+    let (ways_out, refused, lost) = match on_error {
+        Some(on_error) => {
+            let ways_out = by(krate, &refuse, if skips { "by_or_skip" } else { "by" }, &on_error, output);
+            let answer = quote!(#krate::__private::By::answer(#refuse, #error));
+            (ways_out, answer.clone(), answer)
         }
-        _ => quote_spanned!(refuse.span()=> #refuse(#error)),
-    };
-    let lose = match (&args.on_lost, &args.on_busy) {
-        // Both errors leave by the same way.
-        (None, None | Some(OnBusy::Error)) => refuse.clone(),
-        (on_lost, _) => {
-            let form = match on_lost {
+        None => {
+            let mut ways_out = way_out(krate, &refuse, if skips { "skipped" } else { "refused" }, output);
+            let form = match args.on_lost {
                 None => "refused",
                 Some(OnLost::Cancel | OnLost::Finish) => "lost",
                 Some(OnLost::Ignore) => "not_lost",
             };
-            ways_out.extend(way_out(krate, &lose, form, output));
-            lose.to_token_stream()
+            // Both errors leave by the same way where they can.
+            let lose = if form == "refused" && !skips {
+                &refuse
+            } else {
+                ways_out.extend(way_out(krate, &lose, form, output));
+                &lose
+            };
+            (ways_out, quote!(#refuse(#error)), quote!(#lose(#error)))
         }
     };
     let on_lost = match args.on_lost {
@@ -114,7 +121,7 @@ fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, 
                 #(let #lease = ::core::clone::Clone::clone(#krate::#guard_type::#borrow(&#guard));)*
                 match #krate::#guard_type::protect(#guard, async move #body)#on_lost.await {
                     ::core::result::Result::Ok(#value) => #value,
-                    ::core::result::Result::Err(#error) => #lose(#error),
+                    ::core::result::Result::Err(#error) => #lost,
                 }
             }
             ::core::result::Result::Err(#error) => #refused,
@@ -130,6 +137,14 @@ fn way_out(krate: &Path, name: &Ident, form: &str, output: &Type) -> TokenStream
     let (here, form) = (located_at(krate, span), Ident::new(form, span));
     let way_out = quote_spanned!(span=> #here::__private::#form::<#output>);
     quote!(let #name = #way_out;)
+}
+
+/// Writes a name for what `on_error` makes a result with; every token points at its value.
+fn by(krate: &Path, name: &Ident, form: &str, on_error: &TokenStream, output: &Type) -> TokenStream {
+    let span = on_error.span();
+    let (here, form) = (located_at(krate, span), Ident::new(form, Span::call_site().located_at(span)));
+    let by = quote_spanned!(Span::call_site().located_at(span)=> #here::__private::#form::<#output, _, _>(#on_error));
+    quote!(let #name = #by;)
 }
 
 /// Writes the call that makes the future of the guard, with all options.

@@ -113,7 +113,7 @@ mod call {
         if error.is_retryable() { "come back later" } else { "out of order" }
     }
 
-    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_error = refused)]
     async fn sell(id: u64) -> &'static str {
         println!("selling {id}");
         "sold"

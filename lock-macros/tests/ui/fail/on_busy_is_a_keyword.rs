@@ -1,10 +1,6 @@
 use lock_core::{Error, distributed_lock};
 
-fn refused(_: Error) -> u64 {
-    0
-}
-
-#[distributed_lock(key = "goods:<id>", on_busy = call(refused))]
+#[distributed_lock(key = "goods:<id>", on_busy = return)]
 async fn sell(id: u64) -> Result<u64, Error> {
     Ok(id)
 }

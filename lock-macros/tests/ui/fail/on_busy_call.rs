@@ -1,13 +1,12 @@
-// bad_input_53
 use lock_core::{Error, distributed_lock};
 
-fn refused(_: Error) -> u64 {
-    0
+fn refused(_: Error) -> Error {
+    unreachable!()
 }
 
 #[distributed_lock(key = "goods:<id>", on_busy = call(refused))]
-async fn sell(id: u64) -> u64 {
-    id
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
 }
 
 fn main() {}
