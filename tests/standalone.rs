@@ -50,6 +50,29 @@ async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
 }
 
 #[tokio::test]
+async fn a_refused_request_says_what_the_server_says_is_left_of_the_ttl() {
+    let server = RedisServer::start().await;
+    let (ours, theirs) = (manager(&server).await, manager(&server).await);
+    let _held = theirs.lock("ours").ttl(Duration::from_secs(30)).fixed().await.unwrap();
+    server.call(&["SET", "foreign", "x", "PX", "30000"]).await;
+    server.call(&["SET", "endless", "x"]).await;
+    let left = async |key: &str| ms(server.call(&["PTTL", key]).await.integer().unwrap().try_into().unwrap());
+    for key in ["ours", "foreign"] {
+        for wait in [Duration::ZERO, ms(300)] {
+            let before = left(key).await;
+            let said = ours.lock(key).wait(wait).await.unwrap_err().retry_after().unwrap();
+            let after = left(key).await;
+            // The server counts in whole milliseconds, and so may be off by one.
+            assert!(after <= said + ms(2) && said + wait <= before + ms(2), "{key}: {after:?} {said:?} {before:?}");
+        }
+    }
+    let several = ours.lock_all(["free", "ours"]).wait(Duration::ZERO).await.unwrap_err();
+    assert!(several.retry_after().unwrap() > Duration::from_secs(1));
+    let endless = ours.lock("endless").wait(Duration::ZERO).await.unwrap_err();
+    assert_eq!(endless.retry_after(), Some(Duration::from_secs(1)));
+}
+
+#[tokio::test]
 async fn the_key_is_a_string_with_our_token_and_the_ttl_and_the_counter_expires() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;

@@ -225,7 +225,7 @@ impl Progress {
                         continue;
                     }
                     match waiter.give_up(engine, self.now) {
-                        Poll::Ready(trouble) => return Poll::Ready(Err(trouble.unwrap_or_else(|| request.busy()))),
+                        Poll::Ready(error) => return Poll::Ready(Err(error)),
                         // The first answer is still to come, or the backend's time limit; or it has come just now.
                         Poll::Pending => self.give_up = Moment::NEVER,
                     }
@@ -246,13 +246,9 @@ impl LockRequest {
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.
-            ErrorKind::Busy => self.busy(),
+            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
             _ => error,
         }
-    }
-
-    fn busy(&self) -> Error {
-        self.keys.as_ref().map_or_else(Clone::clone, |key| Error::busy(ATTEMPT, key, self.options.wait.get()))
     }
 
     fn on_key(&self, error: Error) -> Error {
@@ -289,12 +285,12 @@ impl Waiter {
         self.id.is_some_and(|id| engine.is_contender(id, token))
     }
 
-    /// Ends its wait. Pending if the first answer is still to come; else the backend's trouble, if there is some.
-    fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Option<Error>> {
-        let Some(id) = self.id else { return Poll::Ready(None) };
-        let trouble = ready!(engine.give_up(id, now));
+    /// Ends its wait. Pending if the first answer is still to come.
+    fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Error> {
+        let Some(id) = self.id else { unreachable!("its answer has ended the future") };
+        let error = ready!(engine.give_up(id, now));
         self.id = None;
-        Poll::Ready(trouble)
+        Poll::Ready(error)
     }
 }
 

@@ -189,7 +189,7 @@ impl Engine {
     }
 
     /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
-    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> Poll<Option<Error>> {
+    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> Poll<Error> {
         self.core.with(|state| state.queues.give_up(waiter, now))
     }
 

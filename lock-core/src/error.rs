@@ -1,6 +1,6 @@
 use std::{error, fmt, panic::Location, sync::Arc, time::Duration};
 
-use crate::{backend::BackendError, key::LockKey};
+use crate::{answer::Case, backend::BackendError, key::LockKey};
 
 /// What went wrong with a request for a lease.
 ///
@@ -142,6 +142,12 @@ impl Error {
         })
     }
 
+    /// Says what is left of the holder's ttl, if that is known.
+    pub(crate) fn free_in(mut self, remaining: Option<Duration>) -> Self {
+        self.inner.remaining = remaining;
+        self
+    }
+
     /// Says how many keys were freed before.
     pub(crate) fn after(mut self, freed: u64) -> Self {
         let said = self.inner.detail.take().unwrap_or_else(|| self.inner.kind.to_string());
@@ -201,56 +207,40 @@ impl Error {
         !self.is_lost()
     }
 
-    /// Returns what a program may go by, in one word: `lock_busy`, `lock_lost`, `lock_overloaded`, `lock_unavailable` (the
-    /// backend does not answer, or the manager was shut down), `lock_key` (the key is no key), `lock_not_held` (what was
-    /// handed over is gone), or `lock_misconfigured` for everything that somebody has to repair.
+    /// Returns the word that a program may go by: `lock_busy`, `lock_lost`, `lock_overloaded`, `lock_unavailable` (the
+    /// backend does not answer, or the manager was shut down), `lock_key` (the key is empty or too long), `lock_not_held`
+    /// (the lease that was handed over is gone), or `lock_misconfigured` for everything that somebody has to repair.
     #[must_use]
     pub fn code(&self) -> &'static str {
-        self.case().0
+        self.case().code()
     }
 
     /// Returns what a client may read: what happened and what to do, without key, address or place in the code.
     #[must_use]
     pub fn public_message(&self) -> &'static str {
-        self.case().1
+        self.case().public_message()
     }
 
-    /// The code and its sentence.
-    fn case(&self) -> (&'static str, &'static str) {
+    pub(crate) fn case(&self) -> Case {
         match self.kind() {
-            ErrorKind::Busy => ("lock_busy", "locked by another request; nothing was done, try again later"),
-            ErrorKind::Lost(_) => {
-                ("lock_lost", "the lock was lost while the work ran; part of it may have been done, or all of it")
-            }
-            ErrorKind::Overloaded => {
-                ("lock_overloaded", "too many requests wait for locks; nothing was done, try again later")
-            }
-            ErrorKind::Backend | ErrorKind::ShutDown => {
-                ("lock_unavailable", "the lock cannot be acquired at present; nothing was done, try again later")
-            }
-            ErrorKind::Invalid(Argument::Key) => {
-                ("lock_key", "what was asked for cannot be locked: its name is empty or too long; nothing was done")
-            }
-            ErrorKind::NotHeld => {
-                ("lock_not_held", "the lock that was handed over is not held any more; nothing was done")
-            }
-            _ => (
-                "lock_misconfigured",
-                "the service's lock is not set up as it should be, and its log says what to change; nothing was done",
-            ),
+            ErrorKind::Busy => Case::Busy,
+            ErrorKind::Lost(_) => Case::Lost,
+            ErrorKind::Overloaded => Case::Overloaded,
+            ErrorKind::Backend | ErrorKind::ShutDown => Case::Unavailable,
+            ErrorKind::Invalid(Argument::Key) => Case::Key,
+            ErrorKind::NotHeld => Case::NotHeld,
+            _ => Case::Misconfigured,
         }
     }
 
-    /// Returns after which time it makes sense to send the same request again: for a busy key what is left of the
-    /// holder's ttl, where the backend said so, and a second where nothing was done and the fault may pass. A holder that
-    /// goes on renews, and one that is done releases: it may be longer or shorter.
+    /// Returns after which time it makes sense to send the same request again; `None` if it makes none.
+    ///
+    /// For a busy key, the time is what was left of the holder's ttl when the request failed, if the backend said so. The
+    /// key may be free before, when its holder releases it, or be busy for longer, when its holder renews it. The time is
+    /// a second for a busy key without a ttl, and when the backend does not answer or too many requests wait.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self.kind() {
-            ErrorKind::Busy => Some(self.inner.remaining.unwrap_or(A_SECOND)),
-            ErrorKind::Backend | ErrorKind::ShutDown | ErrorKind::Overloaded => Some(A_SECOND),
-            _ => None,
-        }
+        self.inner.remaining.or_else(|| self.case().retry_after())
     }
 
     /// Returns whether the same request may succeed later: the key was busy, the backend out of reach, the lease
@@ -261,9 +251,6 @@ impl Error {
         matches!(self.kind(), Busy | Backend | Lost(_) | Overloaded)
     }
 }
-
-/// When to ask again where nothing says so.
-const A_SECOND: Duration = Duration::from_secs(1);
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -407,3 +394,45 @@ impl fmt::Display for AlreadyInstalled {
 }
 
 impl error::Error for AlreadyInstalled {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Every kind, with its code and whether the work did not begin.
+    const KINDS: [(ErrorKind, &str, bool); 18] = [
+        (ErrorKind::Busy, "lock_busy", true),
+        (ErrorKind::Lost(LossReason::Expired), "lock_lost", false),
+        (ErrorKind::Lost(LossReason::ShutDown), "lock_lost", false),
+        (ErrorKind::Backend, "lock_unavailable", true),
+        (ErrorKind::WrongType, "lock_misconfigured", true),
+        (ErrorKind::Unsupported, "lock_misconfigured", true),
+        (ErrorKind::Denied, "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Key), "lock_key", true),
+        (ErrorKind::Invalid(Argument::Keys), "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Ttl), "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Handover), "lock_misconfigured", true),
+        (ErrorKind::Overloaded, "lock_overloaded", true),
+        (ErrorKind::WouldDeadlock, "lock_misconfigured", true),
+        (ErrorKind::NotHeld, "lock_not_held", true),
+        (ErrorKind::NoManager, "lock_misconfigured", true),
+        (ErrorKind::NoRuntime, "lock_misconfigured", true),
+        (ErrorKind::ShutDown, "lock_unavailable", true),
+        (ErrorKind::Invalid(Argument::MaxHold), "lock_misconfigured", true),
+    ];
+
+    #[test]
+    fn each_kind_has_its_code_and_says_to_a_client_whether_something_was_done() {
+        let key = LockKey::new("a-key").unwrap();
+        for (kind, code, nothing_was_done) in KINDS {
+            let error = Error::new(kind, "acquire").on(&key).detail("redis://10.0.0.7 said no");
+            assert_eq!((error.code(), error.nothing_was_done()), (code, nothing_was_done), "{kind:?}");
+            assert_eq!((error.is_busy(), error.is_lost()), (code == "lock_busy", code == "lock_lost"), "{kind:?}");
+            let said = error.public_message();
+            assert_eq!(said.contains("nothing was done"), nothing_was_done, "{kind:?}: {said}");
+            assert!(!said.contains("a-key") && !said.contains("redis"), "{kind:?}: {said}");
+            let passes = ["lock_busy", "lock_overloaded", "lock_unavailable"].contains(&code);
+            assert_eq!(error.retry_after(), passes.then_some(Duration::from_secs(1)), "{kind:?}");
+        }
+    }
+}

@@ -74,6 +74,9 @@
 //! | `redis` (on by default) | `redis://` and `unix://` |
 //! | `tls` | `rediss://`, through rustls with the platform's certificates |
 //! | `macros` | the attribute `#[distributed_lock]` |
+//! | `http` | [answers](answer) to requests that the lock refused, as HTTP responses |
+//! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
+//! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
@@ -82,6 +85,7 @@
 #[path = "private.rs"]
 pub mod __private;
 mod acquire;
+pub mod answer;
 pub mod backend;
 mod builder;
 mod cleanup;

@@ -297,7 +297,7 @@ impl Held {
 pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>, tries: bool) -> Result<(), Error> {
     Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
-        Some(_) if tries => Err(Error::busy(ATTEMPT, key, Duration::ZERO)),
+        Some(hold) if tries => Err(Error::busy(ATTEMPT, key, Duration::ZERO).free_in(Some(hold.remaining()))),
         Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
         None => Ok(()),
     })

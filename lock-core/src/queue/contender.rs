@@ -34,6 +34,8 @@ pub(crate) struct Contender {
     pub(crate) by_caller: bool,
     /// When the latest answered request was sent.
     heard: Moment,
+    /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
+    pub(crate) free_at: Moment,
     /// The error of its last request, if that failed and the next one may not.
     pub(crate) trouble: Option<Error>,
     /// How often it has polled, or failed.
@@ -68,6 +70,7 @@ impl Contender {
             queued: false,
             by_caller: false,
             heard: Moment::from_origin(Duration::ZERO),
+            free_at: Moment::NEVER,
             trouble: None,
             tries: 0,
             foreign: false,
@@ -144,8 +147,8 @@ impl Contender {
 
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
-        let Self { tries, heard, foreign, .. } = *self;
-        *self = Self { tries, heard, foreign, answered: true, ..Self::new(token) };
+        let Self { tries, heard, free_at, foreign, .. } = *self;
+        *self = Self { tries, heard, free_at, foreign, answered: true, ..Self::new(token) };
     }
 
     pub(crate) fn doubt(&self) -> Doubt {

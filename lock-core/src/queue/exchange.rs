@@ -154,12 +154,15 @@ impl Queues {
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
     fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
-        self.learn(id);
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
+        contender.free_at = found.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
+        self.learn(id, now);
+        let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
-            let error = Error::busy(ATTEMPT, &waiter.key, Duration::ZERO);
+            let key = waiter.key.clone();
+            let error = self.busy(&key, now);
             return self.dismiss(id, error, now);
         }
         if !waiter.waits

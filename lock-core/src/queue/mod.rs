@@ -263,7 +263,7 @@ impl Queues {
             let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
             asks_again = troubled.map(|first| first.token);
             if tries && knows {
-                return Err(Error::busy(ATTEMPT, key, Duration::ZERO));
+                return Err(self.busy(key, now));
             }
             if !tries {
                 let (limits, waiting) = (self.limits, self.lines.waiting());
@@ -341,7 +341,8 @@ impl Queues {
     fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
-            let error = Error::busy(ATTEMPT, &waiter.key, Duration::ZERO);
+            let key = waiter.key.clone();
+            let error = self.busy(&key, now);
             self.forget(id);
             return Poll::Ready(Err(error));
         }
@@ -357,8 +358,8 @@ impl Queues {
 
     /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
     /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
-    /// Returns the backend's trouble, if there is some: then nobody knows what became of the key.
-    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Option<Error>> {
+    /// Returns the backend's trouble, if there is some, as nobody knows then what became of the key.
+    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Error> {
         let waiter = self.lines.waiter(id);
         if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
             waiter.overdue = true;
@@ -366,8 +367,20 @@ impl Queues {
         }
         let key = waiter.key.clone();
         let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
+        let error = trouble.unwrap_or_else(|| self.busy(&key, now));
         self.leave(id, now);
-        Poll::Ready(trouble)
+        Poll::Ready(error)
+    }
+
+    /// The error of a waiter that goes because the key is busy. It says for how long, as far as that was heard last: what
+    /// this process has left of the key, or another holder's ttl, less the time since the answer.
+    fn busy(&mut self, key: &LockKey, now: Moment) -> Error {
+        let free_at = match self.lines.tenure(key) {
+            Some(tenure) => self.tenures.end(tenure),
+            None => self.lines.first_contender(key).map(|contender| contender.free_at),
+        };
+        let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
+        Error::busy(ATTEMPT, key, Duration::ZERO).free_in(remaining)
     }
 
     /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.

@@ -48,19 +48,19 @@ impl Queues {
 
     /// Notes that the key of this contender is busy: everybody in its line knows now, and those that do not wait leave. The
     /// contender itself is left to the caller.
-    pub(super) fn learn(&mut self, contender: WaiterId) {
+    pub(super) fn learn(&mut self, contender: WaiterId, now: Moment) {
         self.lines.learn(contender);
         let key = self.lines.waiter(contender).key.clone();
-        self.learn_all(&key);
+        self.learn_all(&key, now);
     }
 
     /// Notes that a key is busy, for everybody in its line.
-    pub(super) fn learn_all(&mut self, key: &LockKey) {
+    pub(super) fn learn_all(&mut self, key: &LockKey, now: Moment) {
         for id in self.lines.unknowing(key) {
             self.lines.learn(id);
             let waiter = self.lines.waiter(id);
             if waiter.tries || waiter.overdue {
-                let error = Error::busy(ATTEMPT, &waiter.key, Duration::ZERO);
+                let error = self.busy(key, now);
                 self.send_away(id, error);
             }
         }

@@ -70,7 +70,7 @@ impl Queues {
         } else {
             self.offer(id, offer, now);
         }
-        self.learn_all(key);
+        self.learn_all(key, now);
     }
 
     /// Sends the first waiter away with an error; the next one contends.

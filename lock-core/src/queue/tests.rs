@@ -146,7 +146,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     for purpose in purposes {
         process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
     }
-    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(None)));
+    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     assert!(process.cleaned_up().is_empty(), "the place is kept");
     process.queues.called(key(), first_token, at(0));
     let (operations, _) = process.send();
@@ -156,7 +156,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     let mut process = Process::new();
     let (first, other) = (process.wait(), process.wait_on(terms(500)));
     process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
-    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(None)));
+    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].place);
     let (operations, _) = process.send();
@@ -178,6 +178,21 @@ fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].place, "its place is left");
     assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_wait_that_ends_is_told_what_the_holder_has_left_unless_that_is_over_by_now() {
+    for (later, said) in [(40, Duration::from_millis(60)), (100, Duration::from_secs(1))] {
+        let mut process = Process::new();
+        let (first, second) = (process.wait(), process.wait());
+        let remaining = Some(Duration::from_millis(100));
+        process.answer(|_, _| Ok(Outcome::Busy { remaining, foreign: false, position: Some(1) }));
+        process.clock.set(later);
+        for waiter in [second, first] {
+            let Poll::Ready(error) = process.queues.give_up(waiter, at(later)) else { panic!("it knows") };
+            assert_eq!(error.retry_after(), Some(said), "after {later} ms");
+        }
+    }
 }
 
 #[test]

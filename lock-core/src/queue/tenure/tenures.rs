@@ -170,11 +170,16 @@ impl Tenures {
     /// Ends a tenure whose time is over, if nobody noticed before.
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
         let (over, ending) = self.get(tenure)?.hold.settle(None);
-        self.end(tenure, over?, ending)
+        self.finish(tenure, over?, ending)
     }
 
     pub(crate) fn token(&self, tenure: TenureId) -> Option<Token> {
         self.get(tenure).map(|tenure| tenure.token)
+    }
+
+    /// When its key is free at the latest, if its holder neither releases nor renews it.
+    pub(crate) fn end(&self, tenure: TenureId) -> Option<Moment> {
+        self.get(tenure).map(|tenure| tenure.hold.end().max(tenure.keep_until))
     }
 
     /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`, before
@@ -234,7 +239,7 @@ impl Tenures {
             if let Some(reason) = over
                 && !Mutant::RenewalAfterRelease.is_on()
             {
-                ended.extend(self.end(id, reason, ending));
+                ended.extend(self.finish(id, reason, ending));
                 continue;
             }
             let end = tenure.hold.end();
@@ -303,7 +308,7 @@ impl Tenures {
         }
         let (over, ending) = tenure.hold.settle(None);
         if let Some(reason) = over {
-            return self.end(id, reason, ending);
+            return self.finish(id, reason, ending);
         }
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
@@ -333,11 +338,11 @@ impl Tenures {
         let tenure = self.get_mut(id)?;
         tenure.passes = false;
         let (over, ending) = tenure.hold.settle(Some(reason));
-        self.end(id, over?, ending)
+        self.finish(id, over?, ending)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    fn end(&mut self, id: TenureId, reason: LossReason, ending: Ending) -> Option<Ended> {
+    fn finish(&mut self, id: TenureId, reason: LossReason, ending: Ending) -> Option<Ended> {
         if reason == LossReason::Released {
             return None;
         }

@@ -1,0 +1,184 @@
+//! What a service answers when the lock refuses a request: status codes and texts that a client may read.
+//!
+//! With the feature `axum`, [`Error`] is a response: a handler returns `Result<T, lock_core::Error>`. With the feature
+//! `tonic`, `?` makes a `tonic::Status` of it. Both answer by this table, and so does the layer of `lock-tower`:
+//!
+//! | case | code | HTTP | gRPC | retry |
+//! | --- | --- | --- | --- | --- |
+//! | the key is busy | `lock_busy` | 409 | `ABORTED` | what is left of the holder's ttl, or a second |
+//! | too many requests wait | `lock_overloaded` | 429 | `RESOURCE_EXHAUSTED` | a second |
+//! | the backend does not answer, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
+//! | the lease was lost while the work ran | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |
+//! | the key is empty or too long | `lock_key` | 400 | `INVALID_ARGUMENT` | never |
+//! | the caller's own time is over | `lock_out_of_time` | 409 | `DEADLINE_EXCEEDED` | never |
+//! | the lease that was handed over is not held | `lock_not_held` | 409 | `FAILED_PRECONDITION` | never |
+//! | anything else | `lock_misconfigured` | 500 | `INTERNAL` | never |
+//!
+//! An HTTP answer has a body of the type `application/problem+json` (RFC 9457) with the members `type`, `title`, `status`,
+//! `detail` and `code`, and a header `Retry-After` in whole seconds, at least 1. A gRPC status has the detail as its
+//! message, and in its details an `ErrorInfo` (the code in capitals as the reason, `lock-core` as the domain) and a
+//! `RetryInfo`. Neither names the key, an address or a place in the code.
+//!
+//! # Examples
+//!
+//! An error type of one's own, and another status for a busy key:
+//!
+//! ```
+//! # #[cfg(feature = "axum")] mod example {
+//! use axum::{http::StatusCode, response::{IntoResponse, Response}};
+//! use lock_core::answer::Answer;
+//!
+//! enum ShopError {
+//!     Lock(lock_core::Error),
+//!     SoldOut,
+//! }
+//!
+//! impl IntoResponse for ShopError {
+//!     fn into_response(self) -> Response {
+//!         match self {
+//!             Self::Lock(error) if error.is_busy() => Answer::from(&error).status(StatusCode::LOCKED).into_response(),
+//!             Self::Lock(error) => error.into_response(),
+//!             Self::SoldOut => StatusCode::GONE.into_response(),
+//!         }
+//!     }
+//! }
+//! # }
+//! ```
+
+#[cfg(feature = "tonic")]
+mod grpc;
+#[cfg(feature = "http")]
+mod http;
+
+use std::{borrow::Cow, time::Duration};
+
+use crate::error::Error;
+
+/// Why a request was not served, as far as a client is concerned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Case {
+    /// Another holder has the key. Nothing was done.
+    Busy,
+    /// More requests wait than may. Nothing was done.
+    Overloaded,
+    /// The backend does not answer, or the manager was shut down. Nothing was done.
+    Unavailable,
+    /// The lease was lost while the work ran. Part of the work may be done, or all of it.
+    Lost,
+    /// The request names something that cannot be locked. Nothing was done.
+    Key,
+    /// The time that the caller itself allows was over before the lease was acquired. Nothing was done.
+    OutOfTime,
+    /// The lease that was handed over is not held any more. Nothing was done.
+    NotHeld,
+    /// The service uses the lock wrongly, or its backend refuses it. Nothing was done.
+    Misconfigured,
+}
+
+impl Case {
+    /// Returns the word for programs, such as `lock_busy`; the module's documentation has the table.
+    #[must_use]
+    pub fn code(self) -> &'static str {
+        match self {
+            Self::Busy => "lock_busy",
+            Self::Overloaded => "lock_overloaded",
+            Self::Unavailable => "lock_unavailable",
+            Self::Lost => "lock_lost",
+            Self::Key => "lock_key",
+            Self::OutOfTime => "lock_out_of_time",
+            Self::NotHeld => "lock_not_held",
+            Self::Misconfigured => "lock_misconfigured",
+        }
+    }
+
+    /// Returns the sentence for people: what happened and what to do.
+    #[must_use]
+    pub fn public_message(self) -> &'static str {
+        match self {
+            Self::Busy => "locked by another request; nothing was done, try again later",
+            Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
+            Self::Unavailable => "the lock cannot be acquired at present; nothing was done, try again later",
+            Self::Lost => "the lock was lost while the work ran; part of it may have been done, or all of it",
+            Self::Key => "what was asked for cannot be locked: its name is empty or too long; nothing was done",
+            Self::OutOfTime => {
+                "locked by another request for as long as the caller waits; nothing was done, try again later"
+            }
+            Self::NotHeld => "the lock that was handed over is not held any more; nothing was done",
+            Self::Misconfigured => {
+                "the service's lock is not set up as it should be, and its log says what to change; nothing was done"
+            }
+        }
+    }
+
+    /// When to try again if nothing more is known.
+    pub(crate) fn retry_after(self) -> Option<Duration> {
+        matches!(self, Self::Busy | Self::Overloaded | Self::Unavailable).then_some(A_SECOND)
+    }
+}
+
+/// When to try again if nothing says so.
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// The answer to a request that the lock refused, in whatever protocol.
+///
+/// Made of an [`Error`] by `From`, or of a [`Case`]. It becomes an HTTP response with the feature `http`
+/// ([`to_response`](Self::to_response)), is one for axum with the feature `axum`, and becomes a `tonic::Status` with the
+/// feature `tonic`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Answer {
+    case: Case,
+    detail: Cow<'static, str>,
+    retry_after: Option<Duration>,
+    #[cfg(feature = "http")]
+    status: ::http::StatusCode,
+}
+
+impl Answer {
+    /// Creates the answer to a case, with its own text and its usual time to try again.
+    #[must_use]
+    pub fn new(case: Case) -> Self {
+        Self {
+            case,
+            detail: Cow::Borrowed(case.public_message()),
+            retry_after: case.retry_after(),
+            #[cfg(feature = "http")]
+            status: http::status(case),
+        }
+    }
+
+    /// Replaces the text for people. Everything in it is sent to the client.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = detail.into();
+        self
+    }
+
+    /// Replaces the time after which a client may send the same request again; `None` says nothing about it.
+    #[must_use]
+    pub fn retry_after(mut self, retry_after: Option<Duration>) -> Self {
+        self.retry_after = retry_after;
+        self
+    }
+
+    /// Returns the case that this answers.
+    #[must_use]
+    pub fn case(&self) -> Case {
+        self.case
+    }
+}
+
+impl From<&Error> for Answer {
+    fn from(error: &Error) -> Self {
+        Self::new(error.case()).retry_after(error.retry_after())
+    }
+}
+
+/// Tells the operator what the client is not told, where nobody else does: the error is gone when the answer is sent.
+#[cfg(any(feature = "axum", feature = "tonic"))]
+fn log(error: &Error) {
+    match error.case() {
+        Case::Misconfigured => tracing::error!(error = error as &dyn std::error::Error, "answered with an error"),
+        _ => tracing::debug!(error = error as &dyn std::error::Error, "answered with an error"),
+    }
+}

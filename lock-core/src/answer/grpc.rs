@@ -1,0 +1,44 @@
+use std::{collections::HashMap, sync::Arc};
+
+use tonic::{Code, Status};
+use tonic_types::{ErrorDetails, StatusExt};
+
+use super::{Answer, Case};
+use crate::error::Error;
+
+/// Gives the status the error as its source, which is not sent. The log gets an event: at `ERROR` if the service is to be
+/// repaired, else at `DEBUG`.
+impl From<Error> for Status {
+    fn from(error: Error) -> Self {
+        super::log(&error);
+        let mut status = Self::from(Answer::from(&error));
+        status.set_source(Arc::new(error));
+        status
+    }
+}
+
+impl From<Answer> for Status {
+    fn from(answer: Answer) -> Self {
+        let mut details = ErrorDetails::new();
+        details.set_error_info(answer.case.code().to_ascii_uppercase(), DOMAIN, HashMap::new());
+        if answer.retry_after.is_some() {
+            details.set_retry_info(answer.retry_after);
+        }
+        Self::with_error_details(code(answer.case), answer.detail, details)
+    }
+}
+
+fn code(case: Case) -> Code {
+    match case {
+        Case::Busy | Case::Lost => Code::Aborted,
+        Case::Overloaded => Code::ResourceExhausted,
+        Case::Unavailable => Code::Unavailable,
+        Case::Key => Code::InvalidArgument,
+        Case::OutOfTime => Code::DeadlineExceeded,
+        Case::NotHeld => Code::FailedPrecondition,
+        Case::Misconfigured => Code::Internal,
+    }
+}
+
+/// Who speaks, in the `ErrorInfo`.
+const DOMAIN: &str = "lock-core";
