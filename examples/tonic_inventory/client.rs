@@ -1,7 +1,7 @@
 //! The client's side: a lock around the channel, and how a call names its goods and its buyer.
 
 use lock_core::LockManager;
-use lock_tower::key::{Fixed, Header, Joined, Optional, fixed, header, joined};
+use lock_tower::key::{Header, Optional, Scoped, header, scoped};
 use lock_tower::{Grpc, LockLayer, LockService};
 use tonic::Request;
 use tonic::transport::{Channel, Endpoint, Error};
@@ -13,7 +13,7 @@ use crate::proto::inventory_client::InventoryClient;
 pub(crate) type Client = InventoryClient<LockService<Channel, PerBuyer, Grpc>>;
 
 /// A key of the metadata `buyer-id`; calls without it have no lock.
-type PerBuyer = Joined<(Fixed, Optional<Header>)>;
+type PerBuyer = Scoped<Optional<Header>>;
 
 /// Connects to the server, with a connection of its own.
 ///
@@ -22,7 +22,7 @@ type PerBuyer = Joined<(Fixed, Optional<Header>)>;
 /// would have the server wait for what only the client can give back.
 pub(crate) async fn connect(url: &str, manager: &LockManager) -> Result<Client, Error> {
     let channel = Endpoint::from_shared(url.to_owned())?.connect().await?;
-    let per_buyer = joined((fixed("buyers"), header("buyer-id").optional()));
+    let per_buyer = scoped("buyers", header("buyer-id").optional());
     let one_at_a_time = LockLayer::grpc(manager.clone(), per_buyer).name("buyer").try_only();
     Ok(InventoryClient::new(ServiceBuilder::new().layer(one_at_a_time).service(channel)))
 }

@@ -8,7 +8,7 @@
 use std::{convert::Infallible, hint::black_box, time::Instant};
 
 use lock_core::LockManager;
-use lock_tower::{BoxError, LockLayer, key::fixed};
+use lock_tower::{BoxError, LockLayer};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const ROUNDS: usize = 2_001;
@@ -24,7 +24,7 @@ async fn main() {
     let mut bare = service_fn(async |request: u64| Ok::<_, Infallible>(black_box(request)));
     let inner = service_fn(async |request: u64| Ok::<_, BoxError>(black_box(request)));
     let manager = LockManager::in_memory();
-    let mut locked = LockLayer::new(manager.clone(), fixed("goods:1")).layer(inner);
+    let mut locked = LockLayer::new(manager.clone(), "goods:1").layer(inner);
     // The same by hand, which tells what is the layer's own.
     let mut by_hand = service_fn(async |request: u64| {
         let guard = manager.lock("goods:1").await?;
@@ -62,12 +62,15 @@ async fn main() {
 mod route {
     use axum::{Router, body::Body, extract::Request, routing::post};
     use lock_core::LockManager;
-    use lock_tower::{LockLayer, key::path_param};
+    use lock_tower::{
+        LockLayer,
+        key::{path_param, scoped},
+    };
     use tower::ServiceExt;
 
     pub(super) async fn measure(manager: LockManager, rounds: usize, calls: u32, json: bool) {
         let bare = || Router::new().route("/goods/{id}", post(async || "sold"));
-        let sides = [bare(), bare().layer(LockLayer::http(manager, path_param("id")))];
+        let sides = [bare(), bare().layer(LockLayer::http(manager, scoped("goods", path_param("id"))))];
         let mut times = [Vec::new(), Vec::new()];
         for round in 0..rounds {
             for side in [round % 2, 1 - round % 2] {

@@ -47,7 +47,7 @@ use crate::{
 ///
 /// ```
 /// use lock_core::{Lease, LockManager};
-/// use lock_tower::{LockLayer, key::{fixed, header, joined}};
+/// use lock_tower::{LockLayer, key::{header, scoped}};
 /// use std::time::Duration;
 /// use tonic::{Request, Response, Status, transport::Server};
 ///
@@ -58,7 +58,7 @@ use crate::{
 /// }
 ///
 /// // The metadata of a call are headers.
-/// let per_account = LockLayer::grpc(LockManager::in_memory(), joined((fixed("account"), header("x-account"))))
+/// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
 ///     .wait(Duration::from_secs(2))
 ///     .max_hold(Duration::from_secs(60));
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
@@ -77,14 +77,13 @@ impl Grpc {
     ///
     /// ```
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::header};
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
     /// use tonic::{Code, Status};
     ///
-    /// let layer = LockLayer::grpc(LockManager::in_memory(), header("x-account")).answer(|_refusal, status| {
-    ///     match status.code() {
-    ///         Code::Aborted => Status::already_exists("this account is being charged"),
-    ///         _ => status,
-    ///     }
+    /// let per_account = scoped("account", header("x-account"));
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|_refusal, status| match status.code() {
+    ///     Code::Aborted => Status::already_exists("this account is being charged"),
+    ///     _ => status,
     /// });
     /// # let _ = layer;
     /// ```

@@ -17,7 +17,7 @@ use lock_core::Lease;
 /// ```
 /// use axum::{Router, routing::post};
 /// use lock_core::LockManager;
-/// use lock_tower::{Held, LockLayer, key::path_param};
+/// use lock_tower::{Held, LockLayer, key::{path_param, scoped}};
 ///
 /// async fn sell(Held(lease): Held) -> String {
 ///     format!("sold under fencing token {}", lease.fencing_token())
@@ -25,7 +25,7 @@ use lock_core::Lease;
 ///
 /// let service: Router = Router::new()
 ///     .route("/goods/{id}", post(sell))
-///     .route_layer(LockLayer::http(LockManager::in_memory(), path_param("id")));
+///     .route_layer(LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id"))));
 /// # let _ = service;
 /// ```
 #[derive(Clone, Debug)]

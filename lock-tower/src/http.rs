@@ -81,9 +81,10 @@ impl Http {
     /// ```
     /// use http::{HeaderValue, StatusCode, header};
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::header};
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
     ///
-    /// let layer = LockLayer::http(LockManager::in_memory(), header("x-account")).answer(|_refusal, mut answer| {
+    /// let per_account = scoped("account", header("x-account"));
+    /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|_refusal, mut answer| {
     ///     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
     ///         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
     ///     }

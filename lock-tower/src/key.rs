@@ -1,21 +1,43 @@
-//! What locks exclude: the [`KeyExtractor`] of a layer, and ready-made ones.
+//! What locks exclude: the [`KeyExtractor`] of a layer, and the ready-made parts of a key.
 //!
-//! | ready-made | key | feature |
+//! | the key of a request | is |
+//! | --- | --- |
+//! | text, as in `"nightly"` | one key for every request |
+//! | [`scoped`]`("goods", …)` | a scope and one to eight parts |
+//! | a closure that takes `&Req` | what it returns, as it stands |
+//!
+//! | a part inside [`scoped`] | is | feature |
 //! | --- | --- | --- |
-//! | [`fixed`] | the same for every request | |
-//! | [`joined`] | several parts that cannot run into each other | |
+//! | text, as in `"till"` | the text | |
+//! | a closure that takes `&Req` | what it returns, escaped | |
 //! | `header` | the value of a header | `http` |
 //! | `method_and_path` | method and path | `http` |
 //! | `extension` | what a layer further out has put into the extensions | `http` |
 //! | `path_param` | a parameter of the route, decoded | `axum` |
 //!
-//! A ready-made extractor that finds nothing **refuses** the request; `.optional()` lets it through without a lock.
+//! The parts `header`, `extension` and `path_param` **refuse** a request in which they find nothing; `.optional()` lets
+//! it through without a lock.
+//!
+//! # Keys that clients write
+//!
+//! A header and a path are the client's own words. The ready-made parts are not keys by themselves, because a key that is
+//! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
+//! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
+//! [`lock_core::key`]. The key of `scoped("goods", path_param("id"))` is therefore the same as the attribute's
+//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])`, whatever is in the `id`.
+//!
+//! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
+//! say) or escape the text by [`lock_core::key::part`], and let it never use a path as it is: `/goods/1` and
+//! `/goods/%31` reach one handler and are two texts.
 
 #[cfg(feature = "axum")]
 mod axum;
 #[cfg(feature = "http")]
 mod http;
+#[cfg(feature = "http")]
 mod ready;
+mod scoped;
+mod text;
 
 use std::borrow::Cow;
 
@@ -29,27 +51,30 @@ pub use self::http::{Extension, Header, MethodAndPath, extension, header, method
 pub(crate) use self::ready::Mistake;
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
-pub use self::ready::{Fixed, Joined, fixed, joined};
+pub use self::scoped::{Parts, Scoped, scoped};
 
 /// Finds the key of a request.
 ///
-/// A closure or function that takes `&Req` and returns what [`IntoChoice`] is made for (a `String`, an `Option`, a
-/// `Result`) is an extractor; a closure names the type of its argument, as in `|request: &http::Request<_>| …`.
-/// Implement the trait for a type of your own where the extractor needs a name or settings.
+/// Text is an extractor: one key for every request. So is [`key::scoped`](crate::key::scoped), and so is a closure or
+/// function that takes `&Req` and returns what [`IntoChoice`] is made for (a `String`, an `Option`, a `Result`). A closure
+/// names the type of its argument, as in `|request: &http::Request<_>| …`. Implement the trait for a type of your own
+/// when the extractor needs a name or settings.
 ///
 /// An extractor sees the request before the service does, and cannot wait: what is in the body of an HTTP request is
 /// not there yet. It runs once per request, so it should be cheap.
 ///
 /// Build keys so that what must exclude each other has *one* spelling: an HTTP path is as the client wrote it, and
-/// `/goods/1` and `/goods/%31` are two keys. And put something between the parts of a key that cannot be in them.
+/// `/goods/1` and `/goods/%31` are two keys. Join parts by [`lock_core::key::join`], so that they cannot run into each
+/// other. See [keys that clients write](crate::key#keys-that-clients-write).
 ///
 /// # Examples
 ///
 /// ```
+/// use lock_core::key::part;
 /// use lock_tower::{Choice, IntoChoice, KeyExtractor};
 ///
 /// struct Sale {
-///     goods: Option<u64>,
+///     goods: Option<String>,
 /// }
 ///
 /// /// Locks the goods of a sale, in a shop of its own.
@@ -59,20 +84,47 @@ pub use self::ready::{Fixed, Joined, fixed, joined};
 ///
 /// impl KeyExtractor<Sale> for PerGoods {
 ///     fn extract(&self, sale: &Sale) -> Choice {
-///         let goods = sale.goods.ok_or("a sale without goods");
-///         goods.map(|goods| format!("{}:{goods}", self.shop)).into_choice()
+///         let goods = sale.goods.as_ref().ok_or("a sale without goods");
+///         goods.map(|goods| format!("{}:{}", self.shop, part(goods))).into_choice()
+///     }
+///
+///     fn check(&self) -> Result<(), String> {
+///         if self.shop.is_empty() { Err("the shop has no name".to_owned()) } else { Ok(()) }
 ///     }
 /// }
 ///
 /// let extractor = PerGoods { shop: "north" };
-/// assert!(matches!(extractor.extract(&Sale { goods: Some(1) }), Choice::Lock(key) if key == "north:1"));
+/// assert!(matches!(extractor.extract(&Sale { goods: Some("a:b".to_owned()) }), Choice::Lock(key) if key == "north:a%3Ab"));
 /// assert!(matches!(extractor.extract(&Sale { goods: None }), Choice::Refuse(_)));
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not find the key of a `{Req}`",
+    label = "not the key of a request",
+    note = "give a header, a path parameter or another part a scope: `scoped(\"goods\", path_param(\"id\"))`",
+    note = "behind the scope is one part or a tuple of two to eight: text, `path_param(\"id\")`, `header(\"x-shop\")` and \
+            such, and closures",
+    note = "one key for every request is text: `\"nightly\"`",
+    note = "a closure names the type of its argument, as in `|request: &http::Request<_>| …`, and returns a `String`, a \
+            `&'static str`, or an `Option` (`None` passes without a lock) or a `Result` of one (`Err` refuses the request)"
+)]
 pub trait KeyExtractor<Req> {
     /// Chooses what to do about a request.
     fn extract(&self, request: &Req) -> Choice;
+
+    /// Says what can never work about the extractor itself, if there is anything. Default: nothing.
+    ///
+    /// A layer asks before its first request, and in [`LockLayer::check`](crate::LockLayer::check). After an error it
+    /// refuses every request.
+    ///
+    /// # Errors
+    /// The problem and its remedy, for the log.
+    fn check(&self) -> Result<(), String> {
+        Ok(())
+    }
 }
 
+// What is no closure gets the message of the trait, and not one about `Fn`.
+#[diagnostic::do_not_recommend]
 impl<F, Req, T> KeyExtractor<Req> for F
 where
     F: Fn(&Req) -> T,

@@ -14,6 +14,7 @@ use tower_layer::Layer;
 
 use crate::{
     admission::{Admission, Limits, Overloaded, Place},
+    key::KeyExtractor,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
@@ -132,9 +133,9 @@ impl<K, M> LockLayer<K, crate::Http, M> {
     /// ```
     /// use http::Method;
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::fixed};
+    /// use lock_tower::LockLayer;
     ///
-    /// let writes = LockLayer::http(LockManager::in_memory(), fixed("shop")).methods([Method::PUT, Method::DELETE]);
+    /// let writes = LockLayer::http(LockManager::in_memory(), "shop").methods([Method::PUT, Method::DELETE]);
     /// # let _ = writes;
     /// ```
     #[must_use]
@@ -279,10 +280,10 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// ```
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::fixed};
+    /// use lock_tower::LockLayer;
     /// use std::time::Duration;
     ///
-    /// let import = LockLayer::new(LockManager::in_memory(), fixed("import")).max_hold(Duration::from_secs(60));
+    /// let import = LockLayer::new(LockManager::in_memory(), "import").max_hold(Duration::from_secs(60));
     /// # let _ = import;
     /// ```
     #[must_use]
@@ -303,9 +304,9 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// ```
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::fixed};
+    /// use lock_tower::LockLayer;
     ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), fixed("stock")).name("stock");
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
     /// # let _ = layer;
     /// ```
     #[must_use]
@@ -320,10 +321,10 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// ```
     /// use lock_core::{LockManager, OnLost};
-    /// use lock_tower::{LockLayer, key::fixed};
+    /// use lock_tower::LockLayer;
     ///
     /// // What it pays out cannot be taken back: it goes on to its end, and then the answer is the error all the same.
-    /// let payout = LockLayer::new(LockManager::in_memory(), fixed("payout")).on_lost(OnLost::Finish);
+    /// let payout = LockLayer::new(LockManager::in_memory(), "payout").on_lost(OnLost::Finish);
     /// # let _ = payout;
     /// ```
     #[must_use]
@@ -339,9 +340,9 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// ```
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, OnBackendError, key::fixed};
+    /// use lock_tower::{LockLayer, OnBackendError};
     ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), fixed("shop")).on_backend_error(OnBackendError::LetThrough);
+    /// let layer = LockLayer::new(LockManager::in_memory(), "shop").on_backend_error(OnBackendError::LetThrough);
     /// assert_eq!(layer.let_through(), 0);
     /// ```
     #[must_use]
@@ -376,32 +377,52 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Checks the options, for a service that would rather not start than refuse every request.
+    /// Checks the options and the key, for a service that would rather not start than refuse every request.
+    ///
+    /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in
+    /// `layer.check::<axum::extract::Request>()`.
     ///
     /// A layer that fails the check refuses each request, of whatever method, and calls no service: in HTTP with 500,
-    /// in gRPC with INTERNAL. It says so in the log as soon as it is put around a service, too.
+    /// in gRPC with INTERNAL. It says so in the log once, when it is put around a service or when that is first made
+    /// ready.
     ///
     /// # Errors
-    /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, and no methods
-    /// to lock. What is wrong with the manager shows when that is built.
+    /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, no methods to
+    /// lock, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
+    /// wrong with the manager shows when that is built.
     ///
     /// # Examples
     ///
     /// ```
     /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::fixed};
+    /// use lock_tower::LockLayer;
     /// use std::time::Duration;
     ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), fixed("stock")).name("stock");
-    /// layer.check()?;
-    /// let error = layer.ttl(Duration::from_millis(3)).check().err().ok_or("3 ms would do")?;
+    /// struct Order;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
+    /// layer.check::<Order>()?;
+    /// let error = layer.ttl(Duration::from_millis(3)).check::<Order>().err().ok_or("3 ms would do")?;
     /// assert!(error.to_string().contains(r#"lock layer "stock""#));
     /// assert!(error.to_string().contains("a ttl of 3ms is below 10ms"));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
-    pub fn check(&self) -> Result<(), Misconfigured> {
+    pub fn check<Req>(&self) -> Result<(), Misconfigured>
+    where
+        K: KeyExtractor<Req>,
+    {
+        self.check_options()?;
+        self.key.check().map_err(|problem| self.misconfigured(problem))
+    }
+
+    /// Checks what is known without the type of the requests.
+    fn check_options(&self) -> Result<(), Misconfigured> {
+        self.options.problem().map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
+    }
+
+    fn misconfigured(&self, problem: String) -> Misconfigured {
         let Options { name, made_at, .. } = self.options;
-        self.options.problem().map_or(Ok(()), |problem| Err(Misconfigured { name, made_at, problem }))
+        Misconfigured { name, made_at, problem }
     }
 
     pub(crate) fn name_of(&self) -> &'static str {
@@ -441,10 +462,7 @@ impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
     type Service = LockService<S, K, P, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        if let Err(error) = self.check() {
-            tracing::error!(%error, lock = self.options.name, "every request will be refused");
-        }
-        LockService::new(inner, self.clone())
+        LockService::new(inner, self.clone(), self.check_options())
     }
 }
 

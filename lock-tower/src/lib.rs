@@ -13,25 +13,20 @@
 //! ```
 //! # #[cfg(feature = "http")]
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-//! use axum::{Extension, Router, extract::Request, routing::post};
+//! use axum::{Extension, Router, routing::post};
 //! use lock_core::{Lease, LockManager};
-//! use lock_tower::LockLayer;
-//!
-//! /// Requests of one account exclude each other; one that names no account is answered with 400.
-//! fn account(request: &Request) -> Result<String, &'static str> {
-//!     let account = request.headers().get("x-account").and_then(|account| account.to_str().ok());
-//!     account.map(|account| format!("account:{account}")).ok_or("the header x-account is missing")
-//! }
+//! use lock_tower::{LockLayer, key::{header, scoped}};
 //!
 //! async fn charge(Extension(lease): Extension<Lease>) -> String {
 //!     format!("charged under fencing token {}", lease.fencing_token())
 //! }
 //!
+//! // Requests of one account exclude each other; one that names no account is answered with 400.
 //! let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
 //! let service: Router = Router::new()
 //!     .route("/charge", post(charge))
-//!     .route_layer(LockLayer::http(manager, account));
-//! # use tower::ServiceExt;
+//!     .route_layer(LockLayer::http(manager, scoped("account", header("x-account"))));
+//! # use {axum::extract::Request, tower::ServiceExt};
 //! # let request = Request::post("/charge").header("x-account", "7").body(axum::body::Body::empty())?;
 //! # assert_eq!(service.clone().oneshot(request).await?.status(), 200);
 //! # let request = Request::post("/charge").body(axum::body::Body::empty())?;
@@ -81,23 +76,23 @@
 //!
 //! # Keys of requests
 //!
-//! The module [`key`] has ready-made ones for HTTP: a header, a path parameter, method and path, an extension, and parts
-//! joined so that they cannot run into each other. They **refuse** a request in which they find nothing, unless
-//! `.optional()` is set (features `http` and `axum`):
+//! [`key::scoped`] joins a scope and parts so that they cannot run into each other, and the module [`key`] has parts for
+//! HTTP: a header, a path parameter, method and path, an extension. They **refuse** a request in which they find nothing,
+//! unless `.optional()` is set (features `http` and `axum`):
 //!
 //! ```
 //! # #[cfg(feature = "axum")]
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, routing::post};
 //! use lock_core::LockManager;
-//! use lock_tower::{Held, LockLayer, key::{fixed, header, joined, path_param}};
+//! use lock_tower::{Held, LockLayer, key::{header, path_param, scoped}};
 //! use std::time::Duration;
 //!
 //! async fn sell(Held(lease): Held) -> String {
 //!     format!("sold under {}", lease.key())
 //! }
 //!
-//! let per_goods = LockLayer::http(LockManager::in_memory(), joined((fixed("goods"), header("x-shop"), path_param("id"))))
+//! let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header("x-shop"), path_param("id"))))
 //!     .name("sell")
 //!     .wait(Duration::from_secs(2))
 //!     .max_hold(Duration::from_secs(60))
@@ -112,17 +107,21 @@
 //! # #[cfg(not(feature = "axum"))] fn main() {}
 //! ```
 //!
-//! Where only some requests want a lock:
+//! The key of this example is `goods:north:7` for goods 7 of the shop `north`, as `lock_core::key::join` and the attribute's
+//! `key = "goods:<shop>:<id>"` make it. Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`. A
+//! closure's key is used as it stands; read [keys that clients write](key#keys-that-clients-write) before you write one.
+//!
+//! If only some requests want a lock:
 //!
 //! ```
 //! # #[cfg(feature = "http")]
 //! # fn main() {
 //! use http::Method;
 //! use lock_core::LockManager;
-//! use lock_tower::{LockLayer, key::header};
+//! use lock_tower::{LockLayer, key::{header, scoped}};
 //!
 //! // Clients that send no key take their chance; one that is sent must be usable.
-//! let layer = LockLayer::http(LockManager::in_memory(), header("idempotency-key").optional())
+//! let layer = LockLayer::http(LockManager::in_memory(), scoped("once", header("idempotency-key").optional()))
 //!     .methods([Method::POST, Method::PATCH]);
 //! # let _ = layer;
 //! # }
@@ -137,11 +136,11 @@
 //! # #[cfg(feature = "grpc")]
 //! # fn main() {
 //! use lock_core::LockManager;
-//! use lock_tower::{LockLayer, key::{fixed, header, joined}};
+//! use lock_tower::{LockLayer, key::{header, scoped}};
 //! use std::time::Duration;
 //! use tonic::transport::Server;
 //!
-//! let per_account = LockLayer::grpc(LockManager::in_memory(), joined((fixed("account"), header("x-account"))))
+//! let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
 //!     .max_hold(Duration::from_secs(60));
 //! let server = Server::builder().layer(per_account);
 //! # let _ = server;
@@ -158,12 +157,12 @@
 //! # #[cfg(feature = "http")]
 //! # fn main() {
 //! use lock_core::LockManager;
-//! use lock_tower::{LockLayer, key::fixed};
+//! use lock_tower::LockLayer;
 //! use std::time::Duration;
 //!
 //! let manager = LockManager::in_memory();
-//! let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
-//! let import = LockLayer::http(manager, fixed("import")).try_only().detached().max_hold(Duration::from_secs(600));
+//! let export = LockLayer::http(manager.clone(), "export").until_body_end().max_hold(Duration::from_secs(600));
+//! let import = LockLayer::http(manager, "import").try_only().detached().max_hold(Duration::from_secs(600));
 //! # let _ = (export, import);
 //! # }
 //! # #[cfg(not(feature = "http"))] fn main() {}
@@ -177,7 +176,7 @@
 //!
 //! # What happens to a request
 //!
-//! 1. The [`KeyExtractor`], mostly a closure, looks at the request and gives its key, refuses the request, or lets it
+//! 1. The [`KeyExtractor`] looks at the request and gives its key, refuses the request, or lets it
 //!    through without a lock. Only a `None` lets it through.
 //! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
@@ -233,8 +232,8 @@
 //!
 //! | feature | what it brings |
 //! | --- | --- |
-//! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the keys `header`, `method_and_path` and `extension` |
-//! | `axum` | the key `path_param`, and the extractor `Held` for handlers; brings `http` |
+//! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the parts of keys `header`, `method_and_path` and `extension` |
+//! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http` |
 //! | `metrics` | counters through the `metrics` facade, see [above](#what-it-shows); brings that of lock-core |
 //!

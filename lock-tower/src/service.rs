@@ -1,5 +1,6 @@
 use std::{
     mem,
+    sync::{Arc, OnceLock},
     task::{Context, Poll},
 };
 
@@ -9,6 +10,7 @@ use crate::{
     future::{Asked, ResponseFuture},
     key::{Choice, KeyExtractor},
     layer::LockLayer,
+    misconfigured::Misconfigured,
     mode::{Mode, UntilResponse},
     protocol::{Protocol, Refusal},
 };
@@ -23,11 +25,25 @@ use crate::{
 pub struct LockService<S, K, P = crate::Plain, M = UntilResponse> {
     inner: S,
     lock: LockLayer<K, P, M>,
+    /// Whether it can work; shared by its clones, so that the log says it once.
+    checked: Arc<OnceLock<Result<(), Misconfigured>>>,
 }
 
 impl<S, K, P, M> LockService<S, K, P, M> {
-    pub(crate) fn new(inner: S, lock: LockLayer<K, P, M>) -> Self {
-        Self { inner, lock }
+    /// The key is checked later: only with a request is its type known.
+    pub(crate) fn new(inner: S, lock: LockLayer<K, P, M>, options: Result<(), Misconfigured>) -> Self {
+        let checked = OnceLock::new();
+        if options.is_err() {
+            checked.get_or_init(|| told(options));
+        }
+        Self { inner, lock, checked: Arc::new(checked) }
+    }
+
+    fn check<Req>(&self) -> &Result<(), Misconfigured>
+    where
+        K: KeyExtractor<Req>,
+    {
+        self.checked.get_or_init(|| told(self.lock.check()))
     }
 
     /// Returns the inner service.
@@ -51,7 +67,7 @@ impl<S, K, P, M> LockService<S, K, P, M> {
 
 impl<S: Clone, K: Clone, P: Clone, M> Clone for LockService<S, K, P, M> {
     fn clone(&self) -> Self {
-        Self { inner: self.inner.clone(), lock: self.lock.clone() }
+        Self { inner: self.inner.clone(), lock: self.lock.clone(), checked: Arc::clone(&self.checked) }
     }
 }
 
@@ -75,15 +91,18 @@ where
     type Future = ResponseFuture<S, Req, P, M>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
+        // What can never work is in the log before the first request comes, if the service is made ready before.
+        let _ = self.check::<Req>();
         self.inner.poll_ready(cx).map_err(|error| self.lock.protocol.fail(error))
     }
 
     fn call(&mut self, request: Req) -> Self::Future {
         let protocol = self.lock.protocol.clone();
         let name = self.lock.name_of();
-        if let Err(error) = self.lock.check() {
+        if let Err(error) = self.check::<Req>() {
+            let refusal = Refusal::Misconfigured(error.clone());
             drop(self.take_ready());
-            return ResponseFuture::refusing(Refusal::Misconfigured(error), protocol, name);
+            return ResponseFuture::refusing(refusal, protocol, name);
         }
         if !protocol.applies(&request) {
             return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
@@ -110,4 +129,12 @@ where
         drop(self.take_ready());
         ResponseFuture::refusing(refusal, protocol, name)
     }
+}
+
+/// Puts into the log what can never work.
+fn told(checked: Result<(), Misconfigured>) -> Result<(), Misconfigured> {
+    if let Err(error) = &checked {
+        tracing::error!(%error, "every request will be refused");
+    }
+    checked
 }

@@ -19,7 +19,7 @@ use lock_core::{
     LockKey, LockManager,
     backend::{Answer, Backend, Batch, MemoryBackend, Operation, Reply},
 };
-use lock_tower::{LockLayer, ResponseBody, key::fixed};
+use lock_tower::{LockLayer, ResponseBody};
 use support::{limit, poll_once, soon, until_free};
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -65,7 +65,7 @@ fn trailers() -> Frame<Bytes> {
 /// Gives the body that comes out of a layer that holds the lease to the end of it.
 async fn held(manager: &LockManager, body: Ready) -> ResponseBody<Ready> {
     let service = service_fn(async |request: Request<Ready>| Ok::<_, Infallible>(Response::new(request.into_body())));
-    let layer = LockLayer::http(manager.clone(), fixed("key")).until_body_end();
+    let layer = LockLayer::http(manager.clone(), "key").until_body_end();
     soon(layer.layer(service).oneshot(Request::post("/").body(body).unwrap())).await.unwrap().into_body()
 }
 

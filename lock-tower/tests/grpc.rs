@@ -15,10 +15,7 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use lock_core::{Lease, LockManager};
-use lock_tower::{
-    Grpc, LockLayer,
-    key::{Header, header},
-};
+use lock_tower::{Grpc, LockLayer};
 use support::{Floor, limit, poll_once, soon, until, until_free};
 use tokio::net::TcpListener;
 use tonic::{
@@ -28,8 +25,12 @@ use tonic::{
 };
 use tower::{Layer, Service, ServiceExt, service_fn};
 
-fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
-    LockLayer::grpc(manager.clone(), header("x-goods"))
+type Key = fn(&Request<Body>) -> String;
+
+/// The metadata `x-goods` are the whole key.
+fn layer(manager: &LockManager) -> LockLayer<Key, Grpc> {
+    let key: Key = |call| call.headers()["x-goods"].to_str().unwrap().to_owned();
+    LockLayer::grpc(manager.clone(), key)
 }
 
 /// A method that works forever, one that streams forever, and one that says which key it holds.

@@ -11,7 +11,7 @@ use http_body_util::BodyExt;
 use lock_core::LockManager;
 use lock_tower::{
     Held, KeyExtractor, LockLayer,
-    key::{extension, fixed, header, joined, method_and_path, path_param},
+    key::{Header, Scoped, extension, header, method_and_path, path_param, scoped},
 };
 use support::{Log, limit};
 use tower::{Layer, ServiceExt};
@@ -49,10 +49,10 @@ fn with(value: impl TryInto<HeaderValue, Error: fmt::Debug>) -> Request<Body> {
 async fn bad_input_67_a_missing_or_empty_header_is_refused_or_passes_where_it_is_optional() {
     let _limit = limit();
     for request in [|| to("/goods/1"), || with("")] {
-        let (status, text) = ask(locked(header("x-account")), request()).await;
+        let (status, text) = ask(locked(scoped("account", header("x-account"))), request()).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(text.contains("the header x-account is"), "{text}");
-        let (status, text) = ask(locked(header("x-account").optional()), request()).await;
+        let (status, text) = ask(locked(scoped("account", header("x-account").optional())), request()).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
     }
 }
@@ -72,24 +72,34 @@ async fn bad_input_68_a_header_that_is_no_key_is_refused_also_where_it_is_option
         ("more than once", &twice),
     ];
     for (what, request) in cases {
-        for service in [locked(header("x-account")), locked(header("x-account").optional())] {
+        for service in
+            [locked(scoped("account", header("x-account"))), locked(scoped("account", header("x-account").optional()))]
+        {
             let (status, text) = ask(service, request()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{what}");
             assert!(text.contains(what), "{what}: {text}");
         }
     }
-    let (status, text) = ask(locked(header("x-account")), with("k".repeat(1024))).await;
+    let (status, text) = ask(locked(scoped("account", header("x-account"))), with("k".repeat(1016))).await;
     assert_eq!((status, text.len()), (StatusCode::OK, 1024));
 }
 
 #[tokio::test(start_paused = true)]
 async fn a_path_parameter_is_decoded_once() {
     let _limit = limit();
-    for (path, key) in [("/goods/1", "1"), ("/goods/%31", "1"), ("/goods/a%2Fb", "a/b"), ("/goods/a%252Fb", "a%2Fb")] {
-        let (status, text) = ask(locked(path_param("id")), to(path)).await;
+    for (path, key) in [
+        ("/goods/1", "goods:1"),
+        ("/goods/%31", "goods:1"),
+        ("/goods/a%2Fb", "goods:a/b"),
+        ("/goods/a%252Fb", "goods:a%252Fb"),
+        ("/goods/a:b", "goods:a%3Ab"),
+        ("/goods/50%25", "goods:50%25"),
+        ("/goods/%F0%9F%A6%80%20x", "goods:\u{1f980} x"),
+    ] {
+        let (status, text) = ask(locked(scoped("goods", path_param("id"))), to(path)).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, key), "{path}");
     }
-    let (status, text) = ask(locked(path_param("id")), to("/goods/%ff")).await;
+    let (status, text) = ask(locked(scoped("goods", path_param("id"))), to("/goods/%ff")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(text.contains("UTF-8"), "{text}");
 }
@@ -99,13 +109,13 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let router: Router = Router::new().route("/goods/{id}", post(key_of));
-    let around = LockLayer::http(LockManager::in_memory(), path_param("id").optional()).layer(router);
+    let around = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id").optional())).layer(router);
     assert_eq!(around.oneshot(to("/goods/1")).await.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
-    let (status, _) = ask(locked(path_param("name")), to("/goods/1")).await;
+    let (status, _) = ask(locked(scoped("goods", path_param("name"))), to("/goods/1")).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     let lines = log.lines().join("\n");
     assert!(lines.contains("Router::route_layer") && lines.contains("/goods/{name}"), "{lines}");
-    let (status, text) = ask(locked(path_param("name").optional()), to("/goods/1")).await;
+    let (status, text) = ask(locked(scoped("goods", path_param("name").optional())), to("/goods/1")).await;
     assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
 }
 
@@ -113,11 +123,11 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
 async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
     let _limit = limit();
     for path in ["/goods/1?a=b", "/goods/%31"] {
-        let (_, text) = ask(locked(method_and_path()), to(path)).await;
-        assert_eq!(text, "POST /goods/1");
+        let (_, text) = ask(locked(scoped("shop", method_and_path())), to(path)).await;
+        assert_eq!(text, "shop:POST /goods/1");
     }
-    let nested = Router::new().nest("/north", locked(method_and_path()));
-    assert_eq!(ask(nested, to("/north/goods/1")).await.1, "POST /north/goods/1");
+    let nested = Router::new().nest("/north", locked(scoped("shop", method_and_path())));
+    assert_eq!(ask(nested, to("/north/goods/1")).await.1, "shop:POST /north/goods/1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -128,23 +138,23 @@ async fn an_extension_is_a_key() {
 
     impl fmt::Display for Account {
         fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-            write!(f, "account:{}", self.0)
+            write!(f, "{}", self.0)
         }
     }
 
-    let authenticated = || locked(extension::<Account>()).layer(axum::Extension(Account(7)));
+    let authenticated = || locked(scoped("account", extension::<Account>())).layer(axum::Extension(Account(7)));
     assert_eq!(ask(authenticated(), to("/goods/1")).await.1, "account:7");
-    let (status, text) = ask(locked(extension::<Account>()), to("/goods/1")).await;
+    let (status, text) = ask(locked(scoped("account", extension::<Account>())), to("/goods/1")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(text.contains("the request has no Account"), "{text}");
-    assert_eq!(ask(locked(extension::<Account>().optional()), to("/goods/1")).await.1, "no lock");
+    assert_eq!(ask(locked(scoped("account", extension::<Account>().optional())), to("/goods/1")).await.1, "no lock");
 }
 
 #[tokio::test(start_paused = true)]
 async fn parts_of_a_key_do_not_run_into_each_other() {
     let _limit = limit();
     let key = |account: &'static str, goods: &'static str| async move {
-        let parts = joined((fixed("sale"), header("x-account"), path_param("id")));
+        let parts = scoped("sale", (header("x-account"), path_param("id")));
         let mut request = to(&format!("/goods/{goods}"));
         request.headers_mut().insert("x-account", HeaderValue::from_static(account));
         ask(locked(parts), request).await.1
@@ -152,9 +162,10 @@ async fn parts_of_a_key_do_not_run_into_each_other() {
     assert_eq!(key("7", "1").await, "sale:7:1");
     assert_ne!(key("a:b", "c").await, key("a", "b:c").await);
     assert_ne!(key("a%3A", "b").await, key("a:", "b").await);
-    let (status, _) = ask(locked(joined((header("x-account"), path_param("id")))), to("/goods/1")).await;
+    let (status, _) = ask(locked(scoped("sale", (header("x-account"), path_param("id")))), to("/goods/1")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "one part refuses all");
-    let (_, text) = ask(locked(joined((header("x-account").optional(), path_param("id")))), to("/goods/1")).await;
+    let (_, text) =
+        ask(locked(scoped("sale", (header("x-account").optional(), path_param("id")))), to("/goods/1")).await;
     assert_eq!(text, "no lock", "one part lets all through");
 }
 
@@ -165,8 +176,39 @@ async fn held_without_a_lease_is_an_error_of_the_server() {
     assert_eq!(ask(service, to("/")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
 }
 
-#[test]
-#[should_panic(expected = "cannot be the name of a header")]
-fn a_header_that_cannot_be_is_refused_when_the_layer_is_made() {
-    let _ = header("x account");
+#[tokio::test(start_paused = true)]
+async fn a_key_that_can_never_work_is_found_by_the_check_and_told_once_before_the_first_request() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let broken = |key: Scoped<Header>, remedy: &'static str| async move {
+        let layer = LockLayer::http(LockManager::in_memory(), key).name("sell");
+        let found = layer.check::<Request<Body>>().unwrap_err().to_string();
+        assert!(found.starts_with("the lock layer \"sell\"") && found.contains(remedy), "{found}");
+        let mut service = layer.layer(Router::new().route("/", post(key_of)));
+        ServiceExt::<Request<Body>>::ready(&mut service).await.unwrap();
+        ServiceExt::<Request<Body>>::ready(&mut service.clone()).await.unwrap();
+        for _ in 0..2 {
+            let response = service.clone().oneshot(to("/")).await.unwrap();
+            assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
+        }
+    };
+    broken(scoped("goods", header("x account")), "cannot be the name of a header").await;
+    broken(scoped("", header("x-account")), "name what is locked").await;
+    broken(scoped("50%", header("x-account")), "`%25`").await;
+    let told = log.lines().iter().filter(|line| line.contains("every request will be refused")).count();
+    assert_eq!(told, 3, "{:?}", log.lines());
+    LockLayer::http(LockManager::in_memory(), scoped("50%25", header("x-account"))).check::<Request<Body>>().unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_client_cannot_name_the_key_of_another_scope() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let _job = manager.lock("jobs:nightly").await.unwrap();
+    let layer = LockLayer::http(manager, scoped("account", header("x-account"))).try_only();
+    let service: Router = Router::new().route("/goods/{id}", post(key_of)).route_layer(layer);
+    let answer = ask(service.clone(), with("jobs:nightly")).await;
+    assert_eq!(answer, (StatusCode::OK, "account:jobs%3Anightly".to_owned()));
+    let answer = ask(service, with("7:jobs")).await;
+    assert_eq!(answer, (StatusCode::OK, "account:7%3Ajobs".to_owned()));
 }

@@ -9,7 +9,7 @@ use http::{Request, Response};
 use lock_core::{ErrorKind, LockManager};
 use lock_tower::{
     BoxError, LockLayer, OnBackendError,
-    key::{fixed, header},
+    key::{header, scoped},
 };
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use support::{Failing, poll_once};
@@ -64,11 +64,11 @@ fn metrics_have_the_name_of_the_layer_and_never_the_key() {
 async fn refuse(manager: &LockManager) {
     let shop = service_fn(async |_: Request<()>| Ok::<_, BoxError>(Response::new(String::new())));
     let goods = || Request::post("/goods/3").header("grpc-timeout", "100m").body(()).unwrap();
-    let layer = |name| LockLayer::http(manager.clone(), fixed("/goods/3")).name(name).try_only();
+    let layer = |name| LockLayer::http(manager.clone(), "/goods/3").name(name).try_only();
 
     layer("not_acquired").layer(shop).oneshot(goods()).await.unwrap();
     layer("misconfigured").ttl(Duration::ZERO).layer(shop).oneshot(goods()).await.unwrap();
-    let keyless = LockLayer::http(manager.clone(), header("x-goods")).name("key");
+    let keyless = LockLayer::http(manager.clone(), scoped("goods", header("x-goods"))).name("key");
     keyless.layer(shop).oneshot(goods()).await.unwrap();
 
     let crowded = layer("overloaded").wait(Duration::from_secs(9)).max_waiters(1).layer(shop);
@@ -77,7 +77,7 @@ async fn refuse(manager: &LockManager) {
     crowded.oneshot(goods()).await.unwrap();
     drop(first);
 
-    let grpc = LockLayer::grpc(manager.clone(), fixed("/goods/3")).name("out_of_time");
+    let grpc = LockLayer::grpc(manager.clone(), "/goods/3").name("out_of_time");
     grpc.layer(shop).oneshot(goods()).await.unwrap();
 
     let loses = service_fn(|_: Request<()>| async {
@@ -85,9 +85,9 @@ async fn refuse(manager: &LockManager) {
         tokio::task::yield_now().await;
         Ok::<_, BoxError>(Response::new(String::new()))
     });
-    LockLayer::http(manager.clone(), fixed("/goods/5")).name("lost").layer(loses).oneshot(goods()).await.unwrap();
+    LockLayer::http(manager.clone(), "/goods/5").name("lost").layer(loses).oneshot(goods()).await.unwrap();
 
     let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
-    let open = LockLayer::http(down, fixed("/goods/3")).name("open").on_backend_error(OnBackendError::LetThrough);
+    let open = LockLayer::http(down, "/goods/3").name("open").on_backend_error(OnBackendError::LetThrough);
     open.layer(shop).oneshot(goods()).await.unwrap();
 }

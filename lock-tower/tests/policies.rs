@@ -9,10 +9,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
-use lock_tower::{
-    BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal,
-    key::{Fixed, fixed},
-};
+use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal};
 use support::{
     Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
 };
@@ -34,7 +31,7 @@ fn shows() -> impl Service<Request<String>, Response = Response<String>, Error =
 #[tokio::test(start_paused = true)]
 async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_otherwise() {
     let _limit = limit();
-    let locked = |layer: LockLayer<Fixed, Http>| async move {
+    let locked = |layer: LockLayer<&'static str, Http>| async move {
         let mut locked = Vec::new();
         for method in [Method::GET, Method::HEAD, Method::OPTIONS, Method::POST, Method::PUT, Method::DELETE] {
             let answer = layer.layer(shows()).oneshot(request(method.clone())).await.unwrap();
@@ -44,7 +41,7 @@ async fn only_methods_that_may_change_something_are_locked_unless_it_was_told_ot
         }
         locked
     };
-    let layer = || LockLayer::http(LockManager::in_memory(), fixed("key"));
+    let layer = || LockLayer::http(LockManager::in_memory(), "key");
     assert_eq!(locked(layer()).await, [Method::POST, Method::PUT, Method::DELETE]);
     assert_eq!(locked(layer().methods([Method::GET])).await, [Method::GET]);
     assert_eq!(locked(layer().all_methods()).await.len(), 6);
@@ -55,7 +52,7 @@ async fn bad_input_70_only_where_it_is_spelt_out_a_backend_that_is_down_lets_thr
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let down = |kind| LockManager::builder().backend(Failing(kind, "down")).build().unwrap();
-    let layer = |kind| LockLayer::new(down(kind), fixed("key")).on_backend_error(OnBackendError::LetThrough);
+    let layer = |kind| LockLayer::new(down(kind), "key").on_backend_error(OnBackendError::LetThrough);
     let floor = Floor::default();
 
     let open = layer(ErrorKind::Backend);
@@ -74,7 +71,7 @@ async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
-    let layer = LockLayer::new(manager.clone(), fixed("key"));
+    let layer = LockLayer::new(manager.clone(), "key");
     for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
         let finished = floor.finished();
         let work = tokio::spawn(layer.clone().on_lost(policy).layer(works(&floor)).oneshot(1));
@@ -127,7 +124,7 @@ async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
-    let layer = LockLayer::http(manager, fixed("key")).max_waiters(1);
+    let layer = LockLayer::http(manager, "key").max_waiters(1);
     let mut waiter = Box::pin(layer.layer(shows()).oneshot(request(Method::POST)));
     assert!(poll_once(&mut waiter).is_pending());
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
@@ -150,7 +147,7 @@ async fn a_manager_that_does_not_wait_makes_a_layer_that_only_tries() {
     let _limit = limit();
     let manager = LockManager::builder().url("memory://").wait(Duration::ZERO).build().unwrap();
     let _guard = manager.lock("key").await.unwrap();
-    let response = LockLayer::http(manager, fixed("key")).layer(shows()).oneshot(request(Method::POST)).await.unwrap();
+    let response = LockLayer::http(manager, "key").layer(shows()).oneshot(request(Method::POST)).await.unwrap();
     assert_eq!(response.status(), StatusCode::CONFLICT);
 }
 
@@ -160,7 +157,7 @@ async fn try_only_does_not_wait() {
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
     let begin = tokio::time::Instant::now();
-    let refused = LockLayer::new(manager, fixed("key")).try_only().layer(works(&Floor::default())).oneshot(1).await;
+    let refused = LockLayer::new(manager, "key").try_only().layer(works(&Floor::default())).oneshot(1).await;
     assert_eq!(lock_error(&refused.unwrap_err()).kind(), ErrorKind::Busy);
     assert_eq!(begin.elapsed(), Duration::ZERO);
 }
@@ -169,8 +166,8 @@ async fn try_only_does_not_wait() {
 async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
     let _limit = limit();
     let manager = LockManager::in_memory();
-    let outer = LockLayer::new(manager.clone(), fixed("key"));
-    let inner = LockLayer::new(manager, fixed("key"));
+    let outer = LockLayer::new(manager.clone(), "key");
+    let inner = LockLayer::new(manager, "key");
     let line = line!();
     let error = outer.layer(inner.layer(works(&Floor::default()))).oneshot(1).await.unwrap_err().to_string();
     for line in [line - 2, line - 1] {
@@ -181,7 +178,7 @@ async fn bad_input_77_both_layers_are_named_with_the_line_that_made_them() {
 #[tokio::test(start_paused = true)]
 async fn bad_input_77_a_layer_that_stands_twice_is_not_taken_for_one_waiter_too_many() {
     let _limit = limit();
-    let layer = LockLayer::new(LockManager::in_memory(), fixed("key")).max_waiters(1).max_waiters_per_key(1);
+    let layer = LockLayer::new(LockManager::in_memory(), "key").max_waiters(1).max_waiters_per_key(1);
     let error = layer.layer(layer.layer(works(&Floor::default()))).oneshot(1).await.unwrap_err();
     assert_eq!(lock_error(&error).kind(), ErrorKind::WouldDeadlock);
 }
@@ -191,7 +188,7 @@ async fn detached_work_goes_on_when_its_caller_has_gone() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
-    let service = LockLayer::new(manager.clone(), fixed("key")).detached().layer(works_for(&floor, SECOND));
+    let service = LockLayer::new(manager.clone(), "key").detached().layer(works_for(&floor, SECOND));
     let work = tokio::spawn(service.clone().oneshot(1));
     until("the work has begun", || floor.inside() == 1).await;
     let waits = tokio::spawn(service.oneshot(2));
@@ -209,7 +206,7 @@ async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
-    let layer = LockLayer::new(manager.clone(), fixed("key")).detached();
+    let layer = LockLayer::new(manager.clone(), "key").detached();
     assert_eq!(layer.layer(works(&floor)).oneshot(1).await.unwrap(), 1);
     assert!(!manager.is_locked("key").await.unwrap());
 
@@ -232,7 +229,7 @@ async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
 async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and_the_remedy() {
     let _limit = limit();
     let floor = Floor::default();
-    let layer = |name| LockLayer::new(LockManager::in_memory(), fixed("key")).name(name);
+    let layer = |name| LockLayer::new(LockManager::in_memory(), "key").name(name);
     let line = line!() - 1;
     let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     let cases = [
@@ -244,7 +241,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];
     for (layer, remedy) in cases {
-        let found = layer.check().unwrap_err();
+        let found = layer.check::<u64>().unwrap_err();
         let refused = layer.layer(works(&floor)).oneshot(1).await.unwrap_err();
         assert_eq!(refused.downcast_ref(), Some(&found));
         let text = found.to_string();
@@ -254,9 +251,9 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     assert_eq!(floor.begun(), 0);
 
     let least = layer("").ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1));
-    least.max_waiters(1).max_waiters_per_key(1).check().unwrap();
-    layer("").ttl(century).check().unwrap();
-    let unnamed = layer("").ttl(Duration::ZERO).check().unwrap_err().to_string();
+    least.max_waiters(1).max_waiters_per_key(1).check::<u64>().unwrap();
+    layer("").ttl(century).check::<u64>().unwrap();
+    let unnamed = layer("").ttl(Duration::ZERO).check::<u64>().unwrap_err().to_string();
     assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");
 }
 
@@ -264,7 +261,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
 async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_logged_when_it_is_put_around() {
     let _limit = limit();
     let (log, _logging) = Log::watch();
-    let layer = LockLayer::http(LockManager::in_memory(), fixed("key")).methods([]).name("sell");
+    let layer = LockLayer::http(LockManager::in_memory(), "key").methods([]).name("sell");
     let service = layer.layer(shows());
     let lines = log.lines();
     assert!(lines.iter().any(|line| line.starts_with("ERROR") && line.contains("\"sell\"")), "{lines:?}");
@@ -274,17 +271,17 @@ async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_
         let text = response.into_body().collect().await.unwrap().to_bytes();
         assert!(!String::from_utf8_lossy(&text).contains("sell"), "{text:?}");
     }
-    layer.clone().all_methods().check().unwrap();
-    layer.methods([Method::GET]).check().unwrap();
+    layer.clone().all_methods().check::<Request<String>>().unwrap();
+    layer.methods([Method::GET]).check::<Request<String>>().unwrap();
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_fixed_key_that_is_none_is_the_service_s_mistake_and_not_the_client_s() {
+async fn a_key_of_text_that_is_none_is_the_service_s_mistake_and_not_the_client_s() {
     let _limit = limit();
     static LONG: [u8; 1025] = [b'k'; 1025];
     let long = std::str::from_utf8(&LONG).unwrap();
     for (key, status) in [("", 500), (long, 500), (&long[1..], 200)] {
-        let layer = LockLayer::http(LockManager::in_memory(), fixed(key));
+        let layer = LockLayer::http(LockManager::in_memory(), key);
         let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
         assert_eq!(response.status().as_u16(), status);
     }
@@ -296,7 +293,7 @@ async fn detached_work_whose_lease_is_lost_goes_on_where_it_was_told_to() {
     for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
         let manager = LockManager::in_memory();
         let floor = Floor::default();
-        let layer = LockLayer::new(manager.clone(), fixed("key")).on_lost(policy).detached();
+        let layer = LockLayer::new(manager.clone(), "key").on_lost(policy).detached();
         let work = tokio::spawn(layer.layer(works(&floor)).oneshot(1));
         until("the work has begun", || floor.inside() == 1).await;
         assert!(manager.force_release("key").await.unwrap());
@@ -310,14 +307,14 @@ async fn limits_and_counts_are_those_of_all_clones_whatever_their_mode() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
-    let layer = LockLayer::new(manager, fixed("key")).max_waiters(1);
+    let layer = LockLayer::new(manager, "key").max_waiters(1);
     let mut waiter = Box::pin(layer.clone().detached().layer(works(&Floor::default())).oneshot(1));
     assert!(poll_once(&mut waiter).is_pending());
     let refused = layer.layer(works(&Floor::default())).oneshot(1).await.unwrap_err();
     assert!(refused.is::<Overloaded>(), "{refused}");
 
     let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
-    let open = LockLayer::new(down, fixed("key")).on_backend_error(OnBackendError::LetThrough);
+    let open = LockLayer::new(down, "key").on_backend_error(OnBackendError::LetThrough);
     soon(open.clone().detached().layer(works(&Floor::default())).oneshot(1)).await.unwrap();
     assert_eq!(open.let_through(), 1);
 }

@@ -19,7 +19,7 @@ use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::{LockManager, OnLost};
-use lock_tower::{LockLayer, key::fixed};
+use lock_tower::LockLayer;
 use support::{Floor, limit, poll_once, serve, soon, until, until_free};
 use tokio::{
     net::TcpStream,
@@ -46,7 +46,7 @@ async fn streams(manager: &LockManager) -> (SocketAddr, UnboundedSender<Frame<By
     let (frames, given) = unbounded_channel();
     let slot: Slot = Arc::new(Mutex::new(Some(Given(given))));
     let handler = async |State(slot): State<Slot>| Response::new(Body::new(slot.lock().unwrap().take().unwrap()));
-    let layer = LockLayer::http(manager.clone(), fixed("key")).ttl(Duration::from_secs(30)).until_body_end();
+    let layer = LockLayer::http(manager.clone(), "key").ttl(Duration::from_secs(30)).until_body_end();
     (serve(Router::new().route("/", post(handler)).route_layer(layer).with_state(slot)).await, frames)
 }
 
@@ -145,7 +145,7 @@ async fn bad_input_73_a_client_of_http2_that_hangs_up_stops_the_handler() {
     let floor = Floor::default();
     let handler = async |State(floor): State<Floor>| floor.work_forever().await;
     for detached in [false, true] {
-        let layer = LockLayer::http(manager.clone(), fixed("key"));
+        let layer = LockLayer::http(manager.clone(), "key");
         let router = Router::new().route("/", post(handler));
         let router =
             if detached { router.route_layer(layer.detached()) } else { router.route_layer(layer.until_body_end()) };
@@ -176,7 +176,7 @@ async fn bad_input_74_a_body_that_panics_frees_the_key() {
     }
 
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager.clone(), fixed("key")).until_body_end();
+    let layer = LockLayer::http(manager.clone(), "key").until_body_end();
     let address = serve(Router::new().route("/", post(async || Body::new(Panics))).route_layer(layer)).await;
     let (response, _connection) = send(address, Version::One).await;
     if let Ok(response) = response {
@@ -221,7 +221,7 @@ async fn streams_both_ways_are_under_one_lease() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let echo = async |request: axum::extract::Request| Response::new(request.into_body());
-    let layer = LockLayer::http(manager.clone(), fixed("key")).until_body_end();
+    let layer = LockLayer::http(manager.clone(), "key").until_body_end();
     let address = serve(Router::new().route("/", post(echo)).route_layer(layer)).await;
     let (frames, given) = unbounded_channel();
     let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
@@ -247,7 +247,7 @@ async fn a_body_keeps_its_length_and_an_empty_one_its_lease_not() {
         let body = Full::<Bytes>::from(request.into_body());
         Ok::<_, std::convert::Infallible>(http::Response::new(body))
     });
-    let service = LockLayer::http(manager.clone(), fixed("key")).until_body_end().layer(service);
+    let service = LockLayer::http(manager.clone(), "key").until_body_end().layer(service);
     let post = |text| Request::post("/").body(text).unwrap();
 
     let response = soon(service.clone().oneshot(post("seven by"))).await.unwrap();
@@ -273,7 +273,7 @@ async fn what_becomes_of_a_body_whose_lease_is_lost_is_said_by_the_policy() {
             let body = given.lock().unwrap().take().unwrap();
             async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
         });
-        let layer = LockLayer::http(manager.clone(), fixed("key")).on_lost(policy).until_body_end();
+        let layer = LockLayer::http(manager.clone(), "key").on_lost(policy).until_body_end();
         let request = Request::post("/").body(()).unwrap();
         let mut body = soon(layer.layer(service).oneshot(request)).await.unwrap().into_body();
         assert!(poll_once(&mut body.frame()).is_pending());

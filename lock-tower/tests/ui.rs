@@ -35,3 +35,8 @@ fn bad_input_66_a_layer_without_a_key_does_not_compile_nor_do_other_mistakes() {
         trybuild::TestCases::new().compile_fail("tests/ui/fail/*.rs");
     }
 }
+
+#[test]
+fn what_the_messages_say_to_write_compiles() {
+    trybuild::TestCases::new().pass("tests/ui/pass/*.rs");
+}

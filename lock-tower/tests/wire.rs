@@ -26,7 +26,7 @@ use hyper_util::{
 use lock_core::LockManager;
 use lock_tower::{
     Held, Http, KeyExtractor, LockLayer,
-    key::{Fixed, fixed, header},
+    key::{header, scoped},
 };
 use support::{limit, serve, soon, until, until_free};
 use tokio::{
@@ -35,8 +35,8 @@ use tokio::{
 };
 use tower::{Layer, service_fn, util::MapRequestLayer};
 
-fn layer(manager: &LockManager) -> LockLayer<Fixed, Http> {
-    LockLayer::http(manager.clone(), fixed("key")).all_methods()
+fn layer(manager: &LockManager) -> LockLayer<&'static str, Http> {
+    LockLayer::http(manager.clone(), "key").all_methods()
 }
 
 /// Puts the layer around a route in both of its modes.
@@ -84,7 +84,7 @@ where
 fn values() -> Vec<(Vec<Vec<u8>>, Option<&'static str>)> {
     vec![
         (vec![b"7".to_vec()], None),
-        (vec![vec![b'k'; 1024]], None),
+        (vec![vec![b'k'; 1016]], None),
         (vec![], Some("is missing")),
         (vec![vec![]], Some("is empty")),
         (vec!["ä".into()], Some("is not visible ASCII")),
@@ -101,7 +101,7 @@ fn values() -> Vec<(Vec<Vec<u8>>, Option<&'static str>)> {
 /// What is to come of a value of the header.
 fn expected(values: &[Vec<u8>], refusal: Option<&str>, optional: bool) -> (u16, String) {
     match refusal {
-        None => (200, String::from_utf8(values[0].clone()).unwrap()),
+        None => (200, format!("account:{}", String::from_utf8_lossy(&values[0]))),
         Some("is missing" | "is empty") if optional => (200, "no lock".to_owned()),
         Some(what) => (400, format!(r#""detail":"the header x-account {what}"}}"#)),
     }
@@ -110,8 +110,9 @@ fn expected(values: &[Vec<u8>], refusal: Option<&str>, optional: bool) -> (u16, 
 #[tokio::test]
 async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http1() {
     let _limit = limit();
-    let key = header("x-account");
-    for (address, optional) in [(accounts(key.clone()).await, false), (accounts(key.optional()).await, true)] {
+    let must = accounts(scoped("account", header("x-account"))).await;
+    let may = accounts(scoped("account", header("x-account").optional())).await;
+    for (address, optional) in [(must, false), (may, true)] {
         for (values, refusal) in values() {
             let mut request = b"POST / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n".to_vec();
             for value in &values {
@@ -130,8 +131,9 @@ async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http
 #[tokio::test]
 async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http2_and_the_connection_goes_on() {
     let _limit = limit();
-    let key = header("x-account");
-    for (address, optional) in [(accounts(key.clone()).await, false), (accounts(key.optional()).await, true)] {
+    let must = accounts(scoped("account", header("x-account"))).await;
+    let may = accounts(scoped("account", header("x-account").optional())).await;
+    for (address, optional) in [(must, false), (may, true)] {
         let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();
         tokio::spawn(connection);

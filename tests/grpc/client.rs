@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use lock_core::LockManager;
-use lock_tower::{Grpc, LockLayer, LockService, Mode, key::Header};
+use lock_tower::{Grpc, LockLayer, LockService, Mode};
 use tokio::time::{Instant, timeout};
 use tonic::{
     Code, Request,
@@ -12,7 +12,7 @@ use tonic::{
 use tower::{ServiceBuilder, layer::util::Identity};
 
 use crate::{
-    layer,
+    Key, layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, serve, with_key},
     soon,
@@ -22,10 +22,10 @@ use crate::{
 
 const HANG: Order = Order { replies: 1, end: End::Hang as i32 };
 
-type Locked<M> = CallsClient<LockService<Channel, Header, Grpc, M>>;
+type Locked<M> = CallsClient<LockService<Channel, Key, Grpc, M>>;
 
 /// A client behind a layer, of a server that has none.
-async fn client<M: Mode<ResponseFuture>>(layer: LockLayer<Header, Grpc, M>, floor: &Floor) -> Locked<M> {
+async fn client<M: Mode<ResponseFuture>>(layer: LockLayer<Key, Grpc, M>, floor: &Floor) -> Locked<M> {
     let channel = channel(serve(Identity::new(), floor).await).await;
     CallsClient::new(ServiceBuilder::new().layer(layer).service(channel))
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::LockManager;
-use lock_tower::{LockLayer, key::fixed};
+use lock_tower::LockLayer;
 use tonic::{Code, Request, Status, transport::Channel};
 use tower::ServiceBuilder;
 
@@ -135,7 +135,7 @@ async fn more_waiters_than_allowed_exhaust_a_resource() {
 async fn bad_input_77_the_same_key_twice_in_one_stack_is_an_internal_error_at_once() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
     let twice = ServiceBuilder::new()
-        .layer(LockLayer::grpc(manager.clone(), fixed("a")))
+        .layer(LockLayer::grpc(manager.clone(), "a"))
         .layer(layer(&manager).wait(Duration::from_secs(600)))
         .into_inner();
     let client = client(twice, &floor).await;

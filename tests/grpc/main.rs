@@ -19,14 +19,20 @@ use std::future::Future;
 
 use lock_core::LockManager;
 use lock_tests::{LONG, SOON, eventually, within};
-use lock_tower::{
-    Grpc, LockLayer,
-    key::{Header, header},
-};
+use lock_tower::{Grpc, LockLayer};
+use tonic::body::Body;
+
+type Key = fn(&http::Request<Body>) -> Result<String, &'static str>;
+
+/// Finds the whole key in the metadata, so that a test can name any.
+fn key(call: &http::Request<Body>) -> Result<String, &'static str> {
+    let key = call.headers().get("key").and_then(|key| key.to_str().ok());
+    key.map(str::to_owned).ok_or("the metadata key is missing")
+}
 
 /// A layer whose keys are in the metadata. Its leases are so long that a release that is missing shows.
-fn layer(manager: &LockManager) -> LockLayer<Header, Grpc> {
-    LockLayer::grpc(manager.clone(), header("key")).ttl(LONG)
+fn layer(manager: &LockManager) -> LockLayer<Key, Grpc> {
+    LockLayer::grpc(manager.clone(), key as Key).ttl(LONG)
 }
 
 /// Waits for what should come soon, and fails instead of hanging.

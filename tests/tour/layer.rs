@@ -12,7 +12,7 @@ use axum::{
 use lock_core::{LockManager, OnLost};
 use lock_tower::{
     BoxError, Held, LockLayer, OnBackendError,
-    key::{extension, fixed, header, joined, method_and_path, path_param},
+    key::{extension, header, method_and_path, path_param, scoped},
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -41,11 +41,11 @@ async fn closure() -> Result {
 #[tokio::test]
 async fn ready_made() -> Result {
     let manager = LockManager::in_memory();
-    let per_goods = LockLayer::http(manager.clone(), path_param("id"));
-    let per_account = LockLayer::http(manager.clone(), header("x-account").optional());
-    let per_user = LockLayer::http(manager.clone(), extension::<u64>());
-    let per_route = LockLayer::http(manager.clone(), method_and_path());
-    let per_shop = LockLayer::http(manager, joined((fixed("goods"), header("x-shop"), path_param("id"))));
+    let per_goods = LockLayer::http(manager.clone(), scoped("goods", path_param("id")));
+    let per_account = LockLayer::http(manager.clone(), scoped("account", header("x-account").optional()));
+    let per_user = LockLayer::http(manager.clone(), scoped("user", extension::<u64>()));
+    let per_route = LockLayer::http(manager.clone(), scoped("shop", method_and_path()));
+    let per_shop = LockLayer::http(manager, scoped("goods", (header("x-shop"), path_param("id"))));
 
     let app = Router::new().route("/goods/{id}", post(sell));
     assert_eq!(status(&app.clone().route_layer(per_goods), Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -65,7 +65,7 @@ mod held {
 
     #[tokio::test]
     async fn lease_in_the_handler() -> Result {
-        let layer = LockLayer::http(LockManager::in_memory(), fixed("till"));
+        let layer = LockLayer::http(LockManager::in_memory(), "till");
         let app = Router::new().route("/charge", post(charge)).route_layer(layer);
         assert_eq!(status(&app, Method::POST, "/charge").await?, StatusCode::OK);
         Ok(())
@@ -75,15 +75,15 @@ mod held {
 #[tokio::test]
 async fn waiting() -> Result {
     let manager = LockManager::in_memory();
-    let clicks = LockLayer::http(manager.clone(), path_param("order")).try_only();
-    let sales = LockLayer::http(manager.clone(), path_param("id"))
+    let clicks = LockLayer::http(manager.clone(), scoped("order", path_param("order"))).try_only();
+    let sales = LockLayer::http(manager.clone(), scoped("goods", path_param("id")))
         .ttl(Duration::from_secs(3))
         .wait(Duration::from_secs(2))
         .max_waiters_per_key(100)
         .max_waiters(10_000);
 
     let app = Router::new().route("/pay/{order}", post(sell)).route_layer(clicks);
-    let _guard = manager.lock("7").await?;
+    let _guard = manager.lock("order:7").await?;
     assert_eq!(status(&app, Method::POST, "/pay/7").await?, StatusCode::CONFLICT);
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(sales);
     assert_eq!(status(&app, Method::POST, "/goods/8").await?, StatusCode::OK);
@@ -93,8 +93,8 @@ async fn waiting() -> Result {
 #[tokio::test]
 async fn methods() -> Result {
     let manager = LockManager::in_memory();
-    let writes = LockLayer::http(manager.clone(), fixed("shop")).methods([Method::PUT, Method::DELETE]);
-    let everything = LockLayer::http(manager.clone(), fixed("shop")).all_methods();
+    let writes = LockLayer::http(manager.clone(), "shop").methods([Method::PUT, Method::DELETE]);
+    let everything = LockLayer::http(manager.clone(), "shop").all_methods();
 
     let _guard = manager.lock("shop").await?;
     let app = Router::new().route("/", post(sell));
@@ -107,7 +107,7 @@ async fn methods() -> Result {
 #[tokio::test]
 async fn failures() -> Result {
     let manager = LockManager::in_memory();
-    let stubborn = LockLayer::http(manager, path_param("id"))
+    let stubborn = LockLayer::http(manager, scoped("goods", path_param("id")))
         .max_hold(Duration::from_secs(60))
         .on_lost(OnLost::Finish)
         .on_backend_error(OnBackendError::LetThrough);
@@ -121,7 +121,7 @@ async fn failures() -> Result {
 #[tokio::test]
 async fn uploads() -> Result {
     let manager = LockManager::in_memory();
-    let upload = LockLayer::http(manager, path_param("id")).max_hold(Duration::from_secs(60));
+    let upload = LockLayer::http(manager, scoped("goods", path_param("id"))).max_hold(Duration::from_secs(60));
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(upload);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -131,8 +131,8 @@ async fn uploads() -> Result {
 #[tokio::test]
 async fn held_for_longer() -> Result {
     let manager = LockManager::in_memory();
-    let export = LockLayer::http(manager.clone(), fixed("export")).until_body_end().max_hold(Duration::from_secs(600));
-    let import = LockLayer::http(manager, fixed("import")).detached().max_hold(Duration::from_secs(600));
+    let export = LockLayer::http(manager.clone(), "export").until_body_end().max_hold(Duration::from_secs(600));
+    let import = LockLayer::http(manager, "import").detached().max_hold(Duration::from_secs(600));
 
     let app = Router::new().route("/", post(sell));
     assert_eq!(status(&app.clone().route_layer(export), Method::POST, "/").await?, StatusCode::OK);
@@ -143,13 +143,15 @@ async fn held_for_longer() -> Result {
 #[tokio::test]
 async fn answers() -> Result {
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager.clone(), path_param("order")).try_only().answer(|_refusal, mut answer| {
-        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-        answer
-    });
+    let layer = LockLayer::http(manager.clone(), scoped("order", path_param("order"))).try_only().answer(
+        |_refusal, mut answer| {
+            *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+            answer
+        },
+    );
 
     let app = Router::new().route("/pay/{order}", post(sell)).route_layer(layer);
-    let _guard = manager.lock("7").await?;
+    let _guard = manager.lock("order:7").await?;
     assert_eq!(status(&app, Method::POST, "/pay/7").await?, StatusCode::TOO_MANY_REQUESTS);
     Ok(())
 }
@@ -157,7 +159,7 @@ async fn answers() -> Result {
 #[tokio::test]
 async fn name() -> Result {
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager, path_param("id")).name("sell");
+    let layer = LockLayer::http(manager, scoped("goods", path_param("id"))).name("sell");
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -187,7 +189,7 @@ mod any_service {
 }
 
 fn grpc(manager: LockManager) -> impl Sized {
-    let per_account = joined((fixed("account"), header("x-account")));
+    let per_account = scoped("account", header("x-account"));
     let layer = LockLayer::grpc(manager, per_account).wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60));
 
     [layer]

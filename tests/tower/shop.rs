@@ -31,7 +31,7 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::LockManager;
 use lock_tests::{LONG, RedisServer, SOON, eventually, until_free, within};
-use lock_tower::{Held, Http, LockLayer, key::Fixed, key::fixed};
+use lock_tower::{Held, Http, LockLayer};
 use tokio::{
     net::{TcpListener, TcpStream},
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},
@@ -178,8 +178,8 @@ impl Drop for Inside {
     }
 }
 
-fn layer(manager: &LockManager) -> LockLayer<Fixed, Http> {
-    LockLayer::http(manager.clone(), fixed(KEY)).wait(10 * LONG).name("shop")
+fn layer(manager: &LockManager) -> LockLayer<&'static str, Http> {
+    LockLayer::http(manager.clone(), KEY).wait(10 * LONG).name("shop")
 }
 
 async fn arrive(State(floor): State<Floor>, request: Request, next: Next) -> Response {

@@ -1,4 +1,5 @@
 use std::{
+    borrow::Cow,
     future::Future,
     pin::pin,
     task::{Context, Poll, Waker},
@@ -8,12 +9,13 @@ use ::axum::extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsR
 use ::http::Request;
 
 use super::{
-    Choice, KeyExtractor, Mistake,
-    ready::{Absent, Find, Optional, choice},
+    Mistake, Parts,
+    ready::{Absent, Find, Optional, write},
+    scoped::{Writer, Written},
 };
 
-/// Takes a parameter of the axum route, as in `/goods/{id}`. It is decoded: `a%2Fb` is the parameter `a/b`, and `%31` is
-/// the parameter `1`.
+/// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key. It is decoded:
+/// `a%2Fb` is the parameter `a/b`, and `%31` is the parameter `1`.
 ///
 /// A request whose parameter is empty or no UTF-8 is refused (400). Where the route has no such parameter, or the layer
 /// is around the router, which has not routed the request by then, it is refused with 500, and the log says what to
@@ -24,9 +26,9 @@ use super::{
 /// ```
 /// use axum::{Router, routing::post};
 /// use lock_core::LockManager;
-/// use lock_tower::{LockLayer, key::{fixed, joined, path_param}};
+/// use lock_tower::{LockLayer, key::{path_param, scoped}};
 ///
-/// let per_goods = LockLayer::http(LockManager::in_memory(), joined((fixed("goods"), path_param("id"))));
+/// let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id")));
 /// let service: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(per_goods);
 /// # let _ = service;
 /// ```
@@ -35,7 +37,7 @@ pub fn path_param(name: &'static str) -> PathParam {
     PathParam { name }
 }
 
-/// The extractor of [`path_param`].
+/// The part of a key that [`path_param`] makes.
 #[derive(Clone, Copy, Debug)]
 pub struct PathParam {
     name: &'static str,
@@ -51,7 +53,7 @@ impl PathParam {
 }
 
 impl<B> Find<Request<B>> for PathParam {
-    fn find(&self, request: &Request<B>) -> Result<String, Absent> {
+    fn find<'a>(&self, request: &'a Request<B>) -> Result<Cow<'a, str>, Absent> {
         let name = self.name;
         // The parameters are axum's own: its extractor alone reads them, and only from parts of a request.
         let (mut parts, ()) = Request::new(()).into_parts();
@@ -72,7 +74,7 @@ impl<B> Find<Request<B>> for PathParam {
         };
         match params.iter().find(|(found, _)| *found == name) {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
-            Some((_, value)) => Ok(value.to_owned()),
+            Some((_, value)) => Ok(Cow::Owned(value.to_owned())),
             None => Err(Absent::Missing(
                 Mistake(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
             )),
@@ -80,8 +82,8 @@ impl<B> Find<Request<B>> for PathParam {
     }
 }
 
-impl<B> KeyExtractor<Request<B>> for PathParam {
-    fn extract(&self, request: &Request<B>) -> Choice {
-        choice(self.find(request))
+impl<B> Parts<Request<B>> for PathParam {
+    fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
+        write(self.find(request), key)
     }
 }

@@ -1,46 +1,41 @@
-use std::{any, fmt::Display, marker::PhantomData};
+use std::{any, borrow::Cow, fmt::Display, marker::PhantomData};
 
 use ::http::{HeaderName, Request, Uri};
 use lock_core::MAX_KEY_BYTES;
 
 use super::{
-    Choice, KeyExtractor,
-    ready::{Absent, Find, Optional, choice},
+    Mistake, Parts,
+    ready::{Absent, Find, Optional, write},
+    scoped::{Writer, Written},
 };
 
-/// Takes the value of a header.
+/// Takes the value of a header, as a part of a [`scoped`](super::scoped) key.
 ///
 /// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, or longer than a key may be;
 /// it is never cut off. With [`optional`](Header::optional) a missing or empty header passes without a lock.
 ///
-/// **The client writes the value, so do not make it the whole key**: with `header("x-account")` alone a client can hold
-/// any lock of the manager, `jobs:nightly` as well. Join it with a fixed part, as in the example.
-///
-/// # Panics
-/// When `name` cannot be the name of a header.
+/// With a `name` that cannot be the name of a header, [`LockLayer::check`](crate::LockLayer::check) fails, and every
+/// request is refused.
 ///
 /// # Examples
 ///
 /// ```
 /// use lock_core::LockManager;
-/// use lock_tower::{LockLayer, key::{fixed, header, joined}};
+/// use lock_tower::{LockLayer, key::{header, scoped}};
 ///
-/// let per_account = LockLayer::http(LockManager::in_memory(), joined((fixed("account"), header("x-account"))));
+/// let per_account = LockLayer::http(LockManager::in_memory(), scoped("account", header("x-account")));
 /// # let _ = per_account;
 /// ```
 #[must_use]
-#[track_caller]
-pub fn header(name: &str) -> Header {
-    match HeaderName::from_bytes(name.as_bytes()) {
-        Ok(name) => Header { name },
-        Err(_) => panic!("{name:?} cannot be the name of a header"),
-    }
+pub fn header(name: &'static str) -> Header {
+    Header { name: HeaderName::from_bytes(name.as_bytes()).map_err(|_| name) }
 }
 
-/// The extractor of [`header`].
+/// The part of a key that [`header`] makes.
 #[derive(Clone, Debug)]
 pub struct Header {
-    name: HeaderName,
+    /// Or the text that cannot be one.
+    name: Result<HeaderName, &'static str>,
 }
 
 impl Header {
@@ -52,8 +47,11 @@ impl Header {
 }
 
 impl<B> Find<Request<B>> for Header {
-    fn find(&self, request: &Request<B>) -> Result<String, Absent> {
-        let name = &self.name;
+    fn find<'a>(&self, request: &'a Request<B>) -> Result<Cow<'a, str>, Absent> {
+        let Ok(name) = &self.name else {
+            let problem = <Self as Parts<Request<B>>>::check(self).err().unwrap_or_default();
+            return Err(Absent::Unusable(Mistake(problem).into()));
+        };
         let unusable = |what: &str| Absent::Unusable(format!("the header {name} {what}").into());
         let mut values = request.headers().get_all(name).iter();
         let Some(value) = values.next() else {
@@ -68,28 +66,34 @@ impl<B> Find<Request<B>> for Header {
         if value.len() > MAX_KEY_BYTES {
             return Err(unusable("is too long"));
         }
-        value.to_str().map(str::to_owned).map_err(|_| unusable("is not visible ASCII"))
+        value.to_str().map(Cow::Borrowed).map_err(|_| unusable("is not visible ASCII"))
     }
 }
 
-impl<B> KeyExtractor<Request<B>> for Header {
-    fn extract(&self, request: &Request<B>) -> Choice {
-        choice(self.find(request))
+impl<B> Parts<Request<B>> for Header {
+    fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
+        write(self.find(request), key)
+    }
+
+    fn check(&self) -> Result<(), String> {
+        let problem = |name| format!("{name:?} cannot be the name of a header; one is letters, digits and `-`");
+        self.name.as_ref().map(|_| ()).map_err(problem)
     }
 }
 
-/// Takes the method and the path, as in `POST /goods/1`, without the query.
+/// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
 /// What a client may write in two ways is one key: a letter, digit, `-`, `.`, `_` or `~` that is percent-encoded is
-/// decoded, and other encoded bytes are in upper case. With the feature `axum` a nested router sees the whole path.
+/// decoded, and other encoded bytes are in upper case. What is no encoding, such as `%+1`, stays as it is. With the
+/// feature `axum` a nested router sees the whole path.
 ///
 /// # Examples
 ///
 /// ```
 /// use lock_core::LockManager;
-/// use lock_tower::{LockLayer, key::method_and_path};
+/// use lock_tower::{LockLayer, key::{method_and_path, scoped}};
 ///
-/// let one_per_path = LockLayer::http(LockManager::in_memory(), method_and_path());
+/// let one_per_path = LockLayer::http(LockManager::in_memory(), scoped("shop", method_and_path()));
 /// # let _ = one_per_path;
 /// ```
 #[must_use]
@@ -97,15 +101,16 @@ pub fn method_and_path() -> MethodAndPath {
     MethodAndPath(())
 }
 
-/// The extractor of [`method_and_path`].
+/// The part of a key that [`method_and_path`] makes.
 #[derive(Clone, Copy, Debug)]
 pub struct MethodAndPath(());
 
-impl<B> KeyExtractor<Request<B>> for MethodAndPath {
-    fn extract(&self, request: &Request<B>) -> Choice {
-        let mut key = format!("{} ", request.method());
-        normalise(uri(request).path(), &mut key);
-        Choice::Lock(key)
+impl<B> Parts<Request<B>> for MethodAndPath {
+    fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
+        let mut part = format!("{} ", request.method());
+        normalise(uri(request).path(), &mut part);
+        key.part(&part);
+        Ok(())
     }
 }
 
@@ -122,7 +127,9 @@ fn normalise(path: &str, out: &mut String) {
     let mut rest = path;
     while let Some((before, after)) = rest.split_once('%') {
         out.push_str(before);
-        let byte = after.get(..2).and_then(|digits| u8::from_str_radix(digits, 16).ok());
+        // `from_str_radix` alone takes a sign, too: `%+1` is no encoding.
+        let digits = after.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
+        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
         match byte {
             Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(byte.into()),
             Some(byte) => {
@@ -136,25 +143,25 @@ fn normalise(path: &str, out: &mut String) {
     out.push_str(rest);
 }
 
-/// Takes what a layer further out has put into the request's extensions: an account that was authenticated, say. A
-/// request without it is refused (400).
+/// Takes what a layer further out has put into the request's extensions (an account that was authenticated, say) as a
+/// part of a [`scoped`](super::scoped) key. A request without it is refused (400).
 ///
 /// # Examples
 ///
 /// ```
 /// use lock_core::LockManager;
-/// use lock_tower::{LockLayer, key::extension};
+/// use lock_tower::{LockLayer, key::{extension, scoped}};
 ///
 /// #[derive(Clone)]
 /// struct Account(u64);
 ///
 /// impl std::fmt::Display for Account {
 ///     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-///         write!(f, "account:{}", self.0)
+///         write!(f, "{}", self.0)
 ///     }
 /// }
 ///
-/// let per_account = LockLayer::http(LockManager::in_memory(), extension::<Account>());
+/// let per_account = LockLayer::http(LockManager::in_memory(), scoped("account", extension::<Account>()));
 /// # let _ = per_account;
 /// ```
 #[must_use]
@@ -162,7 +169,7 @@ pub fn extension<T: Display + Send + Sync + 'static>() -> Extension<T> {
     Extension { value: PhantomData }
 }
 
-/// The extractor of [`extension`].
+/// The part of a key that [`extension`] makes.
 #[derive(Debug)]
 pub struct Extension<T> {
     value: PhantomData<fn() -> T>,
@@ -185,18 +192,18 @@ impl<T> Clone for Extension<T> {
 impl<T> Copy for Extension<T> {}
 
 impl<B, T: Display + Send + Sync + 'static> Find<Request<B>> for Extension<T> {
-    fn find(&self, request: &Request<B>) -> Result<String, Absent> {
+    fn find<'a>(&self, request: &'a Request<B>) -> Result<Cow<'a, str>, Absent> {
         let value = request.extensions().get::<T>().map(T::to_string);
-        value.ok_or_else(|| {
+        value.map(Cow::Owned).ok_or_else(|| {
             let name = any::type_name::<T>().rsplit("::").next().unwrap_or_default();
             Absent::Missing(format!("the request has no {name}").into())
         })
     }
 }
 
-impl<B, T: Display + Send + Sync + 'static> KeyExtractor<Request<B>> for Extension<T> {
-    fn extract(&self, request: &Request<B>) -> Choice {
-        choice(self.find(request))
+impl<B, T: Display + Send + Sync + 'static> Parts<Request<B>> for Extension<T> {
+    fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
+        write(self.find(request), key)
     }
 }
 
@@ -214,5 +221,6 @@ mod tests {
         assert_eq!(normal("/goods/%31/%7e"), "/goods/1/~");
         assert_eq!(normal("/a%2fb"), "/a%2Fb", "a slash that is encoded is no separator");
         assert_eq!(normal("/100%/%4"), "/100%/%4", "what is no encoding stays");
+        assert_eq!(normal("/%+1/%-1/% 1"), "/%+1/%-1/% 1", "a sign is no digit");
     }
 }

@@ -1,6 +1,6 @@
 use lock_core::LockManager;
-use lock_tower::{LockLayer, key::fixed};
+use lock_tower::LockLayer;
 
 fn main() {
-    let _ = LockLayer::http(LockManager::in_memory(), fixed("key")).detached().until_body_end();
+    let _ = LockLayer::http(LockManager::in_memory(), "key").detached().until_body_end();
 }

@@ -1,0 +1,8 @@
+use axum::{Router, routing::post};
+use lock_core::LockManager;
+use lock_tower::LockLayer;
+
+fn main() {
+    let layer = LockLayer::http(LockManager::in_memory(), 7);
+    let _: Router = Router::new().route("/", post(async || "sold")).route_layer(layer);
+}

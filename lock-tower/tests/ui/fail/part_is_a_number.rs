@@ -1,0 +1,8 @@
+use axum::{Router, routing::post};
+use lock_core::LockManager;
+use lock_tower::{LockLayer, key::{path_param, scoped}};
+
+fn main() {
+    let layer = LockLayer::http(LockManager::in_memory(), scoped("goods", (7, path_param("id"))));
+    let _: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(layer);
+}

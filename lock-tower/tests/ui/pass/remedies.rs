@@ -1,0 +1,28 @@
+//! What the messages of the mistakes in `fail` say to write.
+
+use axum::{Router, extract::Request, routing::post};
+use lock_core::LockManager;
+use lock_tower::{
+    KeyExtractor, LockLayer,
+    key::{header, path_param, scoped},
+};
+
+fn layer(key: impl KeyExtractor<Request> + Clone + Send + Sync + 'static) {
+    let layer = LockLayer::http(LockManager::in_memory(), key);
+    layer.check::<Request>().unwrap();
+    let _: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(layer);
+}
+
+fn main() {
+    layer("nightly");
+    layer(scoped("goods", path_param("id")));
+    layer(scoped("goods", (header("x-shop"), path_param("id"))));
+    layer(scoped("goods", ("7", path_param("id"))));
+    layer(scoped("goods", |request: &axum::http::Request<_>| request.uri().path().len().to_string()));
+    layer(scoped("goods", ("a", "b", "c", "d", "e", "f", "g", "h")));
+    layer(|request: &axum::http::Request<_>| Some(request.uri().path().len().to_string()));
+    layer(|request: &Request| request.uri().host().map(str::to_owned).ok_or("no host"));
+
+    let closure = LockLayer::http(LockManager::in_memory(), |_: &Request| "nightly");
+    closure.check().unwrap();
+}
