@@ -222,7 +222,7 @@ mod any_type {
                 assert_eq!(7.pay(3).await, 7);
                 nothing(send.clone()).await;
                 assert_eq!(seen.try_recv(), Ok(ErrorKind::Busy));
-                Ok(())
+                Ok::<_, lock_core::Error>(())
             })
             .await?;
         nothing(send).await;
