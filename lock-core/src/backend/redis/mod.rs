@@ -5,6 +5,7 @@ mod connection;
 mod failure;
 mod handshake;
 mod script;
+mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
     builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
+    health::NodeHealth,
     key::LockKey,
     token::TOKEN_MARK,
 };
@@ -107,10 +109,12 @@ impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let connector = Arc::clone(&self.connector);
         Reply::new(async move {
-            if batch.is_empty() {
-                return sign_of_life(&connector).await;
-            }
-            call(&connector, batch).await
+            let answer = match batch.is_empty() {
+                true => sign_of_life(&connector).await,
+                false => call(&connector, batch).await,
+            };
+            connector.status.note_all(&answer);
+            answer
         })
     }
 
@@ -133,6 +137,10 @@ impl Backend for RedisBackend {
 
     fn identity(&self) -> Option<Arc<str>> {
         self.connector.run().map(|run| run.as_str().into())
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![self.connector.health()]
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
