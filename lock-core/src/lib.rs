@@ -84,6 +84,8 @@
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[path = "private.rs"]
