@@ -337,6 +337,8 @@ impl LockManagerBuilder {
                 if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
             }
         };
+        #[cfg(feature = "metrics")]
+        crate::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };

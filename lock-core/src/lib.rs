@@ -59,6 +59,10 @@
 //! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
 //! | `lock_renewal_slack_seconds` | histogram | what the old deadline had left when a renewal was answered: near zero, leases are about to be lost |
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
+//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if there is a connection to the node, else 0; the node is a host and port |
+//!
+//! Making a manager describes them to the recorder, with their units; `describe_metrics` does so again for one that is
+//! installed later.
 //!
 //! # When not to use it
 //!
@@ -80,6 +84,8 @@
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -97,6 +103,7 @@ mod engine;
 mod error;
 mod guard;
 mod handover;
+mod health;
 mod info;
 pub mod key;
 mod lease;
@@ -119,6 +126,8 @@ mod sync;
 mod token;
 mod validity;
 
+#[cfg(feature = "metrics")]
+pub use crate::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 
@@ -129,6 +138,7 @@ pub use crate::{
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
+    health::{Fault, Health, NodeHealth},
     info::KeyInfo,
     key::{LockKey, MAX_KEY_BYTES},
     lease::{Ended, Lease},

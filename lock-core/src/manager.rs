@@ -6,6 +6,7 @@ use crate::{
     engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
     handover::Handover,
+    health::Health,
     info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
@@ -287,6 +288,29 @@ impl LockManager {
     /// Dropping the future leaves the manager refusing requests; call it again to finish.
     pub async fn shutdown(&self, grace: Duration) -> usize {
         self.engine.shut_down(grace, self.settings.command_timeout).await
+    }
+
+    /// Returns how the manager and its backend are doing, without a round trip: for readiness probes and status pages.
+    ///
+    /// Never waits. A manager that was [built](LockManagerBuilder::build) and has had no request begins to connect, so that
+    /// it is up soon after it was first asked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let health = manager.health();
+    /// assert!(health.is_up());
+    /// assert_eq!(health.held(), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.engine.health()
     }
 
     /// Waits for a sign of life of the backend.

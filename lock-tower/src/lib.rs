@@ -239,6 +239,8 @@
 //!
 //! [tower]: https://docs.rs/tower
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod admission;
 #[cfg(feature = "http")]
 mod body;

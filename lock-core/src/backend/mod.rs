@@ -37,6 +37,7 @@ pub use self::{
 use crate::{
     clock::{Clock, SystemClock},
     error::ErrorKind,
+    health::NodeHealth,
     key::LockKey,
     token::Token,
 };
@@ -123,6 +124,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// identity are one store under two names, and have one vote. Default: `None`.
     fn identity(&self) -> Option<Arc<str>> {
         None
+    }
+
+    /// Returns how each node is doing as far as is known, without asking it. Must not block. Default: one node that
+    /// [is reachable](Self::is_reachable) or not.
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![NodeHealth::new("backend", self.is_reachable())]
     }
 
     /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless

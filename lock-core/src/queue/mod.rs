@@ -465,7 +465,10 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
     pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, reason, ending } in ended {
+        for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
+            if lapsed {
+                self.tenures.slack.note(Duration::ZERO, now);
+            }
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
             self.deferred.end(ending);

@@ -136,6 +136,8 @@ pub(crate) struct Ended {
     pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
+    /// Whether it was to be renewed, and its deadline passed before.
+    pub(crate) lapsed: bool,
     /// To be dropped when the engine's lock is not held.
     pub(crate) ending: Ending,
 }

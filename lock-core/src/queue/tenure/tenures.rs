@@ -15,9 +15,9 @@ use crate::{
     lease::{Ending, Validity},
     mutants::Mutant,
     queue::deferred::Deferred,
-    renewal::{schedule, wheel::Wheel},
+    renewal::{schedule, slack::Slack, wheel::Wheel},
     token::Token,
-    validity::Ttl,
+    validity::{Renewal, Ttl},
 };
 
 /// All tenures of a manager.
@@ -29,11 +29,19 @@ pub(crate) struct Tenures {
     wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
     due: BinaryHeap<Reverse<(Moment, TenureId)>>,
+    /// What deadlines had left when they were renewed lately; nothing where one passed before.
+    pub(crate) slack: Slack,
 }
 
 impl Tenures {
     pub(crate) fn new() -> Self {
-        Self { slab: Slab::new(), next_serial: NonZeroU64::MIN, wheel: Wheel::new(), due: BinaryHeap::new() }
+        Self {
+            slab: Slab::new(),
+            next_serial: NonZeroU64::MIN,
+            wheel: Wheel::new(),
+            due: BinaryHeap::new(),
+            slack: Slack::new(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -288,11 +296,12 @@ impl Tenures {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
+        let mut slack = None;
         match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
                 let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
-                let slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
+                slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
@@ -308,10 +317,13 @@ impl Tenures {
             }
         }
         let (over, ending) = tenure.hold.settle(None);
+        let timer = tenure.timer(tenure.hold.end());
+        if let Some(slack) = slack {
+            self.slack.note(slack, now);
+        }
         if let Some(end) = over {
             return self.finish(id, end, ending);
         }
-        let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
         None
     }
@@ -347,7 +359,8 @@ impl Tenures {
         let reason = end.loss()?;
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, ending })
+        let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
+        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, lapsed, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {
