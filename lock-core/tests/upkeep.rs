@@ -35,7 +35,7 @@ impl Backend for Down {
             if calls.fetch_add(1, Ordering::SeqCst) == 0 {
                 return std::future::pending().await;
             }
-            Err(BackendError::new(ErrorKind::Backend, "the server is down").did_not_happen())
+            Err(BackendError::unavailable("the server is down").did_not_happen())
         })
     }
 

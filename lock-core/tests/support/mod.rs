@@ -14,7 +14,7 @@ use std::{
 };
 
 use lock_core::{
-    ErrorKind, LockKey, LockManager,
+    LockKey, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
 };
@@ -159,7 +159,7 @@ impl Backend for Faulty {
             this.shared.log.lock().unwrap().push(batch.iter().map(name).collect());
             let scripted = this.shared.fates.lock().unwrap().pop_front();
             let fate = scripted.unwrap_or_else(|| *this.shared.always.lock().unwrap());
-            let failed = BackendError::new(ErrorKind::Backend, "the test broke the connection");
+            let failed = BackendError::unavailable("the test broke the connection");
             match fate {
                 Fate::Answer => this.store.call(batch).await,
                 Fate::Fail => Err(failed),
