@@ -91,6 +91,8 @@ pub mod conformance;
 mod end;
 mod engine;
 mod error;
+mod fencing;
+pub mod future;
 mod guard;
 mod handover;
 mod info;
@@ -119,21 +121,18 @@ mod validity;
 pub use lock_macros::distributed_lock;
 
 pub use crate::{
-    acquire::{Acquire, AcquireAll},
     builder::LockManagerBuilder,
     end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
+    fencing::FencingToken,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     info::KeyInfo,
-    key::{LockKey, MAX_KEY_BYTES},
-    lease::{Ended, Lease},
-    leases::{EndedAll, Leases},
+    lease::Lease,
+    leases::Leases,
     manager::LockManager,
-    release::{Release, ReleaseAll},
-    request::LockRequest,
-    scope::{OnLost, Protected},
-    token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
+    request::{LockAllRequest, LockRequest},
+    scope::OnLost,
     validity::{MAX_TTL, MIN_TTL},
 };
 

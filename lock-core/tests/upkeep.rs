@@ -16,8 +16,10 @@ use std::{
 
 use futures_util::FutureExt;
 use lock_core::{
-    Acquire, ErrorKind, LockKey, LockManager,
+    ErrorKind, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, Reply},
+    future::Acquire,
+    key::LockKey,
 };
 
 /// A server that never answers the first call, and is known to be down from then on. Its upkeep, which would connect anew, waits for

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    LockKey, Token,
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    key::LockKey,
 };
 use lock_tests::{Dice, RedisServer, sim::Node};
 

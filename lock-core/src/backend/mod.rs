@@ -39,11 +39,11 @@ pub use self::{
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
 };
+pub use crate::token::{ForeignToken, TOKEN_MARK, Token};
 use crate::{
     clock::{Clock, SystemClock},
     error::ErrorKind,
     key::LockKey,
-    token::Token,
 };
 
 /// The operations of one call.

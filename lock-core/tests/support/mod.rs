@@ -14,9 +14,10 @@ use std::{
 };
 
 use lock_core::{
-    LockKey, LockManager,
+    LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
+    key::LockKey,
 };
 use tokio::{sync::Notify, time::sleep};
 

@@ -293,7 +293,7 @@ impl Backend for Failing {
         Reply::ready(Err(error))
     }
 
-    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::key::LockKey>> {
         Reply::ready(Ok(Vec::new()))
     }
 }

@@ -11,9 +11,9 @@ use std::{
 };
 
 use lock_core::{
-    LockKey,
     backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Outcome, Reply},
     clock::{Clock, Moment, Sleep},
+    key::LockKey,
 };
 
 use super::world::{Timer, World, micros};
