@@ -9,9 +9,10 @@ use std::{
 
 use futures_util::future::join_all;
 use lock_core::{
-    End, ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
-    backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend},
+    End, ErrorKind, LockManager, LossReason,
+    backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend, TOKEN_MARK},
     conformance,
+    key::LockKey,
 };
 use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, eventually_some, ms, until_free};
 use tokio::{

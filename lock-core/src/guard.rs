@@ -15,6 +15,7 @@ use crate::{
     end::End,
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
+    fencing::FencingToken,
     handover::Handover,
     lease::{Ended, Hold, Lease},
     leases::{EndedAll, Leases},
@@ -23,7 +24,6 @@ use crate::{
     queue::{no_answer, tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
     scope::{OnLost, Protected},
-    token::FencingToken,
     validity::Ttl,
 };
 
@@ -433,6 +433,11 @@ impl LockAllGuard {
     /// [`Leases::poll_ended`].
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
         self.leases.poll_ended(cx)
+    }
+
+    /// Takes the guards apart, in the order of the keys' bytes, to release or hand over one before the others.
+    pub fn into_guards(self) -> Vec<LockGuard> {
+        self.guards
     }
 
     /// Makes every lease last `ttl` from now, in one round trip, and returns what remains: the least of them. See

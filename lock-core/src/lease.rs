@@ -15,11 +15,11 @@ use crate::{
     clock::{Clock, Moment},
     end::End,
     error::LossReason,
+    fencing::FencingToken,
     key::LockKey,
     metrics,
     mutants::Mutant,
     sync::{Mutex, MutexGuard},
-    token::FencingToken,
     validity::Ttl,
 };
 

@@ -4,11 +4,12 @@ use std::{
     slice,
     task::{Context, Poll},
     time::Duration,
+    vec,
 };
 
 use tokio::time::Instant;
 
-use crate::{end::End, lease::Lease, token::FencingToken};
+use crate::{end::End, fencing::FencingToken, lease::Lease};
 
 /// What a holder of several keys may ask; it cannot release them.
 ///
@@ -29,10 +30,23 @@ impl Leases {
         self.leases.iter()
     }
 
-    /// Returns the fencing token of one key, or none if it is not among them.
+    /// Returns how many keys there are: at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Returns the lease of one key, or `None` if the key is not among them.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Lease> {
+        self.iter().find(|lease| lease.key() == key)
+    }
+
+    /// Returns the fencing token of one key, or `None` if the key is not among them.
     #[must_use]
     pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
-        self.iter().find(|lease| lease.key() == key).map(Lease::fencing_token)
+        self.get(key).map(Lease::fencing_token)
     }
 
     /// Returns for how long the holder may still rely on all of them: the least of what remains.
@@ -98,6 +112,15 @@ impl Leases {
             }
         }
         first.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl IntoIterator for Leases {
+    type Item = Lease;
+    type IntoIter = vec::IntoIter<Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.leases.into_iter()
     }
 }
 

@@ -101,6 +101,8 @@ pub mod conformance;
 mod end;
 mod engine;
 mod error;
+mod fencing;
+pub mod future;
 mod guard;
 mod handover;
 mod health;
@@ -132,22 +134,19 @@ pub use crate::metrics::describe as describe_metrics;
 pub use lock_macros::distributed_lock;
 
 pub use crate::{
-    acquire::{Acquire, AcquireAll},
     builder::LockManagerBuilder,
     end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
+    fencing::FencingToken,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
     info::KeyInfo,
-    key::{LockKey, MAX_KEY_BYTES},
-    lease::{Ended, Lease},
-    leases::{EndedAll, Leases},
+    lease::Lease,
+    leases::Leases,
     manager::LockManager,
-    release::{Release, ReleaseAll},
-    request::LockRequest,
-    scope::{OnLost, Protected},
-    token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
+    request::{LockAllRequest, LockRequest},
+    scope::OnLost,
     validity::{MAX_TTL, MIN_TTL},
 };
 

@@ -11,7 +11,7 @@ use crate::{
     key::LockKey,
     mutants::Mutant,
     queue::{no_answer, unexpected},
-    request::{LockRequest, Options},
+    request::{LockAllRequest, LockRequest, Options},
 };
 
 /// Where leases come from: one connection per node, one renewal scheduler, and the defaults of its requests.
@@ -157,7 +157,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest<Vec<LockKey>> {
+    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
         let keys = keys.into_iter().map(|key| self.key(key.as_ref())).collect::<Result<Vec<_>, _>>();
         let keys = keys.and_then(|mut keys| {
             if !Mutant::SeveralAsNamed.is_on() {
@@ -311,6 +311,12 @@ impl LockManager {
     #[must_use]
     pub fn health(&self) -> Health {
         self.engine.health()
+    }
+
+    /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.engine.is_shut_down()
     }
 
     /// Waits for a sign of life of the backend.

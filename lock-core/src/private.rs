@@ -8,7 +8,11 @@ use std::{
 
 use futures_util::future::Either;
 
-use crate::{Acquire, AcquireAll, Error, ErrorKind, LockAllGuard, LockGuard, LockKey, LockManager, LockRequest, key};
+use crate::{
+    Error, ErrorKind, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
+    future::{Acquire, AcquireAll},
+    key,
+};
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
@@ -38,7 +42,7 @@ pub fn acquire(
 pub fn acquire_all(
     manager: Result<LockManager, Error>,
     keys: impl AsKeys,
-    options: impl FnOnce(LockRequest<Vec<LockKey>>) -> LockRequest<Vec<LockKey>>,
+    options: impl FnOnce(LockAllRequest) -> LockAllRequest,
 ) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
     match manager {
         Ok(manager) => Either::Left(options(keys.request(&manager)).acquire()),
@@ -409,13 +413,13 @@ impl<K: AsRef<str> + ?Sized> AsKey for K {
 )]
 pub trait AsKeys {
     /// Begins a request for all of them.
-    fn request(self, manager: &LockManager) -> LockRequest<Vec<LockKey>>;
+    fn request(self, manager: &LockManager) -> LockAllRequest;
 }
 
 #[diagnostic::do_not_recommend]
 impl<C: IntoIterator<Item: AsKey>> AsKeys for C {
     #[track_caller]
-    fn request(self, manager: &LockManager) -> LockRequest<Vec<LockKey>> {
+    fn request(self, manager: &LockManager) -> LockAllRequest {
         manager.lock_all(self.into_iter().map(Rendered))
     }
 }

@@ -362,7 +362,10 @@ impl LockRequest {
     }
 }
 
-impl LockRequest<Vec<LockKey>> {
+/// A request for several leases, which [`LockManager::lock_all`](crate::LockManager::lock_all) begins: all or none.
+pub type LockAllRequest = LockRequest<Vec<LockKey>>;
+
+impl LockAllRequest {
     /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
     /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
     ///
@@ -436,7 +439,7 @@ impl IntoFuture for LockRequest {
     }
 }
 
-impl IntoFuture for LockRequest<Vec<LockKey>> {
+impl IntoFuture for LockAllRequest {
     type Output = <AcquireAll as Future>::Output;
     type IntoFuture = AcquireAll;
 

@@ -202,6 +202,13 @@ async fn several_keys_are_all_held_or_none() {
     let all = manager.lock_all(["c", "b", "a", "b"]).await.unwrap();
     let keys: Vec<_> = all.leases().iter().map(lock_core::Lease::key).collect();
     assert_eq!(keys, ["a", "b", "c"]);
+    let leases = all.leases().clone();
+    assert_eq!(
+        (leases.len(), leases.get("b").map(lock_core::Lease::key), leases.get("x").is_none()),
+        (3, Some("b"), true)
+    );
+    assert_eq!(leases.get("b").map(lock_core::Lease::fencing_token), all.fencing_token("b"));
+    assert_eq!(leases.into_iter().filter(lock_core::Lease::is_held).count(), 3);
     assert!(all.is_held() && all.remaining() > secs(9));
     assert!(all.fencing_token("b").is_some() && all.fencing_token("x").is_none());
     all.release().await.unwrap();
@@ -209,6 +216,18 @@ async fn several_keys_are_all_held_or_none() {
         assert!(!manager.is_locked(key).await.unwrap(), "{key}");
     }
     assert_eq!(manager.lock_all::<&str>([]).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Keys));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_of_several_keys_can_be_taken_apart() {
+    let manager = LockManager::in_memory();
+    let guards = manager.lock_all(["a", "b"]).await.unwrap().into_guards();
+    let [a, b] = <[_; 2]>::try_from(guards).unwrap();
+    let handover = a.hand_over().unwrap();
+    assert!(b.is_held());
+    b.release().await.unwrap();
+    assert!(manager.is_locked("a").await.unwrap() && !manager.is_locked("b").await.unwrap());
+    assert_eq!(manager.take_up(handover).await.unwrap().key(), "a");
 }
 
 #[tokio::test(start_paused = true)]

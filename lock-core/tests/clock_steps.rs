@@ -11,9 +11,10 @@ use std::{
 };
 
 use lock_core::{
-    End, LockKey, LockManager, LossReason,
+    End, LockManager, LossReason,
     backend::{Answer, Backend, Batch, MemoryBackend, Reply},
     clock::{Clock, Moment, Sleep, TokioClock},
+    key::LockKey,
 };
 use tokio::time::sleep;
 

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Handover, LockKey, LockManager, backend::RedisBackend};
+use lock_core::{Handover, LockManager, backend::RedisBackend, key::LockKey};
 use proptest::{prelude::*, sample::select};
 
 /// Anything, often with what matters to one of the parsers.

@@ -43,7 +43,9 @@ async fn shutdown_without_holders_is_at_once() {
     let manager = LockManager::in_memory();
     manager.lock("k").await.unwrap().release().await.unwrap();
     let before = Instant::now();
-    assert_eq!(manager.shutdown(secs(30)).await, 0);
+    assert!(!manager.is_shut_down());
+    assert_eq!(manager.clone().shutdown(secs(30)).await, 0);
+    assert!(manager.is_shut_down(), "with every clone");
     assert!(before.elapsed() < ms(10), "{:?}", before.elapsed());
     assert_eq!(LockManager::in_memory().shutdown(secs(30)).await, 0, "also where the engine never ran");
 }
@@ -120,7 +122,9 @@ async fn shutdown_does_not_wait_for_a_future_that_is_not_polled() {
     let mut waiter = manager.lock("k").acquire();
     assert!(timeout(ms(10), &mut waiter).await.is_err());
     let before = Instant::now();
-    assert_eq!(manager.shutdown(secs(30)).await, 0);
+    assert!(!manager.is_shut_down());
+    assert_eq!(manager.clone().shutdown(secs(30)).await, 0);
+    assert!(manager.is_shut_down(), "with every clone");
     assert!(before.elapsed() < ms(100), "{:?}", before.elapsed());
     assert_eq!(Handle::current().metrics().num_alive_tasks(), 1, "only the engine of the other manager runs");
     assert_eq!(waiter.await.unwrap_err().kind(), ErrorKind::ShutDown);

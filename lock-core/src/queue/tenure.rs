@@ -15,11 +15,12 @@ use crate::{
     cleanup::{Doubt, Parting},
     clock::{Clock, Moment},
     error::LossReason,
+    fencing::FencingToken,
     key::LockKey,
     lease::{Ending, Hold, Validity},
     mutants::Mutant,
     renewal::schedule,
-    token::{FencingToken, Token},
+    token::Token,
     validity::{Renewal, Ttl},
 };
 

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, slice, time::Duration};
 
-use lock_core::{Error, Lease, LockAllGuard, LockGuard, LockRequest, Protected};
+use lock_core::{Error, Lease, LockAllGuard, LockGuard, LockRequest, future::Protected};
 
 use super::Extras;
 
