@@ -62,6 +62,7 @@ where
 }
 
 /// `on_busy = skip`: returns nothing for a busy key, and the error for every other failure.
+#[must_use]
 pub fn skipped<R>(error: Error) -> R
 where
     R: Skip<Error: FromLockError>,
