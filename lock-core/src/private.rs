@@ -4,6 +4,7 @@ use std::{
     fmt::{self, Display, Write},
     future::{self, Ready},
     ops::Deref,
+    time::Duration,
 };
 
 use futures_util::future::Either;
@@ -17,6 +18,11 @@ use crate::{
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
     given.as_manager().clone()
+}
+
+/// Takes the value of `ttl = …` and the like.
+pub fn duration(given: impl IsDuration) -> Duration {
+    given.duration()
 }
 
 /// Borrows one key of a list, so that all of them have one type.
@@ -60,6 +66,7 @@ where
 }
 
 /// `on_busy = skip`: returns nothing for a busy key, and the error for every other failure.
+#[must_use]
 pub fn skipped<R>(error: Error) -> R
 where
     R: Skip<Error: FromLockError>,
@@ -430,6 +437,23 @@ struct Rendered<K>(K);
 impl<K: AsKey> AsRef<str> for Rendered<K> {
     fn as_ref(&self) -> &str {
         self.0.as_key()
+    }
+}
+
+/// What `ttl`, `wait`, `max_hold` and `at_least` may be.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Duration`",
+    label = "not a `Duration`",
+    note = "write a string such as `\"3s\"`, or an expression of type `std::time::Duration`, as in `Duration::from_secs(3)`"
+)]
+pub trait IsDuration {
+    /// Gives it.
+    fn duration(self) -> Duration;
+}
+
+impl IsDuration for Duration {
+    fn duration(self) -> Duration {
+        self
     }
 }
 

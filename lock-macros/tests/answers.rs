@@ -142,7 +142,7 @@ mod any_type {
         1
     }
 
-    #[distributed_lock(key = "goods:1", wait = "0s", on_error = |error| seen.send(error.kind()).unwrap())]
+    #[distributed_lock(key = "goods:1", wait = "0s", on_error = |error| seen.send(error.kind()).expect("the test listens"))]
     async fn nothing(seen: std::sync::mpsc::Sender<ErrorKind>) {}
 
     // bad_input_55
