@@ -19,7 +19,8 @@ use crate::{
     layer::Shared,
     metrics,
     mode::{Mode, UntilResponse},
-    protocol::{OutOfTime, Protocol, Refusal},
+    protocol::Protocol,
+    refusal::{OutOfTime, Refusal},
 };
 
 pin_project! {
@@ -75,8 +76,6 @@ pin_project! {
 
 /// What the layer asks for beside the lease.
 pub(crate) struct Asked {
-    /// Whether the request does not wait.
-    pub(crate) tries_once: bool,
     pub(crate) on_lost: OnLost,
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
@@ -163,7 +162,7 @@ where
                             this.state.set(State::Unlocked { work });
                         }
                         Err(error) => {
-                            let refusal = Refusal::NotAcquired { error, tried_once: asked.tries_once };
+                            let refusal = Refusal::NotAcquired(error);
                             this.state.set(State::Refusing { refusal: Some(refusal) });
                         }
                     }

@@ -2,14 +2,17 @@ use std::time::Duration;
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
+use lock_core::answer::Answer;
 use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 use crate::{
     BoxError,
-    failure::{Answer, Verdict},
+    failure::Replace,
     messages::of_messages,
     mode::Hold,
-    protocol::{HoldsBodies, Protocol, Refusal},
+    protocol::{HoldsBodies, Protocol},
+    refusal::Refusal,
 };
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
@@ -18,18 +21,22 @@ use crate::{
 /// client's side. The [`Lease`](lock_core::Lease) is in the extensions of the request: `request.extensions().get::<Lease>()` in a
 /// method of the service.
 ///
-/// | code | when |
-/// | --- | --- |
-/// | `INVALID_ARGUMENT` | the key is empty or too long, or its extractor refused the request |
-/// | `ABORTED` | the key is busy, and the layer does not wait; or the lease was lost while the service worked: part of the work may have been done |
-/// | `UNAVAILABLE` | the key stayed busy for the whole wait; the backend did not answer; the manager was shut down |
-/// | `DEADLINE_EXCEEDED` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
-/// | `RESOURCE_EXHAUSTED` | too many requests wait |
-/// | `INTERNAL` | what [`Http`](crate::Http) answers with 500 |
+/// | code | reason | when |
+/// | --- | --- | --- |
+/// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty or too long, or its extractor refused the request |
+/// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](Self::busy_code) |
+/// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
+/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; the manager was shut down |
+/// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
+/// | `ABORTED` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
+/// | `INTERNAL` | `LOCK_MISCONFIGURED` | what [`Http`](crate::Http) answers with 500 |
+///
+/// The details of a status hold a `google.rpc.ErrorInfo` with the reason (domain `lock-core`) and, if nothing was done and
+/// the same call may be sent again, a `google.rpc.RetryInfo`. The message says what happened without the key, which is in
+/// the log. A busy key is not `UNAVAILABLE`, for the reason that [`Http`](crate::Http) gives: it is not an outage.
 ///
 /// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
-/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service. The message
-/// says what happened without the key, which is in the log.
+/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service.
 ///
 /// The lease is released when the method has returned: after the last message of an upload, and *before* the first one
 /// of a download. What a method streams after that, in calls of both ways too, is under the lock with
@@ -66,10 +73,29 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Grpc {
-    answer: Answer<Status>,
+    busy: Busy,
+    answer: Replace<Status>,
+}
+
+/// The code of a busy key.
+#[derive(Clone, Copy, Debug)]
+struct Busy(Code);
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self(Code::Aborted)
+    }
 }
 
 impl Grpc {
+    /// Answers a busy key with this code. Default: `ABORTED`. See
+    /// [`LockLayer::busy_code`](crate::LockLayer::busy_code), which refuses `OK`.
+    #[must_use]
+    pub fn busy_code(mut self, code: Code) -> Self {
+        self.busy = Busy(code);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
     /// go out, and returns the one that does.
     ///
@@ -78,12 +104,11 @@ impl Grpc {
     /// ```
     /// use lock_core::LockManager;
     /// use lock_tower::{LockLayer, key::{header, scoped}};
-    /// use tonic::{Code, Status};
+    /// use tonic::Status;
     ///
     /// let per_account = scoped("account", header("x-account"));
-    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|_refusal, status| match status.code() {
-    ///     Code::Aborted => Status::already_exists("this account is being charged"),
-    ///     _ => status,
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
+    ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
     /// });
     /// # let _ = layer;
     /// ```
@@ -92,7 +117,7 @@ impl Grpc {
     where
         F: Fn(&Refusal, Status) -> Status + Send + Sync + 'static,
     {
-        self.answer = Answer::with(answer);
+        self.answer = Replace::with(answer);
         self
     }
 }
@@ -101,7 +126,12 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     of_messages!();
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        let status = Status::new(code(refusal.verdict()), refusal.detail());
+        let mut status = Status::from(Answer::from(&refusal));
+        if refusal.is_busy() && status.code() != self.busy.0 {
+            // The code is in the details as well.
+            let details = status.get_error_details();
+            status = Status::with_error_details(self.busy.0, status.message().to_owned(), details);
+        }
         refusal.log(200);
         let status = self.answer.give(&refusal, status);
         Ok(refusal.respond(status.into_http()))
@@ -125,22 +155,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
 impl HoldsBodies for Grpc {}
 
-fn code(verdict: Verdict) -> Code {
-    match verdict {
-        Verdict::BadKey => Code::InvalidArgument,
-        Verdict::Busy | Verdict::Lost => Code::Aborted,
-        Verdict::StillBusy | Verdict::Unavailable => Code::Unavailable,
-        Verdict::OutOfTime => Code::DeadlineExceeded,
-        Verdict::Overloaded => Code::ResourceExhausted,
-        Verdict::WouldDeadlock | Verdict::Misconfigured => Code::Internal,
-    }
-}
-
 /// Ends a stream of messages whose lease was lost.
 fn lost(error: lock_core::Error) -> Result<HeaderMap, BoxError> {
-    let refusal = Refusal::Lost(error);
     let mut trailers = HeaderMap::new();
-    Status::new(code(refusal.verdict()), refusal.detail()).add_header(&mut trailers)?;
+    Status::from(Answer::from(&error)).add_header(&mut trailers)?;
     Ok(trailers)
 }
 

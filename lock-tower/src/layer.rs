@@ -44,6 +44,8 @@ struct Options {
     limits: Limits,
     /// Whether the protocol was told to lock requests of no method at all.
     locks_nothing: bool,
+    /// Whether the protocol was told to answer busy keys as if they were served.
+    busy_is_success: bool,
     name: &'static str,
     /// Where in the user's code the layer was made.
     made_at: &'static Location<'static>,
@@ -60,7 +62,7 @@ pub(crate) struct Shared {
 impl Options {
     /// What can never work about them, and what to do about it.
     fn problem(&self) -> Option<String> {
-        let Self { ttl, max_hold, limits, locks_nothing, .. } = self;
+        let Self { ttl, max_hold, limits, locks_nothing, busy_is_success, .. } = self;
         match ttl {
             Some(ttl) if *ttl < MIN_TTL => {
                 return Some(format!("a ttl of {ttl:?} is below {MIN_TTL:?}, the least; 10 s is usual"));
@@ -74,6 +76,8 @@ impl Options {
             "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
         } else if *locks_nothing {
             "there are no methods to lock, so nothing would be; name some, or leave the layer out"
+        } else if *busy_is_success {
+            "a busy key would be answered as if the request was served; choose the status of an error, as 409 or ABORTED"
         } else {
             return None;
         };
@@ -154,6 +158,28 @@ impl<K, M> LockLayer<K, crate::Http, M> {
         self
     }
 
+    /// Answers a busy key with this status. Default: 409 Conflict. Usual are 423 Locked, 429 Too Many Requests, and 503
+    /// Service Unavailable for clients that repeat on nothing else; [`Http`](crate::Http) says why that is not the default.
+    ///
+    /// A status that is not an error's (4xx, 5xx) makes the layer refuse every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let export = LockLayer::http(LockManager::in_memory(), "export").try_only().busy_status(StatusCode::LOCKED);
+    /// # let _ = export;
+    /// ```
+    #[must_use]
+    pub fn busy_status(mut self, status: http::StatusCode) -> Self {
+        self.options.busy_is_success = !(status.is_client_error() || status.is_server_error());
+        self.protocol = self.protocol.busy_status(status);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses; see [`Http::answer`](crate::Http::answer).
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
@@ -181,6 +207,27 @@ impl<K> LockLayer<K, crate::Grpc> {
 
 #[cfg(feature = "grpc")]
 impl<K, M> LockLayer<K, crate::Grpc, M> {
+    /// Answers a busy key with this code. Default: `ABORTED`.
+    ///
+    /// With `OK` the layer refuses every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use tonic::Code;
+    ///
+    /// let export = LockLayer::grpc(LockManager::in_memory(), "export").try_only().busy_code(Code::FailedPrecondition);
+    /// # let _ = export;
+    /// ```
+    #[must_use]
+    pub fn busy_code(mut self, code: tonic::Code) -> Self {
+        self.options.busy_is_success = code == tonic::Code::Ok;
+        self.protocol = self.protocol.busy_code(code);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses; see [`Grpc::answer`](crate::Grpc::answer).
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
@@ -205,6 +252,7 @@ impl<K, P> LockLayer<K, P> {
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
             locks_nothing: false,
+            busy_is_success: false,
             name: "",
             made_at: Location::caller(),
         };
@@ -388,7 +436,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// # Errors
     /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, no methods to
-    /// lock, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
+    /// lock, a busy status that is not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
     /// wrong with the manager shows when that is built.
     ///
     /// # Examples

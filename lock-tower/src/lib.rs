@@ -239,6 +239,8 @@
 //!
 //! [tower]: https://docs.rs/tower
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod admission;
 #[cfg(feature = "http")]
 mod body;
@@ -259,6 +261,7 @@ mod metrics;
 mod misconfigured;
 mod mode;
 mod protocol;
+mod refusal;
 mod service;
 
 #[cfg(feature = "grpc")]
@@ -272,7 +275,8 @@ pub use crate::{
     layer::{LockLayer, OnBackendError},
     misconfigured::Misconfigured,
     mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
-    protocol::{HoldsBodies, OutOfTime, Plain, Protocol, Refusal},
+    protocol::{HoldsBodies, Plain, Protocol},
+    refusal::{OutOfTime, Refusal},
     service::LockService,
 };
 #[cfg(feature = "http")]

@@ -115,9 +115,11 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
     let cases = [
         (layer(&manager), call("/shop/key", ""), Code::InvalidArgument),
         (layer(&manager).try_only(), call("/shop/key", "busy"), Code::Aborted),
-        (waits, call("/shop/key", "busy"), Code::Unavailable),
+        (waits.clone(), call("/shop/key", "busy"), Code::Aborted),
+        (waits.busy_code(Code::FailedPrecondition), call("/shop/key", "busy"), Code::FailedPrecondition),
         (full, call("/shop/key", "free"), Code::ResourceExhausted),
         (layer(&manager).ttl(Duration::ZERO), call("/shop/key", "free"), Code::Internal),
+        (layer(&manager).busy_code(Code::Ok), call("/shop/key", "free"), Code::Internal),
     ];
     for (layer, request, expected) in cases {
         let (code, response) = status(serve!(layer, floor), request).await;
@@ -138,7 +140,7 @@ async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
     for (wait, time_out, code, waited) in [
         (Duration::from_secs(600), "400m", Code::DeadlineExceeded, Duration::from_millis(380)),
         (Duration::from_secs(600), "60S", Code::DeadlineExceeded, Duration::from_millis(59_950)),
-        (Duration::from_secs(2), "60S", Code::Unavailable, Duration::from_secs(2)),
+        (Duration::from_secs(2), "60S", Code::Aborted, Duration::from_secs(2)),
     ] {
         let begin = tokio::time::Instant::now();
         let mut request = call("/shop/key", "busy");

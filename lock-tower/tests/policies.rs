@@ -120,7 +120,7 @@ async fn requests_that_hold_their_lease_do_not_count_as_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
+async fn too_many_waiters_are_429_and_a_closure_replaces_the_answer() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
@@ -128,17 +128,17 @@ async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
     let mut waiter = Box::pin(layer.layer(shows()).oneshot(request(Method::POST)));
     assert!(poll_once(&mut waiter).is_pending());
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(response.headers()["retry-after"], "1");
 
     let layer = layer.answer(|refusal, mut answer| {
         assert!(matches!(refusal, Refusal::Overloaded(_)));
-        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         answer.map(|_| Bytes::from_static(b"later"))
     });
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
-    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "later");
 }
 
@@ -271,6 +271,9 @@ async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_
         let text = response.into_body().collect().await.unwrap().to_bytes();
         assert!(!String::from_utf8_lossy(&text).contains("sell"), "{text:?}");
     }
+    let success = layer.clone().all_methods().busy_status(StatusCode::OK).check::<Request<String>>().unwrap_err();
+    assert!(success.to_string().contains("choose the status of an error"), "{success}");
+    layer.clone().all_methods().busy_status(StatusCode::LOCKED).check::<Request<String>>().unwrap();
     layer.clone().all_methods().check::<Request<String>>().unwrap();
     layer.methods([Method::GET]).check::<Request<String>>().unwrap();
 }
