@@ -18,7 +18,7 @@
 //! | --- | --- | --- |
 //! | `Sell` | unary | while it works; at the client, the buyer's for as long |
 //! | `Restock` | client streaming | from before the first message until the last, for a minute at most |
-//! | `Watch` | server streaming | none, as its extractor says; `until_body_end` would hold one while it streams |
+//! | `Watch` | server streaming | none, as its layer says; `until_body_end` would hold one while it streams |
 //!
 //! The program holds a sale in which more is wanted than there is. Then it lets a lorry be unloaded slowly, and shows
 //! what others are told meanwhile:

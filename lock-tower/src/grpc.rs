@@ -1,8 +1,11 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
-use lock_core::answer::Answer;
+use lock_core::{
+    Lease,
+    answer::{Answer, Case},
+};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
@@ -18,8 +21,10 @@ use crate::{
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
 ///
 /// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
-/// client's side. The [`Lease`](lock_core::Lease) is in the extensions of the request: `request.extensions().get::<Lease>()` in a
-/// method of the service.
+/// client's side. A method of the service gets its [`Lease`] by [`Grpc::lease`].
+///
+/// Around a whole server, [`methods`](Self::methods) and [`except`](Self::except) say which calls are locked. Health checks
+/// (`grpc.health.v1.Health`) and reflection (`grpc.reflection.*`) pass without a lock unless `methods` names them.
 ///
 /// | code | reason | when |
 /// | --- | --- | --- |
@@ -44,28 +49,29 @@ use crate::{
 /// of both ways the client has to drop both halves, as to HTTP/2 it is there while it can send.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a method reads its messages under the lock,
-/// and the lease is renewed while the method waits. A `grpc-timeout` is the client's own choice, so set
-/// [`max_hold`](crate::LockLayer::max_hold): it drops the method and frees the key on time. It has no default, as only the
-/// service knows how long its work may take.
+/// and the lease is renewed while the method waits. After **five minutes** the method is dropped and the key free;
+/// [`max_hold`](crate::LockLayer::max_hold) sets another time, and [`no_max_hold`](crate::LockLayer::no_max_hold) none. A
+/// `grpc-timeout` is the client's own choice.
 ///
 /// On the client's side, lock other keys than the server does: a client would hold what its own call waits for.
 ///
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Lease, LockManager};
-/// use lock_tower::{LockLayer, key::{header, scoped}};
+/// use lock_core::LockManager;
+/// use lock_tower::{Grpc, LockLayer, key::{header, scoped}};
 /// use std::time::Duration;
 /// use tonic::{Request, Response, Status, transport::Server};
 ///
 /// /// A method of a service.
 /// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
-///     let lease = request.extensions().get::<Lease>().ok_or_else(|| Status::internal("there is no lock"))?;
+///     let lease = Grpc::lease(&request)?;
 ///     Ok(Response::new(lease.fencing_token().get()))
 /// }
 ///
 /// // The metadata of a call are headers.
 /// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
+///     .except(["/bank.Accounts/Watch"])
 ///     .wait(Duration::from_secs(2))
 ///     .max_hold(Duration::from_secs(60));
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
@@ -73,8 +79,50 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Grpc {
+    methods: Methods,
     busy: Busy,
     answer: Replace<Status>,
+}
+
+/// Which calls are locked.
+#[derive(Clone, Debug, Default)]
+struct Methods {
+    /// Those of these names, if there are any.
+    only: Option<Arc<[&'static str]>>,
+    /// And none of these.
+    except: Option<Arc<[&'static str]>>,
+}
+
+impl Methods {
+    fn lock(&self, path: &str) -> bool {
+        let Self { only, except } = self;
+        if except.iter().flat_map(|names| names.iter()).any(|name| covers(name, path)) {
+            return false;
+        }
+        match only {
+            Some(names) => names.iter().any(|name| covers(name, path)),
+            None => !path.starts_with("/grpc.health.v1.Health/") && !path.starts_with("/grpc.reflection."),
+        }
+    }
+}
+
+/// Whether a call is to a method, as in `/shop.Goods/Sell`, or to any of a service, as in `shop.Goods`.
+fn covers(name: &str, path: &str) -> bool {
+    if name.starts_with('/') {
+        return path == name;
+    }
+    path.strip_prefix('/').and_then(|path| path.strip_prefix(name)).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Whether a name can be that of a method or of a service.
+fn is_name(name: &str) -> bool {
+    let is_word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.')
+    };
+    match name.strip_prefix('/') {
+        Some(path) => path.split_once('/').is_some_and(|(service, method)| is_word(service) && is_word(method)),
+        None => is_word(name),
+    }
 }
 
 /// The code of a busy key.
@@ -88,6 +136,64 @@ impl Default for Busy {
 }
 
 impl Grpc {
+    /// Returns the lease that a call is served under, for a method of the service. Of several layers, it is that of the
+    /// innermost.
+    ///
+    /// # Errors
+    /// `INTERNAL` when there is none: no layer stands around the service, or it let the call through without a lock. The
+    /// log says what to change. If calls may pass without a lock, ask `request.extensions().get::<Lease>()` instead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_tower::Grpc;
+    /// use tonic::{Request, Response, Status};
+    ///
+    /// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
+    ///     let lease = Grpc::lease(&request)?;
+    ///     Ok(Response::new(lease.fencing_token().get()))
+    /// }
+    /// # let _ = charge;
+    /// ```
+    #[expect(clippy::result_large_err, reason = "tonic's own")]
+    pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
+        request.extensions().get().cloned().ok_or_else(|| {
+            tracing::error!(
+                "a method wants a lease and its call has none; put a `LockLayer` around the service that locks this method, \
+                 or ask the extensions of the request where calls may pass without a lock"
+            );
+            Answer::new(Case::Misconfigured).into()
+        })
+    }
+
+    /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
+    /// tonic's code, `SERVICE_NAME`). Default: all but health checks and reflection. See
+    /// [`LockLayer::methods`](crate::LockLayer::methods), which refuses what cannot be a name, and an empty list; here it
+    /// locks nothing.
+    #[must_use]
+    pub fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.methods.only = Some(names.into_iter().collect());
+        self
+    }
+
+    /// Lets calls of these methods or services pass without a lock, whatever else is locked. Default: none, beside health
+    /// checks and reflection. See [`LockLayer::except`](crate::LockLayer::except).
+    #[must_use]
+    pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.methods.except = Some(names.into_iter().collect());
+        self
+    }
+
+    /// What of the names cannot be one.
+    pub(crate) fn misnamed(&self) -> Option<&'static str> {
+        let Methods { only, except } = &self.methods;
+        [only, except].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
+    }
+
+    pub(crate) fn locks_nothing(&self) -> bool {
+        self.methods.only.as_ref().is_some_and(|names| names.is_empty())
+    }
+
     /// Answers a busy key with this code. Default: `ABORTED`. See
     /// [`LockLayer::busy_code`](crate::LockLayer::busy_code), which refuses `OK`.
     #[must_use]
@@ -135,6 +241,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         refusal.log(200);
         let status = self.answer.give(&refusal, status);
         Ok(refusal.respond(status.into_http()))
+    }
+
+    fn applies(&self, request: &Request<ReqBody>) -> bool {
+        self.methods.lock(request.uri().path())
     }
 
     fn time_left(&self, request: &Request<ReqBody>) -> Option<Duration> {
@@ -200,6 +310,44 @@ fn in_a_header(timeout: Duration) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_are_named_by_path_or_service_and_exceptions_go_first() {
+        let sell = "/shop.Goods/Sell";
+        let locked = |grpc: &Grpc, path: &str| grpc.methods.lock(path);
+        let all = Grpc::default();
+        assert!(locked(&all, sell) && locked(&all, "/grpc.healthy.Shop/Check"));
+        for path in ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"] {
+            assert!(!locked(&all, path), "{path}");
+        }
+        let named = Grpc::default().methods([sell, "shop.Orders", "grpc.health.v1.Health"]);
+        for (path, is_locked) in [
+            (sell, true),
+            ("/shop.Goods/SellAll", false),
+            ("/shop.Orders/Place", true),
+            ("/shop.OrdersArchive/Place", false),
+            ("/grpc.health.v1.Health/Check", true),
+            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
+        ] {
+            assert_eq!(locked(&named, path), is_locked, "{path}");
+        }
+        let but = named.except([sell]);
+        assert!(!locked(&but, sell) && locked(&but, "/shop.Orders/Place"));
+        assert!(!locked(&Grpc::default().except(["shop.Goods"]), sell));
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_found() {
+        for fine in ["/shop.Goods/Sell", "/Goods/Sell_1", "shop.Goods", "Goods"] {
+            assert_eq!(Grpc::default().methods(["a.B", fine]).misnamed(), None, "{fine}");
+        }
+        for wrong in
+            ["", "/", "/shop.Goods", "shop.Goods/Sell", "/shop.Goods/Sell/", "shop.*", " Goods", "/shop.Goods/"]
+        {
+            assert_eq!(Grpc::default().methods(["a.B", wrong]).misnamed(), Some(wrong));
+            assert_eq!(Grpc::default().except(["a.B", wrong]).misnamed(), Some(wrong));
+        }
+    }
 
     #[test]
     fn the_wait_ends_a_twentieth_before_the_caller_s_time_out_and_50_ms_at_most() {

@@ -42,10 +42,10 @@ use crate::{
 /// replaces the answers.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a handler reads the body of its request under
-/// the lock, and the lease is renewed while the handler waits. Set [`max_hold`](crate::LockLayer::max_hold): it drops the
-/// handler and frees the key on time. It has no default, as only the service knows how long its work may take. Of
-/// tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses for too long, and `TimeoutLayer` outside the lock
-/// bounds the waiting and the work together.
+/// the lock, and the lease is renewed while the handler waits. After **five minutes** the handler is dropped and the key
+/// free; [`max_hold`](crate::LockLayer::max_hold) sets another time, and
+/// [`no_max_hold`](crate::LockLayer::no_max_hold) none. Of tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses
+/// for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together.
 ///
 /// The lease is released when the head of the response is there, before the client sees it. A body that the
 /// service streams after that is **not** under the lock, unless

@@ -169,8 +169,8 @@
 //! ```
 //!
 //! **A client that stalls in the middle of its upload, or while it reads what is held to its end, keeps the key**: the
-//! lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound. It
-//! has no default, as only the service knows how long its work may take. Of tower-http, `RequestBodyTimeoutLayer` ends an
+//! lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound: five
+//! minutes in HTTP and gRPC unless it is set, and none with [`LockLayer::new`]. Of tower-http, `RequestBodyTimeoutLayer` ends an
 //! upload that pauses for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together (not
 //! with `detached`, whose work goes on).
 //!

@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
-use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal};
+use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Protocol, Refusal};
 use support::{
     Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
 };
@@ -226,6 +226,39 @@ async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bad_input_72_a_request_that_stalls_keeps_the_key_for_five_minutes_unless_the_bound_is_lifted() {
+    let _limit = limit();
+    async fn ends_after<P>(layer: LockLayer<&'static str, P>) -> Option<Duration>
+    where
+        P: Protocol<Request<String>, Response<String>, BoxError, Error = BoxError> + Clone + Send + 'static,
+        P::Response: Send,
+    {
+        let stalls = service_fn(|_: Request<String>| std::future::pending::<Result<Response<String>, BoxError>>());
+        let begin = tokio::time::Instant::now();
+        let ended =
+            tokio::time::timeout(Duration::from_secs(3_600), layer.layer(stalls).oneshot(request(Method::POST)));
+        ended.await.ok().map(|_| begin.elapsed())
+    }
+
+    let manager = LockManager::in_memory();
+    let http = || LockLayer::http(manager.clone(), "key");
+    let (minute, five) = (Duration::from_secs(60), Duration::from_secs(300));
+    let least = |ended: Option<Duration>, bound: Duration| {
+        let ended = ended.unwrap();
+        assert!(bound <= ended && ended < bound + Duration::from_secs(1), "{ended:?}");
+    };
+    least(ends_after(http()).await, five);
+    least(ends_after(http().max_hold(minute)).await, minute);
+    assert_eq!(ends_after(http().no_max_hold()).await, None);
+    assert_eq!(ends_after(LockLayer::new(manager.clone(), "key")).await, None);
+    #[cfg(feature = "grpc")]
+    {
+        least(ends_after(LockLayer::grpc(manager.clone(), "key")).await, five);
+        assert_eq!(ends_after(LockLayer::grpc(manager.clone(), "key").no_max_hold()).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and_the_remedy() {
     let _limit = limit();
     let floor = Floor::default();
@@ -236,7 +269,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
         (layer("a").ttl(Duration::ZERO), "a ttl of 0ns is below 10ms"),
         (layer("b").ttl(Duration::from_millis(10) - Duration::from_nanos(1)), "is below 10ms"),
         (layer("c").ttl(century + Duration::from_nanos(1)), "is above 100 years"),
-        (layer("d").max_hold(Duration::ZERO), "leave it out"),
+        (layer("d").max_hold(Duration::ZERO), "`no_max_hold`"),
         (layer("e").max_waiters(0), "`try_only`"),
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];
