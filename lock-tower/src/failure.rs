@@ -7,7 +7,7 @@ use http::Response;
 use http_body::Body;
 use lock_core::answer::Case;
 
-use crate::{body::ResponseBody, refusal::Refusal};
+use crate::{body::ResponseBody, flood::Flood, refusal::Refusal};
 
 /// The user's function that replaces the answer to a refusal, if there is one.
 pub(crate) struct Replace<A>(Option<Replacing<A>>);
@@ -54,7 +54,9 @@ impl Refusal {
         response.map(ResponseBody::refusal)
     }
 
-    pub(crate) fn log(&self, status_code: u16) {
+    /// Tells the operator: of each case that somebody has to look at, one line a second. An outage would write one for
+    /// every request.
+    pub(crate) fn log(&self, status_code: u16, told: &Told) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
             Self::Misconfigured(error) => (error as _, "a request was refused, as every other"),
@@ -63,11 +65,33 @@ impl Refusal {
             Self::OutOfTime(error) => (error as _, "a request did not get its lock"),
             Self::Lost(error) => (error as _, "a request lost its lock while it was being served"),
         };
-        match self.case() {
-            Case::Misconfigured => tracing::error!(status_code, error, "{what}"),
-            Case::Unavailable | Case::Overloaded | Case::Lost => tracing::warn!(status_code, error, "{what}"),
+        let case = self.case();
+        let flood = match case {
+            Case::Misconfigured => Some(&told.misconfigured),
+            Case::Unavailable => Some(&told.unavailable),
+            Case::Overloaded => Some(&told.overloaded),
+            Case::Lost => Some(&told.lost),
             // The client's doing, and every busy request's fate: not worth a line each in production.
-            _ => tracing::debug!(status_code, error, "{what}"),
+            _ => None,
+        };
+        let Some(others) = flood.and_then(Flood::line) else {
+            tracing::debug!(status_code, error, "{what}");
+            return;
+        };
+        let others = (others > 0).then_some(others);
+        if case == Case::Misconfigured {
+            tracing::error!(status_code, error, others, "{what}");
+        } else {
+            tracing::warn!(status_code, error, others, "{what}");
         }
     }
+}
+
+/// Which refusals the log has had; shared by the clones of a layer.
+#[derive(Debug, Default)]
+pub(crate) struct Told {
+    misconfigured: Flood,
+    unavailable: Flood,
+    overloaded: Flood,
+    lost: Flood,
 }

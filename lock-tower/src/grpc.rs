@@ -11,7 +11,7 @@ use tonic_types::StatusExt;
 
 use crate::{
     BoxError,
-    failure::Replace,
+    failure::{Replace, Told},
     messages::of_messages,
     mode::Hold,
     protocol::{HoldsBodies, Protocol},
@@ -82,6 +82,7 @@ pub struct Grpc {
     methods: Methods,
     busy: Busy,
     answer: Replace<Status>,
+    told: Arc<Told>,
 }
 
 /// Which calls are locked.
@@ -238,7 +239,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
             let details = status.get_error_details();
             status = Status::with_error_details(self.busy.0, status.message().to_owned(), details);
         }
-        refusal.log(200);
+        refusal.log(200, &self.told);
         let status = self.answer.give(&refusal, status);
         Ok(refusal.respond(status.into_http()))
     }

@@ -6,7 +6,7 @@ use http_body::Body;
 use lock_core::answer::Answer;
 
 use crate::{
-    failure::Replace,
+    failure::{Replace, Told},
     messages::of_messages,
     mode::Hold,
     protocol::{HoldsBodies, Protocol},
@@ -55,6 +55,7 @@ pub struct Http {
     methods: Methods,
     busy: Busy,
     answer: Replace<Response<Bytes>>,
+    told: Arc<Told>,
 }
 
 /// The status of a busy key.
@@ -148,7 +149,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         if response.status() != status && *response.body() == body {
             *response.body_mut() = answer.status(response.status()).to_response().into_body();
         }
-        refusal.log(response.status().as_u16());
+        refusal.log(response.status().as_u16(), &self.told);
         Ok(refusal.respond(response))
     }
 

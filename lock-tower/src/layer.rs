@@ -14,6 +14,8 @@ use tower_layer::Layer;
 
 use crate::{
     admission::{Admission, Limits, Overloaded, Place},
+    flood::Flood,
+    future::shown,
     key::KeyExtractor,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
@@ -59,6 +61,8 @@ pub(crate) struct Shared {
     admission: Arc<Admission>,
     /// Requests that went through without a lock as the backend did not answer.
     let_through: AtomicU64,
+    /// Which of them the log has had.
+    told: Flood,
 }
 
 impl Options {
@@ -93,8 +97,14 @@ impl Options {
 }
 
 impl Shared {
-    pub(crate) fn count_let_through(&self) {
+    /// Counts a request that goes through without its lock, and tells the operator, once a second.
+    pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
         self.let_through.fetch_add(1, Relaxed);
+        let (lock, what) = (shown(name), "a request goes through without its lock");
+        match self.told.line() {
+            Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
+            None => tracing::debug!(%error, lock, "{what}"),
+        }
     }
 }
 

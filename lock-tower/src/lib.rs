@@ -206,8 +206,9 @@
 //! # What it shows
 //!
 //! The span `lock.acquire` and the layer's own log lines have the [`name`](LockLayer::name) of the layer in their field
-//! `lock`. A request that is refused gets one line: an error where the service has to be repaired, a warning where the
-//! backend or the limits are at fault, and a debug line where the key was merely busy or unusable.
+//! `lock`. A request that is refused gets one line: an error if the service has to be repaired, a warning if the
+//! backend or the limits are at fault, and a debug line if the key was merely busy or unusable. Of errors and warnings of
+//! one cause there is one a second, with the number of the `others` since the last; those are debug lines.
 //! [`let_through`](LockLayer::let_through) counts requests without a lock.
 //!
 //! With the feature `metrics` there are counters for the [`metrics`](https://docs.rs/metrics) facade, beside those of
@@ -246,6 +247,7 @@ mod admission;
 mod body;
 #[cfg(feature = "http")]
 mod failure;
+mod flood;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;

@@ -138,6 +138,38 @@ async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_th
 }
 
 #[tokio::test(start_paused = true)]
+async fn bad_input_70_an_outage_writes_one_warning_a_second_and_counts_the_others() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
+    let layer = LockLayer::http(down, goods);
+    let ask = async |times| {
+        for _ in 0..times {
+            layer.clone().layer(shop(&Floor::default())).oneshot(post("/1")).await.unwrap();
+        }
+    };
+    let lines = |level| {
+        let lines = log.lines().into_iter();
+        lines.filter(|line| line.starts_with(level) && line.contains("did not get its lock")).collect::<Vec<_>>()
+    };
+    ask(100).await;
+    assert_eq!((lines("WARN").len(), lines("DEBUG").len()), (1, 99));
+    assert!(!lines("WARN")[0].contains("others"), "{:?}", lines("WARN"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    ask(10).await;
+    assert_eq!((lines("WARN").len(), lines("DEBUG").len()), (2, 108));
+    assert!(lines("WARN")[1].contains("others=99"), "{:?}", lines("WARN"));
+
+    let open = layer.clone().on_backend_error(lock_tower::OnBackendError::LetThrough);
+    for _ in 0..100 {
+        open.layer(shop(&Floor::default())).oneshot(post("/1")).await.unwrap();
+    }
+    let through = log.lines().into_iter().filter(|line| line.contains("goes through without its lock"));
+    let (warnings, others): (Vec<_>, Vec<_>) = through.partition(|line| line.starts_with("WARN"));
+    assert_eq!((warnings.len(), others.len(), open.let_through()), (1, 99, 100));
+}
+
+#[tokio::test(start_paused = true)]
 async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
     let _limit = limit();
     let (log, _logging) = Log::watch();
