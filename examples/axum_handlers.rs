@@ -36,7 +36,7 @@ use std::time::Duration;
 use anyhow::Context as _;
 use axum::Router;
 use axum::extract::{Path, Request, State};
-use axum::http::{StatusCode, header::RETRY_AFTER};
+use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lock_core::{LockManager, distributed_lock};
@@ -114,11 +114,9 @@ impl From<lock_core::Error> for Refusal {
 impl IntoResponse for Refusal {
     fn into_response(self) -> Response {
         match self {
-            Self::SoldOut => (StatusCode::CONFLICT, "sold out\n".to_owned()).into_response(),
-            Self::Lock(error) if error.is_retryable() => {
-                (StatusCode::SERVICE_UNAVAILABLE, [(RETRY_AFTER, "1")], format!("{error}\n")).into_response()
-            }
-            Self::Lock(error) => (StatusCode::INTERNAL_SERVER_ERROR, format!("{error}\n")).into_response(),
+            Self::SoldOut => (StatusCode::CONFLICT, "sold out\n").into_response(),
+            // As the layer answers: without the key and without the address of Redis.
+            Self::Lock(error) => error.into_response(),
         }
     }
 }

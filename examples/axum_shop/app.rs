@@ -110,8 +110,9 @@ impl IntoResponse for Problem {
                 warn!("a row was written by somebody without the lock");
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Lock(error) if error.is_retryable() => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Lock(_) | Self::Database(_) => {
+            // As the layer answers: without the key and without the address of Redis.
+            Self::Lock(error) => return error.clone().into_response(),
+            Self::Database(_) => {
                 error!("{self}");
                 StatusCode::INTERNAL_SERVER_ERROR
             }

@@ -18,15 +18,14 @@
 //! | --- | --- | --- |
 //! | `Sell` | unary | while it works; at the client, the buyer's for as long |
 //! | `Restock` | client streaming | from before the first message until the last, for a minute at most |
-//! | `Watch` | server streaming | none, as its extractor says; `until_body_end` would hold one while it streams |
+//! | `Watch` | server streaming | none, as its layer says; `until_body_end` would hold one while it streams |
 //!
 //! The program holds a sale in which more is wanted than there is. Then it lets a lorry be unloaded slowly, and shows
 //! what others are told meanwhile:
 //!
 //! | code | when | what a client should do |
 //! | --- | --- | --- |
-//! | ABORTED | the layer only tries, and the key is busy | tell its user, or begin anew |
-//! | UNAVAILABLE | the layer has waited in vain; nothing was done | try again later, as gRPC's retry policies do |
+//! | ABORTED | the key is busy, at once or after a wait; nothing was done | tell its user, or try again after the time in the `RetryInfo` |
 //! | DEADLINE_EXCEEDED | the client's `grpc-timeout` was over first; nothing was done | allow more time |
 //! | INVALID_ARGUMENT | the call has no key | mend the call |
 //!
@@ -54,6 +53,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::sleep;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request, Response, Status};
+use tonic_types::StatusExt as _;
 
 use self::client::{Client, about, bought_by, connect};
 use self::proto::{Delivery, RestockReply, SellReply, SellRequest, WatchRequest};
@@ -128,8 +128,8 @@ async fn buy(client: &mut Client, buyer: u64, goods: u64) -> Result<SellReply, S
     loop {
         tries += 1;
         match client.sell(bought_by(buyer, about(goods, SellRequest { goods, quantity: 1 }))).await {
-            // Nothing was done, so this is safe also for what must not be done twice.
-            Err(status) if status.code() == Code::Unavailable && tries < 5 => {}
+            // A time to retry is there only if nothing was done, so this is safe for what must not be done twice, too.
+            Err(status) if status.get_details_retry_info().is_some() && tries < 5 => {}
             answer => return answer.map(Response::into_inner),
         }
     }
@@ -162,7 +162,7 @@ async fn contention(server: &str, manager: &LockManager) -> Result<()> {
     let reply = lorry.leave().await?;
     println!("unloaded, {} ink left", reply.left);
     ensure!(reply.left == 2 * CRATE, "two crates of {CRATE} should be left of the ink");
-    ensure!(first_window == Code::Unavailable, "the first window should have waited in vain");
+    ensure!(first_window == Code::Aborted, "the first window should have waited in vain");
     ensure!(second_window == Code::Aborted, "the second window should have been refused at once");
     ensure!(pens == Code::FailedPrecondition, "the pens should be sold out, and not locked");
     ensure!(no_key == Code::InvalidArgument && wrong_key == Code::InvalidArgument, "a wrong key should be refused");

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use futures_util::stream::{Stream, StreamExt as _};
 use lock_core::{Lease, LockManager};
-use lock_tower::LockLayer;
+use lock_tower::{Grpc, LockLayer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
 use tokio::time::sleep;
@@ -23,8 +23,10 @@ pub(crate) async fn serve(
     manager: LockManager,
     stop: impl Future<Output = ()>,
 ) -> Result<(), transport::Error> {
-    // Around everything that is added below, so it is the extractor that says which calls have a lock.
-    let per_goods = LockLayer::grpc(manager, key_of).name("inventory").ttl(TTL).wait(WAIT).max_hold(MAX_HOLD);
+    // Around everything that is added below. Watching passes without a lock: it changes nothing, and would keep everybody
+    // else out.
+    let per_goods = LockLayer::grpc(manager, key_of).except(["/inventory.Inventory/Watch"]).name("inventory");
+    let per_goods = per_goods.ttl(TTL).wait(WAIT).max_hold(MAX_HOLD);
     let closing = watch::Sender::new(false);
     let service = InventoryServer::new(Shop { stock, closing: closing.clone() });
     let incoming = TcpIncoming::from(listener);
@@ -40,16 +42,11 @@ pub(crate) async fn serve(
 }
 
 /// Finds the key of a call. It has the head only, with the metadata as headers: the message is not there yet.
-///
-/// Watching passes without a lock: it changes nothing, and would keep everybody else out. What names no goods is
-/// refused with INVALID_ARGUMENT.
-fn key_of(call: &http::Request<Body>) -> Result<Option<String>, &'static str> {
-    if call.uri().path() == "/inventory.Inventory/Watch" {
-        return Ok(None);
-    }
+/// A call that names no goods is refused with INVALID_ARGUMENT.
+fn key_of(call: &http::Request<Body>) -> Result<String, &'static str> {
     let goods = call.headers().get("goods-id").and_then(|goods| goods.to_str().ok());
     let goods = goods.and_then(|goods| goods.parse().ok()).ok_or("the metadata goods-id should be a number")?;
-    Ok(Some(key(goods)))
+    Ok(key(goods))
 }
 
 fn key(goods: u64) -> String {
@@ -67,7 +64,7 @@ struct Shop {
 #[tonic::async_trait]
 impl Inventory for Shop {
     async fn sell(&self, request: Request<SellRequest>) -> Result<Response<SellReply>, Status> {
-        let lease = lease(&request)?;
+        let lease = Grpc::lease(&request)?;
         let SellRequest { goods, quantity } = request.into_inner();
         covers(&lease, goods)?;
         let left = self.stock.read(goods)?;
@@ -89,7 +86,7 @@ impl Inventory for Shop {
     /// The lease is held until this returns, and renewed for as long as the lorry is being unloaded, up to `MAX_HOLD`.
     /// When that has passed, or the lease is lost, this is dropped at an `await`, and the client gets ABORTED.
     async fn restock(&self, request: Request<Streaming<Delivery>>) -> Result<Response<RestockReply>, Status> {
-        let lease = lease(&request)?;
+        let lease = Grpc::lease(&request)?;
         let mut deliveries = request.into_inner();
         let mut reply = RestockReply::default();
         while let Some(Delivery { goods, quantity }) = deliveries.message().await? {
@@ -102,12 +99,6 @@ impl Inventory for Shop {
         }
         Ok(Response::new(reply))
     }
-}
-
-/// Returns the lease that the layer has put into the extensions of a request.
-fn lease<T>(request: &Request<T>) -> Result<Lease, Status> {
-    let lease = request.extensions().get::<Lease>();
-    lease.cloned().ok_or_else(|| Status::internal("this method is to stand behind a lock"))
 }
 
 /// Refuses a message about other goods than the metadata, and so the lock, is about. Without it a careless client

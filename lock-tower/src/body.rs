@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::{BoxError, mode::Hold};
+use crate::{BoxError, flood::Flood, mode::Hold};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or
@@ -119,7 +119,15 @@ where
                     (Ok(()), _) => None,
                     (Err(error), _) => {
                         let cause: &(dyn Error + 'static) = &error;
-                        tracing::warn!(error = cause, "a response lost its lock before its end");
+                        // When the backend fails, many lose theirs at once.
+                        static TOLD: Flood = Flood::new();
+                        match TOLD.line() {
+                            Some(others) => {
+                                let others = (others > 0).then_some(others);
+                                tracing::warn!(error = cause, others, "a response lost its lock before its end");
+                            }
+                            None => tracing::debug!(error = cause, "a response lost its lock before its end"),
+                        }
                         Some(on_loss(error).map(Frame::trailers))
                     }
                 })

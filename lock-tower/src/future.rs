@@ -19,7 +19,8 @@ use crate::{
     layer::Shared,
     metrics,
     mode::{Mode, UntilResponse},
-    protocol::{OutOfTime, Protocol, Refusal},
+    protocol::Protocol,
+    refusal::{OutOfTime, Refusal},
 };
 
 pin_project! {
@@ -75,8 +76,6 @@ pin_project! {
 
 /// What the layer asks for beside the lease.
 pub(crate) struct Asked {
-    /// Whether the request does not wait.
-    pub(crate) tries_once: bool,
     pub(crate) on_lost: OnLost,
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
@@ -152,9 +151,8 @@ where
                             this.state.set(State::Working { work });
                         }
                         Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
-                            tracing::warn!(%error, lock = name, "a request goes through without its lock");
                             if let Some(shared) = &asked.lets_through {
-                                shared.count_let_through();
+                                shared.let_through(&error, name);
                             }
                             metrics::let_through(name);
                             let (mut service, mut request) = call.take().expect("a lease is acquired once");
@@ -163,7 +161,7 @@ where
                             this.state.set(State::Unlocked { work });
                         }
                         Err(error) => {
-                            let refusal = Refusal::NotAcquired { error, tried_once: asked.tries_once };
+                            let refusal = Refusal::NotAcquired(error);
                             this.state.set(State::Refusing { refusal: Some(refusal) });
                         }
                     }
@@ -178,7 +176,7 @@ where
                     this.state.set(State::Finished);
                     metrics::refused(name, &refusal);
                     // What the protocol logs about it names the layer.
-                    let span = tracing::error_span!("lock.refuse", lock = name);
+                    let span = tracing::error_span!("lock.refuse", lock = shown(name));
                     return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));
                 }
                 StateProj::Finished => panic!("`ResponseFuture` polled after completion"),
@@ -191,6 +189,11 @@ where
             (Err(error), _) => Err(protocol.fail(error)),
         })
     }
+}
+
+/// The name of a layer in the log, if it has one.
+pub(crate) fn shown(name: &'static str) -> Option<&'static str> {
+    (!name.is_empty()).then_some(name)
 }
 
 /// Tells a request whose caller does not wait forever how long its lease has taken.

@@ -1,35 +1,47 @@
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
+use lock_core::{
+    Lease,
+    answer::{Answer, Case},
+};
 use tonic::{Code, Status};
+use tonic_types::StatusExt;
 
 use crate::{
     BoxError,
-    failure::{Answer, Verdict},
+    failure::{Replace, Told},
     messages::of_messages,
     mode::Hold,
-    protocol::{HoldsBodies, Protocol, Refusal},
+    protocol::{HoldsBodies, Protocol},
+    refusal::Refusal,
 };
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
 ///
 /// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
-/// client's side. The [`Lease`](lock_core::Lease) is in the extensions of the request: `request.extensions().get::<Lease>()` in a
-/// method of the service.
+/// client's side. A method of the service gets its [`Lease`] by [`Grpc::lease`].
 ///
-/// | code | when |
-/// | --- | --- |
-/// | `INVALID_ARGUMENT` | the key is empty or too long, or its extractor refused the request |
-/// | `ABORTED` | the key is busy, and the layer does not wait; or the lease was lost while the service worked: part of the work may have been done |
-/// | `UNAVAILABLE` | the key stayed busy for the whole wait; the backend did not answer; the manager was shut down |
-/// | `DEADLINE_EXCEEDED` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
-/// | `RESOURCE_EXHAUSTED` | too many requests wait |
-/// | `INTERNAL` | what [`Http`](crate::Http) answers with 500 |
+/// Around a whole server, [`methods`](Self::methods) and [`except`](Self::except) say which calls are locked. Health checks
+/// (`grpc.health.v1.Health`) and reflection (`grpc.reflection.*`) pass without a lock unless `methods` names them.
+///
+/// | code | reason | when |
+/// | --- | --- | --- |
+/// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty or too long, or its extractor refused the request |
+/// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](Self::busy_code) |
+/// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
+/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; the manager was shut down |
+/// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
+/// | `ABORTED` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
+/// | `INTERNAL` | `LOCK_MISCONFIGURED` | what [`Http`](crate::Http) answers with 500 |
+///
+/// The details of a status hold a `google.rpc.ErrorInfo` with the reason (domain `lock-core`) and, if nothing was done and
+/// the same call may be sent again, a `google.rpc.RetryInfo`. The message says what happened without the key, which is in
+/// the log. A busy key is not `UNAVAILABLE`, for the reason that [`Http`](crate::Http) gives: it is not an outage.
 ///
 /// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
-/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service. The message
-/// says what happened without the key, which is in the log.
+/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service.
 ///
 /// The lease is released when the method has returned: after the last message of an upload, and *before* the first one
 /// of a download. What a method streams after that, in calls of both ways too, is under the lock with
@@ -37,28 +49,29 @@ use crate::{
 /// of both ways the client has to drop both halves, as to HTTP/2 it is there while it can send.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a method reads its messages under the lock,
-/// and the lease is renewed while the method waits. A `grpc-timeout` is the client's own choice, so set
-/// [`max_hold`](crate::LockLayer::max_hold): it drops the method and frees the key on time. It has no default, as only the
-/// service knows how long its work may take.
+/// and the lease is renewed while the method waits. After **five minutes** the method is dropped and the key free;
+/// [`max_hold`](crate::LockLayer::max_hold) sets another time, and [`no_max_hold`](crate::LockLayer::no_max_hold) none. A
+/// `grpc-timeout` is the client's own choice.
 ///
 /// On the client's side, lock other keys than the server does: a client would hold what its own call waits for.
 ///
 /// # Examples
 ///
 /// ```
-/// use lock_core::{Lease, LockManager};
-/// use lock_tower::{LockLayer, key::{header, scoped}};
+/// use lock_core::LockManager;
+/// use lock_tower::{Grpc, LockLayer, key::{header, scoped}};
 /// use std::time::Duration;
 /// use tonic::{Request, Response, Status, transport::Server};
 ///
 /// /// A method of a service.
 /// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
-///     let lease = request.extensions().get::<Lease>().ok_or_else(|| Status::internal("there is no lock"))?;
+///     let lease = Grpc::lease(&request)?;
 ///     Ok(Response::new(lease.fencing_token().get()))
 /// }
 ///
 /// // The metadata of a call are headers.
 /// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
+///     .except(["/bank.Accounts/Watch"])
 ///     .wait(Duration::from_secs(2))
 ///     .max_hold(Duration::from_secs(60));
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
@@ -66,10 +79,130 @@ use crate::{
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Grpc {
-    answer: Answer<Status>,
+    methods: Methods,
+    busy: Busy,
+    answer: Replace<Status>,
+    told: Arc<Told>,
+}
+
+/// Which calls are locked.
+#[derive(Clone, Debug, Default)]
+struct Methods {
+    /// Those of these names, if there are any.
+    only: Option<Arc<[&'static str]>>,
+    /// And none of these.
+    except: Option<Arc<[&'static str]>>,
+}
+
+impl Methods {
+    fn lock(&self, path: &str) -> bool {
+        let Self { only, except } = self;
+        if except.iter().flat_map(|names| names.iter()).any(|name| covers(name, path)) {
+            return false;
+        }
+        match only {
+            Some(names) => names.iter().any(|name| covers(name, path)),
+            None => !path.starts_with("/grpc.health.v1.Health/") && !path.starts_with("/grpc.reflection."),
+        }
+    }
+}
+
+/// Whether a call is to a method, as in `/shop.Goods/Sell`, or to any of a service, as in `shop.Goods`.
+fn covers(name: &str, path: &str) -> bool {
+    if name.starts_with('/') {
+        return path == name;
+    }
+    path.strip_prefix('/').and_then(|path| path.strip_prefix(name)).is_some_and(|rest| rest.starts_with('/'))
+}
+
+/// Whether a name can be that of a method or of a service.
+fn is_name(name: &str) -> bool {
+    let is_word = |word: &str| {
+        !word.is_empty() && word.bytes().all(|byte| byte.is_ascii_alphanumeric() || byte == b'_' || byte == b'.')
+    };
+    match name.strip_prefix('/') {
+        Some(path) => path.split_once('/').is_some_and(|(service, method)| is_word(service) && is_word(method)),
+        None => is_word(name),
+    }
+}
+
+/// The code of a busy key.
+#[derive(Clone, Copy, Debug)]
+struct Busy(Code);
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self(Code::Aborted)
+    }
 }
 
 impl Grpc {
+    /// Returns the lease that a call is served under, for a method of the service. Of several layers, it is that of the
+    /// innermost.
+    ///
+    /// # Errors
+    /// `INTERNAL` when there is none: no layer stands around the service, or it let the call through without a lock. The
+    /// log says what to change. If calls may pass without a lock, ask `request.extensions().get::<Lease>()` instead.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_tower::Grpc;
+    /// use tonic::{Request, Response, Status};
+    ///
+    /// async fn charge(request: Request<u64>) -> Result<Response<u64>, Status> {
+    ///     let lease = Grpc::lease(&request)?;
+    ///     Ok(Response::new(lease.fencing_token().get()))
+    /// }
+    /// # let _ = charge;
+    /// ```
+    #[expect(clippy::result_large_err, reason = "tonic's own")]
+    pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
+        request.extensions().get().cloned().ok_or_else(|| {
+            tracing::error!(
+                "a method wants a lease and its call has none; put a `LockLayer` around the service that locks this method, \
+                 or ask the extensions of the request where calls may pass without a lock"
+            );
+            Answer::new(Case::Misconfigured).into()
+        })
+    }
+
+    /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
+    /// tonic's code, `SERVICE_NAME`). Default: all but health checks and reflection. See
+    /// [`LockLayer::methods`](crate::LockLayer::methods), which refuses what cannot be a name, and an empty list; here it
+    /// locks nothing.
+    #[must_use]
+    pub fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.methods.only = Some(names.into_iter().collect());
+        self
+    }
+
+    /// Lets calls of these methods or services pass without a lock, whatever else is locked. Default: none, beside health
+    /// checks and reflection. See [`LockLayer::except`](crate::LockLayer::except).
+    #[must_use]
+    pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.methods.except = Some(names.into_iter().collect());
+        self
+    }
+
+    /// What of the names cannot be one.
+    pub(crate) fn misnamed(&self) -> Option<&'static str> {
+        let Methods { only, except } = &self.methods;
+        [only, except].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
+    }
+
+    pub(crate) fn locks_nothing(&self) -> bool {
+        self.methods.only.as_ref().is_some_and(|names| names.is_empty())
+    }
+
+    /// Answers a busy key with this code. Default: `ABORTED`. See
+    /// [`LockLayer::busy_code`](crate::LockLayer::busy_code), which refuses `OK`.
+    #[must_use]
+    pub fn busy_code(mut self, code: Code) -> Self {
+        self.busy = Busy(code);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
     /// go out, and returns the one that does.
     ///
@@ -78,12 +211,11 @@ impl Grpc {
     /// ```
     /// use lock_core::LockManager;
     /// use lock_tower::{LockLayer, key::{header, scoped}};
-    /// use tonic::{Code, Status};
+    /// use tonic::Status;
     ///
     /// let per_account = scoped("account", header("x-account"));
-    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|_refusal, status| match status.code() {
-    ///     Code::Aborted => Status::already_exists("this account is being charged"),
-    ///     _ => status,
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
+    ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
     /// });
     /// # let _ = layer;
     /// ```
@@ -92,7 +224,7 @@ impl Grpc {
     where
         F: Fn(&Refusal, Status) -> Status + Send + Sync + 'static,
     {
-        self.answer = Answer::with(answer);
+        self.answer = Replace::with(answer);
         self
     }
 }
@@ -101,10 +233,19 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     of_messages!();
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        let status = Status::new(code(refusal.verdict()), refusal.detail());
-        refusal.log(200);
+        let mut status = Status::from(Answer::from(&refusal));
+        if refusal.is_busy() && status.code() != self.busy.0 {
+            // The code is in the details as well.
+            let details = status.get_error_details();
+            status = Status::with_error_details(self.busy.0, status.message().to_owned(), details);
+        }
+        refusal.log(200, &self.told);
         let status = self.answer.give(&refusal, status);
         Ok(refusal.respond(status.into_http()))
+    }
+
+    fn applies(&self, request: &Request<ReqBody>) -> bool {
+        self.methods.lock(request.uri().path())
     }
 
     fn time_left(&self, request: &Request<ReqBody>) -> Option<Duration> {
@@ -125,22 +266,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
 impl HoldsBodies for Grpc {}
 
-fn code(verdict: Verdict) -> Code {
-    match verdict {
-        Verdict::BadKey => Code::InvalidArgument,
-        Verdict::Busy | Verdict::Lost => Code::Aborted,
-        Verdict::StillBusy | Verdict::Unavailable => Code::Unavailable,
-        Verdict::OutOfTime => Code::DeadlineExceeded,
-        Verdict::Overloaded => Code::ResourceExhausted,
-        Verdict::WouldDeadlock | Verdict::Misconfigured => Code::Internal,
-    }
-}
-
 /// Ends a stream of messages whose lease was lost.
 fn lost(error: lock_core::Error) -> Result<HeaderMap, BoxError> {
-    let refusal = Refusal::Lost(error);
     let mut trailers = HeaderMap::new();
-    Status::new(code(refusal.verdict()), refusal.detail()).add_header(&mut trailers)?;
+    Status::from(Answer::from(&error)).add_header(&mut trailers)?;
     Ok(trailers)
 }
 
@@ -182,6 +311,44 @@ fn in_a_header(timeout: Duration) -> HeaderValue {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn methods_are_named_by_path_or_service_and_exceptions_go_first() {
+        let sell = "/shop.Goods/Sell";
+        let locked = |grpc: &Grpc, path: &str| grpc.methods.lock(path);
+        let all = Grpc::default();
+        assert!(locked(&all, sell) && locked(&all, "/grpc.healthy.Shop/Check"));
+        for path in ["/grpc.health.v1.Health/Check", "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"] {
+            assert!(!locked(&all, path), "{path}");
+        }
+        let named = Grpc::default().methods([sell, "shop.Orders", "grpc.health.v1.Health"]);
+        for (path, is_locked) in [
+            (sell, true),
+            ("/shop.Goods/SellAll", false),
+            ("/shop.Orders/Place", true),
+            ("/shop.OrdersArchive/Place", false),
+            ("/grpc.health.v1.Health/Check", true),
+            ("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", false),
+        ] {
+            assert_eq!(locked(&named, path), is_locked, "{path}");
+        }
+        let but = named.except([sell]);
+        assert!(!locked(&but, sell) && locked(&but, "/shop.Orders/Place"));
+        assert!(!locked(&Grpc::default().except(["shop.Goods"]), sell));
+    }
+
+    #[test]
+    fn what_cannot_be_a_name_is_found() {
+        for fine in ["/shop.Goods/Sell", "/Goods/Sell_1", "shop.Goods", "Goods"] {
+            assert_eq!(Grpc::default().methods(["a.B", fine]).misnamed(), None, "{fine}");
+        }
+        for wrong in
+            ["", "/", "/shop.Goods", "shop.Goods/Sell", "/shop.Goods/Sell/", "shop.*", " Goods", "/shop.Goods/"]
+        {
+            assert_eq!(Grpc::default().methods(["a.B", wrong]).misnamed(), Some(wrong));
+            assert_eq!(Grpc::default().except(["a.B", wrong]).misnamed(), Some(wrong));
+        }
+    }
 
     #[test]
     fn the_wait_ends_a_twentieth_before_the_caller_s_time_out_and_50_ms_at_most() {

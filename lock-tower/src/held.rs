@@ -4,8 +4,11 @@ use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, Response},
 };
-use http::{StatusCode, request::Parts};
-use lock_core::Lease;
+use http::request::Parts;
+use lock_core::{
+    Lease,
+    answer::{Answer, Case},
+};
 
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
@@ -73,6 +76,6 @@ impl Error for NotLocked {}
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
         tracing::error!(error = %self, "a handler wants a lease and there is none");
-        (StatusCode::INTERNAL_SERVER_ERROR, "the service's lock is not set up as it should be").into_response()
+        Answer::new(Case::Misconfigured).to_response()
     }
 }

@@ -1,14 +1,16 @@
 use std::sync::Arc;
 
 use bytes::Bytes;
-use http::{Method, Request, Response};
+use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
+use lock_core::answer::Answer;
 
 use crate::{
-    failure::Answer,
+    failure::{Replace, Told},
     messages::of_messages,
     mode::Hold,
-    protocol::{HoldsBodies, Protocol, Refusal},
+    protocol::{HoldsBodies, Protocol},
+    refusal::Refusal,
 };
 
 /// HTTP requests: a refusal is a response, and the service's errors stay what they are.
@@ -16,27 +18,34 @@ use crate::{
 /// The [`Lease`](lock_core::Lease) is in the extensions of the request that the service sees: `request.extensions().get::<Lease>()`,
 /// in axum `Extension(lease): Extension<Lease>`. Of several layers, it is that of the innermost.
 ///
-/// | status | when |
-/// | --- | --- |
-/// | 400 | the key is empty or too long, or its extractor refused the request |
-/// | 409 | the key is busy, and the layer does not wait (its `wait` is zero) |
-/// | 503, `Retry-After: 1` | the key stayed busy for the whole wait; too many requests wait; the backend did not answer; the manager was shut down |
-/// | 503 | the lease was lost while the service worked: part of the work may have been done |
-/// | 500 | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is no lock; a path parameter was asked for before routing |
+/// | status | code | when |
+/// | --- | --- | --- |
+/// | 400 | `lock_key` | the key is empty or too long, or its extractor refused the request |
+/// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](Self::busy_status) |
+/// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
+/// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; the manager was shut down |
+/// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
+/// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is no lock; a path parameter was asked for before routing |
 ///
-/// `Retry-After` is there only where nothing was done and the same request may be sent again. The body is JSON as
-/// in RFC 9457 (`application/problem+json`) and says what happened, without the key and without anything about the
-/// backend: those are in the log, which `tracing` gets. The text of a 400 is that of the error. The response's
-/// extensions hold the [`lock_core::Error`], for a layer further out that wants to answer in another form.
+/// `Retry-After` is there only if nothing was done and the same request may be sent again: for a busy key it is what is
+/// left of the holder's ttl if the backend said so, else a second. The body is JSON as in RFC 9457
+/// (`application/problem+json`) with the members `type`, `title`, `status`, `detail` and `code`. It says what happened
+/// without the key and without anything about the backend: those are in the log, which `tracing` gets. The text of a 400
+/// is that of the extractor's error. The response's extensions hold the [`lock_core::Error`], for a layer further out that
+/// wants to answer in another form. [`lock_core::answer`] makes the same answers for handlers.
+///
+/// A busy key is a **409 and not a 503**, because it is not a fault: another request of the same key is being served, as it
+/// should. Proxies eject instances that answer 503, or send the request to another instance that waits for the same key;
+/// access logs and error budgets count it as an outage. A service whose clients repeat on 503 alone may choose so.
 ///
 /// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](Self::methods) says otherwise. [`answer`](Self::answer)
 /// replaces the answers.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a handler reads the body of its request under
-/// the lock, and the lease is renewed while the handler waits. Set [`max_hold`](crate::LockLayer::max_hold): it drops the
-/// handler and frees the key on time. It has no default, as only the service knows how long its work may take. Of
-/// tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses for too long, and `TimeoutLayer` outside the lock
-/// bounds the waiting and the work together.
+/// the lock, and the lease is renewed while the handler waits. After **five minutes** the handler is dropped and the key
+/// free; [`max_hold`](crate::LockLayer::max_hold) sets another time, and
+/// [`no_max_hold`](crate::LockLayer::no_max_hold) none. Of tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses
+/// for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together.
 ///
 /// The lease is released when the head of the response is there, before the client sees it. A body that the
 /// service streams after that is **not** under the lock, unless
@@ -44,7 +53,19 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Http {
     methods: Methods,
-    answer: Answer<Response<Bytes>>,
+    busy: Busy,
+    answer: Replace<Response<Bytes>>,
+    told: Arc<Told>,
+}
+
+/// The status of a busy key.
+#[derive(Clone, Copy, Debug)]
+struct Busy(StatusCode);
+
+impl Default for Busy {
+    fn default() -> Self {
+        Self(StatusCode::CONFLICT)
+    }
 }
 
 /// Which methods are locked.
@@ -73,8 +94,19 @@ impl Http {
         self
     }
 
+    /// Answers a busy key with this status: 409 Conflict (the default), 423 Locked, 429 Too Many Requests, 503 Service
+    /// Unavailable, or another one of an error. See
+    /// [`LockLayer::busy_status`](crate::LockLayer::busy_status), which refuses a status that is not an error's.
+    #[must_use]
+    pub fn busy_status(mut self, status: StatusCode) -> Self {
+        self.busy = Busy(status);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses: the function gets the reason and the answer that would
     /// go out, and returns the one that does.
+    ///
+    /// If it changes the status and not the body, the body is made anew, so that both say the same.
     ///
     /// # Examples
     ///
@@ -84,8 +116,9 @@ impl Http {
     /// use lock_tower::{LockLayer, key::{header, scoped}};
     ///
     /// let per_account = scoped("account", header("x-account"));
-    /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|_refusal, mut answer| {
-    ///     if answer.status() == StatusCode::SERVICE_UNAVAILABLE {
+    /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|refusal, mut answer| {
+    ///     if refusal.is_busy() {
+    ///         *answer.status_mut() = StatusCode::LOCKED;
     ///         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
     ///     }
     ///     answer
@@ -97,7 +130,7 @@ impl Http {
     where
         F: Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
     {
-        self.answer = Answer::with(answer);
+        self.answer = Replace::with(answer);
         self
     }
 }
@@ -106,10 +139,18 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
     of_messages!();
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
-        let problem = refusal.to_problem();
-        refusal.log(problem.status().as_u16());
-        let answer = self.answer.give(&refusal, problem);
-        Ok(refusal.respond(answer))
+        let mut answer = Answer::from(&refusal);
+        if refusal.is_busy() {
+            answer = answer.status(self.busy.0);
+        }
+        let response: Response<Bytes> = answer.to_response();
+        let (status, body) = (response.status(), response.body().clone());
+        let mut response = self.answer.give(&refusal, response);
+        if response.status() != status && *response.body() == body {
+            *response.body_mut() = answer.status(response.status()).to_response().into_body();
+        }
+        refusal.log(response.status().as_u16(), &self.told);
+        Ok(refusal.respond(response))
     }
 
     fn applies(&self, request: &Request<ReqBody>) -> bool {

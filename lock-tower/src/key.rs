@@ -48,10 +48,9 @@ pub use self::axum::{PathParam, path_param};
 #[cfg(feature = "http")]
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
 #[cfg(feature = "http")]
-pub(crate) use self::ready::Mistake;
-#[cfg(feature = "http")]
 pub use self::ready::Optional;
 pub use self::scoped::{Parts, Scoped, scoped};
+pub(crate) use self::text::Mistake;
 
 /// Finds the key of a request.
 ///

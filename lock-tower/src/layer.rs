@@ -14,6 +14,8 @@ use tower_layer::Layer;
 
 use crate::{
     admission::{Admission, Limits, Overloaded, Place},
+    flood::Flood,
+    future::shown,
     key::KeyExtractor,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
@@ -44,6 +46,10 @@ struct Options {
     limits: Limits,
     /// Whether the protocol was told to lock requests of no method at all.
     locks_nothing: bool,
+    /// What the protocol was told to lock and cannot be the name of a method or service of gRPC.
+    misnamed: Option<&'static str>,
+    /// Whether the protocol was told to answer busy keys as if they were served.
+    busy_is_success: bool,
     name: &'static str,
     /// Where in the user's code the layer was made.
     made_at: &'static Location<'static>,
@@ -55,12 +61,14 @@ pub(crate) struct Shared {
     admission: Arc<Admission>,
     /// Requests that went through without a lock as the backend did not answer.
     let_through: AtomicU64,
+    /// Which of them the log has had.
+    told: Flood,
 }
 
 impl Options {
     /// What can never work about them, and what to do about it.
     fn problem(&self) -> Option<String> {
-        let Self { ttl, max_hold, limits, locks_nothing, .. } = self;
+        let Self { ttl, max_hold, limits, locks_nothing, misnamed, busy_is_success, .. } = self;
         match ttl {
             Some(ttl) if *ttl < MIN_TTL => {
                 return Some(format!("a ttl of {ttl:?} is below {MIN_TTL:?}, the least; 10 s is usual"));
@@ -68,12 +76,19 @@ impl Options {
             Some(ttl) if *ttl > MAX_TTL => return Some(format!("a ttl of {ttl:?} is above 100 years, the most")),
             _ => {}
         }
+        if let Some(name) = misnamed {
+            return Some(format!(
+                "{name:?} is not the name of a method or service of gRPC; write `/shop.Goods/Sell` or `shop.Goods`"
+            ));
+        }
         let problem = if max_hold.is_some_and(|most| most.is_zero()) {
-            "a `max_hold` of zero leaves no time to work; leave it out for no bound"
+            "a `max_hold` of zero leaves no time to work; use `no_max_hold` for no bound"
         } else if limits.in_all == Some(0) || limits.per_key == Some(0) {
             "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
         } else if *locks_nothing {
             "there are no methods to lock, so nothing would be; name some, or leave the layer out"
+        } else if *busy_is_success {
+            "a busy key would be answered as if the request was served; choose the status of an error, as 409 or ABORTED"
         } else {
             return None;
         };
@@ -82,8 +97,14 @@ impl Options {
 }
 
 impl Shared {
-    pub(crate) fn count_let_through(&self) {
+    /// Counts a request that goes through without its lock, and tells the operator, once a second.
+    pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
         self.let_through.fetch_add(1, Relaxed);
+        let (lock, what) = (shown(name), "a request goes through without its lock");
+        match self.told.line() {
+            Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
+            None => tracing::debug!(%error, lock, "{what}"),
+        }
     }
 }
 
@@ -116,11 +137,12 @@ impl<K> LockLayer<K, crate::Http> {
     /// [`Http`](crate::Http).
     ///
     /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor). GET, HEAD and OPTIONS pass without
-    /// a lock; [`methods`](Self::methods) and [`all_methods`](Self::all_methods) change that.
+    /// a lock; [`methods`](Self::methods) and [`all_methods`](Self::all_methods) change that. A lease is held for five
+    /// minutes at most; [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
     #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, key: K) -> Self {
-        Self::with_protocol(manager, key, crate::Http::default())
+        Self::with_protocol(manager, key, crate::Http::default()).max_hold(MAX_HOLD)
     }
 }
 
@@ -154,6 +176,28 @@ impl<K, M> LockLayer<K, crate::Http, M> {
         self
     }
 
+    /// Answers a busy key with this status. Default: 409 Conflict. Usual are 423 Locked, 429 Too Many Requests, and 503
+    /// Service Unavailable for clients that repeat on nothing else; [`Http`](crate::Http) says why that is not the default.
+    ///
+    /// A status that is not an error's (4xx, 5xx) makes the layer refuse every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::StatusCode;
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let export = LockLayer::http(LockManager::in_memory(), "export").try_only().busy_status(StatusCode::LOCKED);
+    /// # let _ = export;
+    /// ```
+    #[must_use]
+    pub fn busy_status(mut self, status: http::StatusCode) -> Self {
+        self.options.busy_is_success = !(status.is_client_error() || status.is_server_error());
+        self.protocol = self.protocol.busy_status(status);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses; see [`Http::answer`](crate::Http::answer).
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
@@ -171,16 +215,75 @@ impl<K> LockLayer<K, crate::Grpc> {
     /// [`Grpc`](crate::Grpc).
     ///
     /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor): it sees an [`http::Request`], with
-    /// the metadata as headers.
+    /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
+    /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
+    /// [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
     #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, key: K) -> Self {
-        Self::with_protocol(manager, key, crate::Grpc::default())
+        Self::with_protocol(manager, key, crate::Grpc::default()).max_hold(MAX_HOLD)
     }
 }
 
 #[cfg(feature = "grpc")]
 impl<K, M> LockLayer<K, crate::Grpc, M> {
+    /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
+    /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
+    ///
+    /// What cannot be a name makes the layer refuse every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let per_goods = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header("goods-id")))
+    ///     .methods(["shop.Goods"])
+    ///     .except(["/shop.Goods/Watch"]);
+    /// # let _ = per_goods;
+    /// ```
+    #[must_use]
+    pub fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.protocol = self.protocol.methods(names);
+        self.named()
+    }
+
+    /// Lets calls of these methods or services pass without a lock, whatever else is locked; named as in
+    /// [`methods`](Self::methods). Default: none, beside health checks and reflection.
+    #[must_use]
+    pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.protocol = self.protocol.except(names);
+        self.named()
+    }
+
+    fn named(mut self) -> Self {
+        self.options.misnamed = self.protocol.misnamed();
+        self.options.locks_nothing = self.protocol.locks_nothing();
+        self
+    }
+
+    /// Answers a busy key with this code. Default: `ABORTED`.
+    ///
+    /// With `OK` the layer refuses every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use tonic::Code;
+    ///
+    /// let export = LockLayer::grpc(LockManager::in_memory(), "export").try_only().busy_code(Code::FailedPrecondition);
+    /// # let _ = export;
+    /// ```
+    #[must_use]
+    pub fn busy_code(mut self, code: tonic::Code) -> Self {
+        self.options.busy_is_success = code == tonic::Code::Ok;
+        self.protocol = self.protocol.busy_code(code);
+        self
+    }
+
     /// Replaces the answers to requests that the lock refuses; see [`Grpc::answer`](crate::Grpc::answer).
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
@@ -205,6 +308,8 @@ impl<K, P> LockLayer<K, P> {
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
             locks_nothing: false,
+            misnamed: None,
+            busy_is_success: false,
             name: "",
             made_at: Location::caller(),
         };
@@ -219,8 +324,8 @@ impl<K, P> LockLayer<K, P> {
     /// ABORTED), unless [`on_lost`](Self::on_lost) says otherwise.
     ///
     /// **A client that reads slowly, or not at all, keeps the key for as long as it likes**, because its lease is
-    /// renewed; that is why this is not the default. Set [`max_hold`](Self::max_hold): it frees the key on time, and the
-    /// client sees the body broken off when it reads on. Until then the server keeps the body and what was already sent.
+    /// renewed; that is why this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client
+    /// sees the body broken off when it reads on. Until then the server keeps the body and what was already sent.
     /// A client that stalls in the middle of its *upload* keeps the key as well, in this mode as in every other.
     ///
     /// What the body asks for while it is read is not recognised as `WouldDeadlock`.
@@ -271,10 +376,12 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: no bound.
+    /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: five minutes with
+    /// `LockLayer::http` and `LockLayer::grpc`, and no bound with [`new`](LockLayer::new) and
+    /// [`with_protocol`](LockLayer::with_protocol).
     ///
-    /// **Set it wherever the service reads a body that a client sends**: the body is read under the lock, and without a
-    /// bound a client that stalls in the middle of its upload keeps the key. The wait for the key does not count.
+    /// **Set it to the longest time that the service may take**: a body that a client sends is read under the lock, and a
+    /// client that stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
     ///
     /// # Examples
     ///
@@ -289,6 +396,16 @@ impl<K, P, M> LockLayer<K, P, M> {
     #[must_use]
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Holds a lease for as long as the service works: takes back [`max_hold`](Self::max_hold) and its default.
+    ///
+    /// **A client that stalls in the middle of its upload then keeps the key for as long as it likes**, unless something
+    /// else ends it, such as `RequestBodyTimeoutLayer` of tower-http.
+    #[must_use]
+    pub fn no_max_hold(mut self) -> Self {
+        self.options.max_hold = None;
         self
     }
 
@@ -388,7 +505,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// # Errors
     /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, no methods to
-    /// lock, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
+    /// lock, a name that is not a method's, a busy status that is not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
     /// wrong with the manager shows when that is built.
     ///
     /// # Examples
@@ -489,3 +606,8 @@ impl<K, P: fmt::Debug, M> fmt::Debug for LockLayer<K, P, M> {
             .finish()
     }
 }
+
+/// How long a lease is held at most where clients send bodies, if nothing else was said: a client that stalls must not keep
+/// the key for ever.
+#[cfg(feature = "http")]
+const MAX_HOLD: Duration = Duration::from_secs(5 * 60);

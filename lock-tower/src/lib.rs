@@ -169,8 +169,8 @@
 //! ```
 //!
 //! **A client that stalls in the middle of its upload, or while it reads what is held to its end, keeps the key**: the
-//! lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound. It
-//! has no default, as only the service knows how long its work may take. Of tower-http, `RequestBodyTimeoutLayer` ends an
+//! lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound: five
+//! minutes in HTTP and gRPC unless it is set, and none with [`LockLayer::new`]. Of tower-http, `RequestBodyTimeoutLayer` ends an
 //! upload that pauses for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together (not
 //! with `detached`, whose work goes on).
 //!
@@ -206,8 +206,9 @@
 //! # What it shows
 //!
 //! The span `lock.acquire` and the layer's own log lines have the [`name`](LockLayer::name) of the layer in their field
-//! `lock`. A request that is refused gets one line: an error where the service has to be repaired, a warning where the
-//! backend or the limits are at fault, and a debug line where the key was merely busy or unusable.
+//! `lock`. A request that is refused gets one line: an error if the service has to be repaired, a warning if the
+//! backend or the limits are at fault, and a debug line if the key was merely busy or unusable. Of errors and warnings of
+//! one cause there is one a second, with the number of the `others` since the last; those are debug lines.
 //! [`let_through`](LockLayer::let_through) counts requests without a lock.
 //!
 //! With the feature `metrics` there are counters for the [`metrics`](https://docs.rs/metrics) facade, beside those of
@@ -246,6 +247,7 @@ mod admission;
 mod body;
 #[cfg(feature = "http")]
 mod failure;
+mod flood;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;
@@ -261,6 +263,7 @@ mod metrics;
 mod misconfigured;
 mod mode;
 mod protocol;
+mod refusal;
 mod service;
 
 #[cfg(feature = "grpc")]
@@ -274,7 +277,8 @@ pub use crate::{
     layer::{LockLayer, OnBackendError},
     misconfigured::Misconfigured,
     mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
-    protocol::{HoldsBodies, OutOfTime, Plain, Protocol, Refusal},
+    protocol::{HoldsBodies, Plain, Protocol},
+    refusal::{OutOfTime, Refusal},
     service::LockService,
 };
 #[cfg(feature = "http")]

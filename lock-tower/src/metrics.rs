@@ -1,7 +1,7 @@
 //! What the layer counts beside lock-core, through the `metrics` facade (feature `metrics`; without it all of this is
 //! nothing). The crate's documentation has the table.
 
-use crate::protocol::Refusal;
+use crate::refusal::Refusal;
 
 /// A request that the lock refused or broke off.
 #[cfg(feature = "metrics")]
@@ -9,7 +9,7 @@ pub(crate) fn refused(lock: &'static str, refusal: &Refusal) {
     let reason = match refusal {
         Refusal::Key(_) => "key",
         Refusal::Misconfigured(_) => "misconfigured",
-        Refusal::NotAcquired { .. } => "not_acquired",
+        Refusal::NotAcquired(_) => "not_acquired",
         Refusal::Overloaded(_) => "overloaded",
         Refusal::OutOfTime(_) => "out_of_time",
         Refusal::Lost(_) => "lost",

@@ -1,8 +1,8 @@
-use std::{error, fmt, time::Duration};
+use std::time::Duration;
 
-use lock_core::{Error, Lease};
+use lock_core::Lease;
 
-use crate::{BoxError, admission::Overloaded, misconfigured::Misconfigured, mode::Hold};
+use crate::{BoxError, mode::Hold, refusal::Refusal};
 
 /// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
 ///
@@ -122,58 +122,6 @@ pub trait Protocol<Req, Res, Err> {
             `impl HoldsBodies` for it"
 )]
 pub trait HoldsBodies {}
-
-/// Why the lock did not let a request through, or its answer out; what a [`Protocol`] makes an answer of.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Refusal {
-    /// The [`KeyExtractor`](crate::KeyExtractor) refused the request. The service was not called.
-    Key(BoxError),
-    /// The layer has options with which it can never work. The service was not called.
-    Misconfigured(Misconfigured),
-    /// The lease could not be acquired. The service was not called.
-    #[non_exhaustive]
-    NotAcquired {
-        /// What went wrong; mostly that the key was [`Busy`](lock_core::ErrorKind::Busy).
-        error: Error,
-        /// Whether the layer does not wait for a busy key (its `wait` is zero).
-        tried_once: bool,
-    },
-    /// More requests wait than the layer allows. The service was not called.
-    Overloaded(Overloaded),
-    /// The time that the caller itself allows was over before the lease was acquired. The service was not called.
-    OutOfTime(OutOfTime),
-    /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done; with
-    /// [`OnLost::Finish`](lock_core::OnLost::Finish) it ran to its end, and all of it is.
-    Lost(Error),
-}
-
-impl Refusal {
-    /// Returns the error inside: a boxed [`lock_core::Error`], that of the [`KeyExtractor`](crate::KeyExtractor), or one
-    /// of [`Misconfigured`], [`Overloaded`] and [`OutOfTime`].
-    #[must_use]
-    pub fn into_error(self) -> BoxError {
-        match self {
-            Self::Key(error) => error,
-            Self::Misconfigured(error) => error.into(),
-            Self::NotAcquired { error, .. } | Self::Lost(error) => error.into(),
-            Self::Overloaded(error) => error.into(),
-            Self::OutOfTime(error) => error.into(),
-        }
-    }
-}
-
-/// The time that the caller itself allows was over before the lease was acquired; nothing was done.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OutOfTime(pub(crate) ());
-
-impl fmt::Display for OutOfTime {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("the lock was busy for as long as the caller waits; allow more time, or try again later")
-    }
-}
-
-impl error::Error for OutOfTime {}
 
 /// Requests of any type: a refusal is an error of the service.
 ///

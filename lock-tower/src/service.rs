@@ -12,7 +12,8 @@ use crate::{
     layer::LockLayer,
     misconfigured::Misconfigured,
     mode::{Mode, UntilResponse},
-    protocol::{Protocol, Refusal},
+    protocol::Protocol,
+    refusal::Refusal,
 };
 
 /// A service that holds a lock while it works on a request; made by [`LockLayer`].
@@ -111,12 +112,8 @@ where
             Choice::Lock(key) => match self.lock.admit(&key) {
                 Ok(place) => {
                     let lock = self.lock.request(&key);
-                    let asked = Asked {
-                        tries_once: lock.tries_once(),
-                        on_lost: self.lock.lost_policy(),
-                        lets_through: self.lock.lets_through(),
-                        place,
-                    };
+                    let asked =
+                        Asked { on_lost: self.lock.lost_policy(), lets_through: self.lock.lets_through(), place };
                     let ready = self.take_ready();
                     return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol, name);
                 }

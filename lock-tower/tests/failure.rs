@@ -5,6 +5,7 @@ mod support;
 
 use std::{
     convert::Infallible,
+    ops::RangeInclusive,
     pin::Pin,
     task::{Context, Poll},
     time::Duration,
@@ -49,17 +50,22 @@ fn shop(
     })
 }
 
-/// Checks what a refusal is made of, and gives its detail.
-async fn refusal(response: Received, status: StatusCode, retry_after: Option<&str>) -> String {
+/// Checks what a refusal is made of, and gives its detail. A time to retry is in `retry_after` seconds.
+async fn refusal(response: Received, status: StatusCode, code: &str, retry_after: RangeInclusive<u64>) -> String {
     assert_eq!(response.status(), status);
-    assert_eq!(response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap()), retry_after);
+    let said = response.headers().get(header::RETRY_AFTER).map(|value| value.to_str().unwrap().parse().unwrap());
+    assert!(said.map_or_else(|| retry_after == NEVER, |said| retry_after.contains(&said)), "{said:?}");
     assert_eq!(response.headers()[header::CONTENT_TYPE], "application/problem+json");
     let text = text(response).await;
     let reason = status.canonical_reason().unwrap();
     let start = format!(r#"{{"type":"about:blank","title":"{reason}","status":{},"detail":""#, status.as_u16());
-    let detail = text.strip_prefix(&start).and_then(|rest| rest.strip_suffix(r#""}"#));
+    let end = format!(r#"","code":"{code}"}}"#);
+    let detail = text.strip_prefix(&start).and_then(|rest| rest.strip_suffix(&end));
     detail.unwrap_or_else(|| panic!("no problem as in RFC 9457: {text}")).to_owned()
 }
+
+/// No time to retry at all.
+const NEVER: RangeInclusive<u64> = 0..=0;
 
 async fn text(response: Received) -> String {
     String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
@@ -75,16 +81,16 @@ async fn bad_input_67_and_68_a_request_without_a_usable_key_is_a_bad_request() {
         _ => Ok("k".repeat(1025)),
     };
     let service = LockLayer::http(LockManager::in_memory(), key).layer(shop(&floor));
-    for (path, detail) in [("/none", r#"\"x-goods\" is missing"#), ("/empty", "empty"), ("/long", "1025 bytes")] {
+    for (path, detail) in [("/none", r#"\"x-goods\" is missing"#), ("/empty", "empty"), ("/long", "too long")] {
         let response = service.clone().oneshot(post(path)).await.unwrap();
-        let shown = refusal(response, StatusCode::BAD_REQUEST, None).await;
+        let shown = refusal(response, StatusCode::BAD_REQUEST, "lock_key", NEVER).await;
         assert!(shown.contains(detail), "{path}: {shown}");
     }
     assert_eq!(floor.begun(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_69_a_busy_key_is_a_conflict_where_the_layer_only_tries() {
+async fn bad_input_69_a_busy_key_is_a_conflict_at_once_if_the_layer_only_tries() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
@@ -93,13 +99,13 @@ async fn bad_input_69_a_busy_key_is_a_conflict_where_the_layer_only_tries() {
     let response = service.oneshot(post("/secret-account")).await.unwrap();
     let error = response.extensions().get::<lock_core::Error>().unwrap();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("secret-account")));
-    let shown = refusal(response, StatusCode::CONFLICT, None).await;
+    let shown = refusal(response, StatusCode::CONFLICT, "lock_busy", 9..=10).await;
     assert!(shown.contains("nothing was done") && !shown.contains("secret"), "{shown}");
     assert_eq!(floor.begun(), 0);
 }
 
 #[tokio::test(start_paused = true)]
-async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
+async fn bad_input_69_a_busy_key_is_a_conflict_after_waiting_too() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let floor = Floor::default();
@@ -109,7 +115,7 @@ async fn bad_input_69_a_busy_key_is_unavailable_for_now_after_waiting() {
         let begin = tokio::time::Instant::now();
         let response = layer.layer(shop(&floor)).oneshot(post("/secret-account")).await.unwrap();
         assert!(begin.elapsed() >= Duration::from_secs(1));
-        let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+        let shown = refusal(response, StatusCode::CONFLICT, "lock_busy", 1..=10).await;
         assert!(shown.contains("nothing was done") && !shown.contains("secret"), "{shown}");
     }
     assert_eq!(floor.begun(), 0);
@@ -123,12 +129,44 @@ async fn bad_input_70_a_backend_that_is_down_refuses_and_shows_its_address_to_th
     let down = Failing(ErrorKind::Backend, "could not reach 10.9.8.7:6379: refused");
     let manager = LockManager::builder().backend(down).build().unwrap();
     let response = LockLayer::http(manager, goods).layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
-    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, "lock_unavailable", 1..=1).await;
     assert!(shown.contains("nothing was done") && !shown.contains("10.9.8.7"), "{shown}");
     assert_eq!(floor.begun(), 0, "it fails closed");
     let lines = log.lines();
     let line = lines.iter().find(|line| line.contains("did not get its lock"));
     assert!(line.is_some_and(|line| line.starts_with("WARN") && line.contains("10.9.8.7:6379")), "{lines:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn bad_input_70_an_outage_writes_one_warning_a_second_and_counts_the_others() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
+    let layer = LockLayer::http(down, goods);
+    let ask = async |times| {
+        for _ in 0..times {
+            layer.clone().layer(shop(&Floor::default())).oneshot(post("/1")).await.unwrap();
+        }
+    };
+    let lines = |level| {
+        let lines = log.lines().into_iter();
+        lines.filter(|line| line.starts_with(level) && line.contains("did not get its lock")).collect::<Vec<_>>()
+    };
+    ask(100).await;
+    assert_eq!((lines("WARN").len(), lines("DEBUG").len()), (1, 99));
+    assert!(!lines("WARN")[0].contains("others"), "{:?}", lines("WARN"));
+    tokio::time::advance(Duration::from_secs(1)).await;
+    ask(10).await;
+    assert_eq!((lines("WARN").len(), lines("DEBUG").len()), (2, 108));
+    assert!(lines("WARN")[1].contains("others=99"), "{:?}", lines("WARN"));
+
+    let open = layer.clone().on_backend_error(lock_tower::OnBackendError::LetThrough);
+    for _ in 0..100 {
+        open.layer(shop(&Floor::default())).oneshot(post("/1")).await.unwrap();
+    }
+    let through = log.lines().into_iter().filter(|line| line.contains("goes through without its lock"));
+    let (warnings, others): (Vec<_>, Vec<_>) = through.partition(|line| line.starts_with("WARN"));
+    assert_eq!((warnings.len(), others.len(), open.let_through()), (1, 99, 100));
 }
 
 #[tokio::test(start_paused = true)]
@@ -141,7 +179,7 @@ async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
     let no_ttl = LockLayer::http(LockManager::in_memory(), goods).ttl(Duration::ZERO);
     for (layer, secret) in [(denied, "10.9.8.7"), (no_ttl, "ttl")] {
         let response = layer.layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
-        let shown = refusal(response, StatusCode::INTERNAL_SERVER_ERROR, None).await;
+        let shown = refusal(response, StatusCode::INTERNAL_SERVER_ERROR, "lock_misconfigured", NEVER).await;
         assert!(!shown.contains(secret), "{shown}");
         let lines = log.lines();
         assert!(lines.iter().any(|line| line.starts_with("ERROR") && line.contains(secret)), "{lines:?}");
@@ -156,7 +194,7 @@ async fn a_manager_that_was_shut_down_sends_clients_elsewhere() {
     assert_eq!(manager.shutdown(Duration::ZERO).await, 0);
     let floor = Floor::default();
     let response = LockLayer::http(manager, goods).layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
-    refusal(response, StatusCode::SERVICE_UNAVAILABLE, Some("1")).await;
+    refusal(response, StatusCode::SERVICE_UNAVAILABLE, "lock_unavailable", 1..=1).await;
     assert_eq!(floor.begun(), 0);
 }
 
@@ -171,7 +209,7 @@ async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
     let response = soon(work).await.unwrap().unwrap();
     let error = response.extensions().get::<lock_core::Error>().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Forced));
-    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, None).await;
+    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, "lock_lost", NEVER).await;
     assert!(shown.contains("part of it may have been done"), "{shown}");
     assert_eq!((floor.inside(), floor.finished()), (0, 0));
 }
@@ -196,7 +234,8 @@ async fn bad_input_75_what_is_said_of_a_lost_lease_is_true_of_work_that_ran_to_i
     let work = tokio::spawn(layer.layer(service).oneshot(post("/1")));
     until("the work has begun", || floor.inside() == 1).await;
     assert!(manager.force_release("1").await.unwrap());
-    let shown = refusal(soon(work).await.unwrap().unwrap(), StatusCode::SERVICE_UNAVAILABLE, None).await;
+    let shown = soon(work).await.unwrap().unwrap();
+    let shown = refusal(shown, StatusCode::SERVICE_UNAVAILABLE, "lock_lost", NEVER).await;
     assert_eq!(floor.finished(), 1);
     let lines = log.lines().join("\n");
     assert!(shown.contains("or all of it") && lines.contains("a request lost its lock"), "{shown} {lines}");
@@ -214,7 +253,8 @@ async fn bad_input_77_the_same_key_in_two_layers_is_an_error_with_the_remedy_at_
     assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
     let shown = response.into_body().collect().await.unwrap().to_bytes();
     let shown = String::from_utf8_lossy(&shown);
-    assert!(shown.contains("in one place only") && !shown.contains(".rs"), "{shown}");
+    assert!(shown.contains("lock_misconfigured"), "{shown}");
+    assert!(shown.contains("its log says what to change") && !shown.contains(".rs"), "{shown}");
     assert_eq!(floor.begun(), 0);
 }
 

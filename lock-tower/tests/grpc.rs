@@ -16,13 +16,14 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use lock_core::{Lease, LockManager};
 use lock_tower::{Grpc, LockLayer};
-use support::{Floor, limit, poll_once, soon, until, until_free};
+use support::{Floor, Log, limit, poll_once, soon, until, until_free};
 use tokio::net::TcpListener;
 use tonic::{
     Code, Status,
     body::Body,
     transport::{Channel, Server, server::TcpIncoming},
 };
+use tonic_types::StatusExt;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Key = fn(&Request<Body>) -> String;
@@ -115,9 +116,11 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
     let cases = [
         (layer(&manager), call("/shop/key", ""), Code::InvalidArgument),
         (layer(&manager).try_only(), call("/shop/key", "busy"), Code::Aborted),
-        (waits, call("/shop/key", "busy"), Code::Unavailable),
+        (waits.clone(), call("/shop/key", "busy"), Code::Aborted),
+        (waits.busy_code(Code::FailedPrecondition), call("/shop/key", "busy"), Code::FailedPrecondition),
         (full, call("/shop/key", "free"), Code::ResourceExhausted),
         (layer(&manager).ttl(Duration::ZERO), call("/shop/key", "free"), Code::Internal),
+        (layer(&manager).busy_code(Code::Ok), call("/shop/key", "free"), Code::Internal),
     ];
     for (layer, request, expected) in cases {
         let (code, response) = status(serve!(layer, floor), request).await;
@@ -126,6 +129,55 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
     }
     manager.shutdown(Duration::ZERO).await;
     assert_eq!(status(serve!(layer(&manager), floor), call("/shop/key", "1")).await.0, Code::Unavailable);
+}
+
+#[tokio::test]
+async fn methods_that_are_not_named_and_health_checks_pass_without_a_lock() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("busy").await.unwrap();
+    let floor = Floor::default();
+    let tries = layer(&manager).try_only();
+    let health = "/grpc.health.v1.Health/Check";
+    for (layer, path, code) in [
+        (tries.clone(), "/shop/key", Code::Aborted),
+        (tries.clone(), health, Code::Ok),
+        (tries.clone(), "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo", Code::Ok),
+        (tries.clone().methods(["/shop/key"]), "/shop/key", Code::Aborted),
+        (tries.clone().methods(["/shop/key"]), "/shop/other", Code::Ok),
+        (tries.clone().methods(["shop", "grpc.health.v1.Health"]), health, Code::Aborted),
+        (tries.clone().methods(["shop"]).except(["/shop/key"]), "/shop/key", Code::Ok),
+        (tries.clone().except(["shop"]), "/shop/key", Code::Ok),
+        (tries.clone().methods([]), "/shop/key", Code::Internal),
+        (tries.clone().methods(["shop/key"]), "/shop/key", Code::Internal),
+        (tries.except(["/shop"]), "/shop/key", Code::Internal),
+    ] {
+        let (answered, response) = status(serve!(layer, floor), call(path, "busy")).await;
+        assert_eq!(answered, code, "{layer:?} {path}");
+        if code == Code::Ok {
+            assert_eq!(response.headers()["x-key"], "", "{path} is without a lease");
+        }
+    }
+}
+
+#[tokio::test]
+async fn a_method_that_wants_the_lease_of_a_call_without_one_is_an_error_of_the_server() {
+    let (log, _logging) = Log::watch();
+    let mut request = tonic::Request::new(());
+    let status = Grpc::lease(&request).unwrap_err();
+    assert_eq!(
+        (status.code(), status.get_error_details().error_info().unwrap().reason.as_str()),
+        (Code::Internal, "LOCK_MISCONFIGURED")
+    );
+    assert!(
+        log.lines().iter().any(|line| line.starts_with("ERROR") && line.contains("`LockLayer`")),
+        "{:?}",
+        log.lines()
+    );
+
+    let guard = LockManager::in_memory().lock("1").await.unwrap();
+    request.extensions_mut().insert(guard.lease().clone());
+    assert_eq!(Grpc::lease(&request).unwrap().key(), "1");
 }
 
 #[tokio::test(start_paused = true)]
@@ -138,7 +190,7 @@ async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
     for (wait, time_out, code, waited) in [
         (Duration::from_secs(600), "400m", Code::DeadlineExceeded, Duration::from_millis(380)),
         (Duration::from_secs(600), "60S", Code::DeadlineExceeded, Duration::from_millis(59_950)),
-        (Duration::from_secs(2), "60S", Code::Unavailable, Duration::from_secs(2)),
+        (Duration::from_secs(2), "60S", Code::Aborted, Duration::from_secs(2)),
     ] {
         let begin = tokio::time::Instant::now();
         let mut request = call("/shop/key", "busy");

@@ -274,7 +274,7 @@ async fn bad_input_67_a_request_without_its_header_is_a_bad_request() {
     let mut answer = String::new();
     soon(stream.read_to_string(&mut answer)).await.unwrap();
     assert!(answer.starts_with("HTTP/1.1 400 Bad Request"), "{answer}");
-    assert!(answer.ends_with(r#""detail":"the header x-goods is missing"}"#), "{answer}");
+    assert!(answer.ends_with(r#""detail":"the header x-goods is missing","code":"lock_key"}"#), "{answer}");
 }
 
 #[tokio::test]

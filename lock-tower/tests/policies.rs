@@ -9,7 +9,7 @@ use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
-use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Refusal};
+use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Protocol, Refusal};
 use support::{
     Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
 };
@@ -120,7 +120,7 @@ async fn requests_that_hold_their_lease_do_not_count_as_waiters() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
+async fn too_many_waiters_are_429_and_a_closure_replaces_the_answer() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();
@@ -128,17 +128,17 @@ async fn too_many_waiters_are_503_and_a_closure_replaces_the_answer() {
     let mut waiter = Box::pin(layer.layer(shows()).oneshot(request(Method::POST)));
     assert!(poll_once(&mut waiter).is_pending());
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
-    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
+    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
     assert_eq!(response.headers()["retry-after"], "1");
 
     let layer = layer.answer(|refusal, mut answer| {
         assert!(matches!(refusal, Refusal::Overloaded(_)));
-        assert_eq!(answer.status(), StatusCode::SERVICE_UNAVAILABLE);
-        *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
+        assert_eq!(answer.status(), StatusCode::TOO_MANY_REQUESTS);
+        *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         answer.map(|_| Bytes::from_static(b"later"))
     });
     let response = layer.layer(shows()).oneshot(request(Method::POST)).await.unwrap();
-    assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(response.status(), StatusCode::SERVICE_UNAVAILABLE);
     assert_eq!(response.into_body().collect().await.unwrap().to_bytes(), "later");
 }
 
@@ -226,6 +226,39 @@ async fn detached_work_answers_panics_and_loses_its_lease_as_other_work_does() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn bad_input_72_a_request_that_stalls_keeps_the_key_for_five_minutes_unless_the_bound_is_lifted() {
+    let _limit = limit();
+    async fn ends_after<P>(layer: LockLayer<&'static str, P>) -> Option<Duration>
+    where
+        P: Protocol<Request<String>, Response<String>, BoxError, Error = BoxError> + Clone + Send + 'static,
+        P::Response: Send,
+    {
+        let stalls = service_fn(|_: Request<String>| std::future::pending::<Result<Response<String>, BoxError>>());
+        let begin = tokio::time::Instant::now();
+        let ended =
+            tokio::time::timeout(Duration::from_secs(3_600), layer.layer(stalls).oneshot(request(Method::POST)));
+        ended.await.ok().map(|_| begin.elapsed())
+    }
+
+    let manager = LockManager::in_memory();
+    let http = || LockLayer::http(manager.clone(), "key");
+    let (minute, five) = (Duration::from_secs(60), Duration::from_secs(300));
+    let least = |ended: Option<Duration>, bound: Duration| {
+        let ended = ended.unwrap();
+        assert!(bound <= ended && ended < bound + Duration::from_secs(1), "{ended:?}");
+    };
+    least(ends_after(http()).await, five);
+    least(ends_after(http().max_hold(minute)).await, minute);
+    assert_eq!(ends_after(http().no_max_hold()).await, None);
+    assert_eq!(ends_after(LockLayer::new(manager.clone(), "key")).await, None);
+    #[cfg(feature = "grpc")]
+    {
+        least(ends_after(LockLayer::grpc(manager.clone(), "key")).await, five);
+        assert_eq!(ends_after(LockLayer::grpc(manager.clone(), "key").no_max_hold()).await, None);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and_the_remedy() {
     let _limit = limit();
     let floor = Floor::default();
@@ -236,7 +269,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
         (layer("a").ttl(Duration::ZERO), "a ttl of 0ns is below 10ms"),
         (layer("b").ttl(Duration::from_millis(10) - Duration::from_nanos(1)), "is below 10ms"),
         (layer("c").ttl(century + Duration::from_nanos(1)), "is above 100 years"),
-        (layer("d").max_hold(Duration::ZERO), "leave it out"),
+        (layer("d").max_hold(Duration::ZERO), "`no_max_hold`"),
         (layer("e").max_waiters(0), "`try_only`"),
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];
@@ -271,6 +304,9 @@ async fn a_layer_that_cannot_work_is_the_service_s_mistake_for_every_method_and_
         let text = response.into_body().collect().await.unwrap().to_bytes();
         assert!(!String::from_utf8_lossy(&text).contains("sell"), "{text:?}");
     }
+    let success = layer.clone().all_methods().busy_status(StatusCode::OK).check::<Request<String>>().unwrap_err();
+    assert!(success.to_string().contains("choose the status of an error"), "{success}");
+    layer.clone().all_methods().busy_status(StatusCode::LOCKED).check::<Request<String>>().unwrap();
     layer.clone().all_methods().check::<Request<String>>().unwrap();
     layer.methods([Method::GET]).check::<Request<String>>().unwrap();
 }

@@ -89,6 +89,9 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
         sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
         let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
 
+        let none = LockLayer::http(manager, |_: &Request<()>| Err::<String, _>("no goods"));
+        none.layer(shop()).oneshot(post("/")).await.unwrap();
+
         let down = LockManager::builder().backend(Failing(ErrorKind::Backend, "down")).build().unwrap();
         let open = LockLayer::http(down, goods).name("open").on_backend_error(OnBackendError::LetThrough);
         open.layer(shop()).oneshot(post("/goods:3")).await.unwrap();
@@ -107,6 +110,8 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
     let never = line("every request will be refused");
     assert!(never.contains("ERROR") && never.contains(r#"lock layer "never" made at "#), "{never}");
     assert!(never.contains("spans.rs") && never.contains("a ttl of 0ns"), "{never}");
+    let unnamed = line("a request has no usable key");
+    assert!(unnamed.contains("lock.refuse") && !unnamed.contains("lock="), "{unnamed}");
     assert!(!log.contains(TOKEN_MARK), "a token in the log: {log}");
 }
 

@@ -103,7 +103,7 @@ fn expected(values: &[Vec<u8>], refusal: Option<&str>, optional: bool) -> (u16, 
     match refusal {
         None => (200, format!("account:{}", String::from_utf8_lossy(&values[0]))),
         Some("is missing" | "is empty") if optional => (200, "no lock".to_owned()),
-        Some(what) => (400, format!(r#""detail":"the header x-account {what}"}}"#)),
+        Some(what) => (400, format!(r#""detail":"the header x-account {what}","code":"lock_key"}}"#)),
     }
 }
 

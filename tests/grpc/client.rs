@@ -54,7 +54,7 @@ async fn a_call_whose_key_is_busy_is_not_sent() {
     let (_sender, uploaded) = orders("a");
     assert_eq!(soon(tries.upload(uploaded)).await.unwrap_err().code(), Code::Aborted);
     let mut waits = client(layer(&manager).wait(Duration::from_millis(50)), &floor).await;
-    assert_eq!(soon(waits.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(soon(waits.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Aborted);
     assert_eq!(soon(waits.ask(Request::new(Order::default()))).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(floor.begun(), 0);
 }
@@ -133,7 +133,7 @@ async fn one_key_on_both_sides_is_refused_when_the_server_has_waited() {
     let at_server = layer(&manager).wait(Duration::from_millis(50));
     let channel = channel(serve(at_server, &floor).await).await;
     let mut client = CallsClient::new(ServiceBuilder::new().layer(layer(&manager)).service(channel));
-    assert_eq!(soon(client.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Unavailable);
+    assert_eq!(soon(client.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Aborted);
     assert!(!manager.is_locked("a").await.unwrap());
     assert_eq!(floor.begun(), 0);
 }

@@ -44,7 +44,7 @@ async fn bad_input_77_a_layer_that_stands_twice_with_one_key_is_an_error_with_th
             assert_eq!(answer.headers()["content-type"], "application/problem+json");
             let text = soon(answer.into_body().collect()).await.expect("a body").to_bytes();
             let text = String::from_utf8_lossy(&text);
-            assert!(text.contains("in one place only"), "{path}: {text}");
+            assert!(text.contains("lock_misconfigured"), "{path}: {text}");
             shop.until_free("the outer layer has released").await;
         }
         shop.serves_the_next(version).await;

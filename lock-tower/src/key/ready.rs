@@ -1,4 +1,4 @@
-use std::{borrow::Cow, error::Error, fmt};
+use std::borrow::Cow;
 
 use super::{
     Choice, Parts,
@@ -58,15 +58,3 @@ pub(super) fn write(found: Result<Cow<'_, str>, Absent>, key: &mut Writer) -> Wr
         Err(Absent::Missing(error) | Absent::Unusable(error)) => Err(Choice::Refuse(error)),
     }
 }
-
-/// The layer was given a key that cannot work where it is: a mistake in the service, not in the request.
-#[derive(Debug)]
-pub(crate) struct Mistake(pub(crate) String);
-
-impl fmt::Display for Mistake {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl Error for Mistake {}

@@ -1,5 +1,7 @@
 //! Text that the service itself wrote, as a key and as a part of one.
 
+use std::{error::Error, fmt};
+
 use lock_core::MAX_KEY_BYTES;
 
 use super::{
@@ -53,6 +55,19 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     }
     Ok(())
 }
+
+/// The layer was given a key that cannot work where it is: a mistake in the service, not in the request.
+#[derive(Debug)]
+#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "made by the parts for HTTP"))]
+pub(crate) struct Mistake(pub(crate) String);
+
+impl fmt::Display for Mistake {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl Error for Mistake {}
 
 #[cfg(test)]
 mod tests {

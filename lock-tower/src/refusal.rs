@@ -1,0 +1,130 @@
+use std::{borrow::Cow, error, fmt, time::Duration};
+
+use lock_core::{
+    Error,
+    answer::{Answer, Case},
+};
+
+use crate::{BoxError, admission::Overloaded, key::Mistake, misconfigured::Misconfigured};
+
+/// Why the lock did not let a request through, or its answer out. A [`Protocol`](crate::Protocol) makes an answer of it.
+///
+/// A closure that replaces answers asks it what happened: [`is_busy`](Self::is_busy), [`error`](Self::error),
+/// [`code`](Self::code) and so on say for every variant what [`lock_core::Error`] says for its own.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The [`KeyExtractor`](crate::KeyExtractor) refused the request. The service was not called.
+    Key(BoxError),
+    /// The layer has options with which it can never work. The service was not called.
+    Misconfigured(Misconfigured),
+    /// The lease could not be acquired; mostly, the key was [`Busy`](lock_core::ErrorKind::Busy). The service was not
+    /// called.
+    NotAcquired(Error),
+    /// More requests wait than the layer allows. The service was not called.
+    Overloaded(Overloaded),
+    /// The time that the caller itself allows was over before the lease was acquired. The service was not called.
+    OutOfTime(OutOfTime),
+    /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done; with
+    /// [`OnLost::Finish`](lock_core::OnLost::Finish) it ran to its end, and all of it is.
+    Lost(Error),
+}
+
+impl Refusal {
+    /// Returns the word that a program may go by, such as `lock_busy`; [`lock_core::answer`] has the table.
+    #[must_use]
+    pub fn code(&self) -> &'static str {
+        self.case().code()
+    }
+
+    /// Returns the error of the lock: of an acquisition that failed, or of a lease that was lost. `None` for what the
+    /// layer itself refused.
+    #[must_use]
+    pub fn error(&self) -> Option<&Error> {
+        match self {
+            Self::NotAcquired(error) | Self::Lost(error) => Some(error),
+            _ => None,
+        }
+    }
+
+    /// Returns whether another request has the key, after a wait or without one.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        self.error().is_some_and(Error::is_busy)
+    }
+
+    /// Returns whether the lease was lost while the service worked.
+    #[must_use]
+    pub fn is_lost(&self) -> bool {
+        matches!(self, Self::Lost(_))
+    }
+
+    /// Returns whether the service was not called, so that the same request may be sent again. Only after a
+    /// [loss](Self::is_lost) it was.
+    #[must_use]
+    pub fn nothing_was_done(&self) -> bool {
+        !self.is_lost()
+    }
+
+    /// Returns what a client may read: what happened and what to do, without the key and without anything about the
+    /// backend. For a key that the [`KeyExtractor`](crate::KeyExtractor) refused it is the text of its error.
+    #[must_use]
+    pub fn public_message(&self) -> Cow<'static, str> {
+        match (self.case(), self) {
+            (Case::Key, Self::Key(error)) => error.to_string().into(),
+            (case, _) => case.public_message().into(),
+        }
+    }
+
+    /// Returns after which time it makes sense to send the same request again; `None` if it makes none. See
+    /// [`Error::retry_after`].
+    #[must_use]
+    pub fn retry_after(&self) -> Option<Duration> {
+        match self {
+            Self::Overloaded(_) => Some(Duration::from_secs(1)),
+            _ => self.error().and_then(Error::retry_after),
+        }
+    }
+
+    /// Returns the error inside: a boxed [`lock_core::Error`], that of the [`KeyExtractor`](crate::KeyExtractor), or one
+    /// of [`Misconfigured`], [`Overloaded`] and [`OutOfTime`].
+    #[must_use]
+    pub fn into_error(self) -> BoxError {
+        match self {
+            Self::Key(error) => error,
+            Self::Misconfigured(error) => error.into(),
+            Self::NotAcquired(error) | Self::Lost(error) => error.into(),
+            Self::Overloaded(error) => error.into(),
+            Self::OutOfTime(error) => error.into(),
+        }
+    }
+
+    pub(crate) fn case(&self) -> Case {
+        match self {
+            Self::Key(error) if error.is::<Mistake>() => Case::Misconfigured,
+            Self::Key(_) => Case::Key,
+            Self::Misconfigured(_) => Case::Misconfigured,
+            Self::Overloaded(_) => Case::Overloaded,
+            Self::OutOfTime(_) => Case::OutOfTime,
+            Self::NotAcquired(error) | Self::Lost(error) => Answer::from(error).case(),
+        }
+    }
+}
+
+impl From<&Refusal> for Answer {
+    fn from(refusal: &Refusal) -> Self {
+        Self::new(refusal.case()).detail(refusal.public_message()).retry_after(refusal.retry_after())
+    }
+}
+
+/// The time that the caller itself allows was over before the lease was acquired; nothing was done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OutOfTime(pub(crate) ());
+
+impl fmt::Display for OutOfTime {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("the lock was busy for as long as the caller waits; allow more time, or try again later")
+    }
+}
+
+impl error::Error for OutOfTime {}
