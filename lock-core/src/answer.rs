@@ -45,6 +45,8 @@
 //! # }
 //! ```
 
+#[cfg(feature = "axum")]
+mod axum;
 #[cfg(feature = "tonic")]
 mod grpc;
 #[cfg(feature = "http")]

@@ -61,25 +61,6 @@ fn in_json(text: &str) -> String {
     quoted
 }
 
-/// Answers as [`Answer`] does, and puts the error into the extensions of the response, for a layer that logs it or
-/// answers in another form. The log gets an event: at `ERROR` if the service is to be repaired, else at `DEBUG`.
-#[cfg(feature = "axum")]
-impl axum_core::response::IntoResponse for crate::Error {
-    fn into_response(self) -> axum_core::response::Response {
-        super::log(&self);
-        let mut response = Answer::from(&self).to_response();
-        response.extensions_mut().insert(self);
-        response
-    }
-}
-
-#[cfg(feature = "axum")]
-impl axum_core::response::IntoResponse for Answer {
-    fn into_response(self) -> axum_core::response::Response {
-        self.to_response()
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::time::Duration;

@@ -1,0 +1,21 @@
+use axum_core::response::{IntoResponse, Response};
+
+use super::Answer;
+use crate::error::Error;
+
+/// Answers as [`Answer`] does, and puts the error into the extensions of the response, for a layer that logs it or
+/// answers in another form. The log gets an event: at `ERROR` if the service is to be repaired, else at `DEBUG`.
+impl IntoResponse for Error {
+    fn into_response(self) -> Response {
+        super::log(&self);
+        let mut response = Answer::from(&self).to_response();
+        response.extensions_mut().insert(self);
+        response
+    }
+}
+
+impl IntoResponse for Answer {
+    fn into_response(self) -> Response {
+        self.to_response()
+    }
+}
