@@ -436,6 +436,7 @@ impl LockAllGuard {
     }
 
     /// Takes the guards apart, in the order of the keys' bytes, to release or hand over one before the others.
+    #[must_use = "the leases are released as soon as the guards are dropped"]
     pub fn into_guards(self) -> Vec<LockGuard> {
         self.guards
     }
@@ -482,7 +483,9 @@ impl LockAllGuard {
             };
             let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
             for (extension, outcome) in extensions.into_iter().zip(outcomes) {
-                failed = failed.or(extension.answered(outcome).err());
+                if let Err(error) = extension.answered(outcome) {
+                    failed.get_or_insert(error);
+                }
             }
         }
         failed.map_or_else(|| Ok(self.remaining()), Err)
