@@ -55,8 +55,8 @@ fn options_of_the_builder_out_of_range_are_refused() {
         assert!(build(LockManager::builder().command_timeout(timeout)).contains(words));
         assert!(build(LockManager::builder().connect_timeout(timeout)).contains(words));
     }
-    assert!(build(LockManager::builder().prefix(&"p".repeat(1_024))).contains("no room for a key"));
-    let longest = LockManager::builder().url("memory://").prefix(&"p".repeat(1_023)).build().expect("room for a byte");
+    assert!(build(LockManager::builder().prefix("p".repeat(1_024))).contains("no room for a key"));
+    let longest = LockManager::builder().url("memory://").prefix("p".repeat(1_023)).build().expect("room for a byte");
     drop(longest);
 }
 
@@ -135,7 +135,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
 
     let manager = LockManager::connect(&server.url()).await.unwrap();
     assert!(!format!("{manager:?}").contains("secret"));
-    assert!(!format!("{:?}", LockManager::builder().url(&server.url())).contains("secret"));
+    assert!(!format!("{:?}", LockManager::builder().url(server.url())).contains("secret"));
 }
 
 #[tokio::test]

@@ -33,7 +33,7 @@ fn manager_with_a_runtime_of_its_own_is_used_where_there_is_none() {
     // Neither timers nor sockets: whatever needs them has to come from the engine's runtime.
     let bare = Builder::new_current_thread().build().expect("no threads needed");
     bare.block_on(async {
-        let manager = LockManager::builder().url(&server.url()).runtime(engine.handle().clone());
+        let manager = LockManager::builder().url(server.url()).runtime(engine.handle().clone());
         let manager = manager.connect().await.expect("connects");
         let mut guard = manager.lock("k").ttl(Duration::from_secs(3)).await.expect("the key is free");
         guard.extend(Duration::from_secs(30)).await.expect("held");
@@ -312,7 +312,7 @@ async fn identity_is_the_run_of_the_server_whatever_its_name_is_in_the_url() {
 async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
     let engine = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
     let server = engine.spawn(RedisServer::start()).await.expect("no panic");
-    let manager = LockManager::builder().url(&server.url()).runtime(engine.handle().clone());
+    let manager = LockManager::builder().url(server.url()).runtime(engine.handle().clone());
     let manager = manager.connect().await.expect("connects");
     for _ in 0..20 {
         let guard = manager.lock("k").await.expect("the key is free");
@@ -573,7 +573,7 @@ async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {
             }
         });
         let name = format!("hung-up-{hang_ups}");
-        let manager = LockManager::builder().url(&server.url_at(&address)).client_name(&name);
+        let manager = LockManager::builder().url(server.url_at(&address)).client_name(&name);
         let manager = manager.connect().await.expect("connects");
         manager.lock("k").await.expect("the key is free").release().await.expect("held");
         let clients = server.call(&["CLIENT", "LIST"]).await.text().expect("a text");

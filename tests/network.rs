@@ -83,7 +83,7 @@ async fn release_that_lost_its_reply_has_freed_the_key() {
 async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let manager = LockManager::builder().url(&server.url_at(&proxy.address())).command_timeout(LIMIT);
+    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(LIMIT);
     let manager = manager.connect().await.unwrap();
     (server, proxy, manager)
 }

@@ -142,7 +142,7 @@ async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
 #[tokio::test]
 async fn force_release_all_frees_our_keys_under_the_prefix_and_nothing_else() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(&server.url()).prefix("shop:").connect().await.unwrap();
+    let manager = LockManager::builder().url(server.url()).prefix("shop:").connect().await.unwrap();
     let mut guards = Vec::new();
     for key in 0..2_500 {
         guards.push(manager.lock(format!("g*:{key}")).await.unwrap());
@@ -178,7 +178,7 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     let server = RedisServer::start().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
-    let manager = LockManager::builder().url(&server.url()).client_name("shop-7").connect().await.unwrap();
+    let manager = LockManager::builder().url(server.url()).client_name("shop-7").connect().await.unwrap();
     let one = manager.lock("one").await.unwrap();
     let with_one = tasks();
     assert_eq!(with_one - before, 2, "the engine's, and the one that drives the connection");
@@ -205,7 +205,7 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
 #[tokio::test]
 async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
+    let manager = LockManager::builder().url(server.url()).client_name("ours").connect().await.unwrap();
     let guard = manager.lock("held").ttl(ms(2_000)).await.unwrap();
     let (start, mut round) = (Instant::now(), 0);
     // Past the ttl, so that it is renewed meanwhile.
@@ -391,7 +391,7 @@ async fn a_lease_is_handed_to_another_connection() {
 #[tokio::test]
 async fn shutdown_releases_what_is_held_and_closes_the_connection() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
+    let manager = LockManager::builder().url(server.url()).client_name("ours").connect().await.unwrap();
     let guard = manager.lock("k").await.unwrap();
     assert_eq!(manager.shutdown(ms(50)).await, 1);
     assert_eq!(guard.ended().await, End::Lost(LossReason::ShutDown));
@@ -409,7 +409,7 @@ async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix
     let server = RedisServer::start().await;
     let mut managers = Vec::new();
     for _ in 0..2 {
-        managers.push(LockManager::builder().url(&server.url()).prefix("shop:").connect().await.expect("connects"));
+        managers.push(LockManager::builder().url(server.url()).prefix("shop:").connect().await.expect("connects"));
     }
     let contends = managers.iter().map(|manager| async move {
         for _ in 0..ROUNDS {

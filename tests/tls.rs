@@ -75,7 +75,7 @@ async fn bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_
 #[tokio::test]
 async fn no_provider_of_cryptography_is_installed_behind_the_users_back() {
     let server = TlsServer::start().await;
-    let builder = LockManager::builder().url(&server.url()).command_timeout(Duration::from_millis(500));
+    let builder = LockManager::builder().url(server.url()).command_timeout(Duration::from_millis(500));
     builder.connect().await.expect_err("the certificate is not trusted");
     assert!(rustls::crypto::CryptoProvider::get_default().is_none());
 }

@@ -1,7 +1,8 @@
+mod all;
+
 use std::{
     fmt,
     future::Future,
-    iter,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
@@ -9,8 +10,9 @@ use std::{
 
 use tokio::time::Instant;
 
+pub use self::all::LockAllGuard;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Renew},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
     engine::Engine,
@@ -18,11 +20,10 @@ use crate::{
     fencing::FencingToken,
     handover::Handover,
     lease::{Ended, Hold, Lease},
-    leases::{EndedAll, Leases},
     metrics,
     mutants::Mutant,
-    queue::{no_answer, tenure::HoldId, unexpected},
-    release::{Release, ReleaseAll},
+    queue::{tenure::HoldId, unexpected},
+    release::Release,
     scope::{OnLost, Protected},
     validity::Ttl,
 };
@@ -354,165 +355,4 @@ impl fmt::Debug for LockGuard {
     }
 }
 
-/// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
-///
-/// It counts as lost as soon as one of its leases is lost.
-#[derive(Debug)]
-#[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
-#[clippy::has_significant_drop]
-pub struct LockAllGuard {
-    /// In the order of the keys' bytes.
-    guards: Vec<LockGuard>,
-    leases: Leases,
-}
-
-impl LockAllGuard {
-    pub(crate) fn new(guards: Vec<LockGuard>) -> Self {
-        let leases = Leases::new(guards.iter().map(|guard| guard.lease().clone()).collect());
-        Self { guards, leases }
-    }
-
-    pub(crate) fn guards(&self) -> &[LockGuard] {
-        &self.guards
-    }
-
-    /// Whether all leases are held, or which one is lost.
-    pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
-        self.guards
-            .iter()
-            .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|end| Error::ended(attempt, &hold.key, end)))
-    }
-
-    /// Returns what a holder may ask; a clone of it can go to other tasks.
-    #[must_use]
-    pub fn leases(&self) -> &Leases {
-        &self.leases
-    }
-
-    /// Returns the fencing token of one key, or `None` if the key is not among them.
-    #[must_use]
-    pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
-        self.leases.fencing_token(key)
-    }
-
-    /// Returns for how long the holder may still rely on all leases: the least of what remains.
-    #[must_use]
-    pub fn remaining(&self) -> Duration {
-        self.leases.remaining()
-    }
-
-    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
-    #[must_use]
-    pub fn deadline(&self) -> Instant {
-        self.leases.deadline()
-    }
-
-    /// Returns the ttl that the leases were acquired with.
-    #[must_use]
-    pub fn ttl(&self) -> Duration {
-        self.leases.ttl()
-    }
-
-    /// Returns whether all leases are still held.
-    #[must_use]
-    pub fn is_held(&self) -> bool {
-        self.leases.is_held()
-    }
-
-    /// Completes when one lease has ended, which for a guard means that it was lost, and says which and how; see
-    /// [`Leases::ended`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future loses nothing.
-    pub fn ended(&self) -> EndedAll {
-        self.leases.ended()
-    }
-
-    /// Asks whether one of the leases has ended, and registers the task to be woken when one does; see
-    /// [`Leases::poll_ended`].
-    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
-        self.leases.poll_ended(cx)
-    }
-
-    /// Takes the guards apart, in the order of the keys' bytes, to release or hand over one before the others.
-    pub fn into_guards(self) -> Vec<LockGuard> {
-        self.guards
-    }
-
-    /// Makes every lease last `ttl` from now, in one round trip, and returns what remains: the least of them. See
-    /// [`LockGuard::extend`].
-    ///
-    /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; the others are extended, unless a lease was lost already or
-    /// the ttl is out of range: then nothing is sent.
-    ///
-    /// # Cancel safety
-    /// As [`LockGuard::extend`].
-    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        self.prolong(|_| Ttl::new(ttl)).await
-    }
-
-    /// Adds `more` to what is left of every lease, in one round trip, and returns what remains: the least of them. See
-    /// [`LockGuard::extend_by`].
-    ///
-    /// # Errors
-    /// As [`extend`](Self::extend).
-    ///
-    /// # Cancel safety
-    /// As [`LockGuard::extend`].
-    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
-        self.prolong(|guard| guard.ttl_for(more)).await
-    }
-
-    async fn prolong(&self, ttl: impl Fn(&LockGuard) -> Result<Ttl, String>) -> Result<Duration, Error> {
-        let checked = |guard| LockGuard::check_extension(guard, ttl(guard)).map(|ttl| (guard, ttl));
-        let wanted = self.guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
-        let mut failed = None;
-        for wanted in wanted.chunks(EXTENDED_AT_ONCE) {
-            let begun = wanted.iter().map(|(guard, ttl)| {
-                let (extension, request) = guard.begin_extension(*ttl)?;
-                Ok((extension, Operation::Renew(request)))
-            });
-            let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
-            let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
-            let (outcomes, error) = match engine.call(batch).await {
-                Ok(answer) => (answer.outcomes, no_answer()),
-                Err(error) => (Outcomes::new(), error),
-            };
-            let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
-            for (extension, outcome) in extensions.into_iter().zip(outcomes) {
-                failed = failed.or(extension.answered(outcome).err());
-            }
-        }
-        failed.map_or_else(|| Ok(self.remaining()), Err)
-    }
-
-    /// Gives all leases back at once and waits for the answers; see [`LockGuard::release`].
-    ///
-    /// # Errors
-    /// As [`LockGuard::release`], for the first key that fails; the others are released.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases the leases in the background.
-    pub fn release(self) -> ReleaseAll {
-        ReleaseAll::new(self.guards.into_iter().map(LockGuard::release).collect())
-    }
-
-    /// Runs `work` for as long as all leases are held, then releases them; see [`LockGuard::protect`].
-    ///
-    /// # Errors
-    /// [`ErrorKind::Lost`] when one lease was lost while the work ran; the work was dropped.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the leases in the background.
-    pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
-        Protected::all(self, work, on_lost)
-    }
-}
-
 const EXTEND: &str = "extend";
-
-/// How many leases are extended in one call.
-const EXTENDED_AT_ONCE: usize = 256;

@@ -143,7 +143,7 @@ fn fault_33_manager_with_a_runtime_of_its_own_keeps_the_leases_of_a_starved_one(
     let (engine, starved) = (runtime(), Builder::new_current_thread().enable_all().build().expect("no threads needed"));
     starved.block_on(async {
         let (server, run) = (RedisServer::start().await, Run::new("fault-33-own-runtime"));
-        let manager = LockManager::builder().url(&server.url()).runtime(engine.handle().clone());
+        let manager = LockManager::builder().url(server.url()).runtime(engine.handle().clone());
         let manager = manager.connect().await.expect("connects");
         let client = Recorded::new(&manager, &run.recorder("p0"), "");
         let mut held = client.acquire("k", 2 * TTL, |request| request).await.expect("the key is free");

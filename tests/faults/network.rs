@@ -132,7 +132,7 @@ async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
 async fn fault_24_slow_network_takes_off_the_validity_until_nothing_is_left() {
     let (server, run) = (RedisServer::start().await, Run::new("fault-24"));
     let proxy = FaultProxy::start(server.address()).await;
-    let manager = LockManager::builder().url(&server.url_at(&proxy.address())).command_timeout(10 * TTL);
+    let manager = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(10 * TTL);
     let manager = manager.connect().await.expect("connects");
     let client = Recorded::new(&manager, &run.recorder("p0"), "");
     let first = client.acquire("k", TTL, |request| request).await.expect("the key is free");

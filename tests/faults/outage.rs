@@ -84,7 +84,7 @@ async fn outage_is_told_to_all_who_ask_and_at_once_while_the_server_is_known_to_
 #[tokio::test]
 async fn restart_that_is_shorter_than_the_limit_of_a_command_is_ridden_out() {
     let mut server = RedisServer::start().await;
-    let manager = LockManager::builder().url(&server.url()).command_timeout(10 * TTL).connect().await;
+    let manager = LockManager::builder().url(server.url()).command_timeout(10 * TTL).connect().await;
     let manager = manager.expect("connects");
     manager.lock("warm").await.expect("free").release().await.expect("held");
     server.stop();

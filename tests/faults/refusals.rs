@@ -153,7 +153,7 @@ async fn fault_38_replica_that_takes_writes_is_refused() {
     let (primary, replica) = (RedisServer::start().await, RedisServer::start().await);
     replica.call(&["CONFIG", "SET", "replica-read-only", "no"]).await;
     replica.call(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).await;
-    let error = LockManager::builder().url(&replica.url()).command_timeout(LIMIT).connect().await;
+    let error = LockManager::builder().url(replica.url()).command_timeout(LIMIT).connect().await;
     let error = error.expect_err("its writes are lost").cause().expect("the URL is sound").clone();
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(error.is_retryable() && error.to_string().contains("is a replica"), "{error}");
@@ -185,7 +185,7 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     let mut harness = server.connect().await.expect("connects");
     let since = now();
     harness.call(&["CONFIG", "SET", "maxclients", "2"]).await.expect("is answered");
-    let error = LockManager::builder().url(&server.url()).command_timeout(LIMIT).connect().await;
+    let error = LockManager::builder().url(server.url()).command_timeout(LIMIT).connect().await;
     let error = error.expect_err("there is no room");
     println!("{error}");
     assert_eq!(error.cause().map(lock_core::Error::kind), Some(ErrorKind::Backend), "{error}");

@@ -76,7 +76,7 @@ async fn a_client_that_goes_leaves_no_key_in_redis() {
 async fn bad_input_70_a_redis_that_is_gone_is_unavailable_until_it_is_back() {
     let mut redis = RedisServer::start().await;
     let manager =
-        LockManager::builder().url(&redis.url()).command_timeout(Duration::from_millis(300)).connect().await.unwrap();
+        LockManager::builder().url(redis.url()).command_timeout(Duration::from_millis(300)).connect().await.unwrap();
     let floor = Floor::default();
     let strict = layer(&manager);
     let open = layer(&manager).on_backend_error(OnBackendError::LetThrough);
