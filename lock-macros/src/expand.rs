@@ -227,7 +227,12 @@ fn keep_arguments(names: &Names, body: &Body) -> TokenStream {
         .owned()
         .iter()
         .filter(|owned| owned.name.unraw().to_string().starts_with('_') || mentions(&body.statements, &owned.name));
-    kept.map(|Owned { name, cfgs }| quote!(#(#cfgs)* let _ = &#name;)).collect()
+    kept.map(|Owned { name, cfgs }| {
+        // The user did not use it.
+        let lint = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+        quote!(#(#cfgs)* #lint let _ = &#name;)
+    })
+    .collect()
 }
 
 /// Lets a path point at another place, and mean what it meant.
