@@ -13,6 +13,7 @@ use crate::{
     Error, ErrorKind, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
     future::{Acquire, AcquireAll},
     key,
+    validity::Renewal,
 };
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
@@ -23,6 +24,14 @@ pub fn manager(given: &impl AsManager) -> LockManager {
 /// Takes the value of `ttl = …` and the like.
 pub fn duration(given: impl IsDuration) -> Duration {
     given.duration()
+}
+
+/// `renew = true`: renews the lease also where the manager's leases are fixed.
+pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
+    if request.options.renewal == Renewal::Never {
+        request.options.renewal = Renewal::ThirdOfTtl;
+    }
+    request
 }
 
 /// Borrows one key of a list, so that all of them have one type.
@@ -286,8 +295,8 @@ impl From<Error> for Logged {
 #[diagnostic::on_unimplemented(
     message = "the error of a locked function, `{Self}`, cannot carry a `lock_core::Error`",
     label = "`{Self}` lacks `From<lock_core::Error>`",
-    note = "return `lock_core::Error` itself, a `Box<dyn Error + Send + Sync>`, or an error type of your own with \
-            `impl From<lock_core::Error>`",
+    note = "return `lock_core::Error` itself, a `std::io::Error`, `anyhow::Error` or `Box<dyn Error + Send + Sync>`, or an \
+            error type of your own with `impl From<lock_core::Error>`",
     note = "for a type of another crate write `on_error = path`, a function or closure that makes a `{Self}` of a \
             `lock_core::Error`"
 )]

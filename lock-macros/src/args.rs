@@ -22,7 +22,7 @@ pub(crate) struct Args {
     pub(crate) keys: Option<Keys>,
     pub(crate) ttl: Option<Length>,
     pub(crate) wait: Option<Length>,
-    pub(crate) renew: bool,
+    pub(crate) renew: Option<bool>,
     pub(crate) max_hold: Option<Length>,
     pub(crate) at_least: Option<Length>,
     pub(crate) on_busy: Option<OnBusy>,
@@ -54,7 +54,7 @@ impl Args {
             keys: None,
             ttl: None,
             wait: None,
-            renew: true,
+            renew: None,
             max_hold: None,
             at_least: None,
             on_busy: None,
@@ -130,7 +130,7 @@ impl Args {
             "renew" => {
                 let what =
                     "`renew` is `true` or `false`; how often is a matter of the ttl, or of `LockRequest::renew_every`";
-                self.renew = input.parse::<LitBool>().map_err(|error| Error::new(error.span(), what))?.value;
+                self.renew = Some(input.parse::<LitBool>().map_err(|error| Error::new(error.span(), what))?.value);
             }
             "manager" => {
                 refuse_quotes(input, "`manager` is an expression without quotes, as in `manager = self.locks`")?;
@@ -200,13 +200,10 @@ fn length(input: ParseStream<'_>, name: &Ident, range: RangeInclusive<Duration>)
             Err(Error::new_spanned(text, "`forever` is a word without quotes: `wait = forever`"))
         }
         Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => duration(text, name, range).map(Length::Known),
-        Expr::Path(path) if path.path.is_ident("forever") => match name.to_string().as_str() {
-            "wait" => Ok(Length::Forever),
-            "max_hold" => {
-                Err(Error::new_spanned(path, "without `max_hold` the lease is held for as long as the body runs"))
-            }
-            _ => Err(Error::new_spanned(path, format!("`forever` is for `wait`; `{name}` has an end, as in \"30s\""))),
-        },
+        Expr::Path(path) if path.path.is_ident("forever") && name == "wait" => Ok(Length::Forever),
+        Expr::Path(path) if path.path.is_ident("forever") => {
+            Err(Error::new_spanned(path, format!("`forever` is for `wait`; `{name}` has an end, as in \"30s\"")))
+        }
         Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }) => {
             let what =
                 format!("`{name}` is a duration in a string, or an expression of type `Duration`; {}", duration::UNITS);

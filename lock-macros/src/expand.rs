@@ -106,7 +106,8 @@ fn locked(
         }
     };
     let on_lost = match args.on_lost {
-        None | Some(OnLost::Cancel) => TokenStream::new(),
+        None => TokenStream::new(),
+        Some(OnLost::Cancel) => quote!(.on_lost(#krate::OnLost::Cancel)),
         Some(OnLost::Finish) => quote!(.on_lost(#krate::OnLost::Finish)),
         Some(OnLost::Ignore) => quote!(.on_lost(#krate::OnLost::Ignore)),
     };
@@ -177,7 +178,7 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let at_once = (args.wait.is_none() && args.on_busy == Some(OnBusy::Skip)).then_some(Length::Known(Duration::ZERO));
     let ttl = option("ttl", &args.ttl);
     let wait = option("wait", if at_once.is_some() { &at_once } else { &args.wait });
-    let fixed = (!args.renew).then(|| quote!(.fixed()));
+    let fixed = (args.renew == Some(false)).then(|| quote!(.fixed()));
     let max_hold = option("max_hold", &args.max_hold);
     let at_least = option("at_least", &args.at_least);
     let several = args.keys.as_ref().is_some_and(Keys::are_several);
@@ -186,7 +187,10 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     // A plain name would be a pattern to match where the user has a constant or a static of that name.
     let [request, future] =
         ["request", "acquire"].map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
-    let options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
+    let mut options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
+    if args.renew == Some(true) {
+        options = quote!(#krate::__private::renewed(#options));
+    }
     quote!({
         #given
         let #future = #krate::__private::#acquire(#manager, #keys, |#request| #options);
@@ -223,7 +227,12 @@ fn keep_arguments(names: &Names, body: &Body) -> TokenStream {
         .owned()
         .iter()
         .filter(|owned| owned.name.unraw().to_string().starts_with('_') || mentions(&body.statements, &owned.name));
-    kept.map(|Owned { name, cfgs }| quote!(#(#cfgs)* let _ = &#name;)).collect()
+    kept.map(|Owned { name, cfgs }| {
+        // The user did not use it.
+        let lint = name.to_string().starts_with('_').then(|| quote!(#[allow(clippy::used_underscore_binding)]));
+        quote!(#(#cfgs)* #lint let _ = &#name;)
+    })
+    .collect()
 }
 
 /// Lets a path point at another place, and mean what it meant.

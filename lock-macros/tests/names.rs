@@ -73,7 +73,8 @@ mod constants {
 
     macro_rules! taken {
         ($kind:tt) => {
-            taken!($kind refuse lose acquire acquired guard value error request manager key text by);
+            taken!($kind refuse lose acquire acquired guard value error request manager key text by ttl
+                wait max_hold at_least on_error duration);
         };
         ($kind:tt $($name:ident)*) => {
             $($kind $name: u8 = 1;)*
@@ -91,6 +92,8 @@ mod constants {
         }
     }
 
+    const TIME: std::time::Duration = std::time::Duration::from_millis(100);
+
     fn refused(_: lock_core::Error) -> u8 {
         0
     }
@@ -100,7 +103,10 @@ mod constants {
         Ok(id)
     }
 
-    #[lock_core::distributed_lock(key = "<id>", on_error = move |_| id, lease = lease)]
+    #[lock_core::distributed_lock(
+        key = "<id>", ttl = TIME, wait = TIME, max_hold = TIME, at_least = TIME / 100, on_error = move |_| id,
+        lease = lease
+    )]
     pub(super) async fn closure(id: u8) -> u8 {
         id + u8::from(lease.is_held())
     }
@@ -116,7 +122,7 @@ async fn constants_and_statics_may_have_any_name() -> Result<(), Error> {
     let manager = LockManager::in_memory();
     assert_eq!(manager.scope(constants::one(3)).await?, 3);
     assert_eq!(manager.scope(constants::called(4)).await, 5);
-    assert_eq!(manager.scope(constants::closure(4)).await, 5);
+    assert_eq!(manager.scope(constants::closure(6)).await, 7);
     assert_eq!(manager.scope(constants::statics::several(5)).await?, Some(5));
     Ok(())
 }

@@ -100,10 +100,15 @@ async fn durations(id: u64) -> Result<u64, Error> {
     Ok(id)
 }
 
-/// Of `error_of_the_standard_library`.
+/// Of `error_of_the_standard_library`: the two that hold any error.
 #[distributed_lock(key = "goods:<id>", wait = "0s")]
-async fn standard_result(id: u64) -> anyhow::Result<u64> {
+async fn any_error(id: u64) -> anyhow::Result<u64> {
     anyhow::ensure!(id > 0, "no goods");
+    Ok(id)
+}
+
+#[distributed_lock(key = "goods:<id>", wait = "0s")]
+async fn io_error(id: u64) -> std::io::Result<u64> {
     Ok(id)
 }
 
@@ -118,7 +123,8 @@ async fn remedies_compile_and_do_what_was_meant() -> anyhow::Result<()> {
         assert_eq!(raw_percent(50).await?, "sale of 50%");
         assert_eq!(value_with_display(Id(1)).await?, "goods:1 goods:Id(1)");
         assert_eq!((function(1).await, closure(1).await, number(1).await), (Ok(1), Ok(1), 1));
-        assert_eq!((no_future(1).await?, durations(1).await?, standard_result(2).await?), (1, 1, 2));
+        assert_eq!((no_future(1).await?, durations(1).await?), (1, 1));
+        assert_eq!((any_error(2).await?, io_error(2).await?), (2, 2));
 
         let _guard = locks.lock("goods:7").await?;
         assert_eq!(function(7).await, Err("lock_busy".to_owned()));
@@ -127,7 +133,8 @@ async fn remedies_compile_and_do_what_was_meant() -> anyhow::Result<()> {
         assert_eq!(number(7).await, 0);
         nothing(7).await;
         nothing_or_skipped(7).await;
-        assert!(standard_result(7).await.unwrap_err().downcast::<Error>()?.is_busy());
+        assert!(any_error(7).await.unwrap_err().downcast::<Error>()?.is_busy());
+        assert_eq!(io_error(7).await.unwrap_err().kind(), std::io::ErrorKind::ResourceBusy);
         Ok(())
     };
     locks.scope(all).await

@@ -9,7 +9,8 @@
     unused,
     unused_qualifications,
     rust_2018_idioms,
-    rust_2024_compatibility
+    rust_2024_compatibility,
+    clippy::pedantic
 )]
 #![forbid(unsafe_code)]
 #![allow(clippy::mixed_attributes_style, reason = "both kinds have to be kept")]
