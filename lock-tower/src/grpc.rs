@@ -13,7 +13,7 @@ use crate::{
     BoxError,
     failure::{Replace, Told},
     messages::of_messages,
-    mode::Hold,
+    mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
 };
@@ -259,7 +259,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         }
     }
 
-    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+    fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
         response.map(|body| body.hold(hold, lost))
     }
 }
