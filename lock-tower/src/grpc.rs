@@ -156,7 +156,6 @@ impl Grpc {
     /// }
     /// # let _ = charge;
     /// ```
-    #[expect(clippy::result_large_err, reason = "tonic's own")]
     pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
         request.extensions().get().cloned().ok_or_else(|| {
             tracing::error!(
