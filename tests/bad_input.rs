@@ -36,6 +36,9 @@ fn bad_input_23_and_24_a_url_that_is_none_is_refused_at_once_and_says_what_to_wr
     assert!(build("localhost:6379").contains("no scheme"));
     assert!(build("http://localhost").contains("\"http\" is unknown"));
     assert!(build("redis://:secret@localhost:0").contains("port 0"));
+    for url in ["redis://:secret@localhost:99999", "rediss://[::1]:99999", "redis://u:sec/secret@host"] {
+        assert!(build(url).contains("not a number from 1 to 65535"), "{url}: {}", build(url));
+    }
     for url in ["redis://:secret@localhost:65536", "redis://:secret@host:abc", "redis://", "unix://"] {
         assert!(build(url).contains("the URL of the Redis server is wrong"), "{url}: {}", build(url));
     }
@@ -68,7 +71,8 @@ async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
 
     let unknown = cause("redis://no-such-host.invalid:6379").await;
     assert_eq!(unknown.kind(), ErrorKind::Backend);
-    assert!(unknown.to_string().contains("no-such-host.invalid:6379"), "{unknown}");
+    let said = unknown.to_string();
+    assert!(said.contains("no-such-host.invalid:6379") && said.contains("host name was not found"), "{said}");
 
     // Accepts connections in its backlog and never answers.
     let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -114,6 +118,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
         let denied = denied.cause().expect("the URL is sound");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(!denied.is_retryable());
+        assert_eq!(denied.to_string().contains("the URL has none"), !url.contains("secret"), "{url}: {denied}");
     }
     // However often it is asked, the server is not.
     let url = format!("redis://:secret-wrong@{}", server.address());
@@ -218,6 +223,7 @@ async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database
     for path in ["", "/3"] {
         let error = cause(&format!("redis://{}{path}?protocol=resp2", server.address())).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
+        assert!(error.to_string().contains("wants a password"), "{path}: {error}");
     }
 }
 

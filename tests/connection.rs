@@ -11,8 +11,9 @@ use std::{
 
 use futures_util::{FutureExt, future::join_all};
 use lock_core::{
-    ErrorKind, LockKey, LockManager, Token,
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Renew},
+    ErrorKind, LockManager,
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Renew, Token},
+    key::LockKey,
 };
 use lock_tests::{FaultProxy, RedisServer, SOON, eventually, ms};
 use tokio::{

@@ -2,20 +2,17 @@
 
 #![allow(dead_code, reason = "compiled, not run")]
 
-use std::{
-    error::Error,
-    future::{Ready, ready},
-    time::Duration,
-};
+use std::error::Error;
 
-use axum::{Router, extract::Request, routing::post};
-use lock_core::{FencingToken, LockManager, distributed_lock};
+use lock_core::FencingToken;
 use lock_tests::text::compiled_blocks;
-use lock_tower::LockLayer;
 
 type ShopError = Box<dyn Error + Send + Sync>;
 
 async fn core(sell: impl AsyncFn(FencingToken) -> Result<(), ShopError>) -> Result<(), ShopError> {
+    use lock_core::LockManager;
+    use std::time::Duration;
+
     let manager = LockManager::connect("redis://127.0.0.1").await?;
 
     // Held until the guard is released or dropped, renewed meanwhile.
@@ -23,7 +20,7 @@ async fn core(sell: impl AsyncFn(FencingToken) -> Result<(), ShopError>) -> Resu
     sell(guard.fencing_token()).await?;
     guard.release().await?;
 
-    // Work that is dropped when the lease is lost.
+    // Work that is dropped when the lease is lost: one `?` for the lock, one for the work.
     manager.lock("goods:1").run(async |lease| sell(lease.fencing_token()).await).await??;
 
     // Several keys: all or none, in one order everywhere, so that two such requests cannot deadlock.
@@ -32,29 +29,45 @@ async fn core(sell: impl AsyncFn(FencingToken) -> Result<(), ShopError>) -> Resu
     Ok(())
 }
 
-#[distributed_lock(key = "goods:<id>", ttl = "3s")]
-async fn sell(id: u64, amount: u32) -> Result<(), ShopError> {
-    // one caller per id at a time, in all processes
-    stock(id).take(amount).await
-}
+mod attribute {
+    use std::future::{Ready, ready};
 
-struct Stock(u64);
+    use lock_core::distributed_lock;
 
-fn stock(id: u64) -> Stock {
-    Stock(id)
-}
+    #[distributed_lock(key = "goods:<id>", ttl = "3s")]
+    async fn sell(id: u64, amount: u32) -> Result<u32, lock_core::Error> {
+        // One caller per id at a time, in all processes.
+        Ok(stock(id).take(amount).await)
+    }
 
-impl Stock {
-    fn take(&self, amount: u32) -> Ready<Result<(), ShopError>> {
-        ready(if self.0 > 0 && amount > 0 { Ok(()) } else { Err("nothing to sell".into()) })
+    struct Stock(u64);
+
+    fn stock(id: u64) -> Stock {
+        Stock(id)
+    }
+
+    impl Stock {
+        fn take(&self, amount: u32) -> Ready<u32> {
+            ready(if self.0 > 0 { amount } else { 0 })
+        }
     }
 }
 
-fn layer<H: axum::handler::Handler<(), ()>>(manager: LockManager, sell: H) -> impl Sized {
-    let app = Router::new()
-        .route("/goods/{id}", post(sell))
-        .layer(LockLayer::http(manager, |request: &Request| format!("path:{}", request.uri().path())));
-    app.into_make_service()
+mod layer {
+    use std::time::Duration;
+
+    use lock_core::LockManager;
+
+    fn layer<H: axum::handler::Handler<(), ()>>(manager: LockManager, sell: H) -> impl Sized {
+        use axum::{Router, routing::post};
+        use lock_tower::LockLayer;
+        use lock_tower::key::{path_param, scoped};
+
+        let per_goods = LockLayer::http(manager, scoped("goods", path_param("id"))).wait(Duration::from_secs(2));
+        let app: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
+
+        app.into_make_service()
+    }
 }
 
 #[test]

@@ -9,9 +9,10 @@ use std::{
 
 use futures_util::future::join_all;
 use lock_core::{
-    ErrorKind, LockKey, LockManager, LossReason, TOKEN_MARK,
-    backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend},
+    End, ErrorKind, LockManager, LossReason,
+    backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend, TOKEN_MARK},
     conformance,
+    key::LockKey,
 };
 use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, eventually_some, ms, until_free};
 use tokio::{
@@ -290,13 +291,13 @@ async fn a_server_that_falls_silent_costs_one_command_timeout_and_its_connection
     let url = server.url_at(&proxy.address());
     let manager = LockManager::builder().url(&url).command_timeout(ms(400)).connect().await.unwrap();
     let held = manager.lock("held").ttl(ms(1_500)).await.unwrap();
-    let lost = tokio::spawn(held.lost());
+    let lost = tokio::spawn(held.ended());
     proxy.hole();
     let silent = Instant::now();
     let error = manager.lock("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(silent.elapsed() < ms(800), "{:?}", silent.elapsed());
-    assert_eq!(timeout(SOON, lost).await.unwrap().unwrap(), LossReason::Expired);
+    assert_eq!(timeout(SOON, lost).await.unwrap().unwrap(), End::Lost(LossReason::Expired));
     assert!(silent.elapsed() < ms(1_600), "lost at its local deadline: {:?}", silent.elapsed());
     proxy.pass();
     let healed = Instant::now();
@@ -393,7 +394,7 @@ async fn shutdown_releases_what_is_held_and_closes_the_connection() {
     let manager = LockManager::builder().url(&server.url()).client_name("ours").connect().await.unwrap();
     let guard = manager.lock("k").await.unwrap();
     assert_eq!(manager.shutdown(ms(50)).await, 1);
-    assert_eq!(guard.lost().await, LossReason::ShutDown);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::ShutDown));
     assert!(server.call(&["GET", "k"]).await.is_nil());
     eventually(SOON, "the connection is closed", async || {
         server.client_list().await.iter().all(|client| client.name() != "ours")
@@ -428,7 +429,7 @@ async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix
     assert!(server.keys("goods:*").await.is_empty(), "the server knows them by the prefix only");
     let mut held = managers[0].lock("goods:1").await.expect("the key is free");
     assert_eq!(managers[0].force_release_all("goods:").await.expect("answered"), 1);
-    assert_eq!(held.lost().await, LossReason::Forced);
+    assert_eq!(held.ended().await, End::Lost(LossReason::Forced));
     let error = held.extend(SOON).await.expect_err("it is lost");
     assert_eq!(error.key(), Some("goods:1"), "{error}");
 }

@@ -144,7 +144,7 @@ impl Future for Acquire {
         drop(entered);
         progress.leave(&asked.engine);
         let result = match (result, request.take()) {
-            (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold)),
+            (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),
             (Err(error), Some(asked)) => Err(asked.failed(error)),
             (_, None) => unreachable!("it was asked"),
         };

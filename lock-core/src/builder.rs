@@ -11,7 +11,8 @@ use crate::{
     manager::{LockManager, Settings},
     queue::Limits,
     request::{Options, Wait},
-    validity::Ttl,
+    scope::OnLost,
+    validity::Renewal,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -31,10 +32,11 @@ use crate::{
 ///     .build()?;
 /// # let _ = manager; Ok(()) }
 /// ```
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until `build` or `connect`"]
 pub struct LockManagerBuilder {
-    source: Source,
+    /// Every backend that was named; there must be one.
+    sources: Vec<Source>,
     prefix: String,
     options: Options,
     command_timeout: Duration,
@@ -46,15 +48,15 @@ pub struct LockManagerBuilder {
     limits: Limits,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 enum Source {
-    Nothing,
     Url(RedactedUrl),
     Quorum(Vec<RedactedUrl>),
     Backend(Arc<dyn Backend>),
 }
 
 /// A URL that may hold a password.
+#[derive(Clone)]
 struct RedactedUrl(String);
 
 impl std::fmt::Debug for RedactedUrl {
@@ -63,10 +65,21 @@ impl std::fmt::Debug for RedactedUrl {
     }
 }
 
-impl LockManagerBuilder {
-    pub(crate) fn new() -> Self {
+impl Source {
+    /// The method that named it.
+    fn method(&self) -> &'static str {
+        match self {
+            Self::Url(_) => "url",
+            Self::Quorum(_) => "quorum",
+            Self::Backend(_) => "backend",
+        }
+    }
+}
+
+impl Default for LockManagerBuilder {
+    fn default() -> Self {
         Self {
-            source: Source::Nothing,
+            sources: Vec::new(),
             prefix: String::new(),
             options: Options::default(),
             command_timeout: Duration::from_secs(1),
@@ -78,10 +91,12 @@ impl LockManagerBuilder {
             limits: Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX },
         }
     }
+}
 
+impl LockManagerBuilder {
     /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
-    pub fn url(mut self, url: &str) -> Self {
-        self.source = Source::Url(RedactedUrl(url.to_owned()));
+    pub fn url(mut self, url: impl Into<String>) -> Self {
+        self.sources.push(Source::Url(RedactedUrl(url.into())));
         self
     }
 
@@ -104,21 +119,22 @@ impl LockManagerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn quorum<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
-        self.source = Source::Quorum(urls.into_iter().map(|url| RedactedUrl(url.as_ref().to_owned())).collect());
+        let urls = urls.into_iter().map(|url| RedactedUrl(url.as_ref().to_owned())).collect();
+        self.sources.push(Source::Quorum(urls));
         self
     }
 
     /// Sets the backend itself: a [`MemoryBackend`] shared between managers, or an own implementation.
     pub fn backend(mut self, backend: impl Backend) -> Self {
-        self.source = Source::Backend(Arc::new(backend));
+        self.sources.push(Source::Backend(Arc::new(backend)));
         self
     }
 
     /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
     ///
     /// Leases and errors name keys as they were asked for, without the prefix.
-    pub fn prefix(mut self, prefix: &str) -> Self {
-        prefix.clone_into(&mut self.prefix);
+    pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
+        self.prefix = prefix.into();
         self
     }
 
@@ -131,6 +147,47 @@ impl LockManagerBuilder {
     /// Sets the default wait of requests. Default: 10 s.
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Wait::Atmost(wait);
+        self
+    }
+
+    /// Has requests wait by default for as long as the key is busy; see
+    /// [`LockRequest::wait_forever`](crate::LockRequest::wait_forever).
+    pub fn wait_forever(mut self) -> Self {
+        self.options.wait = Wait::Forever;
+        self
+    }
+
+    /// Switches renewal off by default: a lease ends with its ttl unless it is extended. Default: renewed.
+    pub fn fixed(mut self) -> Self {
+        self.options.renewal = Renewal::Never;
+        self
+    }
+
+    /// Sets the default interval of renewal: at least 10 ms, and at most half of the ttl of the request. Default: a third
+    /// of the ttl.
+    pub fn renew_every(mut self, interval: Duration) -> Self {
+        self.options.renewal = Renewal::Every(interval);
+        self
+    }
+
+    /// Sets the default bound of a hold, above zero; see [`LockRequest::max_hold`](crate::LockRequest::max_hold). Default:
+    /// no bound.
+    pub fn max_hold(mut self, max_hold: Duration) -> Self {
+        self.options.max_hold = Some(max_hold);
+        self
+    }
+
+    /// Sets for how long keys stay busy at least by default: at most 100 years; see
+    /// [`LockRequest::at_least`](crate::LockRequest::at_least). Default: zero.
+    pub fn at_least(mut self, at_least: Duration) -> Self {
+        self.options.at_least = at_least;
+        self
+    }
+
+    /// Sets what becomes by default of scoped work when its lease is lost; see
+    /// [`LockRequest::on_lost`](crate::LockRequest::on_lost). Default: [`OnLost::Cancel`].
+    pub fn on_lost(mut self, policy: OnLost) -> Self {
+        self.options.on_lost = policy;
         self
     }
 
@@ -157,8 +214,8 @@ impl LockManagerBuilder {
 
     /// Sets the name that the connection shows in the server's `CLIENT LIST`: printable ASCII without spaces.
     /// Default: `lock-core`.
-    pub fn client_name(mut self, client_name: &str) -> Self {
-        client_name.clone_into(&mut self.client_name);
+    pub fn client_name(mut self, client_name: impl Into<String>) -> Self {
+        self.client_name = client_name.into();
         self
     }
 
@@ -234,10 +291,11 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] when there is no backend, the URL is wrong or needs a feature that is off, a quorum has no node, two, or
+    /// [`BuildError`] when there is no backend, or more than one (`url`, `quorum` and `backend` each set it), the URL is wrong or needs a feature that is off, a quorum has no node, two, or
     /// one twice, or an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
-        Ttl::new(self.options.ttl).map_err(|detail| BuildError::new(format!("the default ttl is wrong: {detail}")))?;
+        let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
+        self.options.check().map_err(wrong)?;
         check_timeout("command timeout", self.command_timeout)?;
         check_timeout("connect timeout", self.connect_timeout)?;
         if self.prefix.len() >= MAX_KEY_BYTES {
@@ -261,19 +319,26 @@ impl LockManagerBuilder {
             )));
         }
         let timeouts = Timeouts { command: self.command_timeout, connect: self.connect_timeout };
-        let backend = match self.source {
-            Source::Nothing => {
-                return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`"));
+        let backend = match &self.sources[..] {
+            [] => return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`")),
+            [first, second, ..] => {
+                return Err(BuildError::new(format!(
+                    "there are two backends, one of `{}` and one of `{}`; give one, or all servers to one `quorum`",
+                    first.method(),
+                    second.method()
+                )));
             }
-            Source::Backend(backend) => backend,
-            Source::Url(RedactedUrl(url)) => from_url(&url, &self.client_name, timeouts)?,
-            Source::Quorum(urls) => {
+            [Source::Backend(backend)] => Arc::clone(backend),
+            [Source::Url(RedactedUrl(url))] => from_url(url, &self.client_name, timeouts)?,
+            [Source::Quorum(urls)] => {
                 let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, timeouts);
                 let mut nodes = urls.iter().map(node).collect::<Result<Vec<_>, _>>()?;
-                refuse_twice(&urls)?;
+                refuse_twice(urls)?;
                 if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
             }
         };
+        #[cfg(feature = "metrics")]
+        crate::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
@@ -383,6 +448,35 @@ fn redis_from_url(_url: &str, _client_name: &str, _timeouts: Timeouts) -> Result
 mod tests {
     use super::*;
     use crate::LockManager;
+
+    #[test]
+    fn a_backend_that_is_given_twice_is_refused() {
+        let builder = || LockManager::builder().url("redis://u:secret@shop");
+        for twice in [
+            builder().url("memory://b"),
+            builder().quorum(["memory://a", "memory://b", "memory://c"]),
+            builder().backend(MemoryBackend::new()),
+        ] {
+            let error = twice.build().expect_err("two backends").to_string();
+            assert!(error.contains("there are two backends, one of `url`") && !error.contains("secret"), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_default_out_of_its_range_is_refused_when_the_manager_is_made() {
+        let builder = || LockManager::builder().url("memory://");
+        let refusal = |builder: LockManagerBuilder| builder.build().expect_err("out of range").to_string();
+        let ms = Duration::from_millis;
+        assert!(refusal(builder().ttl(ms(1))).contains("the default of the ttl"));
+        let often = refusal(builder().ttl(ms(100)).renew_every(ms(60)));
+        assert!(often.contains("the default of the renewal interval"), "{often}");
+        assert!(refusal(builder().max_hold(Duration::ZERO)).contains("the default of the longest hold"));
+        assert!(refusal(builder().at_least(Duration::MAX)).contains("stays busy"));
+        assert!(refusal(builder().prefix("p".repeat(MAX_KEY_BYTES))).contains("no room for a key"));
+        assert!(builder().prefix("p".repeat(MAX_KEY_BYTES - 1)).build().is_ok());
+        let usual = builder().renew_every(ms(500)).max_hold(Duration::MAX).at_least(ms(1)).on_lost(OnLost::Finish);
+        assert!(usual.clone().fixed().wait_forever().build().is_ok() && usual.build().is_ok());
+    }
 
     fn refusal(urls: &[&str]) -> String {
         let error = LockManager::builder().quorum(urls).build().expect_err("no such quorum");

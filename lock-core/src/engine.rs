@@ -25,6 +25,7 @@ use crate::{
     cleanup::{Doubt, Parting},
     clock::{Clock, Moment, Sleep},
     error::{Error, ErrorKind, LossReason},
+    health::Health,
     key::LockKey,
     mutants::Mutant,
     queue::{
@@ -137,6 +138,16 @@ impl Engine {
 
     pub(crate) fn token(&self) -> Token {
         self.core.state().queues.token()
+    }
+
+    /// Says how everything is doing, as far as is known here.
+    pub(crate) fn health(&self) -> Health {
+        // The task connects. A service that gets requests only when it is ready would never start it otherwise.
+        let admits = self.core.admit().is_ok();
+        let nodes = self.core.backend.health();
+        let now = self.now();
+        let tenures = &mut self.core.state().queues.tenures;
+        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now))
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
@@ -301,6 +312,10 @@ impl Engine {
 
     /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
     /// most `last` longer. Returns how many leases were cut short.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.core.with(|state| state.shut_down)
+    }
+
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
         // The runtime of the task may have ended: then this one does what it left.

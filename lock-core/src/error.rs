@@ -1,6 +1,6 @@
-use std::{error, fmt, panic::Location, sync::Arc, time::Duration};
+use std::{error, fmt, io, panic::Location, sync::Arc, time::Duration};
 
-use crate::{answer::Case, backend::BackendError, key::LockKey};
+use crate::{answer::Case, backend::BackendError, end::End, key::LockKey};
 
 /// What went wrong with a request for a lease.
 ///
@@ -93,6 +93,8 @@ pub enum Argument {
     AtLeast,
     /// The text of a [`Handover`](crate::Handover).
     Handover,
+    /// The configuration of a manager; see [`BuildError`].
+    Settings,
 }
 
 /// Why a lease that was held is gone.
@@ -109,9 +111,6 @@ pub enum LossReason {
     Forced,
     /// The manager was shut down, or the runtime that renewed the lease has ended.
     ShutDown,
-    /// Nothing was lost: the holder released it, or dropped the guard. Only a [`Lease`](crate::Lease) that outlives
-    /// its guard sees this.
-    Released,
 }
 
 impl Error {
@@ -156,6 +155,14 @@ impl Error {
 
     pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {
         Self::new(ErrorKind::Lost(reason), attempt).on(key)
+    }
+
+    /// The lease has ended: an end that the holder wished is no loss.
+    pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
+        match end {
+            End::Lost(reason) => Self::lost(attempt, key, reason),
+            End::Released | End::HandedOver => Self::new(ErrorKind::NotHeld, attempt).on(key),
+        }
     }
 
     pub(crate) fn invalid(argument: Argument, attempt: &'static str, detail: impl Into<String>) -> Self {
@@ -282,6 +289,51 @@ impl error::Error for Error {
     }
 }
 
+/// Wraps the error for functions that return `std::io::Result`; `downcast` gives it back.
+///
+/// | io kind | kinds |
+/// | --- | --- |
+/// | `ResourceBusy` | [`Busy`](ErrorKind::Busy), [`Overloaded`](ErrorKind::Overloaded) |
+/// | `NotConnected` | [`Backend`](ErrorKind::Backend), [`ShutDown`](ErrorKind::ShutDown) |
+/// | `ConnectionAborted` | [`Lost`](ErrorKind::Lost) |
+/// | `NotFound` | [`NotHeld`](ErrorKind::NotHeld) |
+/// | `InvalidInput` | [`Invalid`](ErrorKind::Invalid) |
+/// | `InvalidData` | [`WrongType`](ErrorKind::WrongType) |
+/// | `PermissionDenied` | [`Denied`](ErrorKind::Denied) |
+/// | `Unsupported` | [`Unsupported`](ErrorKind::Unsupported) |
+/// | `Deadlock` | [`WouldDeadlock`](ErrorKind::WouldDeadlock) |
+/// | `Other` | [`NoManager`](ErrorKind::NoManager), [`NoRuntime`](ErrorKind::NoRuntime) |
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock("report").await?;
+/// std::fs::write(std::env::temp_dir().join("report"), "only one writes")?;
+/// guard.release().await?;
+/// # Ok(()) }
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            ErrorKind::Busy | ErrorKind::Overloaded => io::ErrorKind::ResourceBusy,
+            ErrorKind::Backend | ErrorKind::ShutDown => io::ErrorKind::NotConnected,
+            ErrorKind::Lost(_) => io::ErrorKind::ConnectionAborted,
+            ErrorKind::NotHeld => io::ErrorKind::NotFound,
+            ErrorKind::Invalid(_) => io::ErrorKind::InvalidInput,
+            ErrorKind::WrongType => io::ErrorKind::InvalidData,
+            ErrorKind::Denied => io::ErrorKind::PermissionDenied,
+            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
+            ErrorKind::WouldDeadlock => io::ErrorKind::Deadlock,
+            ErrorKind::NoManager | ErrorKind::NoRuntime => io::ErrorKind::Other,
+        };
+        Self::new(kind, error)
+    }
+}
+
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -318,6 +370,7 @@ impl fmt::Display for Argument {
             Self::MaxHold => "the longest hold",
             Self::AtLeast => "the least time that the key stays busy",
             Self::Handover => "the handover",
+            Self::Settings => "the configuration of the manager",
         })
     }
 }
@@ -330,15 +383,36 @@ impl fmt::Display for LossReason {
             Self::MaxHold => "it was held for as long as its `max_hold` allows",
             Self::Forced => "it was released by force",
             Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
-            Self::Released => "its holder released it",
         })
     }
 }
 
-/// What is wrong with the configuration of a manager; it happens at start-up.
+/// Why a manager could not be built or connected, at start-up.
 ///
 /// [`cause`](Self::cause) gives the [`Error`] when the configuration is sound and only
-/// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old.
+/// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old. The
+/// message is then that of the cause.
+///
+/// It converts into an [`Error`]: into its cause, or into one of kind [`ErrorKind::Invalid`] for
+/// [`Argument::Settings`]. So a function that returns an [`Error`] may use `?` on both.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::{Argument, Error, ErrorKind, LockManager};
+///
+/// async fn start(url: &str) -> Result<LockManager, Error> {
+///     let manager = LockManager::connect(url).await?;
+///     manager.lock("migration").run(async |_| println!("the schema is changed")).await?;
+///     Ok(manager)
+/// }
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+///
+/// assert!(start("memory://").await.is_ok());
+/// let error = start("memory:/").await.expect_err("no URL");
+/// assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
+/// # }
+/// ```
 #[derive(Clone)]
 pub struct BuildError {
     message: String,
@@ -354,7 +428,7 @@ impl BuildError {
         Self { message: cause.to_string(), cause: Some(cause) }
     }
 
-    /// Returns the error of the first request, where the configuration itself is sound.
+    /// Returns the error of the connection, or `None` if the configuration itself is wrong.
     #[must_use]
     pub fn cause(&self) -> Option<&Error> {
         self.cause.as_ref()
@@ -375,7 +449,14 @@ impl fmt::Debug for BuildError {
 
 impl error::Error for BuildError {
     fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.cause.as_ref().and_then(error::Error::source)
+        self.cause.as_ref().map(|cause| cause as _)
+    }
+}
+
+impl From<BuildError> for Error {
+    fn from(error: BuildError) -> Self {
+        let BuildError { message, cause } = error;
+        cause.unwrap_or_else(|| Self::invalid(Argument::Settings, "build the lock manager", message))
     }
 }
 
@@ -434,5 +515,27 @@ mod tests {
             let passes = ["lock_busy", "lock_overloaded", "lock_unavailable"].contains(&code);
             assert_eq!(error.retry_after(), passes.then_some(Duration::from_secs(1)), "{kind:?}");
         }
+    }
+
+    #[test]
+    fn failed_connection_becomes_its_cause_and_no_level_of_its_sources_is_skipped() {
+        let io = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
+        let backend = BackendError::new(ErrorKind::Backend, "a:6379 could not be reached").with_source(io);
+        let failed = BuildError::connect(Error::backend("connect to the backend", None, backend));
+        let cause = error::Error::source(&failed).and_then(|cause| cause.downcast_ref::<Error>()).expect("the cause");
+        assert_eq!(cause.kind(), ErrorKind::Backend);
+        assert!(error::Error::source(cause).is_some_and(|source| source.is::<std::io::Error>()));
+        let error = Error::from(failed);
+        assert_eq!(error.to_string(), "could not connect to the backend: a:6379 could not be reached");
+    }
+
+    #[test]
+    fn wrong_configuration_becomes_an_invalid_argument() {
+        let wrong = BuildError::new("the URL is empty");
+        assert!(error::Error::source(&wrong).is_none());
+        let error = Error::from(wrong);
+        assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
+        assert_eq!(error.to_string(), "could not build the lock manager: the URL is empty");
+        assert_eq!((error.code(), error.is_retryable()), ("lock_misconfigured", false));
     }
 }

@@ -1,49 +1,74 @@
 use std::{
     fmt,
     future::Future,
-    ops::Deref,
+    iter,
     sync::Arc,
     task::{Context, Poll},
     time::Duration,
 };
 
+use tokio::time::Instant;
+
 use crate::{
-    backend::{Answer, Batch, Operation, Outcome},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Renew},
+    clock::Moment,
+    end::End,
     engine::Engine,
     error::{Argument, Error, ErrorKind, LossReason},
+    fencing::FencingToken,
     handover::Handover,
-    lease::{Hold, Lease},
-    leases::Leases,
+    lease::{Ended, Hold, Lease},
+    leases::{EndedAll, Leases},
     metrics,
     mutants::Mutant,
-    queue::{tenure::HoldId, unexpected},
+    queue::{no_answer, tenure::HoldId, unexpected},
     release::{Release, ReleaseAll},
-    scope::Protected,
+    scope::{OnLost, Protected},
     validity::Ttl,
 };
 
 /// A held lease; dropping it gives the lease back.
 ///
-/// It dereferences to [`Lease`], so [`key`](Lease::key), [`fencing_token`](Lease::fencing_token),
-/// [`remaining`](Lease::remaining), [`is_held`](Lease::is_held) and [`lost`](Lease::lost) are at hand. The engine
-/// renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)).
+/// The engine renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)). A guard
+/// has one owner; [`lease`](Self::lease) gives what other tasks may have.
 ///
 /// Dropping the guard is one message to the engine: it never blocks and never panics, on any thread, in unwinding and
 /// after the runtime has ended (then the key is free when its ttl is over). [`release`](Self::release) does the same
 /// and waits for the answer.
+///
+/// # Examples
+///
+/// A guard cannot be cloned; its lease can, and that releases nothing:
+///
+/// ```compile_fail,E0599
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+/// let second = guard.clone(); // error: no method named `clone`
+/// # Ok(()) }
+/// ```
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+/// let lease = guard.lease().clone();
+/// tokio::spawn(async move { println!("write with fencing token {}", lease.fencing_token()) });
+/// # Ok(()) }
+/// ```
 #[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
     /// None once the guard was released or handed over.
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
+    /// What becomes of protected work when the lease is lost.
+    on_lost: OnLost,
 }
 
 impl LockGuard {
     /// Makes the guard of a hold that has begun.
-    pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>) -> Self {
+    pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>, on_lost: OnLost) -> Self {
         hold.count();
-        Self { held: Some((engine, id)), lease: Lease::new(hold) }
+        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost }
     }
 
     /// Identifies the manager; see [`Engine::id`].
@@ -57,12 +82,57 @@ impl LockGuard {
         &self.lease
     }
 
-    /// Asks whether the lease is lost, and registers the task to be woken when it is; see [`Lease::poll_lost`].
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.lease.poll_lost(cx)
+    /// Returns the key as it was given to [`lock`](crate::LockManager::lock).
+    #[must_use]
+    pub fn key(&self) -> &str {
+        self.lease.key()
     }
 
-    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter.
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.lease.fencing_token()
+    }
+
+    /// Returns for how long the holder may still rely on the lease if it is not renewed; zero once it is lost. See
+    /// [`Lease::remaining`].
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.lease.remaining()
+    }
+
+    /// Returns when the lease ends if it is not renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.lease.deadline()
+    }
+
+    /// Returns the ttl that the lease was acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.lease.ttl()
+    }
+
+    /// Returns whether the lease is still held: not lost, and its deadline not passed.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.lease.is_held()
+    }
+
+    /// Completes when the lease has ended, which for a guard means that it was lost; see [`Lease::ended`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn ended(&self) -> Ended {
+        self.lease.ended()
+    }
+
+    /// Asks whether the lease has ended, and registers the task to be woken when it does; see [`Lease::poll_ended`].
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.lease.poll_ended(cx)
+    }
+
+    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter. Returns what remains.
     ///
     /// One round trip, and proof that the lease was held when the backend executed it. A shorter lease ends sooner
     /// only for this holder; others still wait for the key until it is released or expires. Renewal, if it is on, goes
@@ -85,33 +155,51 @@ impl LockGuard {
     ///
     /// let manager = LockManager::in_memory();
     /// let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
-    /// guard.extend(Duration::from_secs(30)).await?;
-    /// assert!(guard.remaining() > Duration::from_secs(29));
-    /// guard.extend_by(Duration::from_secs(30)).await?;
-    /// assert!(guard.remaining() > Duration::from_secs(58));
+    /// let remaining = guard.extend(Duration::from_secs(30)).await?;
+    /// assert!(remaining > Duration::from_secs(29));
+    /// let remaining = guard.extend_by(Duration::from_secs(30)).await?;
+    /// assert!(remaining > Duration::from_secs(58));
     /// # Ok(()) }
     /// ```
-    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
+    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
         self.prolong(Ttl::new(ttl)).await
     }
 
-    /// **Adds** `more` to what is left of the lease; otherwise as [`extend`](Self::extend).
+    /// **Adds** `more` to what is left of the lease, and returns what remains; otherwise as [`extend`](Self::extend).
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
     ///
     /// # Cancel safety
     /// As [`extend`](Self::extend).
-    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
-        self.prolong(Ttl::for_validity(self.remaining().saturating_add(more))).await
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        self.prolong(self.ttl_for(more)).await
     }
 
-    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<(), Error> {
+    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<Duration, Error> {
+        let (extension, request) = self.begin_extension(self.check_extension(ttl)?)?;
+        let answer = extension.engine.call(Batch::from([Operation::Renew(request)])).await;
+        extension.answered(answer.and_then(Answer::single))?;
+        Ok(self.remaining())
+    }
+
+    /// The ttl that adds `more` to what is left.
+    fn ttl_for(&self, more: Duration) -> Result<Ttl, String> {
+        Ttl::for_validity(self.remaining().saturating_add(more))
+    }
+
+    /// Whether the lease is held and the ttl in its range.
+    fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
         let hold = self.lease.hold();
-        let lost = |reason| Error::lost(EXTEND, &hold.key, reason);
-        hold.check().map_err(lost)?;
-        let ttl = ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))?;
-        let Some((engine, id)) = &self.held else { return Err(lost(LossReason::Released)) };
+        hold.check().map_err(|end| Error::ended(EXTEND, &hold.key, end))?;
+        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))
+    }
+
+    /// Makes the request that extends the lease, to be sent now.
+    fn begin_extension(&self, ttl: Ttl) -> Result<(Extension<'_>, Renew), Error> {
+        let hold = self.lease.hold();
+        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        let Some((engine, id)) = &self.held else { return Err(ended(End::Released)) };
         let id = *id;
         engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
         let sent = engine.now();
@@ -119,33 +207,12 @@ impl LockGuard {
         let version = hold.lower(ttl.deadline(sent));
         engine.extended(id, sent, ttl);
         let Some(request) = engine.renewal_of(id, ttl, sent) else {
-            return Err(lost(hold.lose(LossReason::Taken)));
+            return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
         if Mutant::ExtendBeforeAnswer.is_on() {
             let _ = hold.raise(ttl.deadline(sent), version);
         }
-        match engine.call(Batch::from([Operation::Renew(request)])).await.and_then(Answer::single) {
-            Ok(Outcome::Renewed { remaining, .. }) => {
-                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
-                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
-                    metrics::renewed(hold.label(), slack);
-                }
-                engine.extended(id, sent, ttl);
-                engine.found(id, remaining, sent);
-                hold.check().map_err(lost)
-            }
-            Ok(Outcome::Gone) => {
-                engine.taken(id);
-                Err(lost(hold.lose(LossReason::Taken)))
-            }
-            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
-            Err(error) => {
-                if error.kind() == ErrorKind::WrongType {
-                    engine.taken(id);
-                }
-                Err(Error::backend(EXTEND, Some(&hold.key), error))
-            }
-        }
+        Ok((Extension { engine, id, hold, ttl, sent, version }, request))
     }
 
     /// Gives the lease back and waits for the answer.
@@ -182,7 +249,7 @@ impl LockGuard {
         }
     }
 
-    /// Turns the lease into a text that another process can [`take_up`](crate::LockManager::take_up). It is not
+    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). It is not
     /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining); [`extend`](Self::extend) it
     /// before for a longer way.
     ///
@@ -197,7 +264,7 @@ impl LockGuard {
     ///
     /// let manager = LockManager::in_memory();
     /// let guard = manager.lock("import:7").await?;
-    /// let text = guard.hand_over()?.to_string();
+    /// let text = guard.hand_over()?.reveal();
     ///
     /// // elsewhere, with a manager of the same backend
     /// let handover: Handover = text.parse()?;
@@ -207,11 +274,11 @@ impl LockGuard {
     /// ```
     pub fn hand_over(mut self) -> Result<Handover, Error> {
         let hold = Arc::clone(self.lease.hold());
-        let lost = |reason| Error::lost("hand over", &hold.key, reason);
-        hold.check().map_err(lost)?;
+        let ended = |end| Error::ended("hand over", &hold.key, end);
+        hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
-        let (parting, ttl) = left.ok_or_else(|| lost(hold.lose(LossReason::Taken)))?;
-        hold.lose(LossReason::Released);
+        let (parting, ttl) = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
+        hold.finish(End::HandedOver);
         Ok(Handover::new(parting.key, parting.token, ttl))
     }
 
@@ -224,15 +291,49 @@ impl LockGuard {
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lease in the background.
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        Protected::new(self, work)
+        let on_lost = self.on_lost;
+        Protected::new(self, work, on_lost)
     }
 }
 
-impl Deref for LockGuard {
-    type Target = Lease;
+/// An extension that was sent.
+struct Extension<'a> {
+    engine: &'a Engine,
+    id: HoldId,
+    hold: &'a Hold,
+    ttl: Ttl,
+    /// The lease clock before sending.
+    sent: Moment,
+    /// The version of the deadline that the answer may raise.
+    version: u32,
+}
 
-    fn deref(&self) -> &Lease {
-        &self.lease
+impl Extension<'_> {
+    fn answered(self, result: Result<Outcome, BackendError>) -> Result<(), Error> {
+        let Self { engine, id, hold, ttl, sent, version } = self;
+        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        match result {
+            Ok(Outcome::Renewed { remaining, .. }) => {
+                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
+                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
+                    metrics::renewed(hold.label(), slack);
+                }
+                engine.extended(id, sent, ttl);
+                engine.found(id, remaining, sent);
+                hold.check().map_err(ended)
+            }
+            Ok(Outcome::Gone) => {
+                engine.taken(id);
+                Err(ended(hold.finish(End::Lost(LossReason::Taken))))
+            }
+            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
+            Err(error) => {
+                if error.kind() == ErrorKind::WrongType {
+                    engine.taken(id);
+                }
+                Err(Error::backend(EXTEND, Some(&hold.key), error))
+            }
+        }
     }
 }
 
@@ -255,7 +356,7 @@ impl fmt::Debug for LockGuard {
 
 /// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
 ///
-/// It dereferences to [`Leases`]. It counts as lost as soon as one of its leases is lost.
+/// It counts as lost as soon as one of its leases is lost.
 #[derive(Debug)]
 #[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
@@ -280,7 +381,7 @@ impl LockAllGuard {
         self.guards
             .iter()
             .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|reason| Error::lost(attempt, &hold.key, reason)))
+            .try_for_each(|hold| hold.check().map_err(|end| Error::ended(attempt, &hold.key, end)))
     }
 
     /// Returns what a holder may ask; a clone of it can go to other tasks.
@@ -289,37 +390,102 @@ impl LockAllGuard {
         &self.leases
     }
 
-    /// Asks whether one of the leases is lost, and registers the task to be woken when it is.
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.leases.poll_lost(cx)
+    /// Returns the fencing token of one key, or `None` if the key is not among them.
+    #[must_use]
+    pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
+        self.leases.fencing_token(key)
     }
 
-    /// Makes every lease last `ttl` from now; see [`LockGuard::extend`].
+    /// Returns for how long the holder may still rely on all leases: the least of what remains.
+    #[must_use]
+    pub fn remaining(&self) -> Duration {
+        self.leases.remaining()
+    }
+
+    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.leases.deadline()
+    }
+
+    /// Returns the ttl that the leases were acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.leases.ttl()
+    }
+
+    /// Returns whether all leases are still held.
+    #[must_use]
+    pub fn is_held(&self) -> bool {
+        self.leases.is_held()
+    }
+
+    /// Completes when one lease has ended, which for a guard means that it was lost, and says which and how; see
+    /// [`Leases::ended`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future loses nothing.
+    pub fn ended(&self) -> EndedAll {
+        self.leases.ended()
+    }
+
+    /// Asks whether one of the leases has ended, and registers the task to be woken when one does; see
+    /// [`Leases::poll_ended`].
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
+        self.leases.poll_ended(cx)
+    }
+
+    /// Takes the guards apart, in the order of the keys' bytes, to release or hand over one before the others.
+    pub fn into_guards(self) -> Vec<LockGuard> {
+        self.guards
+    }
+
+    /// Makes every lease last `ttl` from now, in one round trip, and returns what remains: the least of them. See
+    /// [`LockGuard::extend`].
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    /// As [`LockGuard::extend`], for the first key that fails; the others are extended, unless a lease was lost already or
+    /// the ttl is out of range: then nothing is sent.
     ///
     /// # Cancel safety
     /// As [`LockGuard::extend`].
-    pub async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
-        for guard in &mut self.guards {
-            guard.extend(ttl).await?;
-        }
-        Ok(())
+    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
+        self.prolong(|_| Ttl::new(ttl)).await
     }
 
-    /// Adds `more` to what is left of every lease; see [`LockGuard::extend_by`].
+    /// Adds `more` to what is left of every lease, in one round trip, and returns what remains: the least of them. See
+    /// [`LockGuard::extend_by`].
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; those before it are extended.
+    /// As [`extend`](Self::extend).
     ///
     /// # Cancel safety
     /// As [`LockGuard::extend`].
-    pub async fn extend_by(&mut self, more: Duration) -> Result<(), Error> {
-        for guard in &mut self.guards {
-            guard.extend_by(more).await?;
+    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
+        self.prolong(|guard| guard.ttl_for(more)).await
+    }
+
+    async fn prolong(&self, ttl: impl Fn(&LockGuard) -> Result<Ttl, String>) -> Result<Duration, Error> {
+        let checked = |guard| LockGuard::check_extension(guard, ttl(guard)).map(|ttl| (guard, ttl));
+        let wanted = self.guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
+        let mut failed = None;
+        for wanted in wanted.chunks(EXTENDED_AT_ONCE) {
+            let begun = wanted.iter().map(|(guard, ttl)| {
+                let (extension, request) = guard.begin_extension(*ttl)?;
+                Ok((extension, Operation::Renew(request)))
+            });
+            let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
+            let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
+            let (outcomes, error) = match engine.call(batch).await {
+                Ok(answer) => (answer.outcomes, no_answer()),
+                Err(error) => (Outcomes::new(), error),
+            };
+            let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
+            for (extension, outcome) in extensions.into_iter().zip(outcomes) {
+                failed = failed.or(extension.answered(outcome).err());
+            }
         }
-        Ok(())
+        failed.map_or_else(|| Ok(self.remaining()), Err)
     }
 
     /// Gives all leases back at once and waits for the answers; see [`LockGuard::release`].
@@ -341,16 +507,12 @@ impl LockAllGuard {
     /// # Cancel safety
     /// Dropping the future drops the work and releases the leases in the background.
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
-        Protected::all(self, work)
-    }
-}
-
-impl Deref for LockAllGuard {
-    type Target = Leases;
-
-    fn deref(&self) -> &Leases {
-        &self.leases
+        let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
+        Protected::all(self, work, on_lost)
     }
 }
 
 const EXTEND: &str = "extend";
+
+/// How many leases are extended in one call.
+const EXTENDED_AT_ONCE: usize = 256;

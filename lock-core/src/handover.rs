@@ -10,10 +10,21 @@ use crate::{
 /// A lease on its way to another process: what [`LockGuard::hand_over`](crate::LockGuard::hand_over) gives and
 /// [`LockManager::take_up`](crate::LockManager::take_up) takes.
 ///
-/// `Display` and `FromStr` are its way through a queue, a job argument or an environment variable. The text is a
-/// secret for as long as the lease lasts: whoever has it can take the lease. `Debug` hides it. Only the first who takes
-/// it up gets the lease.
-#[derive(Clone, PartialEq, Eq)]
+/// [`reveal`](Self::reveal) and `FromStr` are its way through a queue, a job argument or an environment variable. The text
+/// is a secret for as long as the lease lasts, since anybody who has it can take the lease: it has no `Display`, and `Debug`
+/// hides it. Only the first process that takes it up gets the lease.
+///
+/// # Examples
+///
+/// It cannot be logged by accident:
+///
+/// ```compile_fail,E0277
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// let handover = lock_core::LockManager::in_memory().lock("import:7").await?.hand_over()?;
+/// println!("handed over {handover}"); // error: `Handover` doesn't implement `Display`
+/// # Ok(()) }
+/// ```
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub struct Handover {
     key: LockKey,
     token: Token,
@@ -31,6 +42,12 @@ impl Handover {
         self.key.as_str()
     }
 
+    /// Returns the text that [`FromStr`] reads: a secret until the lease is taken up or over.
+    #[must_use]
+    pub fn reveal(&self) -> String {
+        format!("{MARK}{}:{}:{}", self.ttl.get().as_millis(), self.token.reveal(), self.key.as_str())
+    }
+
     pub(crate) fn token(&self) -> Token {
         self.token
     }
@@ -43,12 +60,6 @@ impl Handover {
 /// What every text begins with: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
 const MARK: &str = "lock-core-handover:1:";
 
-impl fmt::Display for Handover {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{MARK}{}:{}:{}", self.ttl.get().as_millis(), self.token.reveal(), self.key.as_str())
-    }
-}
-
 impl FromStr for Handover {
     type Err = Error;
 
@@ -57,7 +68,7 @@ impl FromStr for Handover {
             Error::invalid(
                 Argument::Handover,
                 "take up",
-                "the text is not what `Handover` displayed (a part may be missing); pass it on unchanged",
+                "the text is not what `Handover::reveal` gave (a part may be missing); pass it on unchanged",
             )
         };
         let (ttl, rest) = text.strip_prefix(MARK).and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;
@@ -95,13 +106,13 @@ mod tests {
     #[test]
     fn a_handover_survives_its_text_whatever_the_key_holds() {
         for key in ["goods:1", ":", "a b\r\n", "{x}:\u{e9}"] {
-            assert_eq!(handover(key).to_string().parse::<Handover>().unwrap(), handover(key));
+            assert_eq!(handover(key).reveal().parse::<Handover>().unwrap(), handover(key));
         }
     }
 
     #[test]
     fn bad_input_19_a_malformed_handover_is_invalid_and_debug_hides_the_token() {
-        let good = handover("goods:1").to_string();
+        let good = handover("goods:1").reveal();
         for cut in 0..good.len() - "goods:1".len() + 1 {
             let error = good[..cut].parse::<Handover>().unwrap_err();
             assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Handover), "{cut}");

@@ -9,15 +9,18 @@ use std::{
 };
 
 use slab::Slab;
+use tokio::time::Instant;
 
 use crate::{
     clock::{Clock, Moment},
+    end::End,
     error::LossReason,
+    fencing::FencingToken,
     key::LockKey,
     metrics,
     mutants::Mutant,
     sync::{Mutex, MutexGuard},
-    token::FencingToken,
+    validity::Ttl,
 };
 
 /// What a holder may ask about its lease; it cannot release it.
@@ -75,27 +78,73 @@ impl Lease {
         self.hold.remaining()
     }
 
+    /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
+    /// call to another service. A renewal moves it; once the lease has ended it is now.
+    ///
+    /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use tokio::time::timeout_at;
+    ///
+    /// # async fn call_the_bank() {}
+    /// let guard = LockManager::in_memory().lock("account:7").fixed().await?;
+    /// let answer = timeout_at(guard.deadline(), call_the_bank()).await;
+    /// # assert!(answer.is_ok()); Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        let (now, remaining) = (Instant::now(), self.remaining());
+        // A hundred years may be more than the platform's clock can show.
+        now.checked_add(remaining).unwrap_or_else(|| now + A_YEAR)
+    }
+
+    /// Returns the ttl that the lease was acquired with, which renewal keeps it at.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.hold.ttl.get()
+    }
+
     /// Returns whether the lease is still held: neither lost nor released, and its deadline not passed.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.hold.check().is_ok()
     }
 
-    /// Completes when the lease has ended, with the reason: [`LossReason::Released`] when it was given back as it
-    /// should be, any other when it was lost.
+    /// Completes when the lease has ended, and says how: released, handed over, or lost.
     ///
     /// # Cancel safety
     /// Dropping the future loses nothing; a later one completes at once if the lease has ended meanwhile.
-    #[must_use = "a future does nothing unless it is awaited"]
-    pub fn lost(&self) -> Lost {
-        Lost { lease: self.clone() }
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{End, LockManager};
+    ///
+    /// let guard = LockManager::in_memory().lock("report").await?;
+    /// let lease = guard.lease().clone();
+    /// let watch = tokio::spawn(async move {
+    ///     match lease.ended().await {
+    ///         End::Lost(reason) => println!("stop: {reason}"),
+    ///         _ => println!("done"),
+    ///     }
+    /// });
+    /// guard.release().await?;
+    /// # watch.await.expect("no panic"); Ok(()) }
+    /// ```
+    pub fn ended(&self) -> Ended {
+        Ended { lease: self.clone() }
     }
 
     /// Asks whether the lease has ended, and registers the task to be woken when it does.
     ///
     /// Each clone of a lease remembers one waker: that of its last poll.
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.hold.poll_lost(&mut self.waker, cx)
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
+        self.hold.poll_ended(&mut self.waker, cx)
     }
 }
 
@@ -127,18 +176,21 @@ impl fmt::Debug for Lease {
     }
 }
 
-/// The future of [`Lease::lost`].
+/// The future of [`Lease::ended`].
+///
+/// # Cancel safety
+/// Dropping it loses nothing.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct Lost {
+pub struct Ended {
     lease: Lease,
 }
 
-impl Future for Lost {
-    type Output = LossReason;
+impl Future for Ended {
+    type Output = End;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.lease.poll_lost(cx)
+        self.lease.poll_ended(cx)
     }
 }
 
@@ -150,6 +202,8 @@ pub(crate) struct Hold {
     pub(crate) since: &'static Location<'static>,
     /// What it is called in metrics.
     label: &'static str,
+    /// What was asked for.
+    ttl: Ttl,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -163,8 +217,8 @@ pub(crate) struct Validity {
 }
 
 struct State {
-    /// Why it ended; none while it is held. Never changes back.
-    ended: Option<LossReason>,
+    /// How it ended; none while it is held. Never changes back.
+    ended: Option<End>,
     /// Until when the holder may rely on the lease; only raised before it has passed.
     deadline: Moment,
     /// When `max_hold` ends the hold.
@@ -183,12 +237,13 @@ impl Hold {
         fence: FencingToken,
         since: &'static Location<'static>,
         label: &'static str,
+        ttl: Ttl,
         clock: Arc<dyn Clock>,
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
         let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
-        Self { key, fence, since, label, clock, state: Mutex::new(state) }
+        Self { key, fence, since, label, ttl, clock, state: Mutex::new(state) }
     }
 
     /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
@@ -220,32 +275,32 @@ impl Hold {
     }
 
     /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
-    pub(crate) fn check(&self) -> Result<(), LossReason> {
+    pub(crate) fn check(&self) -> Result<(), End> {
         self.check_at(self.clock.now())
     }
 
     /// The same, for who has looked at the clock just now.
-    pub(crate) fn check_at(&self, now: Moment) -> Result<(), LossReason> {
+    pub(crate) fn check_at(&self, now: Moment) -> Result<(), End> {
         self.settle_at(now, None).0.map_or(Ok(()), Err)
     }
 
-    /// Ends the hold if its time is over or `reason` is given; one that ended before keeps its reason. Returns the
-    /// reason that stands, and the ending, to be dropped when no lock is held.
-    pub(crate) fn settle(&self, reason: Option<LossReason>) -> (Option<LossReason>, Ending) {
-        self.settle_at(self.clock.now(), reason)
+    /// Ends the hold if its time is over or `end` is given; one that ended before stays as it ended. Returns the end that
+    /// stands, and its announcement, to be dropped when no lock is held.
+    pub(crate) fn settle(&self, end: Option<End>) -> (Option<End>, Ending) {
+        self.settle_at(self.clock.now(), end)
     }
 
-    fn settle_at(&self, now: Moment, reason: Option<LossReason>) -> (Option<LossReason>, Ending) {
+    fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
         let mut state = self.state();
         if state.ended.is_some() {
             return (state.ended, Ending::default());
         }
-        let Some(reason) = state.over(now).or(reason) else { return (None, Ending::default()) };
-        state.ended = Some(reason);
+        let Some(end) = state.over(now).map(End::Lost).or(end) else { return (None, Ending::default()) };
+        state.ended = Some(end);
         let wakers = std::mem::take(&mut state.wakers);
-        let counted = (state.begun != Moment::NEVER).then(|| (self.label, reason, now.since(state.begun)));
+        let counted = (state.begun != Moment::NEVER).then(|| (self.label, end, now.since(state.begun)));
         drop(state);
-        (Some(reason), Ending { wakers, counted })
+        (Some(end), Ending { wakers, counted })
     }
 
     pub(crate) fn remaining(&self) -> Duration {
@@ -264,23 +319,21 @@ impl Hold {
         self.state().version
     }
 
-    /// Ends the hold, unless it has ended before; returns the reason that stands.
-    pub(crate) fn lose(&self, reason: LossReason) -> LossReason {
-        self.settle(Some(reason)).0.unwrap_or(reason)
+    /// Ends the hold, unless it has ended before; returns the end that stands.
+    pub(crate) fn finish(&self, end: End) -> End {
+        self.settle(Some(end)).0.unwrap_or(end)
     }
 
     /// Ends the hold as its holder wishes, unless it is over already.
     pub(crate) fn release_at(&self, now: Moment) -> Result<(), LossReason> {
-        let (ended, ending) = self.settle_at(now, Some(LossReason::Released));
-        match ended {
-            Some(LossReason::Released) | None => {
-                if let Some((_, _, held)) = ending.counted {
-                    tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
-                }
-                Ok(())
-            }
-            Some(reason) => Err(reason),
+        let (ended, ending) = self.settle_at(now, Some(End::Released));
+        if let Some(reason) = ended.and_then(End::loss) {
+            return Err(reason);
         }
+        if let Some((_, _, held)) = ending.counted {
+            tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+        }
+        Ok(())
     }
 
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
@@ -309,13 +362,13 @@ impl Hold {
         state.version
     }
 
-    fn poll_lost(&self, registered: &mut Option<usize>, cx: &mut Context<'_>) -> Poll<LossReason> {
-        if let Err(reason) = self.check() {
-            return Poll::Ready(reason);
+    fn poll_ended(&self, registered: &mut Option<usize>, cx: &mut Context<'_>) -> Poll<End> {
+        if let Err(end) = self.check() {
+            return Poll::Ready(end);
         }
         let mut state = self.state();
-        if let Some(reason) = state.ended {
-            return Poll::Ready(reason);
+        if let Some(end) = state.ended {
+            return Poll::Ready(end);
         }
         let wakers = state.wakers.get_or_insert_default();
         let unused = match registered.and_then(|index| wakers.get_mut(index)) {
@@ -358,14 +411,14 @@ impl State {
 #[derive(Debug, Default)]
 pub(crate) struct Ending {
     wakers: Option<Box<Slab<Waker>>>,
-    /// Label, reason and duration for the metrics, if the hold had begun.
-    counted: Option<(&'static str, LossReason, Duration)>,
+    /// Label, end and duration for the metrics, if the hold had begun.
+    counted: Option<(&'static str, End, Duration)>,
 }
 
 impl Drop for Ending {
     fn drop(&mut self) {
-        if let Some((label, reason, held)) = self.counted.take() {
-            metrics::ended(label, reason, held);
+        if let Some((label, end, held)) = self.counted.take() {
+            metrics::ended(label, end.loss(), held);
         }
         if Mutant::LossNotTold.is_on() {
             self.wakers = None;
@@ -381,6 +434,8 @@ impl fmt::Debug for Hold {
         f.debug_struct("Hold").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
     }
 }
+
+const A_YEAR: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
 #[cfg(test)]
 mod tests {
@@ -413,7 +468,8 @@ mod tests {
         let key = LockKey::new("k").unwrap();
         let (fence, since) = (FencingToken::new(1), Location::caller());
         let validity = Validity { deadline: at(1_000), version: 0 };
-        let hold = Hold::new(key, fence, since, "", Arc::clone(&clock) as _, validity);
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let hold = Hold::new(key, fence, since, "", ttl, Arc::clone(&clock) as _, validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }
@@ -423,7 +479,7 @@ mod tests {
         let (hold, clock) = hold();
         clock.0.store(1_000, Ordering::SeqCst);
         assert_eq!(hold.raise(at(2_000), hold.version()), None);
-        assert_eq!(hold.check(), Err(LossReason::Expired));
+        assert_eq!(hold.check(), Err(End::Lost(LossReason::Expired)));
         assert_eq!(hold.remaining(), Duration::ZERO);
     }
 
@@ -434,16 +490,19 @@ mod tests {
         hold.raise(at(500), hold.version());
         assert_eq!(hold.remaining(), Duration::from_millis(5_000));
         clock.0.store(5_000, Ordering::SeqCst);
-        assert_eq!(hold.check(), Err(LossReason::MaxHold));
+        assert_eq!(hold.check(), Err(End::Lost(LossReason::MaxHold)));
     }
 
     #[test]
-    fn the_first_reason_stands() {
+    fn the_first_end_stands() {
         let (hold, clock) = hold();
-        assert_eq!(hold.lose(LossReason::Forced), LossReason::Forced);
+        let forced = End::Lost(LossReason::Forced);
+        assert_eq!(hold.finish(forced), forced);
         clock.0.store(1_000, Ordering::SeqCst);
-        assert_eq!(hold.lose(LossReason::Taken), LossReason::Forced);
-        assert_eq!(hold.check(), Err(LossReason::Forced));
+        assert_eq!(hold.finish(End::Lost(LossReason::Taken)), forced);
+        assert_eq!(hold.finish(End::HandedOver), forced);
+        assert_eq!(hold.release_at(at(1_000)), Err(LossReason::Forced));
+        assert_eq!(hold.check(), Err(forced));
     }
 
     #[test]
@@ -453,8 +512,8 @@ mod tests {
         let mut leases: Vec<_> = (0..3).map(|_| Lease::new(Arc::clone(&hold))).collect();
         let mut cx = Context::from_waker(Waker::noop());
         for lease in &mut leases {
-            assert!(lease.poll_lost(&mut cx).is_pending());
-            assert!(lease.poll_lost(&mut cx).is_pending());
+            assert!(lease.poll_ended(&mut cx).is_pending());
+            assert!(lease.poll_ended(&mut cx).is_pending());
         }
         assert_eq!(hold.state().wakers.as_ref().map_or(0, |wakers| wakers.len()), 3);
         leases.pop();

@@ -4,9 +4,12 @@ use std::{
     slice,
     task::{Context, Poll},
     time::Duration,
+    vec,
 };
 
-use crate::{error::LossReason, lease::Lease, token::FencingToken};
+use tokio::time::Instant;
+
+use crate::{end::End, fencing::FencingToken, lease::Lease};
 
 /// What a holder of several keys may ask; it cannot release them.
 ///
@@ -27,10 +30,23 @@ impl Leases {
         self.leases.iter()
     }
 
-    /// Returns the fencing token of one key, or none if it is not among them.
+    /// Returns how many keys there are: at least one.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "there is at least one")]
+    pub fn len(&self) -> usize {
+        self.leases.len()
+    }
+
+    /// Returns the lease of one key, or `None` if the key is not among them.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<&Lease> {
+        self.iter().find(|lease| lease.key() == key)
+    }
+
+    /// Returns the fencing token of one key, or `None` if the key is not among them.
     #[must_use]
     pub fn fencing_token(&self, key: &str) -> Option<FencingToken> {
-        self.iter().find(|lease| lease.key() == key).map(Lease::fencing_token)
+        self.get(key).map(Lease::fencing_token)
     }
 
     /// Returns for how long the holder may still rely on all of them: the least of what remains.
@@ -39,24 +55,72 @@ impl Leases {
         self.iter().map(Lease::remaining).min().unwrap_or_default()
     }
 
+    /// Returns when the first of them ends if none is renewed; see [`Lease::deadline`].
+    #[must_use]
+    pub fn deadline(&self) -> Instant {
+        self.iter().map(Lease::deadline).min().unwrap_or_else(Instant::now)
+    }
+
+    /// Returns the ttl that they were acquired with.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.iter().map(Lease::ttl).min().unwrap_or_default()
+    }
+
     /// Returns whether all are still held.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.iter().all(Lease::is_held)
     }
 
-    /// Completes when one lease has ended, with the reason; see [`Lease::lost`].
+    /// Completes when one lease has ended, and says which and how. When several have ended, one that was lost is told
+    /// before one that was released.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
-    #[must_use = "a future does nothing unless it is awaited"]
-    pub fn lost(&self) -> AnyLost {
-        AnyLost { leases: self.clone() }
+    /// Dropping the future loses nothing; a later one completes at once if a lease has ended meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{End, LockManager, LossReason};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+    /// manager.force_release("goods:3").await?;
+    /// let (lease, end) = guard.ended().await;
+    /// assert_eq!((lease.key(), end), ("goods:3", End::Lost(LossReason::Forced)));
+    /// # Ok(()) }
+    /// ```
+    pub fn ended(&self) -> EndedAll {
+        EndedAll { leases: self.clone() }
     }
 
     /// Asks whether one lease has ended, and registers the task to be woken when one does.
-    pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
-        self.leases.iter_mut().map(|lease| lease.poll_lost(cx)).find(Poll::is_ready).unwrap_or(Poll::Pending)
+    ///
+    /// Each clone of the leases remembers one waker: that of its last poll.
+    pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
+        let mut first = None;
+        for lease in &mut self.leases {
+            if let Poll::Ready(end) = lease.poll_ended(cx)
+                && (first.is_none() || end.loss().is_some())
+            {
+                first = Some((lease.clone(), end));
+                if end.loss().is_some() {
+                    break;
+                }
+            }
+        }
+        first.map_or(Poll::Pending, Poll::Ready)
+    }
+}
+
+impl IntoIterator for Leases {
+    type Item = Lease;
+    type IntoIter = vec::IntoIter<Lease>;
+
+    fn into_iter(self) -> Self::IntoIter {
+        self.leases.into_iter()
     }
 }
 
@@ -69,17 +133,20 @@ impl<'a> IntoIterator for &'a Leases {
     }
 }
 
-/// The future of [`Leases::lost`].
+/// The future of [`Leases::ended`].
+///
+/// # Cancel safety
+/// Dropping it loses nothing.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
-pub struct AnyLost {
+pub struct EndedAll {
     leases: Leases,
 }
 
-impl Future for AnyLost {
-    type Output = LossReason;
+impl Future for EndedAll {
+    type Output = (Lease, End);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        self.leases.poll_lost(cx)
+        self.leases.poll_ended(cx)
     }
 }

@@ -59,6 +59,10 @@
 //! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
 //! | `lock_renewal_slack_seconds` | histogram | what the old deadline had left when a renewal was answered: near zero, leases are about to be lost |
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
+//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if there is a connection to the node, else 0; the node is a host and port |
+//!
+//! Making a manager describes them to the recorder, with their units; `describe_metrics` does so again for one that is
+//! installed later.
 //!
 //! # When not to use it
 //!
@@ -80,6 +84,8 @@
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 #[cfg(feature = "macros")]
 #[doc(hidden)]
 #[path = "private.rs"]
@@ -92,10 +98,14 @@ mod cleanup;
 pub mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
+mod end;
 mod engine;
 mod error;
+mod fencing;
+pub mod future;
 mod guard;
 mod handover;
+mod health;
 mod info;
 pub mod key;
 mod lease;
@@ -118,24 +128,25 @@ mod sync;
 mod token;
 mod validity;
 
+#[cfg(feature = "metrics")]
+pub use crate::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 
 pub use crate::{
-    acquire::{Acquire, AcquireAll},
     builder::LockManagerBuilder,
+    end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
+    fencing::FencingToken,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
+    health::{Fault, Health, NodeHealth},
     info::KeyInfo,
-    key::{LockKey, MAX_KEY_BYTES},
-    lease::{Lease, Lost},
-    leases::{AnyLost, Leases},
+    lease::Lease,
+    leases::Leases,
     manager::LockManager,
-    release::{Release, ReleaseAll},
-    request::LockRequest,
-    scope::{OnLost, Protected},
-    token::{FencingToken, ForeignToken, TOKEN_MARK, Token},
+    request::{LockAllRequest, LockRequest},
+    scope::OnLost,
     validity::{MAX_TTL, MIN_TTL},
 };
 

@@ -6,11 +6,12 @@ use crate::{
     engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
     handover::Handover,
+    health::Health,
     info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
     queue::{no_answer, unexpected},
-    request::{LockRequest, Options},
+    request::{LockAllRequest, LockRequest, Options},
 };
 
 /// Where leases come from: one connection per node, one renewal scheduler, and the defaults of its requests.
@@ -87,7 +88,7 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
-    pub async fn connect(url: &str) -> Result<Self, BuildError> {
+    pub async fn connect(url: impl Into<String>) -> Result<Self, BuildError> {
         Self::builder().url(url).connect().await
     }
 
@@ -100,7 +101,7 @@ impl LockManager {
 
     /// Begins the configuration of a manager.
     pub fn builder() -> LockManagerBuilder {
-        LockManagerBuilder::new()
+        LockManagerBuilder::default()
     }
 
     /// Makes this the manager of the process, which [`current`](Self::current) and the macro use where no other is
@@ -156,7 +157,7 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockRequest<Vec<LockKey>> {
+    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
         let keys = keys.into_iter().map(|key| self.key(key.as_ref())).collect::<Result<Vec<_>, _>>();
         let keys = keys.and_then(|mut keys| {
             if !Mutant::SeveralAsNamed.is_on() {
@@ -287,6 +288,35 @@ impl LockManager {
     /// Dropping the future leaves the manager refusing requests; call it again to finish.
     pub async fn shutdown(&self, grace: Duration) -> usize {
         self.engine.shut_down(grace, self.settings.command_timeout).await
+    }
+
+    /// Returns how the manager and its backend are doing, without a round trip: for readiness probes and status pages.
+    ///
+    /// Never waits. A manager that was [built](LockManagerBuilder::build) and has had no request begins to connect, so that
+    /// it is up soon after it was first asked.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let health = manager.health();
+    /// assert!(health.is_up());
+    /// assert_eq!(health.held(), 1);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn health(&self) -> Health {
+        self.engine.health()
+    }
+
+    /// Returns whether the manager was [shut down](Self::shutdown), or is about to be: it refuses new requests.
+    #[must_use]
+    pub fn is_shut_down(&self) -> bool {
+        self.engine.is_shut_down()
     }
 
     /// Waits for a sign of life of the backend.

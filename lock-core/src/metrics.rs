@@ -55,11 +55,11 @@ fn name(kind: ErrorKind) -> &'static str {
 }
 
 /// A hold that ended; the reason is none where its holder ended it.
-pub(crate) fn ended(label: &'static str, reason: LossReason, held: Duration) {
+pub(crate) fn ended(label: &'static str, loss: Option<LossReason>, held: Duration) {
     holding(label, -1.0);
     held_for(label, held);
+    let Some(reason) = loss else { return };
     let reason = match reason {
-        LossReason::Released => return,
         LossReason::Expired => "expired",
         LossReason::Taken => "taken",
         LossReason::MaxHold => "max_hold",
@@ -69,6 +69,10 @@ pub(crate) fn ended(label: &'static str, reason: LossReason, held: Duration) {
     lost(label, reason);
 }
 
+#[cfg(all(feature = "metrics", feature = "redis"))]
+pub(crate) use self::recorded::connected;
+#[cfg(feature = "metrics")]
+pub use self::recorded::describe;
 #[cfg(feature = "metrics")]
 use self::recorded::{acquired, held_for, holding, lost, waiting};
 #[cfg(feature = "metrics")]
@@ -81,7 +85,33 @@ pub(crate) const ARE_RECORDED: bool = cfg!(feature = "metrics");
 mod recorded {
     use std::time::Duration;
 
-    use metrics::{counter, gauge, histogram};
+    use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
+
+    /// Gives the recorder unit and meaning of every metric of this crate, which an exporter shows beside the values (as the
+    /// `# HELP` lines of Prometheus).
+    ///
+    /// Making a manager does that; call this if the recorder was installed later.
+    pub fn describe() {
+        let (count, seconds) = (Unit::Count, Unit::Seconds);
+        describe_counter!("lock_acquires_total", count, "requests for leases that ended, by their outcome");
+        describe_histogram!("lock_wait_seconds", seconds, "time from the first poll of an acquire to its answer");
+        describe_gauge!("lock_waiting", count, "acquires in flight");
+        describe_gauge!("lock_held", count, "leases held");
+        describe_histogram!("lock_hold_seconds", seconds, "time from acquired to released or lost");
+        describe_counter!("lock_lost_total", count, "leases that ended other than by their holder, by the reason");
+        describe_histogram!(
+            "lock_renewal_slack_seconds",
+            seconds,
+            "what the old deadline had left when a renewal was answered; near zero, leases are about to be lost"
+        );
+        describe_counter!("lock_renewal_failures_total", count, "calls for renewals that were not answered");
+        describe_gauge!("lock_connection_up", count, "whether there is a connection to the node: 1, or 0");
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn connected(node: &str, up: bool) {
+        gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    }
 
     pub(super) fn waiting(label: &'static str, change: f64) {
         gauge!("lock_waiting", "lock" => label).increment(change);
@@ -119,6 +149,8 @@ mod recorded {
     }
 }
 
+#[cfg(all(not(feature = "metrics"), feature = "redis"))]
+pub(crate) use self::nothing::connected;
 #[cfg(not(feature = "metrics"))]
 use self::nothing::{acquired, held_for, holding, lost, waiting};
 #[cfg(not(feature = "metrics"))]
@@ -127,6 +159,9 @@ pub(crate) use self::nothing::{begun, renewal_failed, renewed};
 #[cfg(not(feature = "metrics"))]
 mod nothing {
     use std::time::Duration;
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn connected(_node: &str, _up: bool) {}
 
     pub(super) fn waiting(_label: &'static str, _change: f64) {}
 

@@ -14,6 +14,7 @@ use crate::{
     lease::Lease,
     leases::Leases,
     queue::tenure::Terms,
+    scope::OnLost,
     token::Token,
     validity::{MAX_TTL, Renewal, Ttl},
 };
@@ -61,6 +62,7 @@ pub(crate) struct Options {
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
     pub(crate) at_least: Duration,
+    pub(crate) on_lost: OnLost,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +89,7 @@ impl Default for Options {
             renewal: Renewal::ThirdOfTtl,
             max_hold: None,
             at_least: Duration::ZERO,
+            on_lost: OnLost::Cancel,
         }
     }
 }
@@ -120,20 +123,22 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Switches renewal off: the lease ends with its ttl unless it is extended.
+    /// Switches renewal off: the lease ends with its ttl unless it is extended. Default: renewed, unless the manager says
+    /// otherwise.
     pub fn fixed(mut self) -> Self {
         self.options.renewal = Renewal::Never;
         self
     }
 
     /// Renews every `interval`: at least 10 ms, and at most half of the ttl, so that a renewal that fails leaves time for
-    /// another. Default: a third of the ttl.
+    /// another. Default: the manager's, which is a third of the ttl.
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.options.renewal = Renewal::Every(interval);
         self
     }
 
-    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck. Default: no bound.
+    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck; [`Duration::MAX`] is no bound.
+    /// Default: the manager's, which is no bound.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
@@ -141,7 +146,7 @@ impl<K> LockRequest<K> {
 
     /// Keeps the key busy for at least this long from the moment it was acquired, even if the holder is done sooner: for
     /// a job that several machines start at about the same time, and that is to run once. At most 100 years. Default:
-    /// zero.
+    /// the manager's, which is zero.
     ///
     /// It counts from the acquire, which may come up to a
     /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the asking. For a job on a schedule choose
@@ -169,6 +174,35 @@ impl<K> LockRequest<K> {
         self
     }
 
+    /// Sets what becomes of scoped work when its lease is lost: that of [`run`](Self::run), [`try_run`](Self::try_run) and
+    /// [`protect`](LockGuard::protect). Default: the manager's, which is [`OnLost::Cancel`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut paid = false;
+    /// let request = manager.lock("payout").on_lost(OnLost::Finish);
+    /// let result = request
+    ///     .run(async |_| {
+    ///         manager.force_release("payout").await?;
+    ///         tokio::task::yield_now().await;
+    ///         paid = true; // not reached with `OnLost::Cancel`
+    ///         Ok::<_, lock_core::Error>(())
+    ///     })
+    ///     .await;
+    /// assert_eq!(result.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    /// assert!(paid);
+    /// # Ok(()) }
+    /// ```
+    pub fn on_lost(mut self, policy: OnLost) -> Self {
+        self.options.on_lost = policy;
+        self
+    }
+
     /// Names the request in metrics, where a name per key would be too many: the template of its keys (`goods:<id>`), or
     /// what the lock is for. Default: empty. The macro gives its template, the layer its name.
     pub fn label(mut self, label: &'static str) -> Self {
@@ -190,8 +224,17 @@ impl<K> LockRequest<K> {
     }
 
     fn terms(&self) -> Result<Terms, Error> {
-        let Options { ttl, renewal, max_hold, at_least, .. } = self.options;
-        let ttl = Ttl::new(ttl).map_err(|detail| Error::invalid(Argument::Ttl, "acquire", detail))?;
+        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, "acquire", detail))?;
+        let Options { renewal, max_hold, at_least, .. } = self.options;
+        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
+    }
+}
+
+impl Options {
+    /// Whether all of them are in their ranges: the ttl, or which one is not and why.
+    pub(crate) fn check(&self) -> Result<Ttl, (Argument, String)> {
+        let Self { ttl, renewal, max_hold, at_least, .. } = *self;
+        let ttl = Ttl::new(ttl).map_err(|detail| (Argument::Ttl, detail))?;
         if let Renewal::Every(interval) = renewal
             && !(MIN_INTERVAL..=ttl.get() / 2).contains(&interval)
         {
@@ -200,15 +243,15 @@ impl<K> LockRequest<K> {
                 "an interval of {interval:?} is not between {MIN_INTERVAL:?} and {most:?}, half of the ttl of {ttl:?}: \
                  a renewal that fails must leave time for another"
             );
-            return Err(Error::invalid(Argument::RenewEvery, "acquire", detail));
+            return Err((Argument::RenewEvery, detail));
         }
         if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-            return Err(Error::invalid(Argument::MaxHold, "acquire", "a longest hold of zero leaves no time to work"));
+            return Err((Argument::MaxHold, "a longest hold of zero leaves no time to work".to_owned()));
         }
         if at_least > MAX_TTL {
-            return Err(Error::invalid(Argument::AtLeast, "acquire", "keeping a key busy for more than 100 years"));
+            return Err((Argument::AtLeast, "keeping a key busy for more than 100 years".to_owned()));
         }
-        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
+        Ok(ttl)
     }
 }
 
@@ -247,7 +290,8 @@ impl LockRequest {
     /// The deadline is looked at before every poll of the work. When the lease is lost the work is *dropped* where it
     /// stands and the error is returned: what it had begun must be safe to break off at an await (a database
     /// transaction rolls back). Work that completes as the lease ends has its result returned. A release that fails
-    /// never hides the result; it goes on in the background and is logged.
+    /// never hides the result; it goes on in the background and is logged. [`on_lost`](Self::on_lost) lets the work finish
+    /// instead.
     ///
     /// Inside `work`, another request for the same key by the same task is [`ErrorKind::WouldDeadlock`] at once. A
     /// task that `work` spawns is not covered.
@@ -318,7 +362,10 @@ impl LockRequest {
     }
 }
 
-impl LockRequest<Vec<LockKey>> {
+/// A request for several leases, which [`LockManager::lock_all`](crate::LockManager::lock_all) begins: all or none.
+pub type LockAllRequest = LockRequest<Vec<LockKey>>;
+
+impl LockAllRequest {
     /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
     /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
     ///
@@ -392,7 +439,7 @@ impl IntoFuture for LockRequest {
     }
 }
 
-impl IntoFuture for LockRequest<Vec<LockKey>> {
+impl IntoFuture for LockAllRequest {
     type Output = <AcquireAll as Future>::Output;
     type IntoFuture = AcquireAll;
 

@@ -15,8 +15,9 @@ use pin_project_lite::pin_project;
 use smallvec::SmallVec;
 
 use crate::{
+    end::End,
     engine::Engine,
-    error::{Error, LossReason},
+    error::Error,
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     lease::Hold,
@@ -47,7 +48,7 @@ pin_project! {
             guard: Guard,
             on_lost: OnLost,
             // Which lease was lost, if the work goes on all the same.
-            lost: Option<(LockKey, LossReason)>,
+            lost: Option<(LockKey, End)>,
             span: tracing::Span,
             // What the task holds while it polls the work; known from the first poll on.
             held: Option<Held>,
@@ -87,20 +88,21 @@ enum Releasing {
 }
 
 impl<F: Future> Protected<F> {
-    pub(crate) fn new(guard: LockGuard, work: F) -> Self {
-        Self::working(Guard::One(guard), work)
+    pub(crate) fn new(guard: LockGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::One(guard), work, on_lost)
     }
 
-    pub(crate) fn all(guard: LockAllGuard, work: F) -> Self {
-        Self::working(Guard::All(guard), work)
+    pub(crate) fn all(guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::All(guard), work, on_lost)
     }
 
-    fn working(guard: Guard, work: F) -> Self {
+    fn working(guard: Guard, work: F, on_lost: OnLost) -> Self {
         let span = guard.span();
-        Self { state: State::Working { work, guard, on_lost: OnLost::Cancel, lost: None, span, held: None } }
+        Self { state: State::Working { work, guard, on_lost, lost: None, span, held: None } }
     }
 
-    /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`].
+    /// Sets what becomes of this work when its lease is lost. Default: that of the request, which is [`OnLost::Cancel`]
+    /// unless it [says otherwise](crate::LockRequest::on_lost).
     ///
     /// # Examples
     ///
@@ -142,14 +144,14 @@ impl<F: Future> Future for Protected<F> {
                     let first = held.is_none();
                     let looks = *on_lost != OnLost::Ignore && lost.is_none();
                     if looks
-                        && (first || guard.poll_lost(cx).is_ready())
+                        && (first || guard.poll_ended(cx))
                         && let Some(ended) = guard.ended()
                     {
                         if *on_lost == OnLost::Cancel {
                             // The work is dropped here, and the guard after it.
                             drop(entered);
                             state.set(State::Finished);
-                            return Poll::Ready(Err(Error::lost(KEEP, &ended.0, ended.1)));
+                            return Poll::Ready(Err(Error::ended(KEEP, &ended.0, ended.1)));
                         }
                         *lost = Some(ended);
                     }
@@ -158,15 +160,15 @@ impl<F: Future> Future for Protected<F> {
                     *held = holding;
                     let Poll::Ready(output) = polled else {
                         // Who is done at once need not be told of a loss.
-                        if looks && first && guard.poll_lost(cx).is_ready() {
+                        if looks && first && guard.poll_ended(cx) {
                             continue;
                         }
                         return Poll::Pending;
                     };
                     drop(entered);
-                    if let Some((key, reason)) = lost.take() {
+                    if let Some((key, end)) = lost.take() {
                         state.set(State::Finished);
-                        return Poll::Ready(Err(Error::lost(KEEP, &key, reason)));
+                        return Poll::Ready(Err(Error::ended(KEEP, &key, end)));
                     }
                     let owned = state.as_mut().project_replace(State::Finished);
                     let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
@@ -205,15 +207,15 @@ impl Guard {
     }
 
     /// Which lease has ended, if one has.
-    fn ended(&self) -> Option<(LockKey, LossReason)> {
-        self.holds().find_map(|hold| hold.check().err().map(|reason| (hold.key.clone(), reason)))
+    fn ended(&self) -> Option<(LockKey, End)> {
+        self.holds().find_map(|hold| hold.check().err().map(|end| (hold.key.clone(), end)))
     }
 
-    /// Has the task woken when a lease ends.
-    fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<LossReason> {
+    /// Whether a lease has ended; has the task woken when one does.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> bool {
         match self {
-            Self::One(guard) => guard.poll_lost(cx),
-            Self::All(guard) => guard.poll_lost(cx),
+            Self::One(guard) => guard.poll_ended(cx).is_ready(),
+            Self::All(guard) => guard.poll_ended(cx).is_ready(),
         }
     }
 

@@ -56,57 +56,6 @@ impl fmt::Display for ForeignToken {
 
 impl std::error::Error for ForeignToken {}
 
-/// A number that grows with every new holder of a key.
-///
-/// Send it along with every write that the lock protects, and let the store refuse a write whose fencing token is
-/// smaller than the largest it has seen: then a holder that was stopped, lost its lease and woke up again cannot
-/// overwrite its successor. (Martin Kleppmann, *How to do distributed locking*, 2016.) It is
-/// `max(last + 1, server time in µs)`, so it keeps rising when the server loses its data, unless its clock is set back
-/// at the same time.
-///
-/// It fits in 63 bits: [`as_i64`](Self::as_i64) gives it to a database. Foreign holders (other libraries on the same key)
-/// do not raise it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct FencingToken(u64);
-
-impl FencingToken {
-    pub(crate) const fn new(number: u64) -> Self {
-        Self(number)
-    }
-
-    /// Returns the number.
-    #[must_use]
-    pub const fn get(self) -> u64 {
-        self.0
-    }
-
-    /// Returns the number for a signed 64-bit column, such as SQL's `BIGINT`, without changing it or its order.
-    ///
-    /// Microseconds since 1970 reach 2⁶³ in the year 294,247. A larger number, which only a backend that counts in another
-    /// way can give, becomes [`i64::MAX`].
-    ///
-    /// # Examples
-    /// ```
-    /// # use lock_core::{Error, LockManager};
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
-    /// let guard = LockManager::in_memory().lock("goods:1").await?;
-    /// // UPDATE goods SET in_stock = ?, fence = ? WHERE id = ? AND fence <= ?
-    /// let fence: i64 = guard.fencing_token().as_i64();
-    /// assert_eq!(u64::try_from(fence), Ok(guard.fencing_token().get()));
-    /// # Ok(()) }
-    /// ```
-    #[must_use]
-    pub const fn as_i64(self) -> i64 {
-        if self.0 > i64::MAX.unsigned_abs() { i64::MAX } else { self.0.cast_signed() }
-    }
-}
-
-impl fmt::Display for FencingToken {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.fmt(f)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -117,15 +66,6 @@ mod tests {
         assert_eq!(token.reveal().parse(), Ok(token));
         assert_eq!(token.reveal().len(), TOKEN_MARK.len() + 32);
         assert!(!format!("{token:?}").contains("feed"));
-    }
-
-    #[test]
-    fn a_fencing_token_for_sql_is_the_same_number_and_never_negative() {
-        for (number, sql) in [(1, 1), (1_763_700_000_000_000, 1_763_700_000_000_000), ((1 << 63) - 1, i64::MAX)] {
-            assert_eq!(FencingToken::new(number).as_i64(), sql);
-        }
-        assert_eq!(FencingToken::new(1 << 63).as_i64(), i64::MAX);
-        assert_eq!(FencingToken::new(u64::MAX).as_i64(), i64::MAX);
     }
 
     #[test]

@@ -15,7 +15,7 @@ pub const MIN_TTL: Duration = Duration::from_millis(10);
 pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
 /// A ttl within its range, in whole milliseconds (what Redis is told).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ttl {
     milliseconds: u64,
 }

@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use lock_core::{Argument, ErrorKind, Handover, LockManager, LossReason};
+use lock_core::{Argument, End, ErrorKind, Handover, LockManager, LossReason};
 use tokio::time::{Instant, sleep, timeout};
 
 use support::{Fate, Faulty, ms, secs};
@@ -200,8 +200,15 @@ async fn several_keys_are_all_held_or_none() {
     drop(middle);
 
     let all = manager.lock_all(["c", "b", "a", "b"]).await.unwrap();
-    let keys: Vec<_> = all.iter().map(lock_core::Lease::key).collect();
+    let keys: Vec<_> = all.leases().iter().map(lock_core::Lease::key).collect();
     assert_eq!(keys, ["a", "b", "c"]);
+    let leases = all.leases().clone();
+    assert_eq!(
+        (leases.len(), leases.get("b").map(lock_core::Lease::key), leases.get("x").is_none()),
+        (3, Some("b"), true)
+    );
+    assert_eq!(leases.get("b").map(lock_core::Lease::fencing_token), all.fencing_token("b"));
+    assert_eq!(leases.into_iter().filter(lock_core::Lease::is_held).count(), 3);
     assert!(all.is_held() && all.remaining() > secs(9));
     assert!(all.fencing_token("b").is_some() && all.fencing_token("x").is_none());
     all.release().await.unwrap();
@@ -209,6 +216,18 @@ async fn several_keys_are_all_held_or_none() {
         assert!(!manager.is_locked(key).await.unwrap(), "{key}");
     }
     assert_eq!(manager.lock_all::<&str>([]).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Keys));
+}
+
+#[tokio::test(start_paused = true)]
+async fn guards_of_several_keys_can_be_taken_apart() {
+    let manager = LockManager::in_memory();
+    let guards = manager.lock_all(["a", "b"]).await.unwrap().into_guards();
+    let [a, b] = <[_; 2]>::try_from(guards).unwrap();
+    let handover = a.hand_over().unwrap();
+    assert!(b.is_held());
+    b.release().await.unwrap();
+    assert!(manager.is_locked("a").await.unwrap() && !manager.is_locked("b").await.unwrap());
+    assert_eq!(manager.take_up(handover).await.unwrap().key(), "a");
 }
 
 #[tokio::test(start_paused = true)]
@@ -237,11 +256,12 @@ async fn requests_for_the_same_keys_in_any_order_never_wait_for_each_other() {
 async fn several_keys_are_lost_when_one_is_lost() {
     let manager = LockManager::in_memory();
     let all = manager.lock_all(["a", "b"]).await.unwrap();
-    let lost = tokio::spawn(all.lost());
+    let ended = tokio::spawn(all.ended());
     sleep(ms(10)).await;
-    assert!(!lost.is_finished());
+    assert!(!ended.is_finished());
     manager.force_release("b").await.unwrap();
-    assert_eq!(lost.await.unwrap(), LossReason::Forced);
+    let (lease, end) = ended.await.unwrap();
+    assert_eq!((lease.key(), end), ("b", End::Lost(LossReason::Forced)));
     assert!(!all.is_held() && all.remaining().is_zero());
     let error = all.release().await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Forced), Some("b")));
@@ -255,7 +275,7 @@ async fn a_lease_moves_to_another_manager_once_with_a_larger_fencing_token() {
     let two = LockManager::builder().backend(store).prefix("p:").build().unwrap();
     let guard = one.lock("k").ttl(secs(3)).await.unwrap();
     let (fence, lease) = (guard.fencing_token(), guard.lease().clone());
-    let text = guard.hand_over().unwrap().to_string();
+    let text = guard.hand_over().unwrap().reveal();
     assert!(!lease.is_held(), "the first holder is done with it");
     assert!(two.is_locked("k").await.unwrap());
 
@@ -290,7 +310,7 @@ async fn inspect_tells_what_is_held_and_force_release_frees_it() {
     assert!(info.is_locked() && !info.is_foreign() && info.remaining().unwrap() <= secs(3));
     assert!(manager.force_release("k").await.unwrap());
     assert!(!manager.force_release("k").await.unwrap());
-    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Forced));
     let keep: Vec<_> = [manager.lock("x:1").await.unwrap(), manager.lock("y:1").await.unwrap()].into();
     assert_eq!(manager.force_release_all("x:").await.unwrap(), 1);
     assert_eq!(keep.iter().map(|guard| guard.is_held()).collect::<Vec<_>>(), [false, true]);
@@ -303,7 +323,7 @@ async fn a_lease_that_was_taken_up_is_told_that_it_was_released_by_force() {
     let guard = manager.take_up(handover).await.unwrap();
     assert_eq!(manager.force_release_all("").await.unwrap(), 1);
     assert!(!guard.is_held());
-    assert_eq!(guard.lost().await, LossReason::Forced);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Forced));
 }
 
 #[tokio::test]

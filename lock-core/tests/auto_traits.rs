@@ -3,8 +3,11 @@
 use std::future::Ready;
 
 use lock_core::{
-    Acquire, AcquireAll, AnyLost, BuildError, Error, Handover, Lease, Leases, LockAllGuard, LockGuard, LockKey,
-    LockManager, LockManagerBuilder, LockRequest, Lost, Protected, Release, ReleaseAll,
+    AlreadyInstalled, Argument, BuildError, End, Error, ErrorKind, FencingToken, Handover, KeyInfo, Lease, Leases,
+    LockAllGuard, LockAllRequest, LockGuard, LockManager, LockManagerBuilder, LockRequest, LossReason, OnLost,
+    backend::{Answer, BackendError, Batch, Calls, MemoryBackend, Operation, Outcomes, QuorumBackend, Reply, Token},
+    future::{Acquire, AcquireAll, Ended, EndedAll, Protected, Release, ReleaseAll},
+    key::LockKey,
 };
 
 fn send_sync<T: Send + Sync>() {}
@@ -17,7 +20,7 @@ fn everything_can_be_sent_and_what_is_shared_is_sync() {
     send_sync::<LockManager>();
     send_sync::<LockManagerBuilder>();
     send_sync::<LockRequest>();
-    send_sync::<LockRequest<Vec<LockKey>>>();
+    send_sync::<LockAllRequest>();
     send_sync::<LockGuard>();
     send_sync::<LockAllGuard>();
     send_sync::<Lease>();
@@ -25,22 +28,30 @@ fn everything_can_be_sent_and_what_is_shared_is_sync() {
     send_sync::<Handover>();
     send_sync::<Error>();
     send_sync::<BuildError>();
+    send_sync::<(AlreadyInstalled, Argument, End, ErrorKind, LossReason, OnLost)>();
+    send_sync::<(FencingToken, KeyInfo, LockKey, Token)>();
+    send_sync::<(Answer, BackendError, Batch, Calls, MemoryBackend, Operation, Outcomes, QuorumBackend)>();
+    send::<Reply<Answer>>();
     send::<Acquire>();
     send::<AcquireAll>();
     send::<Release>();
     send::<ReleaseAll>();
-    send::<Lost>();
-    send::<AnyLost>();
+    send::<Ended>();
+    send::<EndedAll>();
     send::<Protected<Ready<()>>>();
 }
 
 #[test]
 fn futures_can_be_named_stored_and_polled_in_place() {
-    is_static::<Acquire>();
+    is_static::<(Acquire, AcquireAll, Ended, EndedAll, Release, ReleaseAll)>();
     unpin::<Acquire>();
     unpin::<AcquireAll>();
     unpin::<Release>();
-    unpin::<Lost>();
+    unpin::<ReleaseAll>();
+    unpin::<Ended>();
+    unpin::<EndedAll>();
+    unpin::<Reply<Answer>>();
+    unpin::<(LockRequest, LockAllRequest, LockGuard, LockAllGuard, Lease, Leases)>();
     unpin::<Protected<Ready<()>>>();
 }
 

@@ -5,7 +5,7 @@ mod support;
 use std::{future::Future, pin::pin, task::Context, time::Instant};
 
 use futures_util::task::noop_waker_ref;
-use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_core::{End, ErrorKind, LockManager, LossReason};
 use tokio::{
     runtime,
     time::{sleep, timeout},
@@ -197,9 +197,9 @@ fn bad_input_40_the_next_request_starts_the_engine_again_when_its_runtime_has_en
     assert!(guard.is_held());
     drop(first);
     assert!(!guard.is_held(), "nobody renews it any more");
-    let mut lost = pin!(guard.lost());
+    let mut lost = pin!(guard.ended());
     let polled = lost.as_mut().poll(&mut Context::from_waker(noop_waker_ref()));
-    assert_eq!(polled, std::task::Poll::Ready(LossReason::ShutDown));
+    assert_eq!(polled, std::task::Poll::Ready(End::Lost(LossReason::ShutDown)));
     drop(guard);
 
     let second = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();

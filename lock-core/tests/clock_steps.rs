@@ -11,9 +11,10 @@ use std::{
 };
 
 use lock_core::{
-    LockKey, LockManager, LossReason,
+    End, LockManager, LossReason,
     backend::{Answer, Backend, Batch, MemoryBackend, Reply},
     clock::{Clock, Moment, Sleep, TokioClock},
+    key::LockKey,
 };
 use tokio::time::sleep;
 
@@ -109,7 +110,7 @@ async fn an_extension_mends_what_the_one_before_it_found() {
     guard.extend(secs(3)).await.unwrap();
     guard.extend(secs(3)).await.unwrap();
     assert!(left(&manager).await <= ms(3_001), "{:?}", left(&manager).await);
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
 }
 
 #[tokio::test(start_paused = true)]
@@ -120,7 +121,7 @@ async fn a_step_forward_frees_the_key_and_is_a_loss() {
     sleep(ms(1_100)).await;
     backend.clock.behind.store(0, Ordering::SeqCst);
     let before = tokio::time::Instant::now();
-    assert_eq!(guard.lost().await, LossReason::Taken);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Taken));
     assert!(before.elapsed() <= ms(1_100), "told by the next renewal, after {:?}", before.elapsed());
 }
 
@@ -144,12 +145,12 @@ async fn a_lease_that_lapsed_while_the_machine_was_suspended_is_told_at_the_next
     let store = MemoryBackend::with_clock(Arc::new(Suspended(clock.clone())));
     let manager = LockManager::builder().backend(store).build().expect("its options are sound");
     let guard = manager.lock("k").ttl(secs(60)).await.expect("the key is free");
-    let told = tokio::spawn(guard.lost()); // nobody else looks
+    let told = tokio::spawn(guard.ended()); // nobody else looks
     sleep(secs(1)).await;
     // The machine sleeps for a minute and a half, of which tokio's timers know nothing.
     clock.behind.store(90, Ordering::SeqCst);
     let woken = tokio::time::Instant::now();
-    assert_eq!(told.await.expect("no panic"), LossReason::Expired);
+    assert_eq!(told.await.expect("no panic"), End::Lost(LossReason::Expired));
     assert!(woken.elapsed() <= ms(251), "{:?}", woken.elapsed());
     assert!(!guard.is_held());
 }

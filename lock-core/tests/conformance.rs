@@ -32,7 +32,7 @@ impl Backend for Broken {
         self.store.call(batch.into_iter().map(self.breach).collect())
     }
 
-    fn list(&self, prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+    fn list(&self, prefix: String) -> Reply<Vec<lock_core::key::LockKey>> {
         self.store.list(prefix)
     }
 }

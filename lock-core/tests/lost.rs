@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
+use lock_core::{End, ErrorKind, LockManager, LossReason, OnLost};
 use tokio::time::{Instant, sleep};
 
 use support::{Fate, ms, secs};
@@ -23,7 +23,7 @@ async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline_without_a_question(
     let (manager, backend) = support::counted();
     let guard = manager.lock("k").ttl(secs(1)).fixed().await.unwrap();
     let before = Instant::now();
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     let validity = ms(1_000 - 10 - 2);
     assert!((validity..validity + ms(3)).contains(&before.elapsed()), "{:?}", before.elapsed());
     assert!(!guard.is_held() && guard.remaining().is_zero());
@@ -54,7 +54,7 @@ async fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
     other.force_release("k").await.unwrap();
     let _successor = other.lock("k").await.unwrap();
     let before = Instant::now();
-    assert_eq!(guard.lost().await, LossReason::Taken);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Taken));
     assert!(before.elapsed() <= secs(1) + ms(250), "{:?}", before.elapsed());
     assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Taken));
     assert!(other.is_locked("k").await.unwrap(), "the successor is left alone");
@@ -64,17 +64,17 @@ async fn a_lease_that_was_taken_away_is_lost_at_the_next_renewal() {
 async fn every_clone_of_a_lease_is_woken_when_it_is_lost() {
     let manager = LockManager::in_memory();
     let mut guard = manager.lock("k").await.unwrap();
-    let lost: Vec<_> = (0..5).map(|_| tokio::spawn(guard.lost())).collect();
+    let lost: Vec<_> = (0..5).map(|_| tokio::spawn(guard.ended())).collect();
     let mut clone = guard.lease().clone();
-    let polled = tokio::spawn(async move { poll_fn(|cx| clone.poll_lost(cx)).await });
+    let polled = tokio::spawn(async move { poll_fn(|cx| clone.poll_ended(cx)).await });
     tokio::task::yield_now().await;
-    assert!(poll_fn(|cx| Poll::Ready(guard.poll_lost(cx))).await.is_pending());
+    assert!(poll_fn(|cx| Poll::Ready(guard.poll_ended(cx))).await.is_pending());
     manager.force_release("k").await.unwrap();
     for lost in lost {
-        assert_eq!(lost.await.unwrap(), LossReason::Forced);
+        assert_eq!(lost.await.unwrap(), End::Lost(LossReason::Forced));
     }
-    assert_eq!(polled.await.unwrap(), LossReason::Forced);
-    assert_eq!(poll_fn(|cx| guard.poll_lost(cx)).await, LossReason::Forced);
+    assert_eq!(polled.await.unwrap(), End::Lost(LossReason::Forced));
+    assert_eq!(poll_fn(|cx| guard.poll_ended(cx)).await, End::Lost(LossReason::Forced));
 }
 
 #[tokio::test(start_paused = true)]
@@ -82,11 +82,41 @@ async fn a_lease_that_outlives_its_guard_is_told_of_the_release() {
     let manager = LockManager::in_memory();
     let guard = manager.lock("k").await.unwrap();
     let (one, two) = (guard.lease().clone(), guard.lease().clone());
-    let lost = tokio::spawn(async move { one.lost().await });
+    let ended = tokio::spawn(async move { one.ended().await });
     tokio::task::yield_now().await;
     drop(guard);
-    assert_eq!(lost.await.unwrap(), LossReason::Released);
+    assert_eq!(ended.await.unwrap(), End::Released);
     assert!(!two.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn hand_over_is_not_told_as_a_loss() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    let lease = guard.lease().clone();
+    let ended = tokio::spawn(lease.ended());
+    tokio::task::yield_now().await;
+    let handover = guard.hand_over().unwrap();
+    assert_eq!(ended.await.unwrap(), End::HandedOver);
+    let guard = manager.take_up(handover).await.unwrap();
+    assert!(guard.is_held() && !lease.is_held());
+}
+
+#[tokio::test(start_paused = true)]
+async fn loss_among_several_is_told_although_the_others_are_released() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock_all(["a", "b", "c"]).await.unwrap();
+    let leases = guard.leases().clone();
+    manager.force_release("b").await.unwrap();
+    drop(guard);
+    let (lease, end) = leases.ended().await;
+    assert_eq!((lease.key(), end), ("b", End::Lost(LossReason::Forced)));
+
+    let guard = manager.lock_all(["a", "b", "c"]).await.unwrap();
+    let ended = tokio::spawn(guard.ended());
+    tokio::task::yield_now().await;
+    drop(guard);
+    assert_eq!(ended.await.unwrap().1, End::Released);
 }
 
 #[tokio::test(start_paused = true)]
@@ -99,7 +129,7 @@ async fn max_hold_counts_from_the_hold_and_not_from_the_wait_before_it() {
     let guard = next.await.unwrap().unwrap();
     sleep(ms(1_900)).await;
     assert!(guard.is_held());
-    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::MaxHold));
 }
 
 #[tokio::test(start_paused = true)]
@@ -109,7 +139,7 @@ async fn max_hold_ends_a_hold_that_is_stuck_and_frees_the_key() {
     let before = Instant::now();
     sleep(secs(19)).await;
     assert!(guard.is_held() && guard.remaining() <= secs(1));
-    assert_eq!(guard.lost().await, LossReason::MaxHold);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::MaxHold));
     assert!((secs(20)..ms(20_010)).contains(&before.elapsed()), "{:?}", before.elapsed());
     support::eventually_free(&manager, "k").await;
 }
@@ -271,6 +301,29 @@ async fn work_may_be_let_finish_or_go_on_unwatched_when_its_lease_is_lost() {
     assert_eq!(kept.unwrap(), "done");
 }
 
+#[tokio::test(start_paused = true)]
+async fn policy_is_that_of_the_work_else_of_the_request_else_of_the_manager() {
+    let manager = LockManager::builder().url("memory://").on_lost(OnLost::Ignore).build().unwrap();
+    let work = async || {
+        manager.force_release("k").await.unwrap();
+        tokio::task::yield_now().await;
+        "done"
+    };
+    let lost = Err(ErrorKind::Lost(LossReason::Forced));
+    let kind = |error: lock_core::Error| error.kind();
+    let request = || manager.lock("k");
+    assert_eq!(request().run(async |_| work().await).await.map_err(kind), Ok("done"));
+    assert_eq!(request().on_lost(OnLost::Finish).run(async |_| work().await).await.map_err(kind), lost);
+    assert_eq!(request().try_run(async |_| work().await).await.map_err(kind), Ok(Some("done")));
+    let all = || manager.lock_all(["j", "k"]);
+    assert_eq!(all().run(async |_| work().await).await.map_err(kind), Ok("done"));
+    assert_eq!(all().on_lost(OnLost::Finish).run(async |_| work().await).await.map_err(kind), lost);
+    let guard = request().on_lost(OnLost::Finish).await.unwrap();
+    assert_eq!(guard.protect(work()).await.map_err(kind), lost);
+    let guard = request().on_lost(OnLost::Finish).await.unwrap();
+    assert_eq!(guard.protect(work()).on_lost(OnLost::Ignore).await.map_err(kind), Ok("done"));
+}
+
 /// Asks the manager for something while it is being woken, as an executor that polls in place does.
 struct AsksInPlace(LockManager);
 
@@ -291,15 +344,15 @@ fn a_waker_may_use_the_manager_in_place() {
             let waker = Arc::new(AsksInPlace(manager.clone())).into();
             let mut cx = Context::from_waker(&waker);
             let mut expires = manager.lock("expires").ttl(ms(50)).fixed().await.unwrap();
-            assert!(expires.poll_lost(&mut cx).is_pending());
+            assert!(expires.poll_ended(&mut cx).is_pending());
             sleep(ms(100)).await;
-            assert!(expires.poll_lost(&mut cx).is_ready());
+            assert!(expires.poll_ended(&mut cx).is_ready());
             let mut forced = manager.lock("forced").await.unwrap();
-            assert!(forced.poll_lost(&mut cx).is_pending());
+            assert!(forced.poll_ended(&mut cx).is_pending());
             manager.force_release("forced").await.unwrap();
-            assert!(forced.poll_lost(&mut cx).is_ready());
+            assert!(forced.poll_ended(&mut cx).is_ready());
             let mut shut_down = manager.lock("shut down").await.unwrap();
-            assert!(shut_down.poll_lost(&mut cx).is_pending());
+            assert!(shut_down.poll_ended(&mut cx).is_pending());
             manager.shutdown(Duration::ZERO).await;
         });
         let _ = done.send(());

@@ -7,6 +7,7 @@ mod support;
 
 use std::collections::BTreeMap;
 
+use metrics::Unit;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
@@ -27,8 +28,10 @@ fn recorded(scenario: impl Future<Output = ()>) -> Snapshotter {
 fn shown(snapshotter: &Snapshotter) -> BTreeMap<String, f64> {
     let snapshot = snapshotter.snapshot().into_vec().into_iter();
     snapshot
-        .map(|(key, _, _, value)| {
+        .map(|(key, unit, description, value)| {
             let key = key.key();
+            assert!(unit.is_some() && description.is_some(), "{} is not described", key.name());
+            assert_eq!(key.name().ends_with("_seconds"), unit == Some(Unit::Seconds), "{}", key.name());
             let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
             let value = match value {
                 DebugValue::Counter(count) => f64::from(u32::try_from(count).unwrap()),

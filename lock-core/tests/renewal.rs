@@ -8,7 +8,7 @@ use std::sync::{
 };
 
 use lock_core::{
-    ErrorKind, LockManager, LossReason,
+    Argument, End, ErrorKind, LockManager, LossReason,
     backend::MemoryBackend,
     clock::{Clock, Moment, Sleep, TokioClock},
 };
@@ -82,7 +82,7 @@ async fn a_lost_reply_to_a_renewal_does_not_lengthen_the_lease() {
     backend.always(Fate::LoseReply);
     sleep(secs(2)).await;
     assert_eq!(Instant::now() + guard.remaining(), deadline);
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     assert!(Instant::now() < deadline + ms(5));
     // The renewals did happen: what they left in the backend is cleaned up.
     backend.always(Fate::Answer);
@@ -99,7 +99,7 @@ async fn an_answer_that_comes_after_the_deadline_does_not_revive_the_lease() {
     backend.let_go();
     sleep(ms(10)).await;
     assert!(!guard.is_held());
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     support::eventually_free(&manager, "k").await;
 }
 
@@ -123,15 +123,78 @@ async fn an_answer_for_a_lease_that_is_over_touches_neither_it_nor_its_successor
 async fn bad_input_9_extend_replaces_what_is_left_and_extend_by_adds_to_it() {
     let manager = LockManager::in_memory();
     let mut guard = manager.lock("k").ttl(secs(10)).fixed().await.unwrap();
-    guard.extend_by(secs(5)).await.unwrap();
-    assert!((ms(14_800)..ms(15_100)).contains(&guard.remaining()), "{:?}", guard.remaining());
-    guard.extend(secs(60)).await.unwrap();
-    assert!((secs(59)..secs(60)).contains(&guard.remaining()), "{:?}", guard.remaining());
-    guard.extend(secs(1)).await.unwrap();
-    assert!((ms(980)..secs(1)).contains(&guard.remaining()), "{:?}", guard.remaining());
+    let remaining = guard.extend_by(secs(5)).await.unwrap();
+    assert!((ms(14_800)..ms(15_100)).contains(&remaining), "{remaining:?}");
+    let remaining = guard.extend(secs(60)).await.unwrap();
+    assert!((secs(59)..secs(60)).contains(&remaining), "{remaining:?}");
+    let remaining = guard.extend(secs(1)).await.unwrap();
+    assert!((ms(980)..secs(1)).contains(&remaining), "{remaining:?}");
+    assert_eq!(remaining, guard.remaining());
     let before = Instant::now();
-    assert_eq!(guard.lost().await, LossReason::Expired);
+    assert_eq!(guard.ended().await, End::Lost(LossReason::Expired));
     assert!(before.elapsed() < ms(1_000), "a shortened lease ends sooner");
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_is_moved_by_a_renewal_and_now_once_the_lease_has_ended() {
+    let (manager, backend) = support::counted();
+    let guard = manager.lock("k").ttl(secs(9)).await.unwrap();
+    let lease = guard.lease().clone();
+    assert_eq!((lease.ttl(), guard.deadline()), (secs(9), Instant::now() + guard.remaining()));
+    let first = lease.deadline();
+    sleep(ms(3_500)).await;
+    assert!(lease.deadline() >= first + ms(2_900), "it was renewed");
+    backend.always(Fate::Fail);
+    let end = lease.deadline();
+    assert_eq!(tokio::time::timeout_at(end, std::future::pending::<()>()).await.ok(), None);
+    assert!(!lease.is_held());
+    sleep(secs(1)).await;
+    assert_eq!((lease.deadline(), lease.ttl()), (Instant::now(), secs(9)));
+    drop(guard);
+}
+
+#[tokio::test(start_paused = true)]
+async fn deadline_of_a_lease_of_a_hundred_years_is_far_away() {
+    let guard = LockManager::in_memory().lock("k").ttl(lock_core::MAX_TTL).await.unwrap();
+    assert!(guard.deadline() > Instant::now() + secs(1_000_000));
+}
+
+#[tokio::test(start_paused = true)]
+async fn several_leases_are_extended_in_one_call() {
+    let (manager, backend) = support::counted();
+    let mut all = manager.lock_all(["a", "b", "c"]).ttl(secs(3)).fixed().await.unwrap();
+    let before = backend.calls();
+    let remaining = all.extend(secs(60)).await.unwrap();
+    assert_eq!((backend.calls() - before, backend.log().last().unwrap().len()), (1, 3));
+    assert!((secs(59)..secs(60)).contains(&remaining) && remaining == all.remaining(), "{remaining:?}");
+    let remaining = all.extend_by(secs(60)).await.unwrap();
+    assert!((secs(118)..secs(121)).contains(&remaining), "{remaining:?}");
+    assert_eq!(backend.calls() - before, 2);
+    for lease in all.leases() {
+        assert!(lease.remaining() > secs(118));
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn extending_several_names_the_first_key_that_fails_and_extends_the_others() {
+    let (manager, backend) = support::counted();
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    let mut all = manager.lock_all(["a", "b", "c"]).ttl(secs(3)).fixed().await.unwrap();
+    other.force_release("b").await.unwrap();
+    let error = all.extend(secs(60)).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Lost(LossReason::Taken), Some("b")));
+    let held: Vec<_> = all.leases().iter().map(|lease| lease.remaining() > secs(59)).collect();
+    assert_eq!(held, [true, false, true]);
+
+    // What is lost already is not sent.
+    let before = backend.calls();
+    assert_eq!(all.extend(secs(90)).await.unwrap_err().key(), Some("b"));
+    assert_eq!(backend.calls(), before);
+    let mut all = manager.lock_all(["d", "e"]).ttl(secs(3)).fixed().await.unwrap();
+    assert_eq!(all.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Ttl));
+    backend.always(Fate::Fail);
+    assert_eq!(all.extend(secs(60)).await.unwrap_err().kind(), ErrorKind::Backend);
+    assert!(all.is_held() && all.remaining() < secs(3), "held for as long as before");
 }
 
 #[tokio::test(start_paused = true)]

@@ -1,5 +1,7 @@
 //! When a request that found its key busy is told to come again.
 
+#![allow(clippy::unwrap_used, reason = "test code")]
+
 mod support;
 
 use std::time::Duration;

@@ -95,7 +95,7 @@ fn requests_in_flight_when_the_builder_s_runtime_ends_are_told_so() {
         async move { manager.lock("d").await.map(drop).map_err(kind) }
     });
     until_called(&backend, before + 1);
-    let extend = outer.spawn(async move { to_extend.extend(secs(900)).await.map_err(kind) });
+    let extend = outer.spawn(async move { to_extend.extend(secs(900)).await.map(drop).map_err(kind) });
     until_called(&backend, before + 2);
     let release = outer.spawn(async move { to_release.release().await.map_err(kind) });
     let waiting = outer.spawn({

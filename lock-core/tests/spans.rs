@@ -8,7 +8,7 @@ use std::{
     sync::{Arc, Mutex},
 };
 
-use lock_core::{LockManager, TOKEN_MARK};
+use lock_core::{LockManager, backend::TOKEN_MARK};
 use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
 
 /// Keeps what a subscriber writes.

@@ -16,8 +16,10 @@ use std::{
 
 use futures_util::FutureExt;
 use lock_core::{
-    Acquire, ErrorKind, LockKey, LockManager,
+    ErrorKind, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, Reply},
+    future::Acquire,
+    key::LockKey,
 };
 
 /// A server that never answers the first call, and is known to be down from then on. Its upkeep, which would connect anew, waits for
@@ -35,7 +37,7 @@ impl Backend for Down {
             if calls.fetch_add(1, Ordering::SeqCst) == 0 {
                 return std::future::pending().await;
             }
-            Err(BackendError::new(ErrorKind::Backend, "the server is down").did_not_happen())
+            Err(BackendError::unavailable("the server is down").did_not_happen())
         })
     }
 

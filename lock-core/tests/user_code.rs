@@ -50,7 +50,7 @@ fn waker_that_owns_a_guard_is_dropped_without_a_lock() {
         let mut lease = busy.lease().clone();
         let mut acquire = manager.lock("busy").wait_forever().acquire();
         let mut poll: Box<dyn FnMut(&mut Context<'_>) -> bool + Send> = match of_a_lease {
-            true => Box::new(move |cx| lease.poll_lost(cx).is_pending()),
+            true => Box::new(move |cx| lease.poll_ended(cx).is_pending()),
             false => Box::new(move |cx| Pin::new(&mut acquire).poll(cx).is_pending()),
         };
         let shared = Arc::new(Mutex::new(move |cx: &mut Context<'_>| poll(cx)));

@@ -1,10 +1,10 @@
 //! The arguments of the attribute.
 
-use std::time::Duration;
+use std::{ops::RangeInclusive, time::Duration};
 
 use proc_macro2::{Span, TokenStream, TokenTree};
 use syn::{
-    Error, Expr, ExprLit, Ident, Lit, LitBool, LitStr, Path, Result, Token,
+    Error, Expr, ExprLit, ExprUnary, Ident, Lit, LitBool, LitStr, Path, Result, Token, UnOp,
     ext::IdentExt,
     parse::{ParseStream, Parser},
     parse_quote,
@@ -20,16 +20,27 @@ use crate::{
 /// What was written between the brackets.
 pub(crate) struct Args {
     pub(crate) keys: Option<Keys>,
-    pub(crate) ttl: Option<Duration>,
-    pub(crate) wait: Option<Duration>,
+    pub(crate) ttl: Option<Length>,
+    pub(crate) wait: Option<Length>,
     pub(crate) renew: bool,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) at_least: Option<Duration>,
+    pub(crate) max_hold: Option<Length>,
+    pub(crate) at_least: Option<Length>,
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
+    pub(crate) on_error: Option<Expr>,
     pub(crate) manager: Option<Expr>,
     pub(crate) lease: Option<Ident>,
     pub(crate) krate: Path,
+}
+
+/// How long something lasts.
+pub(crate) enum Length {
+    /// Written as a string, and checked.
+    Known(Duration),
+    /// An expression, which is checked when it is evaluated.
+    Given(Expr),
+    /// Without end.
+    Forever,
 }
 
 /// Errors of one attribute, told all at once.
@@ -48,6 +59,7 @@ impl Args {
             at_least: None,
             on_busy: None,
             on_lost: None,
+            on_error: None,
             manager: None,
             lease: None,
             krate: parse_quote!(::lock_core),
@@ -105,12 +117,16 @@ impl Args {
         match text.as_str() {
             "key" => self.keys = Some(Keys::parse_one(input)?),
             "keys" => self.keys = Some(Keys::parse_several(input)?),
-            "ttl" => self.ttl = Some(duration(input, &name, MIN_TTL..=MAX_TTL)?),
-            "wait" => self.wait = Some(duration(input, &name, Duration::ZERO..=Duration::MAX)?),
-            "max_hold" => self.max_hold = Some(duration(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
-            "at_least" => self.at_least = Some(duration(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
+            "ttl" => self.ttl = Some(length(input, &name, MIN_TTL..=MAX_TTL)?),
+            "wait" => self.wait = Some(length(input, &name, Duration::ZERO..=Duration::MAX)?),
+            "max_hold" => self.max_hold = Some(length(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
+            "at_least" => self.at_least = Some(length(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
             "on_busy" => self.on_busy = Some(OnBusy::parse(input)?),
             "on_lost" => self.on_lost = Some(OnLost::parse(input)?),
+            "on_error" => {
+                refuse_quotes(input, "`on_error` is a function or closure without quotes, as in `on_error = refused`")?;
+                self.on_error = Some(input.parse()?);
+            }
             "renew" => {
                 let what =
                     "`renew` is `true` or `false`; how often is a matter of the ttl, or of `LockRequest::renew_every`";
@@ -177,12 +193,30 @@ fn refuse_quotes(input: ParseStream<'_>, what: &str) -> Result<()> {
     }
 }
 
-fn duration(input: ParseStream<'_>, name: &Ident, range: std::ops::RangeInclusive<Duration>) -> Result<Duration> {
+fn length(input: ParseStream<'_>, name: &Ident, range: RangeInclusive<Duration>) -> Result<Length> {
     let value = ungrouped(input.parse()?);
-    let Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) = &value else {
-        let what = format!("`{name}` is a duration in a string; {}", duration::UNITS);
-        return Err(Error::new_spanned(&value, what));
-    };
+    match &value {
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) if text.value() == "forever" && name == "wait" => {
+            Err(Error::new_spanned(text, "`forever` is a word without quotes: `wait = forever`"))
+        }
+        Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => duration(text, name, range).map(Length::Known),
+        Expr::Path(path) if path.path.is_ident("forever") => match name.to_string().as_str() {
+            "wait" => Ok(Length::Forever),
+            "max_hold" => {
+                Err(Error::new_spanned(path, "without `max_hold` the lease is held for as long as the body runs"))
+            }
+            _ => Err(Error::new_spanned(path, format!("`forever` is for `wait`; `{name}` has an end, as in \"30s\""))),
+        },
+        Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }) => {
+            let what =
+                format!("`{name}` is a duration in a string, or an expression of type `Duration`; {}", duration::UNITS);
+            Err(Error::new_spanned(&value, what))
+        }
+        _ => Ok(Length::Given(value)),
+    }
+}
+
+fn duration(text: &LitStr, name: &Ident, range: RangeInclusive<Duration>) -> Result<Duration> {
     let wrong = |what: String| Error::new(text.span(), what);
     let duration = duration::parse(&text.value()).map_err(wrong)?;
     let text = text.value();
@@ -213,6 +247,7 @@ fn example(name: &str) -> &'static str {
         "renew" => "false",
         "on_busy" => "skip",
         "on_lost" => "finish",
+        "on_error" => "refused",
         "manager" => "self.locks",
         "lease" => "lease",
         "crate" => "::lock_core",
@@ -220,8 +255,10 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-const NAMES: [&str; 12] =
-    ["key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "manager", "lease", "crate"];
+const NAMES: [&str; 13] = [
+    "key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "on_error", "manager",
+    "lease", "crate",
+];
 
 // The range that lock-core accepts; here it is an error when compiling, there when running.
 const MIN_TTL: Duration = Duration::from_millis(10);

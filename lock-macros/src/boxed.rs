@@ -8,6 +8,7 @@ use quote::{ToTokens, quote};
 use syn::{
     Attribute, Expr, GenericArgument, Pat, Path, PathArguments, Result, ReturnType, Token, Type, TypeParamBound,
     parse::{ParseStream, Parser},
+    punctuated::Punctuated,
     token::Brace,
 };
 
@@ -83,6 +84,12 @@ pub(crate) fn is_boxed_future(output: &ReturnType) -> bool {
     matches!(output, ReturnType::Type(_, output) if future_output(output).is_some())
 }
 
+/// Returns whether a function returns `impl Future<Output = T>`.
+pub(crate) fn is_opaque_future(output: &ReturnType) -> bool {
+    let ReturnType::Type(_, output) = output else { return false };
+    matches!(&**output, Type::ImplTrait(opaque) if output_among(&opaque.bounds).is_some())
+}
+
 /// Reads `async move { … }` and gives the block.
 fn async_block(input: ParseStream<'_>) -> Result<Group> {
     input.parse::<Token![async]>()?;
@@ -134,7 +141,12 @@ fn prologue(input: ParseStream<'_>) -> Result<(Prologue, Group)> {
 /// Returns `T` of `Pin<Box<dyn Future<Output = T>>>`.
 fn future_output(output: &Type) -> Option<Type> {
     let Type::TraitObject(object) = argument(argument(output, "Pin")?, "Box")? else { return None };
-    object.bounds.iter().find_map(|bound| {
+    output_among(&object.bounds)
+}
+
+/// Returns `T` if one of the bounds is `Future<Output = T>`.
+fn output_among(bounds: &Punctuated<TypeParamBound, Token![+]>) -> Option<Type> {
+    bounds.iter().find_map(|bound| {
         let TypeParamBound::Trait(bound) = bound else { return None };
         let future = bound.path.segments.last().filter(|segment| segment.ident == "Future")?;
         let PathArguments::AngleBracketed(arguments) = &future.arguments else { return None };

@@ -13,7 +13,7 @@ use syn::{
 };
 
 use crate::{
-    args::Args,
+    args::{Args, Length},
     boxed::Boxed,
     function::{Body, Function, Names, Owned, mentions},
     keys::Keys,
@@ -37,12 +37,14 @@ pub(crate) fn expand(
         None => parse_quote_spanned!(signature.ident.span()=> ()),
     };
     let inner_attributes = &body.attributes;
+    let on_error = args.on_error.as_ref().map(ToTokens::to_token_stream);
     let content = match boxed {
-        None => locked(args, acquire_call(args, keys, &signature.ident), names, &output, body),
+        None => locked(args, acquire(args, keys, &signature.ident), on_error, names, &output, body),
         Some(Boxed { pin, prologue, body, .. }) => {
-            let acquire = prologue.rename_self(acquire_call(args, keys, &signature.ident));
+            let acquire = prologue.rename_self(acquire(args, keys, &signature.ident));
+            let on_error = on_error.map(|on_error| prologue.rename_self(on_error));
             let (statements, inner_attributes) = (&prologue.statements, &body.attributes);
-            let locked = locked(args, acquire, names, &output, body);
+            let locked = locked(args, acquire, on_error, names, &output, body);
             quote!(#pin(async move { #(#inner_attributes)* #statements #locked }))
         }
     };
@@ -62,41 +64,45 @@ pub(crate) fn lease_type(args: &Args) -> Ident {
 }
 
 /// Writes the statements that acquire the lease, run the body and give its value.
-fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, body: &Body) -> TokenStream {
+fn locked(
+    args: &Args,
+    acquire: TokenStream,
+    on_error: Option<TokenStream>,
+    names: &Names,
+    output: &Type,
+    body: &Body,
+) -> TokenStream {
     let krate = &args.krate;
     // Mixed hygiene: no name of the user's can meet these.
-    let [refuse, lose, acquire, acquired, guard, value, error] =
-        ["refuse", "lose", "acquire", "acquired", "guard", "value", "error"]
-            .map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
+    let [refuse, lose, acquired, guard, value, error] = ["refuse", "lose", "acquired", "guard", "value", "error"]
+        .map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
     let several = args.keys.as_ref().is_some_and(Keys::are_several);
     let (guard_type, borrow) = if several { ("LockAllGuard", "leases") } else { ("LockGuard", "lease") };
     let [guard_type, borrow] = [guard_type, borrow].map(|name| Ident::new(name, Span::call_site()));
     let lease = args.lease.iter();
 
-    let (refuse, mut ways_out) = match &args.on_busy {
-        None | Some(OnBusy::Error) => (refuse.to_token_stream(), way_out(krate, &refuse, "refused", output)),
-        Some(OnBusy::Skip) => (refuse.to_token_stream(), way_out(krate, &refuse, "skipped", output)),
-        Some(OnBusy::Call(path)) => (path.to_token_stream(), TokenStream::new()),
-    };
-    let refused = match &args.on_busy {
-        // Told its type, what the function gives is measured by the type of the locked one.
-        Some(OnBusy::Call(path)) => {
-            let call = quote_spanned!(Span::mixed_site().located_at(path.span())=> #path(#error));
-            quote!({ let #value: #output = #call; #value })
+    let skips = args.on_busy == Some(OnBusy::Skip);
+    let (ways_out, refused, lost) = match on_error {
+        Some(on_error) => {
+            let ways_out = by(krate, &refuse, if skips { "by_or_skip" } else { "by" }, &on_error, output);
+            let answer = quote!(#krate::__private::By::answer(#refuse, #error));
+            (ways_out, answer.clone(), answer)
         }
-        _ => quote_spanned!(refuse.span()=> #refuse(#error)),
-    };
-    let lose = match (&args.on_lost, &args.on_busy) {
-        // Both errors leave by the same way.
-        (None, None | Some(OnBusy::Error)) => refuse.clone(),
-        (on_lost, _) => {
-            let form = match on_lost {
+        None => {
+            let mut ways_out = way_out(krate, &refuse, if skips { "skipped" } else { "refused" }, output);
+            let form = match args.on_lost {
                 None => "refused",
                 Some(OnLost::Cancel | OnLost::Finish) => "lost",
                 Some(OnLost::Ignore) => "not_lost",
             };
-            ways_out.extend(way_out(krate, &lose, form, output));
-            lose.to_token_stream()
+            // Both errors leave by the same way where they can.
+            let lose = if form == "refused" && !skips {
+                &refuse
+            } else {
+                ways_out.extend(way_out(krate, &lose, form, output));
+                &lose
+            };
+            (ways_out, quote!(#refuse(#error)), quote!(#lose(#error)))
         }
     };
     let on_lost = match args.on_lost {
@@ -107,14 +113,13 @@ fn locked(args: &Args, acquire_call: TokenStream, names: &Names, output: &Type, 
     let body = locked_body(args, names, output, body);
     quote! {
         #ways_out
-        // A block of its own: nothing that the key and the manager borrowed lives on while the future waits.
-        let #acquired = { let #acquire = #acquire_call; #acquire }.await;
+        let #acquired = #acquire.await;
         match #acquired {
             ::core::result::Result::Ok(#guard) => {
                 #(let #lease = ::core::clone::Clone::clone(#krate::#guard_type::#borrow(&#guard));)*
                 match #krate::#guard_type::protect(#guard, async move #body)#on_lost.await {
                     ::core::result::Result::Ok(#value) => #value,
-                    ::core::result::Result::Err(#error) => #lose(#error),
+                    ::core::result::Result::Err(#error) => #lost,
                 }
             }
             ::core::result::Result::Err(#error) => #refused,
@@ -132,8 +137,18 @@ fn way_out(krate: &Path, name: &Ident, form: &str, output: &Type) -> TokenStream
     quote!(let #name = #way_out;)
 }
 
-/// Writes the call that makes the future of the guard, with all options.
-fn acquire_call(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
+/// Writes a name for what `on_error` makes a result with; every token points at its value.
+fn by(krate: &Path, name: &Ident, form: &str, on_error: &TokenStream, output: &Type) -> TokenStream {
+    let span = on_error.span();
+    let (here, form) = (located_at(krate, span), Ident::new(form, Span::call_site().located_at(span)));
+    let by = quote_spanned!(Span::call_site().located_at(span)=> #here::__private::#form::<#output, _, _>(#on_error));
+    quote!(let #name = #by;)
+}
+
+/// Writes a block that gives the future of the guard, with all options.
+///
+/// Nothing that the key and the manager borrow lives on after it, while the future waits.
+fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let krate = &args.krate;
     let manager = match &args.manager {
         Some(manager) => {
@@ -141,24 +156,42 @@ fn acquire_call(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStrea
         }
         None => quote!(#krate::LockManager::current()),
     };
-    let option = |name: &str, duration: Option<Duration>| {
-        let (name, ms) = (Ident::new(name, Span::call_site()), u64::try_from(duration?.as_millis()).ok()?);
-        Some(quote!(.#name(::core::time::Duration::from_millis(#ms))))
+    let mut given = TokenStream::new();
+    let mut option = |name: &str, length: &Option<Length>| {
+        let call = Ident::new(name, Span::call_site());
+        Some(match length.as_ref()? {
+            Length::Known(duration) => {
+                let ms = u64::try_from(duration.as_millis()).ok()?;
+                quote!(.#call(::core::time::Duration::from_millis(#ms)))
+            }
+            Length::Given(value) => {
+                let variable = format_ident!("__lock_{name}", span = Span::mixed_site());
+                let value = quote_spanned!(value.span()=> #krate::__private::duration(#value));
+                given.extend(quote!(let #variable = #value;));
+                quote!(.#call(#variable))
+            }
+            Length::Forever => quote!(.wait_forever()),
+        })
     };
+    // A function that skips does not wait, unless told to.
+    let at_once = (args.wait.is_none() && args.on_busy == Some(OnBusy::Skip)).then_some(Length::Known(Duration::ZERO));
+    let ttl = option("ttl", &args.ttl);
+    let wait = option("wait", if at_once.is_some() { &at_once } else { &args.wait });
+    let fixed = (!args.renew).then(|| quote!(.fixed()));
+    let max_hold = option("max_hold", &args.max_hold);
+    let at_least = option("at_least", &args.at_least);
     let several = args.keys.as_ref().is_some_and(Keys::are_several);
     let acquire = Ident::new(if several { "acquire_all" } else { "acquire" }, Span::call_site());
     let label = args.keys.as_ref().map(|keys| keys.label(function));
-    // Who skips does not wait, unless told to.
-    let skips = matches!(args.on_busy, Some(OnBusy::Skip));
-    let ttl = option("ttl", args.ttl);
-    let wait = option("wait", args.wait.or_else(|| skips.then_some(Duration::ZERO)));
-    let fixed = (!args.renew).then(|| quote!(.fixed()));
-    let max_hold = option("max_hold", args.max_hold);
-    let at_least = option("at_least", args.at_least);
     // A plain name would be a pattern to match where the user has a constant or a static of that name.
-    let request = Ident::new("__lock_request", Span::mixed_site());
+    let [request, future] =
+        ["request", "acquire"].map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
     let options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
-    quote!(#krate::__private::#acquire(#manager, #keys, |#request| #options))
+    quote!({
+        #given
+        let #future = #krate::__private::#acquire(#manager, #keys, |#request| #options);
+        #future
+    })
 }
 
 /// Writes the body as a block that runs under the lock.

@@ -51,6 +51,9 @@ impl Function {
             let message = if boxed::is_boxed_future(&signature.output) {
                 "`#[distributed_lock]` needs an `async fn`, or a function that is nothing but `Box::pin(async move { … })`; \
                  move what comes before into the block"
+            } else if boxed::is_opaque_future(&signature.output) {
+                "`#[distributed_lock]` needs an `async fn`: write `async` before `fn`, and in place of \
+                 `impl Future<Output = T>` the `T`"
             } else {
                 "`#[distributed_lock]` needs an `async fn`; if an attribute above it took the `async` away, as \
                  `#[tokio::test]` does, put `#[distributed_lock]` above that attribute"
@@ -69,17 +72,18 @@ impl Function {
         }
     }
 
-    /// Refuses return types that cannot be a `Result`, unless both policies are named; a path can be the alias of one.
+    /// Refuses return types that cannot be a `Result`, unless the errors have another way out; a path can be the alias of
+    /// one.
     fn check_return_type(&self, args: &Args, output: Option<&Type>) -> Result<()> {
-        let missing = match (&args.on_busy, &args.on_lost) {
-            (None, None) => "name both `on_busy` and `on_lost`",
-            (None | Some(OnBusy::Error), _) => "write `on_busy = skip` or `on_busy = call(path)`, and name `on_lost`",
-            (Some(_), None) => "name `on_lost` too",
-            (Some(_), Some(_)) => return Ok(()),
+        let on_lost = match (&args.on_error, args.on_busy, args.on_lost) {
+            (Some(_), ..) | (None, Some(OnBusy::Skip), Some(_)) => return Ok(()),
+            (None, Some(OnBusy::Skip), None) => "name `on_lost`",
+            (None, ..) => "write `on_busy = skip` and name `on_lost`",
         };
         let message = format!(
             "a locked function returns a `Result` whose error is `From<lock_core::Error>`: that is how it says that the \
-             lock could not be acquired, or was lost; to return anything else {missing}"
+             lock could not be acquired, or was lost; to return anything else write `on_error = path`, a function that \
+             makes it of a `lock_core::Error`, or for `()` and `Option` {on_lost}"
         );
         match output {
             None => Err(Error::new(self.signature.ident.span(), message)),

@@ -3,6 +3,8 @@
 //!
 //! What the attribute writes calls `lock_core`, so a crate that uses it depends on `lock-core`.
 
+#![cfg_attr(docsrs, feature(doc_cfg))]
+
 mod args;
 mod boxed;
 mod duration;

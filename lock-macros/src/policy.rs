@@ -1,21 +1,17 @@
 //! What becomes of the failures: `on_busy` and `on_lost`.
 
-use proc_macro2::{Span, TokenStream};
-use syn::{
-    Error, ExprPath, Ident, Lit, Result, Token, ext::IdentExt, parenthesized, parse::ParseStream, spanned::Spanned,
-    token::Paren,
-};
+use proc_macro2::{TokenStream, TokenTree};
+use syn::{Error, Ident, Lit, Result, Token, ext::IdentExt, parse::ParseStream, token::Paren};
 
 use crate::suggest;
 
-/// What a function returns when the lease could not be acquired.
+/// What a function returns when the key is busy.
+#[derive(Clone, Copy, PartialEq)]
 pub(crate) enum OnBusy {
     /// The error.
     Error,
-    /// Nothing when the key is busy, the error when anything else went wrong.
+    /// Nothing.
     Skip,
-    /// What this function makes of the error.
-    Call(ExprPath),
 }
 
 /// What becomes of the body when its lease is lost.
@@ -28,23 +24,8 @@ pub(crate) enum OnLost {
 
 impl OnBusy {
     pub(crate) fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let name = policy(input, "on_busy", &["error", "skip", "call"])?;
-        if name != "call" {
-            return Ok(if name == "skip" { Self::Skip } else { Self::Error });
-        }
-        let wrong = |span: Span| {
-            let what = "`call` takes the path of a function that makes the result out of the error, as in \
-                        `on_busy = call(refused)` with `fn refused(error: lock_core::Error) -> …`";
-            Error::new(span, what)
-        };
-        if !input.peek(Paren) {
-            return Err(wrong(name.span()));
-        }
-        let content;
-        let parens = parenthesized!(content in input);
-        let inside: TokenStream = content.parse()?;
-        let span = if inside.is_empty() { parens.span.join() } else { inside.span() };
-        syn::parse2(inside).map(Self::Call).map_err(|_| wrong(span))
+        let name = policy(input, "on_busy", &["error", "skip"])?;
+        Ok(if name == "skip" { Self::Skip } else { Self::Error })
     }
 }
 
@@ -61,26 +42,33 @@ impl OnLost {
 
 /// Reads the name of a policy, which is one of `known`.
 fn policy(input: ParseStream<'_>, argument: &str, known: &[&str]) -> Result<Ident> {
-    let spelt = |name: &&str| if *name == "call" { "`call(path)`".to_owned() } else { format!("`{name}`") };
-    let list = known.iter().map(spelt).collect::<Vec<_>>().join(", ");
+    let list = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
     if input.peek(Lit) {
         let literal: Lit = input.parse()?;
         return Err(Error::new(literal.span(), format!("`{argument}` is a word without quotes: one of {list}")));
     }
-    let name = input
-        .call(Ident::parse_any)
-        .map_err(|error| Error::new(error.span(), format!("`{argument}` is one of {list}")))?;
+    let name = input.call(Ident::parse_any).map_err(|error| {
+        Error::new(error.span(), format!("`{argument}` is one of {list}; a function goes to `on_error`"))
+    })?;
     let text = name.to_string();
-    if input.peek(Token![::]) {
-        let call = if known.contains(&"call") { "; for a function write `call(path)`" } else { "" };
-        return Err(Error::new(name.span(), format!("`{argument}` is a word, not a path: one of {list}{call}")));
-    }
-    if known.contains(&text.as_str()) {
+    let is_called = input.peek(Paren);
+    if known.contains(&text.as_str()) && !input.peek(Token![::]) && !is_called {
         return Ok(name);
     }
-    let mut hint = suggest::nearest(&text, known);
-    if hint.is_empty() && known.contains(&"call") {
-        hint = format!("; for a function write `call({name})`");
+    let mut rest = TokenStream::new();
+    while !input.is_empty() && !input.peek(Token![,]) {
+        rest.extend([input.parse::<TokenTree>()?]);
     }
-    Err(Error::new(name.span(), format!("`{argument}` knows no `{name}`{hint} (it is one of {list})")))
+    let hint = match rest.clone().into_iter().next() {
+        Some(TokenTree::Group(function)) if text == "call" => {
+            format!("; for a function write `on_error = {}`", function.stream())
+        }
+        None => match suggest::nearest(&text, known) {
+            nearest if nearest.is_empty() => "; a function goes to `on_error`".to_owned(),
+            nearest => nearest,
+        },
+        _ => "; a function goes to `on_error`".to_owned(),
+    };
+    let given: String = rest.into_iter().map(|tree| tree.to_string()).collect();
+    Err(Error::new(name.span(), format!("`{argument}` knows no `{name}{given}`{hint} (it is one of {list})")))
 }

@@ -24,8 +24,9 @@ pub(crate) fn synonym(text: &str) -> Option<String> {
         "watchdog" | "auto_renew" | "auto_renewal" | "auto_extend" | "fixed" => {
             "to switch renewal off write `renew = false`"
         }
-        "skip" | "skip_if_busy" | "on_conflict" | "on_error" | "on_fail" | "fallback" => {
-            "what to return for a busy key is `on_busy`"
+        "skip" | "skip_if_busy" | "on_conflict" => "what to return for a busy key is `on_busy`",
+        "on_fail" | "on_failure" | "or_else" | "map_err" | "fallback" | "error" => {
+            "what to return for an error is `on_error`"
         }
         "guard" | "token" | "fence" | "fencing_token" => {
             "the name of the lease, which has the fencing token, is `lease`"
@@ -69,6 +70,7 @@ mod tests {
             ("name", "`key`"),
             ("watchdog", "`renew = false`"),
             ("skip", "`on_busy`"),
+            ("map_err", "`on_error`"),
             ("token", "`lease`"),
             ("redis", "`manager`"),
         ] {

@@ -2,6 +2,9 @@
 //!
 //! At `<`, the shortest text up to a `>` that parses as one expression is a value; everything else is text, with `<<`
 //! and `>>` for the characters. Braces are text, for in Redis they are hash tags; see [`braces`].
+//!
+//! A value goes in as a part of the key, with its `:` and `%` escaped. Different values make different keys only if the
+//! text holds no `%` of its own and a `:` stands between two values: [`check_text`] and [`check_apart`].
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
@@ -35,10 +38,15 @@ impl Template {
         if literal.value().is_empty() {
             return Err(wrong("an empty key; name what is locked, as in `key = \"goods:<id>\"`".to_owned()));
         }
+        let written = split(&literal.value()).map_err(wrong)?;
+        check_apart(&written).map_err(wrong)?;
         let mut parts = Vec::new();
-        for part in split(&literal.value()).map_err(wrong)? {
+        for part in written {
             parts.push(match part {
-                Part::Text(text) => Part::Text(braces::plain(&text, names).map_err(wrong)?),
+                Part::Text(text) => {
+                    check_text(&text).map_err(wrong)?;
+                    Part::Text(braces::plain(&text, names).map_err(wrong)?)
+                }
                 Part::Value(text) => {
                     if let Some(word) = word(&text) {
                         names.check(&word).map_err(wrong)?;
@@ -51,41 +59,33 @@ impl Template {
         Ok(Self { span, parts })
     }
 
-    /// Writes an expression for the key: a string literal, or a `format!` of the values as they are now.
+    /// Writes an expression for the key: a string literal, or a call that puts in the values as they are now.
     pub(crate) fn expand(&self, krate: &Path) -> TokenStream {
-        let values: Vec<_> = self.parts.iter().filter_map(Part::value).collect();
-        if values.is_empty() {
-            let text: String = self.parts.iter().map(Part::text).collect();
-            return LitStr::new(&text, self.span).into_token_stream();
+        let text = |text: &str| LitStr::new(text, self.span);
+        let (first, rest) = match self.parts.split_first() {
+            Some((Part::Text(first), rest)) => (text(first), rest),
+            _ => (text(""), self.parts.as_slice()),
+        };
+        if rest.is_empty() {
+            return first.into_token_stream();
         }
-        let format: String = self.parts.iter().map(Part::format).collect();
-        let format = LitStr::new(&format, self.span);
-        quote_spanned!(self.span=> #krate::__private::format!(#format, #(#values),*))
+        let mut key = quote_spanned!(self.span=> #krate::__private::Key::of(#first));
+        for part in rest {
+            key.extend(match part {
+                Part::Text(part) => {
+                    let part = text(part);
+                    quote_spanned!(self.span=> .text(#part))
+                }
+                Part::Value(value) if is_one_token(value) => quote_spanned!(self.span=> .value(&#value)),
+                Part::Value(value) => quote_spanned!(self.span=> .value(&(#value))),
+            });
+        }
+        key
     }
 }
 
-impl<V> Part<V> {
-    fn value(&self) -> Option<&V> {
-        match self {
-            Self::Text(_) => None,
-            Self::Value(value) => Some(value),
-        }
-    }
-
-    fn text(&self) -> &str {
-        match self {
-            Self::Text(text) => text,
-            Self::Value(_) => "",
-        }
-    }
-
-    /// What stands for this part in a format string.
-    fn format(&self) -> String {
-        match self {
-            Self::Text(text) => text.replace('{', "{{").replace('}', "}}"),
-            Self::Value(_) => "{}".to_owned(),
-        }
-    }
+fn is_one_token(tokens: &TokenStream) -> bool {
+    tokens.clone().into_iter().nth(1).is_none()
 }
 
 /// Takes a template apart; neighbouring characters make one text.
@@ -118,6 +118,45 @@ fn split(template: &str) -> std::result::Result<Vec<Part<String>>, String> {
         parts.push(Part::Text(text));
     }
     Ok(parts)
+}
+
+/// Refuses two values that run into each other.
+///
+/// No value holds a `:`, so one in the text between two values shows where the first ends.
+fn check_apart(parts: &[Part<String>]) -> std::result::Result<(), String> {
+    let mut before: Option<&str> = None;
+    let mut between = "";
+    for part in parts {
+        match part {
+            Part::Text(text) => between = text,
+            Part::Value(value) => {
+                if let Some(before) = before.filter(|_| !between.contains(':')) {
+                    let between = between.replace('<', "<<").replace('>', ">>");
+                    return Err(format!(
+                        "`<{before}>{between}<{value}>` would be one key for different values, for there is no `:` between the \
+                         two; write `<{before}>:<{value}>`"
+                    ));
+                }
+                before = Some(value);
+                between = "";
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Refuses a `%` that does not stand for a `:` or `%`, as it does in a value.
+fn check_text(text: &str) -> std::result::Result<(), String> {
+    let mut after = text.split('%').skip(1);
+    match after.find(|after| !after.starts_with("25") && !after.starts_with("3A")) {
+        None => Ok(()),
+        Some(after) if after.starts_with("3a") => Err("a `:` inside a part of a key is `%3A`, not `%3a`".to_owned()),
+        Some(_) => {
+            Err("in a template `%` begins an escape: write `%25` for the character, or `%3A` for a `:` inside a \
+                        part; a key without escapes is an expression, as in `key = format!(..)`"
+                .to_owned())
+        }
+    }
 }
 
 /// Finds the shortest text up to a `>` that parses as one expression, and what follows the `>`.
@@ -195,20 +234,22 @@ fn word(text: &str) -> Option<Ident> {
 /// Lets every token point at the literal, and the names of arguments mean the arguments.
 ///
 /// The two differ only where a `macro_rules!` wrote one of them: a literal from one macro then names the arguments of a
-/// function from another.
+/// function from another. All other tokens count as written by the attribute: else the compiler would propose to replace
+/// the whole literal by what it takes for a misspelt word.
 fn place(tokens: TokenStream, span: Span, names: &Names) -> TokenStream {
+    let written = Span::call_site().located_at(span);
     let each = |tree| match tree {
         TokenTree::Group(group) => {
             let mut placed = Group::new(group.delimiter(), place(group.stream(), span, names));
-            placed.set_span(span);
+            placed.set_span(written);
             TokenTree::Group(placed)
         }
         TokenTree::Ident(mut word) => {
-            word.set_span(names.span(&word.unraw()).map_or(span, |argument| span.resolved_at(argument)));
+            word.set_span(names.span(&word.unraw()).map_or(written, |argument| span.resolved_at(argument)));
             TokenTree::Ident(word)
         }
         mut other => {
-            other.set_span(span);
+            other.set_span(written);
             other
         }
     };
@@ -236,7 +277,8 @@ mod tests {
 
     fn expand(template: &str) -> String {
         let template = Template::parse(&LitStr::new(template, Span::call_site()), &names()).expect(template);
-        template.expand(&parse_quote!(lock_core)).to_string()
+        let code: String = template.expand(&parse_quote!(lock_core)).to_string().split_whitespace().collect();
+        code.replace("lock_core::__private::", "")
     }
 
     fn refusal(template: &str) -> String {
@@ -300,16 +342,42 @@ mod tests {
     }
 
     #[test]
-    fn a_template_becomes_a_format_string() {
-        assert_eq!(expand("{goods}:<id>"), "lock_core :: __private :: format ! (\"{{goods}}:{}\" , id)");
-        assert_eq!(expand("<self.a>{<id>}<SHARD>"), {
-            "lock_core :: __private :: format ! (\"{}{{{}}}{}\" , self . a , id , SHARD)"
+    fn a_template_becomes_a_call_that_puts_the_values_in() {
+        assert_eq!(expand("{goods}:<id>"), "Key::of(\"{goods}:\").value(&id)");
+        assert_eq!(expand("<self.a>:{<id>}:<SHARD>"), {
+            "Key::of(\"\").value(&(self.a)).text(\":{\").value(&id).text(\"}:\").value(&SHARD)"
         });
     }
 
     #[test]
     fn a_template_without_values_is_a_plain_string() {
-        assert_eq!(expand("{all} <<goods>>"), "\"{all} <goods>\"");
+        assert_eq!(expand("{all} <<goods>>"), "\"{all}<goods>\"");
+    }
+
+    #[test]
+    fn two_values_have_a_colon_between_them() {
+        for (template, remedy) in [
+            ("<id><order>", "`<id>:<order>`"),
+            ("<id>-<order>", "`<id>:<order>`"),
+            ("<id>%3A<order>", "`<id>:<order>`"),
+            ("{<id>}<<<order>", "`<id>}<<<order>` would be one key"),
+            ("a:<id>:<order>/<self>", "`<order>:<self>`"),
+        ] {
+            assert!(refusal(template).contains(remedy), "{template}: {}", refusal(template));
+        }
+        for template in ["<id>:<order>", "<id>-:<order>", ":<id>::<order>", "{<id>:<order>}"] {
+            expand(template);
+        }
+    }
+
+    #[test]
+    fn percent_in_the_text_is_an_escape() {
+        for template in ["%", "50%", "50%<id>", "%2", "%2F", "%%25", "%25%", "<id>:%%"] {
+            assert!(refusal(template).contains("write `%25` for the character"), "{template}: {}", refusal(template));
+        }
+        assert!(refusal("a%3ab").contains("is `%3A`, not `%3a`"));
+        assert_eq!(expand("50%25:<id>"), "Key::of(\"50%25:\").value(&id)");
+        assert_eq!(expand("a%3Ab"), "\"a%3Ab\"");
     }
 
     #[test]
@@ -322,15 +390,15 @@ mod tests {
         let error = refusal("goods:<idd>");
         assert!(error.contains("`<idd>`") && error.contains("`self`, `id`, `order`, `r#type`, `SHARD`"), "{error}");
         assert!(refusal("<id>:<nope>").contains("`<nope>`"));
-        assert_eq!(expand("<self>"), "lock_core :: __private :: format ! (\"{}\" , self)");
-        assert_eq!(expand("<r#type>"), "lock_core :: __private :: format ! (\"{}\" , r#type)");
+        assert_eq!(expand("<self>"), "Key::of(\"\").value(&self)");
+        assert_eq!(expand("<r#type>"), "Key::of(\"\").value(&r#type)");
     }
 
     #[test]
     fn other_text_in_braces_is_a_hash_tag() {
-        assert_eq!(expand("{<id>}:cart"), "lock_core :: __private :: format ! (\"{{{}}}:cart\" , id)");
-        assert_eq!(expand("{id:<id>}"), "lock_core :: __private :: format ! (\"{{id:{}}}\" , id)");
-        assert_eq!(expand("{{id}}:<id>"), "lock_core :: __private :: format ! (\"{{id}}:{}\" , id)");
+        assert_eq!(expand("{<id>}:cart"), "Key::of(\"{\").value(&id).text(\"}:cart\")");
+        assert_eq!(expand("{id:<id>}"), "Key::of(\"{id:\").value(&id).text(\"}\")");
+        assert_eq!(expand("{{id}}:<id>"), "Key::of(\"{id}:\").value(&id)");
         assert_eq!(expand("{goods}"), "\"{goods}\"");
     }
 }

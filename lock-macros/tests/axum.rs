@@ -40,7 +40,7 @@ async fn sell(Path(id): Path<u64>, State(app): State<App>, request: Request<Body
 }
 
 #[distributed_lock(
-    key = "goods:<id>", wait = "0s", manager = locks, on_busy = call(refused), on_lost = ignore
+    key = "goods:<id>", wait = "0s", manager = locks, on_error = refused
 )]
 async fn sell_or_say_why(Path(id): Path<u64>, State(App { locks }): State<App>) -> impl IntoResponse {
     (StatusCode::OK, format!("sold {id}")).into_response()

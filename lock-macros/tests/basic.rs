@@ -73,7 +73,7 @@ mod key {
         Ok(l.key().to_owned())
     }
 
-    #[distributed_lock(key = "{cart:<user>} <<<user>>> <7> {{}} {{user}} \" \\ é %s", lease = l)]
+    #[distributed_lock(key = "{cart:<user>}: <<<user>>>:<7> {{}} {{user}} \" \\ é %25s", lease = l)]
     async fn signs(user: &str) -> Result<String, Error> {
         Ok(l.key().to_owned())
     }
@@ -117,7 +117,7 @@ mod key {
         LockManager::in_memory()
             .scope(async {
                 assert_eq!(expressions(order).await?, "5:ab:3");
-                assert_eq!(signs("ann").await?, "{cart:ann} <ann> 7 {} {user} \" \\ é %s");
+                assert_eq!(signs("ann").await?, "{cart:ann}: <ann>:7 {} {user} \" \\ é %25s");
                 assert_eq!(without_values().await?, "{cart} of <all>");
                 assert_eq!(angle_brackets_inside(2, 1).await?, "true:0");
                 assert_eq!(constants_and_raw_names('t').await?, "eu:t");

@@ -1,6 +1,6 @@
-//! Several keys: `keys = [..]`, and keys made from a collection.
+//! What a template makes of its values; and several keys: `keys = [..]`, and keys made from a collection.
 
-use lock_core::{Argument, Error, ErrorKind, LockManager, distributed_lock};
+use lock_core::{Argument, Error, ErrorKind, LockManager, distributed_lock, key};
 
 /// Each key with the state that it has inside the body.
 async fn held(keys: &[&str]) -> Result<Vec<bool>, Error> {
@@ -173,5 +173,96 @@ mod collections {
 
         fn assert_send<T: Send>(_: T) {}
         assert_send(of_an_rc(1));
+    }
+}
+
+/// A template and `key::join` are one rule.
+mod parts {
+    use std::collections::HashMap;
+
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// What clients send who want another's key.
+    const HOSTILE: [&str; 16] = [
+        "",
+        "7",
+        ":",
+        "::",
+        "%",
+        "%%",
+        "a:b",
+        "a:",
+        ":a",
+        "50%",
+        "%31",
+        "%3A",
+        "%25",
+        "a b",
+        "\u{1f980}",
+        "a\0\r\n<{}>",
+    ];
+
+    #[distributed_lock(key = "goods:<id>", lease = lease)]
+    async fn one(id: &str) -> Result<String, Error> {
+        Ok(lease.key().to_owned())
+    }
+
+    #[distributed_lock(keys = ["sale:<shop>:<id.trim_end_matches('!')>"], lease = leases)]
+    async fn of_a_list(shop: &str, id: &str) -> Result<String, Error> {
+        Ok(leases.iter().map(lock_core::Lease::key).collect())
+    }
+
+    #[distributed_lock(key = "sale-<shop>:50%25:{<id>}", lease = lease)]
+    async fn with_text_around(shop: &str, id: &str) -> Result<String, Error> {
+        Ok(lease.key().to_owned())
+    }
+
+    #[distributed_lock(key = format!("goods:{id}"), lease = lease)]
+    async fn raw(id: &str) -> Result<String, Error> {
+        Ok(lease.key().to_owned())
+    }
+
+    #[tokio::test]
+    async fn key_of_a_template_is_that_of_its_parts_joined() -> Result<(), Error> {
+        let all = async {
+            for id in HOSTILE {
+                assert_eq!(one(id).await?, key::join(["goods", id]));
+                assert_eq!(raw(id).await?, format!("goods:{id}"), "an expression is the key as it stands");
+                for shop in HOSTILE {
+                    assert_eq!(of_a_list(shop, id).await?, key::join(["sale", shop, id]));
+                    let (dashed, tag) = (format!("sale-{shop}"), format!("{{{id}}}"));
+                    assert_eq!(with_text_around(shop, id).await?, key::join([dashed.as_str(), "50%", &tag]));
+                }
+            }
+            assert_eq!(one("7").await?, "goods:7");
+            assert_eq!(one("a:b").await?, "goods:a%3Ab");
+            Ok(())
+        };
+        LockManager::in_memory().scope(all).await
+    }
+
+    #[tokio::test]
+    async fn two_values_never_make_the_key_of_two_others() -> Result<(), Error> {
+        let all = async {
+            let mut seen = HashMap::new();
+            for (shop, id) in HOSTILE.iter().flat_map(|shop| HOSTILE.map(|id| (*shop, id))) {
+                if let Some(other) = seen.insert(of_a_list(shop, id).await?, (shop, id)) {
+                    panic!("{other:?} and {:?} make one key", (shop, id));
+                }
+            }
+            Ok(())
+        };
+        LockManager::in_memory().scope(all).await
+    }
+
+    proptest! {
+        #[test]
+        fn any_values_are_joined_as_by_hand(shop in "[:%a0-9A\\PC]{0,8}", id in "[:%a0-9A\\PC]{0,8}") {
+            let runtime = tokio::runtime::Builder::new_current_thread().build()?;
+            let made = runtime.block_on(LockManager::in_memory().scope(of_a_list(&shop, &id)));
+            prop_assert_eq!(made.map_err(|error| error.to_string()), Ok(key::join(["sale", &shop, id.trim_end_matches('!')])));
+        }
     }
 }

@@ -73,7 +73,7 @@ mod constants {
 
     macro_rules! taken {
         ($kind:tt) => {
-            taken!($kind refuse lose acquire acquired guard value error request manager key options);
+            taken!($kind refuse lose acquire acquired guard value error request manager key text by);
         };
         ($kind:tt $($name:ident)*) => {
             $($kind $name: u8 = 1;)*
@@ -100,7 +100,12 @@ mod constants {
         Ok(id)
     }
 
-    #[lock_core::distributed_lock(key = "<id>", on_busy = call(refused), on_lost = ignore, lease = lease)]
+    #[lock_core::distributed_lock(key = "<id>", on_error = move |_| id, lease = lease)]
+    pub(super) async fn closure(id: u8) -> u8 {
+        id + u8::from(lease.is_held())
+    }
+
+    #[lock_core::distributed_lock(key = "<id>", on_error = refused, lease = lease)]
     pub(super) async fn called(id: u8) -> u8 {
         id + u8::from(lease.is_held())
     }
@@ -111,6 +116,7 @@ async fn constants_and_statics_may_have_any_name() -> Result<(), Error> {
     let manager = LockManager::in_memory();
     assert_eq!(manager.scope(constants::one(3)).await?, 3);
     assert_eq!(manager.scope(constants::called(4)).await, 5);
+    assert_eq!(manager.scope(constants::closure(4)).await, 5);
     assert_eq!(manager.scope(constants::statics::several(5)).await?, Some(5));
     Ok(())
 }
@@ -125,7 +131,7 @@ mod without_a_prelude {
         ::core::option::Option::Some(::core::iter::Iterator::count(leases.iter()))
     }
 
-    #[::lock_core::distributed_lock(key = "<id>", on_busy = call(refused), on_lost = ignore)]
+    #[::lock_core::distributed_lock(key = "<id>", on_error = refused)]
     pub(super) async fn one(id: u8) -> bool {
         id == 3
     }
@@ -144,7 +150,7 @@ async fn prelude_may_be_left_out() -> Result<(), Error> {
 }
 
 #[distributed_lock(
-    keys = ["<keys>", "<error>"], on_busy = call(refused), on_lost = finish, at_least = "1ms", lease = leases
+    keys = ["<keys>", "<error>"], on_error = refused, on_lost = finish, at_least = "1ms", lease = leases
 )]
 async fn names_of_the_policies(
     refuse: u8,

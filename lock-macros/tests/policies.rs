@@ -118,14 +118,39 @@ mod skip {
     #[tokio::test]
     async fn other_failure_is_an_error_where_there_is_a_result_and_is_logged_where_there_is_none() {
         let (errors, _default) = log::Events::watch(Level::ERROR);
-        let ran = AtomicUsize::new(0);
-        assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::NoManager);
-        assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::NoManager);
-        assert_eq!(errors.count(), 0, "who gets the error may log it");
-        unit(&ran).await;
+        let (manager, ran) = (LockManager::in_memory(), AtomicUsize::new(0));
+        manager.shutdown(Duration::ZERO).await;
+        manager
+            .scope(async {
+                assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::ShutDown);
+                assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::ShutDown);
+                assert_eq!(errors.count(), 0, "who gets the error may log it");
+                unit(&ran).await;
+                assert_eq!(errors.count(), 1);
+                assert_eq!(option().await, None);
+                assert_eq!((errors.count(), ran.load(Ordering::SeqCst)), (2, 0));
+            })
+            .await;
+    }
+
+    #[tokio::test]
+    #[cfg(debug_assertions)]
+    #[should_panic(expected = "there is no lock manager; call `LockManager::install` once at start-up")]
+    async fn forgotten_manager_panics_in_a_debug_build_where_there_is_no_result() {
+        unit(&AtomicUsize::new(0)).await;
+    }
+
+    #[tokio::test]
+    #[cfg(not(debug_assertions))]
+    async fn forgotten_manager_is_logged_in_a_release_build_where_there_is_no_result() {
+        let (errors, _default) = log::Events::watch(Level::ERROR);
+        unit(&AtomicUsize::new(0)).await;
         assert_eq!(errors.count(), 1);
-        assert_eq!(option().await, None);
-        assert_eq!((errors.count(), ran.load(Ordering::SeqCst)), (2, 0));
+    }
+
+    #[tokio::test]
+    async fn forgotten_manager_is_an_error_where_there_is_a_result() {
+        assert_eq!(unit_result(&AtomicUsize::new(0)).await.unwrap_err().kind(), ErrorKind::NoManager);
     }
 
     #[distributed_lock(key = "k", on_busy = skip, wait = "5s")]
@@ -142,75 +167,6 @@ mod skip {
         assert!(began.elapsed() >= Duration::from_secs(5), "{:?}", began.elapsed());
         drop(guard);
         assert_eq!(manager.scope(waits_and_skips()).await?, Some(1));
-        Ok(())
-    }
-}
-
-mod call {
-    use super::*;
-
-    #[derive(Debug, PartialEq)]
-    enum Answer {
-        Sold(u64),
-        Refused(ErrorKind),
-    }
-
-    fn refused(error: Error) -> Answer {
-        Answer::Refused(error.kind())
-    }
-
-    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
-    async fn sell(id: u64) -> Answer {
-        Answer::Sold(id)
-    }
-
-    struct Shop;
-
-    impl Shop {
-        fn refused<T: Default>(_: Error) -> (T, bool) {
-            (T::default(), false)
-        }
-
-        #[distributed_lock(key = "goods:1", wait = "0s", on_busy = call(Self::refused::<u8>), on_lost = ignore)]
-        async fn sell(&self) -> (u8, bool) {
-            (1, true)
-        }
-    }
-
-    /// A `Result` whose error knows nothing of locks can only lose its lease if that is ignored.
-    #[distributed_lock(key = "goods:1", wait = "0s", on_busy = call(text), on_lost = ignore)]
-    async fn with_a_text() -> Result<u8, String> {
-        Ok(1)
-    }
-
-    fn text(error: Error) -> Result<u8, String> {
-        Err(error.kind().to_string())
-    }
-
-    // bad_input_55
-    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(shown), on_lost = ignore)]
-    async fn opaque(id: u64) -> impl std::fmt::Display {
-        id.to_string()
-    }
-
-    fn shown(error: Error) -> String {
-        error.kind().to_string()
-    }
-
-    #[tokio::test]
-    async fn function_makes_the_result_out_of_every_failure_to_acquire() -> Result<(), Error> {
-        let manager = LockManager::in_memory();
-        assert_eq!(manager.scope(sell(1)).await, Answer::Sold(1));
-        assert_eq!(manager.scope(Shop.sell()).await, (1, true));
-        assert_eq!(manager.scope(with_a_text()).await, Ok(1));
-        assert_eq!(manager.scope(opaque(1)).await.to_string(), "1");
-
-        let _guard = manager.lock("goods:1").await?;
-        assert_eq!(manager.scope(sell(1)).await, Answer::Refused(ErrorKind::Busy));
-        assert_eq!(manager.scope(Shop.sell()).await, (0, false));
-        assert_eq!(manager.scope(with_a_text()).await, Err(ErrorKind::Busy.to_string()));
-        assert_eq!(manager.scope(opaque(1)).await.to_string(), ErrorKind::Busy.to_string());
-        assert_eq!(sell(1).await, Answer::Refused(ErrorKind::NoManager));
         Ok(())
     }
 }
@@ -296,25 +252,6 @@ mod on_lost {
         assert_eq!(option(&locks, &ended).await, None);
         assert_eq!((errors.count(), ended.load(Ordering::SeqCst)), (2, 1));
     }
-
-    #[distributed_lock(key = "k", manager = locks, wait = "0s", on_busy = call(busy), on_lost = cancel)]
-    async fn called(locks: &LockManager) -> Result<&'static str, Error> {
-        lose(locks).await;
-        Ok("done")
-    }
-
-    fn busy(_: Error) -> Result<&'static str, Error> {
-        Ok("busy")
-    }
-
-    #[tokio::test]
-    async fn loss_does_not_go_to_the_function_for_what_could_not_be_acquired() -> Result<(), Error> {
-        let locks = LockManager::in_memory();
-        assert_eq!(called(&locks).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
-        let _guard = locks.lock("k").await?;
-        assert_eq!(called(&locks).await?, "busy");
-        Ok(())
-    }
 }
 
 mod at_least {
@@ -351,51 +288,4 @@ async fn future_is_send_with_every_policy() {
         future
     }
     assert!(LockManager::in_memory().scope(assert_send(locked())).await.is_ok());
-}
-
-/// What to do where the error type is of another crate, and cannot become `From<lock_core::Error>`.
-mod errors_of_others {
-    use std::io;
-
-    use super::*;
-
-    #[distributed_lock(key = "k", wait = "0s")]
-    async fn boxed() -> Result<u8, Box<dyn std::error::Error + Send + Sync>> {
-        Err(io::Error::other("its own"))?
-    }
-
-    #[derive(Debug)]
-    struct Wrapped(io::Error);
-
-    impl From<Error> for Wrapped {
-        fn from(error: Error) -> Self {
-            Self(io::Error::other(error))
-        }
-    }
-
-    #[distributed_lock(key = "k", wait = "0s")]
-    async fn wrapped() -> Result<u8, Wrapped> {
-        Ok(2)
-    }
-
-    fn refused(error: Error) -> io::Result<u8> {
-        Err(io::Error::other(error))
-    }
-
-    #[distributed_lock(key = "k", wait = "0s", on_busy = call(refused), on_lost = ignore)]
-    async fn called() -> io::Result<u8> {
-        Ok(3)
-    }
-
-    #[tokio::test]
-    async fn bad_input_53_each_remedy_that_the_compiler_names_tells_of_a_busy_key() -> Result<(), Error> {
-        let manager = LockManager::in_memory();
-        let guard = manager.lock("k").await?;
-        let all = async { (boxed().await, wrapped().await, called().await) };
-        let (boxed, wrapped, called) = manager.scope(all).await;
-        let told =
-            [boxed.unwrap_err().to_string(), wrapped.unwrap_err().0.to_string(), called.unwrap_err().to_string()];
-        assert!(told.iter().all(|told| told.contains("\"k\"")), "{told:?}");
-        guard.release().await
-    }
 }

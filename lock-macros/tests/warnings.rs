@@ -33,10 +33,18 @@ mod strict_lints {
         false
     }
 
-    #[distributed_lock(keys = ids.iter().map(u64::to_string), on_busy = call(refused), on_lost = ignore)]
+    #[distributed_lock(keys = ids.iter().map(u64::to_string), on_error = refused)]
     async fn call(ids: Vec<u64>) -> bool {
         ids.len() > 1
     }
+
+    #[distributed_lock(key = "goods:<id>", on_busy = skip, on_error = move |error| format!("{id}: {error}"))]
+    async fn closure(id: u64) -> Result<Option<u64>, String> {
+        Ok(Some(id))
+    }
+
+    #[distributed_lock(key = "goods", on_error = |error| assert!(error.is_busy()))]
+    async fn nothing() {}
 
     /// A trait.
     #[async_trait::async_trait]
@@ -53,6 +61,8 @@ mod strict_lints {
     fn bad_input_60_what_the_expansion_adds_is_silent() {
         drop(skip(1, &LockManager::in_memory()));
         drop(call(Vec::new()));
+        drop(closure(1));
+        drop(nothing());
         drop(7.sell(1, (2, 3)));
         drop(sell(1, &LockManager::in_memory()));
     }

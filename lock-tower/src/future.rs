@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{Acquire, ErrorKind, OnLost};
+use lock_core::{ErrorKind, OnLost, future::Acquire};
 use pin_project_lite::pin_project;
 use tokio::{
     runtime,

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{Error, Lease, LockGuard, OnLost, Protected};
+use lock_core::{Error, Lease, LockGuard, OnLost, future::Protected};
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tracing::Instrument;

@@ -16,8 +16,9 @@ use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use lock_core::{
-    LockKey, LockManager,
+    LockManager,
     backend::{Answer, Backend, Batch, MemoryBackend, Operation, Reply},
+    key::LockKey,
 };
 use lock_tower::{LockLayer, ResponseBody};
 use support::{limit, poll_once, soon, until_free};

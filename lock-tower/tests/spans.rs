@@ -11,7 +11,7 @@ use std::{
 };
 
 use http::{Request, Response};
-use lock_core::{ErrorKind, LockManager, TOKEN_MARK};
+use lock_core::{ErrorKind, LockManager, backend::TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
 use support::Failing;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};

@@ -5,7 +5,7 @@ use std::{
     time::SystemTime,
 };
 
-use lock_core::{ErrorKind, LossReason};
+use lock_core::{End, ErrorKind, LossReason};
 use lock_tests::{
     RedisServer, WallClock, actor, eventually, figure,
     history::{Checker, Mark, Run, now},
@@ -107,8 +107,8 @@ async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_ri
     let fence = next.acquire("k", ttl).await;
     let stepped = now();
     assert!(fence > held.fence().get());
-    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
-    assert_eq!(reason, LossReason::Taken);
+    let end = timeout(SOON, held.guard().ended()).await.expect("it is told");
+    assert_eq!(end, End::Lost(LossReason::Taken));
     figure(30, "clock stepped forward to told, ttl 3 s", span(from, now()));
     assert!(span(from, now()) < ttl / 3 + ms(250) + SLACK, "{:?}", span(from, now()));
     assert!(!held.check());

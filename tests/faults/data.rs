@@ -1,6 +1,6 @@
 //! Keys that others evict or overwrite.
 
-use lock_core::{ErrorKind, LossReason};
+use lock_core::{End, ErrorKind, LossReason};
 use lock_tests::{
     RedisServer, Reply, eventually, figure,
     history::{Checker, Mark, Run, now},
@@ -33,8 +33,8 @@ async fn fault_37_evicted_lease_is_noticed_at_the_next_renewal_and_fences_rise()
         }
         assert!(span(since, now()) < SOON, "nothing is evicted");
     };
-    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
-    assert_eq!(reason, LossReason::Taken);
+    let end = timeout(SOON, held.guard().ended()).await.expect("it is told");
+    assert_eq!(end, End::Lost(LossReason::Taken));
     figure(37, "evicted to told, ttl 3 s", span(evicted, now()));
     assert!(span(evicted, now()) < TTL + ms(250) + SLACK, "{:?}", span(evicted, now()));
     assert!(!held.check());
@@ -74,9 +74,9 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
         }
         let since = now();
         let left = found(&server).await;
-        let reason = timeout(SOON, told.guard().lost()).await.expect("it is told");
+        let end = timeout(SOON, told.guard().ended()).await.expect("it is told");
         longest = longest.max(span(since, now()));
-        assert_eq!(reason, LossReason::Taken, "{overwrite:?}");
+        assert_eq!(end, End::Lost(LossReason::Taken), "{overwrite:?}");
         assert!(!told.check());
         let extended = told.extend(TTL).await.expect_err("it is lost");
         assert_eq!(extended.kind(), ErrorKind::Lost(LossReason::Taken));

@@ -6,7 +6,7 @@ use std::{
     thread,
 };
 
-use lock_core::{LockManager, LossReason};
+use lock_core::{End, LockManager, LossReason};
 use lock_tests::{
     RedisServer, actor, eventually, figure,
     history::{Held, Recorded, Run, now},
@@ -126,7 +126,7 @@ async fn fault_33_starved_runtime_finds_its_lease_lost_and_revives_nothing() {
     thread::sleep(TTL + TTL / 2); // the only thread of this runtime
     let woken = now();
     assert!(!held.check(), "it knows at once");
-    assert_eq!(held.guard().lost().await, LossReason::Expired);
+    assert_eq!(held.guard().ended().await, End::Lost(LossReason::Expired));
     figure(33, "end of the starvation to lost", span(woken, now()));
     next.held(HANDOFF).await;
     sleep(TTL).await; // renewals that waited for their turn have had it

@@ -37,7 +37,7 @@ async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() 
     waiter.surely_waits(&server).await;
     let since = now();
     proxy.hole();
-    timeout(SOON, held.guard().lost()).await.expect("it is told");
+    timeout(SOON, held.guard().ended()).await.expect("it is told");
     let told = now();
     assert!(!held.check());
     // Its deadline was before that; it is told as soon as it has its turn.

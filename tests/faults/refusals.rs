@@ -1,6 +1,6 @@
 //! A server that answers, and says no.
 
-use lock_core::{ErrorKind, LockManager, LossReason};
+use lock_core::{End, ErrorKind, LockManager, LossReason};
 use lock_tests::{
     FaultProxy, RawClient, RedisServer, eventually, eventually_some, figure, free_port,
     history::{Held, Recorded, Run, now},
@@ -58,7 +58,7 @@ async fn asked_in_vain(server: &RedisServer, run: &Run, client: &Recorded, mut h
     println!("{calls} calls in {seconds:.1} s, {attempts} of them requests: {rate:.1} a second");
     assert!(attempts > 0, "the lease was lost before anything else was asked for");
     assert!(rate <= 20.0, "{calls} calls in {seconds:.1} s");
-    assert_eq!(held.guard().lost().await, LossReason::Expired);
+    assert_eq!(held.guard().ended().await, End::Lost(LossReason::Expired));
     drop(held);
 }
 
@@ -83,7 +83,7 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     let rate = tried as f64 / start.elapsed().as_secs_f64();
     println!("{rate:.1} attempts to connect a second");
     assert!(tried > 0 && rate <= 4.0, "{tried} attempts to connect in {:?}", start.elapsed());
-    assert_eq!(held.guard().lost().await, LossReason::Expired);
+    assert_eq!(held.guard().ended().await, End::Lost(LossReason::Expired));
     drop(held);
     server.call(&["REPLICAOF", "NO", "ONE"]).await;
     let promoted = Instant::now();
@@ -265,8 +265,8 @@ async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secre
     // What cannot be renewed is lost at its deadline, and not before.
     let (asked, remaining) = (Instant::now(), held.guard().remaining());
     assert!(remaining > ms(100), "there is something left to lose: {remaining:?}");
-    let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
-    assert_eq!(reason, LossReason::Expired);
+    let end = timeout(SOON, held.guard().ended()).await.expect("it is told");
+    assert_eq!(end, End::Lost(LossReason::Expired));
     let told = asked.elapsed();
     println!("told after {told:?}, with {remaining:?} left");
     assert!((remaining..remaining + SLACK).contains(&told), "told after {told:?}, with {remaining:?} left");

@@ -2,7 +2,7 @@
 
 use std::{fs, io, path::Path};
 
-use lock_core::{ErrorKind, LossReason};
+use lock_core::{End, ErrorKind, LossReason};
 use lock_tests::{
     Dice, RedisServer, Reply, actor, eventually, eventually_some, figure,
     history::{Checker, Mark, Op, Outcome, Run, now},
@@ -332,9 +332,9 @@ async fn fault_41_holder_whose_data_is_deleted_is_told() {
         server.call(deletes).await;
         let to = now();
         checker = checker.mark(Mark { key: Some("k".to_owned()), from, to });
-        let reason = timeout(SOON, held.guard().lost()).await.expect("it is told");
+        let end = timeout(SOON, held.guard().ended()).await.expect("it is told");
         longest = longest.max(span(to, now()));
-        assert_eq!(reason, LossReason::Taken);
+        assert_eq!(end, End::Lost(LossReason::Taken));
         assert!(!held.check());
         // Somebody else's lease is not touched by what the former holder does.
         let other = lock_tests::history::Recorded::new(&manager, &run.recorder("p1"), "");

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{
-    ErrorKind, LockKey, LockManager,
+    LockManager,
     backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tests::LONG;
@@ -175,10 +175,10 @@ struct Down;
 
 impl Backend for Down {
     fn call(&self, _batch: Batch) -> Reply<Answer> {
-        Reply::ready(Err(BackendError::new(ErrorKind::Backend, "10.9.8.7 is down")))
+        Reply::ready(Err(BackendError::unavailable("10.9.8.7 is down")))
     }
 
-    fn list(&self, _prefix: String) -> Reply<Vec<LockKey>> {
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::key::LockKey>> {
         Reply::ready(Ok(Vec::new()))
     }
 }

@@ -95,7 +95,7 @@ async fn renewals_and_losses_are_noticed() {
     sleep(Duration::from_millis(900)).await;
     assert!(held.check());
     assert!(manager.force_release("k").await.unwrap());
-    held.guard().lost().await;
+    held.guard().ended().await;
     assert!(!held.check());
     lock_tests::eventually(TTL, "the loss is written", async || ops(&written(&run)).len() == 5).await;
     let events = written(&run);

@@ -144,7 +144,7 @@ async fn a_lease_is_lost_when_a_majority_of_the_nodes_is_gone() {
     nodes.servers[0].stop();
     nodes.servers[2].stop();
     let stopped = Instant::now();
-    held.guard().lost().await;
+    held.guard().ended().await;
     assert!(stopped.elapsed() < TTL + SLACK, "{:?}", stopped.elapsed());
     figure(17, "a majority dead to lease lost", stopped.elapsed());
     assert!(!held.check());

@@ -6,8 +6,8 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    LockKey, Token,
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew},
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    key::LockKey,
 };
 use lock_tests::{Dice, RedisServer, sim::Node};
 
@@ -88,7 +88,7 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
         }
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
         let batch: Vec<_> = (0..1 + dice.below(4)).map(|_| operation(&mut dice, channel)).collect();
-        let real = backend.call(Batch::from_vec(batch.clone())).await.expect("the server answers");
+        let real = backend.call(Batch::from(batch.clone())).await.expect("the server answers");
         let real: Vec<_> = real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"))).collect();
         let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(plain).collect();
         story.push(format!("{batch:?}\n  -> {real:?}"));

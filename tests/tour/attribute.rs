@@ -107,25 +107,50 @@ mod once {
 }
 
 mod call {
+    use axum::http::StatusCode;
     use lock_core::distributed_lock;
 
-    fn refused(error: lock_core::Error) -> &'static str {
-        if error.is_retryable() { "come back later" } else { "out of order" }
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_error = status)]
+    async fn sell(id: u64) -> Result<String, StatusCode> {
+        Ok(format!("sold {id}"))
     }
 
-    #[distributed_lock(key = "goods:<id>", wait = "0s", on_busy = call(refused), on_lost = ignore)]
-    async fn sell(id: u64) -> &'static str {
-        println!("selling {id}");
-        "sold"
+    fn status(error: lock_core::Error) -> StatusCode {
+        if error.is_busy() { StatusCode::LOCKED } else { StatusCode::SERVICE_UNAVAILABLE }
+    }
+
+    #[distributed_lock(key = "goods:<id>", wait = "0s", on_error = move |error| format!("{id}: {}", error.public_message()))]
+    async fn describe(id: u64) -> String {
+        format!("{id}: sold")
     }
 
     #[tokio::test]
     async fn any_type() -> Result<(), lock_core::Error> {
         let manager = lock_core::LockManager::in_memory();
-        assert_eq!(manager.scope(sell(7)).await, "sold");
+        assert_eq!(manager.scope(describe(7)).await, "7: sold");
         let _guard = manager.lock("goods:7").await?;
-        assert_eq!(manager.scope(sell(7)).await, "come back later");
+        assert_eq!(manager.scope(sell(7)).await, Err(StatusCode::LOCKED));
+        assert!(manager.scope(describe(7)).await.starts_with("7: locked by another request"));
         Ok(())
+    }
+}
+
+mod durations {
+    use std::time::Duration;
+
+    use lock_core::distributed_lock;
+
+    const TTL: Duration = Duration::from_secs(3);
+
+    #[distributed_lock(key = "import:<shop>", ttl = TTL, wait = forever, max_hold = limit)]
+    async fn import(shop: &str, limit: Duration) -> Result<(), lock_core::Error> {
+        println!("importing {shop}");
+        Ok(())
+    }
+
+    #[tokio::test]
+    async fn from_constants_and_arguments() -> Result<(), lock_core::Error> {
+        lock_core::LockManager::in_memory().scope(import("north", Duration::from_secs(60))).await
     }
 }
 
@@ -186,22 +211,8 @@ mod handlers {
         locks: LockManager,
     }
 
-    struct Refusal(lock_core::Error);
-
-    impl From<lock_core::Error> for Refusal {
-        fn from(error: lock_core::Error) -> Self {
-            Self(error)
-        }
-    }
-
-    impl axum::response::IntoResponse for Refusal {
-        fn into_response(self) -> axum::response::Response {
-            (StatusCode::SERVICE_UNAVAILABLE, self.0.to_string()).into_response()
-        }
-    }
-
     #[distributed_lock(key = "goods:<id>", wait = "2s", manager = app.locks)]
-    async fn sell(Path(id): Path<u64>, State(app): State<App>) -> Result<String, Refusal> {
+    async fn sell(Path(id): Path<u64>, State(app): State<App>) -> Result<String, lock_core::Error> {
         Ok(format!("sold {id}"))
     }
 
@@ -214,6 +225,27 @@ mod handlers {
         let request = axum::extract::Request::post("/sell/7").body(axum::body::Body::empty())?;
         assert_eq!(service.oneshot(request).await?.status(), StatusCode::OK);
         Ok(())
+    }
+}
+
+mod tonic_methods {
+    use lock_core::{LockManager, distributed_lock};
+
+    struct Shop {
+        locks: LockManager,
+    }
+
+    impl Shop {
+        #[distributed_lock(key = "goods:<request.get_ref()>", wait = "2s", manager = self.locks)]
+        async fn sell(&self, request: tonic::Request<u64>) -> Result<tonic::Response<u64>, tonic::Status> {
+            Ok(tonic::Response::new(request.into_inner()))
+        }
+    }
+
+    #[tokio::test]
+    async fn method() -> Result<(), tonic::Status> {
+        let shop = Shop { locks: LockManager::in_memory() };
+        shop.sell(tonic::Request::new(7)).await.map(drop)
     }
 }
 

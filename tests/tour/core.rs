@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost};
+use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost, key};
 
 use crate::Result;
 
@@ -122,7 +122,7 @@ async fn losses() -> Result {
     let guard = manager.lock("goods:1").await?;
     tokio::select! {
         biased;
-        reason = guard.lost() => println!("stop everything: {reason}"),
+        end = guard.ended() => println!("stop everything: {end}"),
         sold = sell() => sold?,
     }
     assert!(guard.is_held());
@@ -148,7 +148,7 @@ async fn fencing() -> Result {
 async fn handover() -> Result {
     let manager = LockManager::in_memory();
     let guard = manager.lock("import:7").ttl(Duration::from_secs(30)).await?;
-    let text = guard.hand_over()?.to_string();
+    let text = guard.hand_over()?.reveal();
 
     let handover: Handover = text.parse()?;
     let guard = manager.take_up(handover).await?;
@@ -176,11 +176,21 @@ async fn errors() -> Result {
     let manager = LockManager::in_memory();
     match manager.lock("goods:1").await {
         Ok(guard) => guard.release().await?,
-        Err(error) if error.kind() == ErrorKind::Busy => println!("{:?} is busy", error.key()),
-        Err(error) if error.is_retryable() => println!("try again: {error}"),
-        Err(error) => return Err(error.into()),
+        Err(error) if error.is_busy() => println!("busy, try again in {:?}", error.retry_after()),
+        Err(error) if error.nothing_was_done() => println!("{}: {}", error.code(), error.public_message()),
+        Err(error) => return Err(error.into()), // lost: part of the work may be done
     }
 
+    Ok(())
+}
+
+#[tokio::test]
+async fn joined() -> Result {
+    let (manager, id, order, line) = (LockManager::in_memory(), "a:b", 7, 1);
+    let guard = manager.lock(key::join(["goods", id])).await?; // "goods:7" for 7, "goods:a%3Ab" for a:b
+    let line = manager.lock(format!("order:{}:line:{}", key::part(order), key::part(line))).await?;
+
+    assert_eq!((guard.key(), line.key()), ("goods:a%3Ab", "order:7:line:1"));
     Ok(())
 }
 

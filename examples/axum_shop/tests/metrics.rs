@@ -39,7 +39,7 @@ async fn metrics_show_the_shop_the_core_the_attribute_and_the_layer_and_never_a_
     let renewed = manager.lock("renewed").label("renewed").ttl(Duration::from_millis(30)).await.unwrap();
     let lost = manager.lock("lost").label("lost").await.unwrap();
     manager.force_release("lost").await.unwrap();
-    lost.lost().await;
+    lost.ended().await;
     let waiter = tokio::spawn(manager.lock("renewed").label("waiter").acquire());
     let shown = eventually(shown, |shown| {
         has(shown, r#"lock_waiting{lock="waiter"} 1"#) && shown.contains("lock_renewal_slack_seconds_bucket")

@@ -12,17 +12,17 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     queue::ATTEMPT,
-    request::{LockRequest, Wait},
+    request::{LockAllRequest, Wait},
 };
 
-/// The future of [`LockRequest::acquire`] for several keys: one after the other, in the order of their bytes.
+/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1): one after the other, in the order of their bytes.
 ///
 /// # Cancel safety
 /// Dropping the future releases what it has acquired and leaves nothing behind.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireAll {
-    request: LockRequest<Vec<LockKey>>,
+    request: LockAllRequest,
     keys: Keys,
     current: Option<Acquire>,
     guards: Vec<LockGuard>,
@@ -39,7 +39,7 @@ enum Keys {
 }
 
 impl AcquireAll {
-    pub(crate) fn new(request: LockRequest<Vec<LockKey>>) -> Self {
+    pub(crate) fn new(request: LockAllRequest) -> Self {
         Self { request, keys: Keys::All, current: None, guards: Vec::new(), give_up: Moment::NEVER }
     }
 
@@ -71,7 +71,7 @@ impl AcquireAll {
     }
 }
 
-impl LockRequest<Vec<LockKey>> {
+impl LockAllRequest {
     /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
     fn whole_wait(&self, error: Error) -> Error {
         match error.kind() {

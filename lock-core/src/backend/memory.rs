@@ -10,6 +10,7 @@ use std::{
 use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
 use crate::{
     clock::{Clock, Moment, TokioClock},
+    health::NodeHealth,
     key::{HashOfKey, LockKey},
     token::Token,
 };
@@ -164,6 +165,10 @@ impl Backend for MemoryBackend {
             .filter_map(|(key, _)| LockKey::new(key.wire()).ok())
             .collect();
         Reply::ready(Ok(keys))
+    }
+
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![NodeHealth::new("memory", true)]
     }
 
     fn clock(&self) -> Arc<dyn Clock> {

@@ -8,6 +8,8 @@
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
+mod error;
+mod items;
 mod memory;
 mod operation;
 mod quorum;
@@ -15,7 +17,7 @@ mod quorum;
 mod redis;
 
 use std::{
-    error, fmt,
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
@@ -24,28 +26,32 @@ use std::{
 };
 
 use futures_util::future::{self, BoxFuture, Either, Ready};
-use smallvec::SmallVec;
 use tokio::sync::mpsc;
 
+#[doc(hidden)]
+pub use self::operation::AIMS_WITHIN;
 #[cfg(feature = "redis")]
 pub use self::redis::RedisBackend;
 pub use self::{
+    error::BackendError,
+    items::{IntoItems, Items},
     memory::MemoryBackend,
-    operation::{AIMS_WITHIN, Acquire, Operation, Place, Release, Renew},
+    operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
 };
+pub use crate::token::{ForeignToken, TOKEN_MARK, Token};
 use crate::{
     clock::{Clock, SystemClock},
     error::ErrorKind,
+    health::NodeHealth,
     key::LockKey,
-    token::Token,
 };
 
-/// The operations of one call: one as a rule, which needs no memory of its own.
-pub type Batch = SmallVec<[Operation; 1]>;
+/// The operations of one call.
+pub type Batch = Items<Operation>;
 
 /// What became of the operations of a batch.
-pub type Outcomes = SmallVec<[Result<Outcome, BackendError>; 1]>;
+pub type Outcomes = Items<Result<Outcome, BackendError>>;
 
 /// The future of a backend's answer.
 pub struct Reply<T>(Either<Ready<Replied<T>>, BoxFuture<'static, Replied<T>>>);
@@ -125,6 +131,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
+    /// Returns how each node is doing as far as is known, without asking it. Must not block. Default: one node that
+    /// [is reachable](Self::is_reachable) or not.
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![NodeHealth::new("backend", self.is_reachable())]
+    }
+
     /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
     /// the store lives and dies with the process.
     fn clock(&self) -> Arc<dyn Clock> {
@@ -148,6 +160,44 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 }
 
+impl<B: Backend + ?Sized> Backend for Arc<B> {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        (**self).call(batch)
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        (**self).list(prefix)
+    }
+
+    fn epoch(&self) -> u64 {
+        (**self).epoch()
+    }
+
+    fn is_reachable(&self) -> bool {
+        (**self).is_reachable()
+    }
+
+    fn time_limit(&self) -> Duration {
+        (**self).time_limit()
+    }
+
+    fn identity(&self) -> Option<Arc<str>> {
+        (**self).identity()
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        (**self).clock()
+    }
+
+    fn is_settled(&self) -> bool {
+        (**self).is_settled()
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        (**self).upkeep(calls)
+    }
+}
+
 /// The answer to a batch: one outcome per operation, in order.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -163,6 +213,8 @@ pub struct Answer {
     /// Whether the store would not let this caller call a waiter, who then comes by itself.
     pub calls_refused: bool,
     /// What the store's clock showed, in µs since 1970; known where fencing tokens were asked for with a floor or an aim.
+    /// Only a quorum looks at it.
+    #[doc(hidden)]
     pub time: Option<u64>,
     /// The [identity](Backend::identity) of the store at the time of the answer; known where stores can change.
     /// (One pointer wide, since many futures hold an answer.)
@@ -289,70 +341,5 @@ impl Calls {
     }
 }
 
-/// Why a backend could not execute a request.
-#[derive(Clone, Debug)]
-pub struct BackendError {
-    kind: ErrorKind,
-    message: String,
-    source: Option<Arc<dyn error::Error + Send + Sync>>,
-    /// Whether the request may have been, or may still be, executed.
-    may_have_happened: bool,
-}
-
-impl BackendError {
-    /// Makes an error of a request that may have been executed.
-    ///
-    /// `kind` is one of [`ErrorKind::Backend`], [`ErrorKind::WrongType`], [`ErrorKind::Unsupported`] and
-    /// [`ErrorKind::Denied`]. `message` says what happened and what to do, in one lower-case sentence without
-    /// passwords or tokens.
-    #[must_use]
-    pub fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
-        Self { kind, message: message.into(), source: None, may_have_happened: true }
-    }
-
-    /// Adds the cause.
-    #[must_use]
-    pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
-        self.source = Some(Arc::new(source));
-        self
-    }
-
-    /// Says that the request was surely not executed and never will be.
-    #[must_use]
-    pub fn did_not_happen(mut self) -> Self {
-        self.may_have_happened = false;
-        self
-    }
-
-    #[cfg(feature = "redis")]
-    pub(crate) fn in_doubt(mut self) -> Self {
-        self.may_have_happened = true;
-        self
-    }
-
-    /// Returns the kind.
-    #[must_use]
-    pub fn kind(&self) -> ErrorKind {
-        self.kind
-    }
-
-    pub(crate) fn may_have_happened(&self) -> bool {
-        self.may_have_happened
-    }
-
-    pub(crate) fn into_parts(self) -> (ErrorKind, String, Option<Arc<dyn error::Error + Send + Sync>>) {
-        (self.kind, self.message, self.source)
-    }
-}
-
-impl fmt::Display for BackendError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl error::Error for BackendError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.source.as_deref().map(|source| source as _)
-    }
-}
+#[cfg(test)]
+mod tests;

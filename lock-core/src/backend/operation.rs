@@ -59,7 +59,8 @@ pub struct Acquire {
     /// alone.
     pub floor: u64,
     /// A number to begin with, in µs since 1970, if the store's clock is behind it by at most [`AIMS_WITHIN`], so that
-    /// several stores whose clocks differ a little count alike; zero for none.
+    /// several stores whose clocks differ a little count alike; zero for none. A store may ignore it.
+    #[doc(hidden)]
     pub aim: u64,
 }
 
@@ -97,6 +98,7 @@ pub struct Renew {
     /// The least number that these may begin with; zero where the store counts alone.
     pub floor: u64,
     /// A number to begin with if the store's clock is near; see [`Acquire::aim`].
+    #[doc(hidden)]
     pub aim: u64,
     /// What a renewal found to be left, where that is more than any request of this token can have asked for: the
     /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from

@@ -17,6 +17,7 @@ use loom::{
 use super::*;
 use crate::{
     backend::{Operation, Outcome},
+    end::End,
     lease::Hold,
     queue::fixture::{Manual, at, key, terms},
     renewal::task::Calls,
@@ -164,12 +165,12 @@ fn who_listens_for_a_loss_is_told() {
     model(|| {
         let engine = engine();
         let (id, hold) = held(&engine);
-        let mut lost = crate::Lease::new(hold).lost();
+        let mut ended = crate::Lease::new(hold).ended();
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || engine.taken(id)
         });
-        assert_eq!(block_on(Pin::new(&mut lost)), LossReason::Taken);
+        assert_eq!(block_on(Pin::new(&mut ended)), End::Lost(LossReason::Taken));
         other.join().unwrap();
     });
 }

@@ -15,6 +15,7 @@ use crate::{
     backend::{self, BackendError, Batch, Operation, Outcome, Place},
     cleanup::{Doubt, Parting, Try},
     clock::Moment,
+    end::End,
     error::{Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
@@ -269,7 +270,7 @@ impl Queues {
             self.deferred.wake(waiter.waker.take());
             if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
                 self.wheel.unset(id);
-                offered.lose(LossReason::Released);
+                offered.finish(End::Released);
                 self.depart(hold, now);
             }
         }

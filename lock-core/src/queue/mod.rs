@@ -44,7 +44,8 @@ use crate::{
     backend::{self, BackendError, Outcome},
     cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
-    error::{Error, ErrorKind, LossReason},
+    end::End,
+    error::{Error, ErrorKind},
     key::{HashOfKey, LockKey},
     mutants::Mutant,
     renewal::wheel::Wheel,
@@ -390,7 +391,7 @@ impl Queues {
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
         match self.forget(id) {
             Standing::Turn(hold, offered) => {
-                offered.lose(LossReason::Released);
+                offered.finish(End::Released);
                 self.depart(hold, now);
             }
             // What `take_out` makes of one that was in line.
@@ -464,7 +465,10 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
     pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, reason, ending } in ended {
+        for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
+            if lapsed {
+                self.tenures.slack.note(Duration::ZERO, now);
+            }
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
             self.deferred.end(ending);
@@ -489,7 +493,7 @@ impl Queues {
             match &mut waiter.state {
                 Standing::Turn(hold, offered) => {
                     let hold = *hold;
-                    offered.lose(LossReason::Released);
+                    offered.finish(End::Released);
                     waiter.state = Standing::Missed;
                     self.depart(hold, now);
                 }

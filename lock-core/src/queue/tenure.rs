@@ -15,11 +15,12 @@ use crate::{
     cleanup::{Doubt, Parting},
     clock::{Clock, Moment},
     error::LossReason,
+    fencing::FencingToken,
     key::LockKey,
     lease::{Ending, Hold, Validity},
     mutants::Mutant,
     renewal::schedule,
-    token::{FencingToken, Token},
+    token::Token,
     validity::{Renewal, Ttl},
 };
 
@@ -136,6 +137,8 @@ pub(crate) struct Ended {
     pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
     pub(crate) reason: LossReason,
+    /// Whether it was to be renewed, and its deadline passed before.
+    pub(crate) lapsed: bool,
     /// To be dropped when the engine's lock is not held.
     pub(crate) ending: Ending,
 }
@@ -232,7 +235,7 @@ impl Fences {
 impl Terms {
     fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
         let fence = FencingToken::new(fence);
-        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, Arc::clone(clock), validity))
+        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity))
     }
 }
 

@@ -5,5 +5,6 @@
 //! [`wheel`] and [`schedule`] decide and are pure; [`task`] owns the clock and talks to the backend.
 
 pub(crate) mod schedule;
+pub(crate) mod slack;
 pub(crate) mod task;
 pub(crate) mod wheel;

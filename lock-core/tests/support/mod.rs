@@ -14,9 +14,10 @@ use std::{
 };
 
 use lock_core::{
-    ErrorKind, LockKey, LockManager,
+    LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
+    key::LockKey,
 };
 use tokio::{sync::Notify, time::sleep};
 
@@ -159,7 +160,7 @@ impl Backend for Faulty {
             this.shared.log.lock().unwrap().push(batch.iter().map(name).collect());
             let scripted = this.shared.fates.lock().unwrap().pop_front();
             let fate = scripted.unwrap_or_else(|| *this.shared.always.lock().unwrap());
-            let failed = BackendError::new(ErrorKind::Backend, "the test broke the connection");
+            let failed = BackendError::unavailable("the test broke the connection");
             match fate {
                 Fate::Answer => this.store.call(batch).await,
                 Fate::Fail => Err(failed),

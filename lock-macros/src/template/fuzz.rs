@@ -10,7 +10,7 @@ use super::*;
 fn text() -> impl Strategy<Value = String> {
     let piece = prop_oneof![
         8 => select(vec![
-            "<", ">", "<<", ">>", "<id>", "<order.id>", "id", "self.", "goods:", "{", "}", "{id}", "(", ")", "[", "]",
+            "<", ">", "<<", ">>", "<id>", "<order.id>", "id", "self.", "goods:", ":", "-", "%", "%25", "%3A", "{", "}", "{id}", "(", ")", "[", "]",
             "\"", "'", "\\", "::", "::<u8>", ":?", "'a", " ", ">=", "->", "=>", "|x|", "#", "r#\"", "//", "/*", "b'",
             "\u{e9}", "\n", "\0", "0x", "1.", "..", "!", "?", "if", "{}", "{:?}",
         ])
@@ -47,6 +47,20 @@ fn survives(template: &str) -> std::result::Result<(), TestCaseError> {
     Ok(())
 }
 
+/// The key that `template` makes of `values`, which are put in one after the other.
+fn key(template: &Template, values: &[String]) -> String {
+    let mut values = values.iter().cycle();
+    let write = |part: &Part<TokenStream>| match part {
+        Part::Text(text) => text.clone(),
+        Part::Value(_) => lock_core::key::part(values.next().expect("a cycle")).to_string(),
+    };
+    template.parts.iter().map(write).collect()
+}
+
+fn values() -> impl Strategy<Value = Vec<String>> {
+    prop::collection::vec("[ab:%}-]{0,2}", 3)
+}
+
 /// What was found to matter, and is tried each time.
 const CORPUS: &[&str] = &[
     "",
@@ -79,6 +93,11 @@ const CORPUS: &[&str] = &[
     "<id",
     "<\"\\\">",
     "<'\\''>",
+    "<id>:<id>",
+    "<id>-<id>",
+    "%",
+    "%3A",
+    "%3a<id>",
 ];
 
 #[test]
@@ -92,6 +111,18 @@ proptest! {
     #[test]
     fn any_template_is_read_or_refused_and_can_be_put_together_again(template in text()) {
         survives(&template)?;
+    }
+
+    #[test]
+    fn different_values_make_different_keys(
+        texts in prop::collection::vec(select(vec!["", "a", "b", "-", ":", "a:", ":b", "}", "%3A", "%25"]), 4),
+        (one, other) in (values(), values()),
+    ) {
+        let template = format!("{}<id>{}<order>{}<self.a>{}", texts[0], texts[1], texts[2], texts[3]);
+        let names = Names::of(&parse_quote!(async fn sell(&self, id: u64, order: u64)));
+        if let Ok(template) = Template::parse(&LitStr::new(&template, Span::call_site()), &names) {
+            prop_assert_eq!(key(&template, &one) == key(&template, &other), one == other);
+        }
     }
 
     #[test]

@@ -1,7 +1,7 @@
 use std::{any, borrow::Cow, fmt::Display, marker::PhantomData};
 
 use ::http::{HeaderName, Request, Uri};
-use lock_core::MAX_KEY_BYTES;
+use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
     Mistake, Parts,

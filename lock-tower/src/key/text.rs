@@ -2,7 +2,7 @@
 
 use std::{error::Error, fmt};
 
-use lock_core::MAX_KEY_BYTES;
+use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
     Choice, KeyExtractor, Parts,

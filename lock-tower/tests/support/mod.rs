@@ -284,11 +284,16 @@ pub(crate) struct Failing(pub(crate) ErrorKind, pub(crate) &'static str);
 
 impl Backend for Failing {
     fn call(&self, _batch: Batch) -> Reply<Answer> {
-        let error = BackendError::new(self.0, self.1);
+        let error = match self.0 {
+            ErrorKind::WrongType => BackendError::wrong_type(self.1),
+            ErrorKind::Unsupported => BackendError::unsupported(self.1),
+            ErrorKind::Denied => BackendError::denied(self.1),
+            _ => BackendError::unavailable(self.1),
+        };
         Reply::ready(Err(error))
     }
 
-    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::LockKey>> {
+    fn list(&self, _prefix: String) -> Reply<Vec<lock_core::key::LockKey>> {
         Reply::ready(Ok(Vec::new()))
     }
 }

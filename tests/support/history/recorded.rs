@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest, LossReason};
+use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest};
 use serde_json::json;
 
 use super::{
@@ -165,7 +165,7 @@ impl Held {
         let (at, deadline) = deadline(self.guard());
         call.event.deadline = Some(deadline);
         let result = match &extended {
-            Ok(()) => Outcome::Ok,
+            Ok(_) => Outcome::Ok,
             Err(error) => outcome(error),
         };
         if result != Outcome::Ok && !self.guard().is_held() {
@@ -173,7 +173,7 @@ impl Held {
         }
         call.end_at(at, result);
         (self.last, self.deadline) = (at, deadline);
-        extended
+        extended.map(drop)
     }
 
     /// Reads the register and writes one more; whether it was let, or none where nobody knows.
@@ -223,7 +223,7 @@ impl Held {
         let call = self.recorder.begin(self.event(Op::Release));
         let released = self.guard.take().expect("there until it is released").release().await;
         call.end(match &released {
-            Ok(()) => Outcome::Ok,
+            Ok(_) => Outcome::Ok,
             Err(error) => outcome(error),
         });
         released
@@ -260,9 +260,9 @@ impl Held {
     /// Has it written down when the holder is told of a loss.
     fn watch(&self) {
         let (recorder, mut event) = (Arc::clone(&self.recorder), self.event(Op::Lost));
-        let lost = self.guard().lost();
+        let ended = self.guard().ended();
         tokio::spawn(async move {
-            if lost.await != LossReason::Released {
+            if ended.await.loss().is_some() {
                 event.t_invoke = now();
                 event.t_return = Some(event.t_invoke);
                 recorder.note(&event);

@@ -27,7 +27,7 @@ use std::{
 };
 
 use lock_core::{
-    LockManager, LossReason,
+    End, LockManager,
     clock::{Clock, SystemClock},
 };
 use lock_tests::{
@@ -156,11 +156,10 @@ impl Stage {
 
 /// Says so, and has the loss told.
 fn arrive(held: Held, got: &mpsc::UnboundedSender<Held>) {
-    let lost = held.guard().lost();
+    let ended = held.guard().ended();
     tokio::spawn(async move {
-        match lost.await {
-            LossReason::Released => {} // we are the ones who did it
-            reason => println!("lost {reason:?} {}", now()),
+        if let End::Lost(reason) = ended.await {
+            println!("lost {reason:?} {}", now());
         }
     });
     let fence = held.fence();

@@ -12,7 +12,7 @@
 
 use std::{error::Error, time::Duration};
 
-use lock_core::{LockManager, LossReason};
+use lock_core::{End, LockManager};
 
 pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
@@ -26,11 +26,10 @@ pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> R
         }
     };
     println!("held {}", guard.fencing_token());
-    let lost = guard.lost();
+    let ended = guard.ended();
     tokio::spawn(async move {
-        match lost.await {
-            LossReason::Released => {} // we are the ones who did it
-            reason => println!("lost {reason:?}"),
+        if let End::Lost(reason) = ended.await {
+            println!("lost {reason:?}");
         }
     });
     while let Some(line) = lines.recv().await {
@@ -38,7 +37,7 @@ pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> R
             ("check", _) if guard.is_held() => println!("check held {}", guard.remaining().as_millis()),
             ("check", _) => println!("check lost"),
             ("extend", ttl_ms) => match guard.extend(milliseconds(ttl_ms)?).await {
-                Ok(()) => println!("extended"),
+                Ok(_) => println!("extended"),
                 Err(error) => println!("failed {:?}", error.kind()),
             },
             ("release", _) => {

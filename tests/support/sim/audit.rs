@@ -4,8 +4,8 @@
 use std::{collections::BTreeMap, sync::Arc};
 
 use lock_core::{
-    LockKey, Token,
-    backend::{Acquire, Outcome},
+    backend::{Acquire, Outcome, Token},
+    key::LockKey,
 };
 
 /// Who waits for which key, in the order of coming.

@@ -11,9 +11,9 @@ use std::{
 };
 
 use lock_core::{
-    ErrorKind, LockKey,
     backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Outcome, Reply},
     clock::{Clock, Moment, Sleep},
+    key::LockKey,
 };
 
 use super::world::{Timer, World, micros};
@@ -39,7 +39,7 @@ impl Backend for SimBackend {
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
-        Reply::ready(Err(BackendError::new(ErrorKind::Unsupported, "the simulated node lists nothing")))
+        Reply::ready(Err(BackendError::unsupported("the simulated node lists nothing")))
     }
 
     fn epoch(&self) -> u64 {
@@ -136,13 +136,13 @@ impl SimBackend {
         let mut unanswered = false;
         loop {
             let Some((conn, epoch)) = self.connection(after, limit).await else {
-                let error = BackendError::new(ErrorKind::Backend, "no connection within the limit");
+                let error = BackendError::unavailable("no connection within the limit");
                 return Err(if unanswered { error } else { error.did_not_happen() });
             };
             after = epoch;
             if world.now() >= limit && !unanswered {
                 // It was not polled in time, and has not left.
-                return Err(BackendError::new(ErrorKind::Backend, "not sent within the limit").did_not_happen());
+                return Err(BackendError::unavailable("not sent within the limit").did_not_happen());
             }
             match self.send(conn, batch.clone(), begun, limit).await {
                 Ok(outcomes) => {
@@ -154,7 +154,7 @@ impl SimBackend {
                 Err(Unanswered::Broken) => unanswered = true,
                 Err(Unanswered::Silent) => {
                     world.replace(conn);
-                    return Err(BackendError::new(ErrorKind::Backend, "no answer within the limit"));
+                    return Err(BackendError::unavailable("no answer within the limit"));
                 }
             }
         }
@@ -186,7 +186,7 @@ impl SimBackend {
     }
 
     async fn send(&self, conn: usize, batch: Batch, begun: u64, limit: u64) -> Result<Vec<Outcome>, Unanswered> {
-        let id = self.world.state().request(&self.world.plan, conn, batch.into_vec(), begun);
+        let id = self.world.state().request(&self.world.plan, conn, batch.into_iter().collect(), begun);
         let mut timer = self.world.at(limit);
         poll_fn(|cx| {
             let mut state = self.world.state();

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::LockKey;
+use lock_core::key::LockKey;
 
 use super::{
     link::Command,

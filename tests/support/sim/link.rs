@@ -7,8 +7,8 @@ use std::{
 };
 
 use lock_core::{
-    LockKey, Token,
-    backend::{Operation, Outcome},
+    backend::{Operation, Outcome, Token},
+    key::LockKey,
 };
 
 use super::{

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::LockKey;
+use lock_core::key::LockKey;
 
 use super::{
     Stage,

@@ -5,8 +5,8 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lock_core::{
-    LockKey, Token,
-    backend::{Acquire, Operation, Outcome, Place, Release, Renew},
+    backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
+    key::LockKey,
 };
 
 use super::audit::Audit;

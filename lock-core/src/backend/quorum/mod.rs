@@ -32,6 +32,7 @@ use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
     clock::Clock,
     error::{BuildError, ErrorKind},
+    health::NodeHealth,
     key::LockKey,
     mutants::Mutant,
 };
@@ -133,6 +134,18 @@ impl Backend for QuorumBackend {
 
     fn time_limit(&self) -> Duration {
         self.quorum.nodes.iter().map(|node| node.time_limit()).max().unwrap_or(Duration::MAX)
+    }
+
+    /// Of all nodes. One that is another one's server has no vote, and counts as down.
+    fn health(&self) -> Vec<NodeHealth> {
+        let of_node = |(number, node): (usize, &Arc<dyn Backend>)| {
+            let same = self.quorum.same_server(number, node.identity().as_deref());
+            node.health().into_iter().map(move |health| match &same {
+                Some(error) => health.without_vote(error.to_string()),
+                None => health,
+            })
+        };
+        self.quorum.nodes.iter().enumerate().flat_map(of_node).collect()
     }
 
     fn is_settled(&self) -> bool {
@@ -252,7 +265,7 @@ impl Quorum {
         let mut whole = Answer::new([]);
         let mut end = Some(end);
         while !batch.is_empty() {
-            let rest = end.map_or_else(Batch::new, |end| batch.drain(end..).collect());
+            let rest = end.map_or_else(Batch::new, |end| batch.split_off(end));
             let items = batch.len();
             let part = std::mem::replace(&mut batch, rest);
             match self.decide(part).await {

@@ -31,12 +31,15 @@ use super::{
     advice::Advice,
     failure,
     handshake::{Connected, Driver, Failure, Former},
+    status::Status,
     stream::{Place, Resolver},
 };
 use crate::{
     backend::{BackendError, Calls},
     error::ErrorKind,
+    health::NodeHealth,
     key::LockKey,
+    metrics,
     token::Token,
 };
 
@@ -61,6 +64,7 @@ pub(super) struct Connector {
     /// How many attempts in a row ended when the server closed the connection on HELLO.
     pub(super) closed_at_hello: AtomicU32,
     pub(super) advice: Advice,
+    pub(super) status: Status,
 }
 
 /// How to reach the node.
@@ -85,6 +89,7 @@ pub(super) struct Settings {
 enum Link {
     Up(Connection),
     Down {
+        since: Instant,
         /// Why the last attempt failed, if there was one.
         error: Option<BackendError>,
         /// Whether it has lasted for so long that requests do not wait for its end.
@@ -146,7 +151,8 @@ impl Connection {
 impl Link {
     /// Not yet tried, or just broken.
     fn down() -> Self {
-        Self::Down { error: None, known: false, failures: 0, attempt: Attempt::Due(Instant::now()) }
+        let since = Instant::now();
+        Self::Down { since, error: None, known: false, failures: 0, attempt: Attempt::Due(since) }
     }
 }
 
@@ -165,6 +171,7 @@ impl Connector {
             resp2: AtomicBool::new(false),
             closed_at_hello: AtomicU32::new(0),
             advice: Advice::default(),
+            status: Status::default(),
         }
     }
 
@@ -184,6 +191,17 @@ impl Connector {
     pub(super) fn is_up(&self) -> bool {
         let broken = self.broken.load(Ordering::Acquire);
         matches!(&*self.link.borrow(), Link::Up(connection) if connection.epoch > broken)
+    }
+
+    /// Says how the node is doing, as far as is known.
+    pub(super) fn health(&self) -> NodeHealth {
+        let broken = self.broken.load(Ordering::Acquire);
+        let (up, since) = match &*self.link.borrow() {
+            Link::Up(connection) if connection.epoch > broken => (true, connection.about.since),
+            Link::Up(_) => (false, Instant::now()),
+            Link::Down { since, .. } => (false, *since),
+        };
+        self.status.health(self.address(), up, since)
     }
 
     /// Returns the run of the server that the connection leads to.
@@ -349,6 +367,9 @@ impl Connector {
     /// Connects, listens for calls, watches the connection, and connects anew, for as long as it is polled.
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         let mut end = EndOfUpkeep { connector: &self, epoch: 0 };
+        if !self.is_up() {
+            metrics::connected(self.address(), false);
+        }
         let mut former: Option<Former> = None;
         let mut silent = Duration::ZERO;
         // How many connections in a row broke as soon as they were made.
@@ -380,6 +401,7 @@ impl Connector {
                 connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
                 *link = Link::Up(connection.clone());
             });
+            metrics::connected(self.address(), true);
             if let Some(lost) = lost.take() {
                 tracing::info!(address = self.address(), after = ?lost.elapsed(), "connected again");
             }
@@ -387,6 +409,7 @@ impl Connector {
             let (epoch, since) = (connection.epoch, connection.about.since);
             end.epoch = epoch;
             self.watch(connection, &mut pushes, &calls).await;
+            self.status.note(&self.lost(epoch));
             silent = self.silence(epoch);
             short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 0 };
             self.has_ended(epoch);
@@ -409,6 +432,9 @@ impl Connector {
             ended = Some(mem::replace(link, Link::down()));
             true
         });
+        if ended.is_some() {
+            metrics::connected(self.address(), false);
+        }
         drop(ended);
     }
 
@@ -477,6 +503,7 @@ impl Connector {
             };
             self.forget_heard();
             let Failure { error, refused } = failure;
+            self.status.note(&error);
             if failures == 0 {
                 tracing::warn!(address = self.address(), %error, cause = error.source(), "could not connect; trying again");
             }
@@ -488,7 +515,8 @@ impl Connector {
             next = if self.link.receiver_count() > 0 { soonest } else { now + jittered(idle, chance) };
             failures += 1;
             let attempt = if attempts.is_empty() { Attempt::Due(soonest) } else { Attempt::InFlight { since: latest } };
-            let down = Link::Down { error: Some(error.did_not_happen()), known, failures, attempt };
+            let error = Some(error.did_not_happen());
+            let down = Link::Down { since: begun, error, known, failures, attempt };
             self.link.send_if_modified(|link| {
                 // One that is up is another upkeep's.
                 let is_down = matches!(link, Link::Down { .. });

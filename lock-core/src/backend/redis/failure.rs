@@ -21,7 +21,7 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
         _ => {
             let code = error.code().unwrap_or("ERR").to_owned();
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
-            let failure = of_server(&code, &detail, Some(address));
+            let failure = of_server(&code, &detail, address);
             if failure.kind() == ErrorKind::Backend && error.category().contains("switch database") {
                 let message = format!("{address} does not let this user select the database of the URL: {detail}");
                 return BackendError::new(ErrorKind::Unsupported, message).did_not_happen();
@@ -34,6 +34,14 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
 /// Reads an error of the system, from before anything was said to the server.
 pub(super) fn of_stream(error: &io::Error, address: &str) -> BackendError {
     closed(address).with_source(Cause(error.to_string()))
+}
+
+/// Reads an error of the name service.
+pub(super) fn of_lookup(error: &io::Error, address: &str) -> BackendError {
+    let message = format!(
+        "{address} could not be reached, as its host name was not found; check the name in the URL, and the name service"
+    );
+    BackendError::new(ErrorKind::Backend, message).with_source(Cause(error.to_string()))
 }
 
 /// The error of a connection that could not be made, or was closed.
@@ -56,9 +64,9 @@ pub(super) fn cluster(server: &str) -> BackendError {
 }
 
 /// Reads the message of an error that the script caught.
-pub(super) fn of_message(message: &str) -> BackendError {
+pub(super) fn of_message(message: &str, address: &str) -> BackendError {
     let (code, detail) = message.split_once(' ').unwrap_or((message, ""));
-    of_server(code, detail, None)
+    of_server(code, detail, address)
 }
 
 /// Whether the server is not a primary now, or has no data yet, as after a switchover.
@@ -80,8 +88,7 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
-    let server = address.unwrap_or("the server");
+fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     // Some errors repeat the arguments of the command, tokens included.
     let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);
     // A script that failed half-way has executed the items before.
@@ -95,9 +102,13 @@ fn of_server(code: &str, detail: &str, address: Option<&str>) -> BackendError {
             ErrorKind::WrongType,
             "the key holds something that is no lock (a hash, a list, …); it was left untouched, use another key",
         ),
-        "NOAUTH" | "WRONGPASS" => denied(detail, server),
+        "WRONGPASS" => denied(detail, server),
         // Of a refused SELECT the code is not known.
-        _ if says("authentication required") => denied(detail, server),
+        _ if code == "NOAUTH" || says("authentication required") => BackendError::new(
+            ErrorKind::Denied,
+            format!("{server} wants a password, and the URL has none; write it as in redis://:PASSWORD@HOST:PORT"),
+        )
+        .did_not_happen(),
         _ if says("no permissions to run") || says("can't run this command") => BackendError::new(
             ErrorKind::Unsupported,
             format!("{server} does not let this user run a command that the lock needs: {detail}{named}"),

@@ -139,7 +139,8 @@ impl Connector {
         match &self.settings.place {
             Place::Tcp { host, port } => {
                 // A name server may take longer than a command does.
-                let addresses = self.resolver.addresses(host, *port).await.map_err(failed)?;
+                let addresses = self.resolver.addresses(host, *port).await;
+                let addresses = addresses.map_err(|error| failure::of_lookup(&error, self.address()))?;
                 let stream = self.step(stream::tcp(addresses)).await?.map_err(failed)?;
                 if !self.settings.tls {
                     return Ok(Box::new(stream));

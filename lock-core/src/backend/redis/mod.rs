@@ -5,6 +5,7 @@ mod connection;
 mod failure;
 mod handshake;
 mod script;
+mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
@@ -23,6 +24,7 @@ use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
     builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
+    health::NodeHealth,
     key::LockKey,
     token::TOKEN_MARK,
 };
@@ -74,6 +76,12 @@ impl RedisBackend {
         // The TLS of the crate would install a provider for the whole process.
         let plain = tls.then(|| format!("redis://{rest}"));
         let info = plain.as_deref().unwrap_or(url).into_connection_info().map_err(|error| {
+            if has_wrong_port(rest) {
+                return wrong(
+                    "the port after the host is not a number from 1 to 65535; in a password, @ : / % # are written %40 %3A \
+                     %2F %25 %23",
+                );
+            }
             let what = error.to_string();
             // The crate's own words, up to where it might repeat the input.
             wrong(what.split(" - ").next().unwrap_or("it does not parse"))
@@ -107,10 +115,12 @@ impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let connector = Arc::clone(&self.connector);
         Reply::new(async move {
-            if batch.is_empty() {
-                return sign_of_life(&connector).await;
-            }
-            call(&connector, batch).await
+            let answer = match batch.is_empty() {
+                true => sign_of_life(&connector).await,
+                false => call(&connector, batch).await,
+            };
+            connector.status.note_all(&answer);
+            answer
         })
     }
 
@@ -135,9 +145,20 @@ impl Backend for RedisBackend {
         self.connector.run().map(|run| run.as_str().into())
     }
 
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![self.connector.health()]
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         Box::pin(Arc::clone(&self.connector).keep(calls))
     }
+}
+
+/// Whether the last part of the authority is no port. It may be a part of a password that went astray, too.
+fn has_wrong_port(rest: &str) -> bool {
+    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
+    let host = authority.rsplit('@').next().unwrap_or_default();
+    host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err())
 }
 
 /// Sends a PING if there is a connection, and else waits for one, whose handshake the server answers.
@@ -198,7 +219,8 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
                 if failure::tells_of_demotion(&reply) {
                     connector.demoted(&connection);
                 }
-                let mut answer = script::answer(reply, batch.len(), script::asks_for_time(&batch))?;
+                let mut answer =
+                    script::answer(reply, batch.len(), script::asks_for_time(&batch), connector.address())?;
                 answer.repeated = unanswered.is_some();
                 if answer.repeated {
                     // What this one refused an earlier one may have done.

@@ -112,19 +112,19 @@ pub(super) fn asks_for_time(batch: &[Operation]) -> bool {
 }
 
 /// Reads the reply to a batch of `expected` items; `timed` says that the server's time follows them.
-pub(super) fn answer(reply: Value, expected: usize, timed: bool) -> Result<Answer, BackendError> {
-    let Value::Array(values) = reply else { return Err(misread()) };
+pub(super) fn answer(reply: Value, expected: usize, timed: bool, address: &str) -> Result<Answer, BackendError> {
+    let Value::Array(values) = reply else { return Err(misread(address)) };
     let mut values = values.as_slice();
     let mut outcomes = Outcomes::with_capacity(expected);
     for _ in 0..expected {
-        let (outcome, rest) = outcome(values).ok_or_else(misread)?;
+        let (outcome, rest) = outcome(values, address).ok_or_else(|| misread(address))?;
         outcomes.push(outcome);
         values = rest;
     }
     let (refused, time) = match *values {
         [Value::Int(refused)] if !timed => (refused, None),
         [Value::Int(refused), Value::Int(time)] if timed => (refused, u64::try_from(time).ok()),
-        _ => return Err(misread()),
+        _ => return Err(misread(address)),
     };
     let mut answer = Answer::new(outcomes);
     answer.calls_refused = refused != 0;
@@ -133,11 +133,11 @@ pub(super) fn answer(reply: Value, expected: usize, timed: bool) -> Result<Answe
 }
 
 /// Reads the first outcome; returns what follows it too. None if it is not what the script gives.
-fn outcome(values: &[Value]) -> Option<(Result<Outcome, BackendError>, &[Value])> {
+fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, BackendError>, &'a [Value])> {
     let (Value::Int(code), values) = values.split_first()? else { return None };
     if *code == ERROR {
         let (message, rest) = values.split_first()?;
-        let error = failure::of_message(text(message).unwrap_or("an error without a text"));
+        let error = failure::of_message(text(message).unwrap_or("an error without a text"), address);
         // The script does all of an operation, or nothing.
         return Some((Err(error.did_not_happen()), rest));
     }
@@ -185,10 +185,12 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-fn misread() -> BackendError {
+fn misread(address: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Backend,
-        "the server's reply to the lock script is not what the script gives; check that it is a Redis server",
+        format!(
+            "{address} answered the lock script with what the script does not give; check that it is a Redis server"
+        ),
     )
 }
 

@@ -98,18 +98,21 @@ const CORPUS: &[(&[i64], usize)] = &[
 fn replies_that_were_found_to_matter_are_refused() {
     let array = |numbers: &[i64]| Value::Array(numbers.iter().copied().map(Value::Int).collect());
     for (numbers, expected) in CORPUS {
-        assert!(script::answer(array(numbers), *expected, false).is_err(), "{numbers:?} as the answer to {expected}");
+        assert!(
+            script::answer(array(numbers), *expected, false, "redis:6379").is_err(),
+            "{numbers:?} as the answer to {expected}"
+        );
     }
     for reply in [Value::Nil, Value::Okay, Value::Int(0), Value::Map(Vec::new()), Value::Array(vec![Value::Nil])] {
-        assert!(script::answer(reply.clone(), 0, false).is_err(), "{reply:?}");
+        assert!(script::answer(reply.clone(), 0, false, "redis:6379").is_err(), "{reply:?}");
     }
-    let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false).unwrap();
+    let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false, "redis:6379").unwrap();
     let busy = Outcome::Busy { remaining: None, foreign: true, position: None };
     assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
     // An error whose text is no text is an error all the same.
     for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {
         let reply = Value::Array(vec![Value::Int(0), text, Value::Int(0)]);
-        assert!(matches!(script::answer(reply, 1, false).unwrap().outcomes[..], [Err(_)]));
+        assert!(matches!(script::answer(reply, 1, false, "redis:6379").unwrap().outcomes[..], [Err(_)]));
     }
 }
 
@@ -128,7 +131,7 @@ fn messages_that_were_found_to_matter_call_nobody() {
 proptest! {
     #[test]
     fn any_reply_is_read_or_refused(reply in value(), expected in 0..4_usize) {
-        if let Ok(answer) = script::answer(reply, expected, false) {
+        if let Ok(answer) = script::answer(reply, expected, false, "redis:6379") {
             prop_assert_eq!(answer.outcomes.len(), expected);
         }
     }
@@ -143,7 +146,7 @@ proptest! {
         if cut {
             values.truncate(at);
         }
-        if let Ok(answer) = script::answer(Value::Array(values), outcomes.len(), false) {
+        if let Ok(answer) = script::answer(Value::Array(values), outcomes.len(), false, "redis:6379") {
             prop_assert_eq!(answer.outcomes.len(), outcomes.len());
         }
     }
@@ -151,7 +154,7 @@ proptest! {
     #[test]
     fn what_the_script_says_is_understood(outcomes in vec(outcome(), 0..20), refused in any::<bool>()) {
         let values = Value::Array(reply(&outcomes, refused));
-        let answer = script::answer(values, outcomes.len(), false).expect("this is what it says");
+        let answer = script::answer(values, outcomes.len(), false, "redis:6379").expect("this is what it says");
         prop_assert_eq!(answer.calls_refused, refused);
         let read: Vec<_> = answer.outcomes.into_iter().map(|outcome| outcome.expect("no error")).collect();
         prop_assert_eq!(read, outcomes);

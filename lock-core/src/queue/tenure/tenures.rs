@@ -9,14 +9,15 @@ use crate::{
     backend::{Outcome, Renew},
     cleanup::{AT_ONCE, Doubt, Parting},
     clock::{Clock, Moment},
+    end::End,
     error::LossReason,
     key::LockKey,
     lease::{Ending, Validity},
     mutants::Mutant,
     queue::deferred::Deferred,
-    renewal::{schedule, wheel::Wheel},
+    renewal::{schedule, slack::Slack, wheel::Wheel},
     token::Token,
-    validity::Ttl,
+    validity::{Renewal, Ttl},
 };
 
 /// All tenures of a manager.
@@ -28,11 +29,19 @@ pub(crate) struct Tenures {
     wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
     due: BinaryHeap<Reverse<(Moment, TenureId)>>,
+    /// What deadlines had left when they were renewed lately; nothing where one passed before.
+    pub(crate) slack: Slack,
 }
 
 impl Tenures {
     pub(crate) fn new() -> Self {
-        Self { slab: Slab::new(), next_serial: NonZeroU64::MIN, wheel: Wheel::new(), due: BinaryHeap::new() }
+        Self {
+            slab: Slab::new(),
+            next_serial: NonZeroU64::MIN,
+            wheel: Wheel::new(),
+            due: BinaryHeap::new(),
+            slack: Slack::new(),
+        }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -236,10 +245,10 @@ impl Tenures {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
             let (over, ending) = tenure.hold.settle(None);
-            if let Some(reason) = over
+            if let Some(end) = over
                 && !Mutant::RenewalAfterRelease.is_on()
             {
-                ended.extend(self.finish(id, reason, ending));
+                ended.extend(self.finish(id, end, ending));
                 continue;
             }
             let end = tenure.hold.end();
@@ -287,11 +296,12 @@ impl Tenures {
         let id = renewal.tenure;
         let tenure = self.get_mut(id)?;
         tenure.renewing = false;
+        let mut slack = None;
         match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
                 let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
-                let slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
+                slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
@@ -307,10 +317,13 @@ impl Tenures {
             }
         }
         let (over, ending) = tenure.hold.settle(None);
-        if let Some(reason) = over {
-            return self.finish(id, reason, ending);
-        }
         let timer = tenure.timer(tenure.hold.end());
+        if let Some(slack) = slack {
+            self.slack.note(slack, now);
+        }
+        if let Some(end) = over {
+            return self.finish(id, end, ending);
+        }
         self.wheel.set(id.index(), timer);
         None
     }
@@ -337,18 +350,17 @@ impl Tenures {
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         tenure.passes = false;
-        let (over, ending) = tenure.hold.settle(Some(reason));
+        let (over, ending) = tenure.hold.settle(Some(End::Lost(reason)));
         self.finish(id, over?, ending)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    fn finish(&mut self, id: TenureId, reason: LossReason, ending: Ending) -> Option<Ended> {
-        if reason == LossReason::Released {
-            return None;
-        }
+    fn finish(&mut self, id: TenureId, end: End, ending: Ending) -> Option<Ended> {
+        let reason = end.loss()?;
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, ending })
+        let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
+        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, lapsed, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

@@ -1,11 +1,6 @@
-// bad_input_53
-use lock_core::{Error, distributed_lock};
+use lock_core::distributed_lock;
 
-fn refused(_: Error) -> u64 {
-    0
-}
-
-#[distributed_lock(key = "goods:<id>", on_busy = call(refused), on_lost = cancel)]
+#[distributed_lock(key = "goods:<id>", on_busy = skip, on_lost = cancel)]
 async fn sell(id: u64) -> u64 {
     id
 }

@@ -1,6 +1,6 @@
 use lock_core::{Error, distributed_lock};
 
-#[distributed_lock(key = "goods:<id>", on_busy = call())]
+#[distributed_lock(key = "goods:<id>", on_busy = call)]
 async fn sell(id: u64) -> Result<u64, Error> {
     Ok(id)
 }

@@ -219,16 +219,14 @@ impl Task {
     fn watch(&self, part: &Part) {
         let (client, process) = (self.client.clone(), part.process.clone());
         let (key, token, index) = (part.key.clone(), part.token.clone(), part.index);
-        let lost = part.lease.lost();
+        let ended = part.lease.ended();
         let expected = self.client.world.plan.is_calm();
         self.client.spawn(async move {
-            let reason = lost.await;
+            let end = ended.await;
             let mut watched = client.watched.lock().unwrap_or_else(PoisonError::into_inner);
             let watched = &mut watched[index];
             watched.over = true;
-            if reason == LossReason::Released {
-                return;
-            }
+            let Some(reason) = end.loss() else { return };
             let now = client.world.now();
             let at = client.world.moment();
             let mut event = Event::new(process, Op::Lost, at);

@@ -2,7 +2,7 @@
 
 use std::{future::Future, pin::Pin, slice, time::Duration};
 
-use lock_core::{Error, Lease, LockAllGuard, LockGuard, LockRequest, Protected};
+use lock_core::{Error, Lease, LockAllGuard, LockGuard, LockRequest, future::Protected};
 
 use super::Extras;
 
@@ -23,8 +23,8 @@ impl Guard {
 
     pub(super) async fn extend(&mut self, ttl: Duration) -> Result<(), Error> {
         match self {
-            Self::One(guard) => guard.extend(ttl).await,
-            Self::All(guard) => guard.extend(ttl).await,
+            Self::One(guard) => guard.extend(ttl).await.map(drop),
+            Self::All(guard) => guard.extend(ttl).await.map(drop),
         }
     }
 

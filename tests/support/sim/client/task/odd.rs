@@ -71,7 +71,7 @@ impl Task {
         let release = self.begin(self.event_of(Op::Release, parts.first()?));
         let handed = guard.hand_over();
         release.end(Outcome::Info);
-        let handover: Handover = handed.ok()?.to_string().parse().expect("what it wrote itself");
+        let handover: Handover = handed.ok()?.reveal().parse().expect("what it wrote itself");
         // Nobody releases it if it is not taken up.
         world.state().handed_over.push(key.clone());
         let way = self.dice.below(20_000);

@@ -1,0 +1,101 @@
+use std::{error, fmt, sync::Arc};
+
+use crate::error::ErrorKind;
+
+/// Why a backend could not execute a request.
+///
+/// A message says what happened and what to do, in one lower-case sentence without passwords or tokens. The request may
+/// have been executed, unless [`did_not_happen`](Self::did_not_happen) says otherwise.
+///
+/// # Examples
+///
+/// ```
+/// use lock_core::backend::BackendError;
+///
+/// let full = BackendError::unavailable("the store is full; make room").did_not_happen();
+/// assert_eq!(full.to_string(), "the store is full; make room");
+/// ```
+#[derive(Clone, Debug)]
+pub struct BackendError {
+    kind: ErrorKind,
+    message: String,
+    source: Option<Arc<dyn error::Error + Send + Sync>>,
+    /// Whether the request may have been, or may still be, executed.
+    may_have_happened: bool,
+}
+
+impl BackendError {
+    pub(crate) fn new(kind: ErrorKind, message: impl Into<String>) -> Self {
+        Self { kind, message: message.into(), source: None, may_have_happened: true }
+    }
+
+    /// Makes an error of kind [`ErrorKind::Backend`]: the store gave no answer, or one that makes no sense.
+    #[must_use]
+    pub fn unavailable(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Backend, message)
+    }
+
+    /// Makes an error of kind [`ErrorKind::WrongType`]: the key holds something that is not a lock.
+    #[must_use]
+    pub fn wrong_type(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::WrongType, message)
+    }
+
+    /// Makes an error of kind [`ErrorKind::Unsupported`]: the store lacks what the lock needs.
+    #[must_use]
+    pub fn unsupported(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Unsupported, message)
+    }
+
+    /// Makes an error of kind [`ErrorKind::Denied`]: the store refused the user, or the access to the key.
+    #[must_use]
+    pub fn denied(message: impl Into<String>) -> Self {
+        Self::new(ErrorKind::Denied, message)
+    }
+
+    /// Adds the cause.
+    #[must_use]
+    pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
+        self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that the request was surely not executed and never will be.
+    #[must_use]
+    pub fn did_not_happen(mut self) -> Self {
+        self.may_have_happened = false;
+        self
+    }
+
+    #[cfg(feature = "redis")]
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.may_have_happened = true;
+        self
+    }
+
+    /// Returns the kind.
+    #[must_use]
+    pub fn kind(&self) -> ErrorKind {
+        self.kind
+    }
+
+    pub(crate) fn may_have_happened(&self) -> bool {
+        self.may_have_happened
+    }
+
+    pub(crate) fn into_parts(self) -> (ErrorKind, String, Option<Arc<dyn error::Error + Send + Sync>>) {
+        (self.kind, self.message, self.source)
+    }
+}
+
+impl fmt::Display for BackendError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl error::Error for BackendError {
+    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
+        self.source.as_deref().map(|source| source as _)
+    }
+}

@@ -1,0 +1,53 @@
+//! What a node tells of itself without being asked: whether there is a connection, and what went wrong last.
+
+use std::{
+    error::Error as _,
+    sync::{Mutex, PoisonError},
+};
+
+use tokio::time::Instant;
+
+use crate::{
+    backend::{Answer, BackendError},
+    error::ErrorKind,
+    health::{Fault, NodeHealth},
+};
+
+/// The last error, and when it was.
+#[derive(Default)]
+pub(super) struct Status {
+    fault: Mutex<Option<(Instant, String)>>,
+}
+
+impl Status {
+    /// Takes note of what went wrong with a batch or an item of it.
+    pub(super) fn note_all(&self, answer: &Result<Answer, BackendError>) {
+        match answer {
+            Ok(answer) => {
+                answer.outcomes.iter().filter_map(|outcome| outcome.as_ref().err()).for_each(|error| self.note(error))
+            }
+            Err(error) => self.note(error),
+        }
+    }
+
+    /// Takes note of an error, unless it is about one key only.
+    pub(super) fn note(&self, error: &BackendError) {
+        if error.kind() == ErrorKind::WrongType {
+            return;
+        }
+        let message = match error.source() {
+            Some(source) => format!("{error} ({source})"),
+            None => error.to_string(),
+        };
+        *self.fault.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), message));
+    }
+
+    /// How a node is doing that has been up, or down, since a moment.
+    pub(super) fn health(&self, address: &str, up: bool, since: Instant) -> NodeHealth {
+        let node = NodeHealth::new(address, up).with_age(since.elapsed());
+        match &*self.fault.lock().unwrap_or_else(PoisonError::into_inner) {
+            Some((at, message)) => node.with_error(Fault::new(message.as_str(), at.elapsed())),
+            None => node,
+        }
+    }
+}

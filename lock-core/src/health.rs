@@ -1,0 +1,216 @@
+use std::{sync::Arc, time::Duration};
+
+/// How a manager and its backend are doing: what [`LockManager::health`](crate::LockManager::health) returns.
+///
+/// It is what this process knows by itself, without a round trip: a server that stopped answering counts as up until a
+/// request or the heartbeat has noticed, which takes a second and a command timeout at most.
+///
+/// # Examples
+///
+/// A readiness probe, as of Kubernetes:
+///
+/// ```
+/// use axum::{Router, extract::State, http::StatusCode, routing::get};
+/// use lock_core::LockManager;
+///
+/// async fn ready(State(locks): State<LockManager>) -> StatusCode {
+///     if locks.health().is_up() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE }
+/// }
+///
+/// let router: Router = Router::new().route("/ready", get(ready)).with_state(LockManager::in_memory());
+/// # let _ = router;
+/// ```
+///
+/// Use it for readiness, not for liveness: a restart of the service does not help against a server that is down, and
+/// loses every lease.
+#[derive(Clone, Debug)]
+pub struct Health {
+    admits: bool,
+    nodes: Vec<NodeHealth>,
+    held: usize,
+    slack: Option<Duration>,
+}
+
+impl Health {
+    pub(crate) fn new(admits: bool, nodes: Vec<NodeHealth>, held: usize, slack: Option<Duration>) -> Self {
+        Self { admits, nodes, held, slack }
+    }
+
+    /// Returns whether requests are taken and can be answered: the manager was not shut down, it has a runtime, and more
+    /// than half of the nodes are up (of one server, that one). A private store in the process is always up.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.admits && self.up() > self.nodes.len() / 2
+    }
+
+    /// Returns for how long the backend has been up, or down, at least. `None` if it does not say, as a store in the
+    /// process.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        let is_up = self.up() > self.nodes.len() / 2;
+        // The state holds for as long as the nodes that suffice for it have all been in it.
+        let majority = self.nodes.len() / 2 + 1;
+        let suffice = if is_up { majority } else { self.nodes.len() + 1 - majority };
+        let mut ages: Vec<_> = self.nodes.iter().filter(|node| node.up == is_up).map(|node| node.age).collect();
+        ages.sort_unstable_by(|one, other| other.cmp(one));
+        ages.into_iter().nth(suffice.checked_sub(1)?).flatten()
+    }
+
+    /// Returns the nodes of the backend: one for one server, all of a quorum in their order.
+    #[must_use]
+    pub fn nodes(&self) -> &[NodeHealth] {
+        &self.nodes
+    }
+
+    /// Returns the latest error of any node, if there was one.
+    #[must_use]
+    pub fn last_error(&self) -> Option<&Fault> {
+        self.nodes.iter().filter_map(NodeHealth::last_error).min_by_key(|fault| fault.age)
+    }
+
+    /// Returns how many leases this manager holds.
+    #[must_use]
+    pub fn held(&self) -> usize {
+        self.held
+    }
+
+    /// Returns the least time that any lease had left when its renewal was answered, of the last half to whole minute;
+    /// zero if one expired because no renewal was answered. `None` if nothing was renewed.
+    ///
+    /// A lease is renewed when a third of its ttl has passed, so this is two thirds of the shortest ttl when all is well.
+    /// Near zero, leases are about to be lost.
+    #[must_use]
+    pub fn renewal_slack(&self) -> Option<Duration> {
+        self.slack
+    }
+
+    fn up(&self) -> usize {
+        self.nodes.iter().filter(|node| node.up).count()
+    }
+}
+
+/// How a node of a backend is doing, as far as this process knows: a part of [`Health`].
+#[derive(Clone, Debug)]
+pub struct NodeHealth {
+    address: Arc<str>,
+    up: bool,
+    age: Option<Duration>,
+    last_error: Option<Fault>,
+}
+
+impl NodeHealth {
+    /// Makes the health of a node that is up or down. The address has no password in it; it is a name for people.
+    #[must_use]
+    pub fn new(address: impl Into<Arc<str>>, up: bool) -> Self {
+        Self { address: address.into(), up, age: None, last_error: None }
+    }
+
+    /// Says for how long it has been up, or down.
+    #[must_use]
+    pub fn with_age(mut self, age: Duration) -> Self {
+        self.age = Some(age);
+        self
+    }
+
+    /// Says what went wrong last.
+    #[must_use]
+    pub fn with_error(mut self, last_error: Fault) -> Self {
+        self.last_error = Some(last_error);
+        self
+    }
+
+    /// Makes it one that is down, for a reason that was found just now.
+    pub(crate) fn without_vote(mut self, message: String) -> Self {
+        self.up = false;
+        self.with_error(Fault::new(message, Duration::ZERO))
+    }
+
+    /// Returns the host and port, or the path of the socket; without user and password.
+    #[must_use]
+    pub fn address(&self) -> &str {
+        &self.address
+    }
+
+    /// Returns whether there is a connection that is not known to be broken.
+    #[must_use]
+    pub fn is_up(&self) -> bool {
+        self.up
+    }
+
+    /// Returns for how long it has been up, or down; `None` if it does not say.
+    #[must_use]
+    pub fn age(&self) -> Option<Duration> {
+        self.age
+    }
+
+    /// Returns what went wrong last, if anything did. It may be long over.
+    #[must_use]
+    pub fn last_error(&self) -> Option<&Fault> {
+        self.last_error.as_ref()
+    }
+}
+
+/// An error of a node that is over or goes on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fault {
+    message: String,
+    age: Duration,
+}
+
+impl Fault {
+    /// Makes one of a message without passwords and tokens, and the time that has passed since.
+    #[must_use]
+    pub fn new(message: impl Into<String>, age: Duration) -> Self {
+        Self { message: message.into(), age }
+    }
+
+    /// Returns what went wrong. It names the node's address, but no password and no key.
+    #[must_use]
+    pub fn message(&self) -> &str {
+        &self.message
+    }
+
+    /// Returns how long ago that was.
+    #[must_use]
+    pub fn age(&self) -> Duration {
+        self.age
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn health(nodes: &[(bool, u64)]) -> Health {
+        let node = |&(up, age)| NodeHealth::new("n", up).with_age(Duration::from_secs(age));
+        Health::new(true, nodes.iter().map(node).collect(), 0, None)
+    }
+
+    #[test]
+    fn a_quorum_is_up_with_a_majority_and_for_as_long_as_that_majority_is() {
+        let says = |nodes| {
+            let health = health(nodes);
+            (health.is_up(), health.age().map(|age| age.as_secs()))
+        };
+        assert_eq!(says(&[(true, 5)]), (true, Some(5)));
+        assert_eq!(says(&[(false, 5)]), (false, Some(5)));
+        assert_eq!(says(&[(true, 9), (true, 3), (true, 1)]), (true, Some(3)));
+        assert_eq!(says(&[(true, 9), (false, 3), (true, 1)]), (true, Some(1)));
+        assert_eq!(says(&[(false, 9), (false, 3), (true, 1)]), (false, Some(3)));
+        assert_eq!(says(&[(false, 9), (false, 3), (true, 1), (true, 1)]), (false, Some(3)), "two of four are too few");
+        assert_eq!(says(&[]), (false, None));
+    }
+
+    #[test]
+    fn a_manager_that_takes_no_requests_is_not_up() {
+        assert!(!Health { admits: false, ..health(&[(true, 5)]) }.is_up());
+    }
+
+    #[test]
+    fn the_latest_error_of_all_nodes_is_the_last() {
+        let node =
+            |message: &str, age| NodeHealth::new("n", true).with_error(Fault::new(message, Duration::from_secs(age)));
+        let health = Health::new(true, vec![node("old", 9), node("new", 2), NodeHealth::new("n", true)], 0, None);
+        assert_eq!(health.last_error().map(Fault::message), Some("new"));
+    }
+}

@@ -1,8 +1,0 @@
-use lock_core::{Error, distributed_lock};
-
-#[distributed_lock(key = "goods:<id>", on_busy = call)]
-async fn sell(id: u64) -> Result<u64, Error> {
-    Ok(id)
-}
-
-fn main() {}

@@ -1,0 +1,8 @@
+use lock_core::distributed_lock;
+
+#[distributed_lock(key = "goods:<id>", on_error = refused)]
+async fn sell(id: u64) -> Result<u64, String> {
+    Ok(id)
+}
+
+fn main() {}

@@ -1,9 +1,0 @@
-// bad_input_48
-use lock_core::{Error, distributed_lock};
-
-#[distributed_lock(key = "goods:<id>", ttl = std::time::Duration::from_secs(3))]
-async fn sell(id: u64) -> Result<u64, Error> {
-    Ok(id)
-}
-
-fn main() {}

@@ -1,0 +1,8 @@
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:<shop>-<id>")]
+async fn sell(shop: u64, id: u64) -> Result<u64, Error> {
+    Ok(shop + id)
+}
+
+fn main() {}
