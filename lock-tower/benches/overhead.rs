@@ -1,7 +1,8 @@
 //! What the layer adds to a call: the same service bare and locked, on the memory backend, without contention.
 //!
 //! `cargo bench -p lock-tower --bench overhead -- --json` prints a line of JSON. With `--features axum` there is a second
-//! one, of a route of axum whose key is a path parameter. Rounds of all sides take turns, and the median of each is
+//! one, of a route of axum whose key is a path parameter, and of the same with text as its key: the difference is what the
+//! parameter costs. The requests have extensions, as behind other layers. Rounds of all sides take turns, and the median of each is
 //! compared: of a million calls in rounds that are shorter than the time for which a busy machine lets a process go on.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first mistake")]
 
@@ -68,23 +69,35 @@ mod route {
     };
     use tower::ServiceExt;
 
+    /// What a layer further out has put into the request.
+    #[derive(Clone, Debug)]
+    #[allow(dead_code, reason = "it is only carried along")]
+    struct Account(String);
+
     pub(super) async fn measure(manager: LockManager, rounds: usize, calls: u32, json: bool) {
         let bare = || Router::new().route("/goods/{id}", post(async || "sold"));
-        let sides = [bare(), bare().layer(LockLayer::http(manager, scoped("goods", path_param("id"))))];
-        let mut times = [Vec::new(), Vec::new()];
+        let text = LockLayer::http(manager.clone(), scoped("goods", "7"));
+        let sides =
+            [bare(), bare().layer(text), bare().layer(LockLayer::http(manager, scoped("goods", path_param("id"))))];
+        let mut times = [Vec::new(), Vec::new(), Vec::new()];
         for round in 0..rounds {
-            for side in [round % 2, 1 - round % 2] {
+            // Another side begins in each round.
+            for turn in 0..3 {
+                let side = (round + turn) % 3;
                 times[side].push(nanoseconds(&sides[side], calls).await);
             }
         }
-        let [without, with] = times.map(super::median);
-        let value = with - without;
+        let [without, text, with] = times.map(super::median);
+        let (value, param) = (with - without, with - text);
         if json {
             println!(
-                r#"{{"measure":"layer_overhead_http","value":{value:.0},"unit":"ns","bare":{without:.1},"locked":{with:.1}}}"#
+                r#"{{"measure":"layer_overhead_http","value":{value:.0},"unit":"ns","bare":{without:.1},"locked":{with:.1},"path_param":{param:.1}}}"#
             );
         } else {
-            println!("and {value:.0} ns to a route with a path parameter: {without:.1} ns bare, {with:.1} ns locked");
+            println!(
+                "and {value:.0} ns to a route with a path parameter: {without:.1} ns bare, {with:.1} ns locked, of which \
+                 the parameter costs {param:.1} ns"
+            );
         }
     }
 
@@ -92,7 +105,9 @@ mod route {
     async fn nanoseconds(router: &Router, calls: u32) -> f64 {
         let begin = std::time::Instant::now();
         for _ in 0..calls {
-            let request = Request::post("/goods/7").body(Body::empty()).unwrap();
+            let mut request = Request::post("/goods/7").body(Body::empty()).unwrap();
+            request.extensions_mut().insert(Account("somebody who was authenticated".to_owned()));
+            request.extensions_mut().insert(std::time::Instant::now());
             let response = router.clone().oneshot(request).await.unwrap();
             assert!(response.status().is_success());
         }

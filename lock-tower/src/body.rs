@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::{BoxError, flood::Flood, mode::Hold};
+use crate::{BoxError, flood::Flood, mode::BodyLease};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or
@@ -36,7 +36,7 @@ pin_project! {
             #[pin]
             body: B,
             // None when it was released or lost; then nothing more comes.
-            hold: Option<Hold>,
+            hold: Option<BodyLease>,
             on_loss: OnLoss,
             // The last frame, which waits for the release.
             last: Last<B::Data>,
@@ -67,7 +67,7 @@ impl<B: Body> ResponseBody<B> {
     }
 
     /// Keeps the lease in a body of the service, unless that has nothing to come.
-    pub(crate) fn hold(self, hold: Hold, on_loss: OnLoss) -> Self {
+    pub(crate) fn hold(self, hold: BodyLease, on_loss: OnLoss) -> Self {
         match self.inner {
             Inner::Service { body } if !body.is_end_stream() => {
                 Self { inner: Inner::Held { body, hold: Some(hold), on_loss, last: Last::NotYet } }

@@ -13,7 +13,7 @@ use crate::{
     BoxError,
     failure::{Replace, Told},
     messages::of_messages,
-    mode::Hold,
+    mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
 };
@@ -156,7 +156,6 @@ impl Grpc {
     /// }
     /// # let _ = charge;
     /// ```
-    #[expect(clippy::result_large_err, reason = "tonic's own")]
     pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
         request.extensions().get().cloned().ok_or_else(|| {
             tracing::error!(
@@ -259,7 +258,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         }
     }
 
-    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+    fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
         response.map(|body| body.hold(hold, lost))
     }
 }

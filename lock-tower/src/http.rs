@@ -8,7 +8,7 @@ use lock_core::answer::Answer;
 use crate::{
     failure::{Replace, Told},
     messages::of_messages,
-    mode::Hold,
+    mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
 };
@@ -162,7 +162,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         }
     }
 
-    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+    fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
         response.map(|body| body.hold(hold, |error| Err(error.into())))
     }
 }

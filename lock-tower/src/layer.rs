@@ -17,6 +17,7 @@ use crate::{
     flood::Flood,
     future::shown,
     key::KeyExtractor,
+    metrics,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
@@ -579,6 +580,7 @@ impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
     type Service = LockService<S, K, P, M>;
 
     fn layer(&self, inner: S) -> Self::Service {
+        metrics::describe();
         LockService::new(inner, self.clone(), self.check_options())
     }
 }

@@ -107,9 +107,12 @@
 //! # #[cfg(not(feature = "axum"))] fn main() {}
 //! ```
 //!
-//! The key of this example is `goods:north:7` for goods 7 of the shop `north`, as `lock_core::key::join` and the attribute's
-//! `key = "goods:<shop>:<id>"` make it. Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`. A
-//! closure's key is used as it stands; read [keys that clients write](key#keys-that-clients-write) before you write one.
+//! Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`, and a closure's key is used as it stands.
+//!
+//! **Keys that clients write**: a header and a path are the client's own words, so the parts stand behind a scope, and a
+//! `:` or `%` in them is escaped. No client can name the key of another scope. The key of this example is `goods:north:7`
+//! for goods 7 of the shop `north`, as [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The
+//! module [says more](key#keys-that-clients-write); read it before you write a closure.
 //!
 //! If only some requests want a lock:
 //!
@@ -198,7 +201,9 @@
 //! * **`ConcurrencyLimit`, `Buffer` and `LoadShed` outside** bound the waiters as well. Inside, a request that waits
 //!   for its key keeps the permit that readiness gave it, because tower wants the instance that was made ready to be
 //!   the one that is called.
-//! * **In axum** `Router::route_layer` locks what was routed; `Router::layer` locks the answer 404 as well.
+//! * **In axum** `Router::layer` locks every request, and with it the answer 404. `Router::route_layer` locks requests whose
+//!   path has a route, and with them the answer 405 to a method that the route does not have: behind a busy key, that is
+//!   409. `MethodRouter::route_layer`, as in `post(sell).route_layer(lock)`, locks neither.
 //! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500), unless a task lies
 //!   between them: what a service hands to a task of its own (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
@@ -220,14 +225,25 @@
 //! | `lock_layer_refusals_total` | counter, also label `reason` | requests that the lock refused or broke off: `key`, `not_acquired` (`lock_acquires_total` tells why), `overloaded`, `out_of_time`, `lost`, `misconfigured` |
 //! | `lock_layer_let_through_total` | counter | requests that went through without a lock, as the backend did not answer |
 //!
+//! A layer describes them to the recorder when it is put around a service; `describe_metrics` does so again.
+//!
+//! # Tests of a service
+//!
+//! A layer has the manager that it was made with: give each test a `LockManager::in_memory()` of its own, and the service
+//! of one test is not held up by another's. [`LockManager::scope`](lock_core::LockManager::scope) does not reach the tasks
+//! that a server spawns for its connections; an attribute in a handler names the manager instead, as in
+//! `#[distributed_lock(key = "goods:<id>", manager = app.locks)]`.
+//!
 //! # When not to use it
 //!
-//! Where the key is in the body of the request, lock in the handler, with [`lock_core`] or the attribute
-//! `#[distributed_lock]`: a layer sees the head. Where the body is long, or its client slow, lock in the handler too, after
-//! the body was read: **under the layer, a client that stalls in its upload keeps the key** until
-//! [`max_hold`](LockLayer::max_hold) ends it. Where the response is streamed after the handler has returned, the
-//! stream is outside the lock, unless [`until_body_end`](LockLayer::until_body_end) is set. And where two requests must
-//! never *both* take effect, one after the other included, they need to be idempotent; a lock only keeps them apart.
+//! * The key is in the body of the request. A layer sees the head: lock in the handler, with [`lock_core`] or the attribute
+//!   `#[distributed_lock]`.
+//! * The body is long, or its client slow. Lock in the handler after the body was read: **under the layer, a client that
+//!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::max_hold) ends it.
+//! * The response is streamed after the handler has returned. The stream is outside the lock, unless
+//!   [`until_body_end`](LockLayer::until_body_end) is set.
+//! * Two requests must never *both* take effect, one after the other included. They need to be idempotent; a lock only
+//!   keeps them apart.
 //!
 //! # Features
 //!
@@ -270,13 +286,15 @@ mod service;
 pub use crate::grpc::Grpc;
 #[cfg(feature = "axum")]
 pub use crate::held::{Held, NotLocked};
+#[cfg(feature = "metrics")]
+pub use crate::metrics::describe as describe_metrics;
 pub use crate::{
     admission::Overloaded,
     future::ResponseFuture,
     key::{Choice, IntoChoice, KeyExtractor},
     layer::{LockLayer, OnBackendError},
     misconfigured::Misconfigured,
-    mode::{Detached, Hold, Mode, UntilBodyEnd, UntilResponse},
+    mode::{BodyLease, Detached, Mode, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain, Protocol},
     refusal::{OutOfTime, Refusal},
     service::LockService,

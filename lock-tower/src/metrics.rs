@@ -3,6 +3,30 @@
 
 use crate::refusal::Refusal;
 
+/// Describes the metrics of this crate to the recorder: what they count, and their unit.
+///
+/// A layer does so when it is put around a service. Call it after a recorder was installed later than that, or for one of
+/// its own. Those of lock-core have a function of their own.
+///
+/// # Examples
+///
+/// ```
+/// lock_tower::describe_metrics();
+/// ```
+#[cfg(feature = "metrics")]
+pub fn describe() {
+    metrics::describe_counter!(
+        "lock_layer_refusals_total",
+        metrics::Unit::Count,
+        "requests that a layer refused or broke off, by the reason"
+    );
+    metrics::describe_counter!(
+        "lock_layer_let_through_total",
+        metrics::Unit::Count,
+        "requests that went through without a lock, as the backend did not answer"
+    );
+}
+
 /// A request that the lock refused or broke off.
 #[cfg(feature = "metrics")]
 pub(crate) fn refused(lock: &'static str, refusal: &Refusal) {
@@ -22,6 +46,9 @@ pub(crate) fn refused(lock: &'static str, refusal: &Refusal) {
 pub(crate) fn let_through(lock: &'static str) {
     metrics::counter!("lock_layer_let_through_total", "lock" => lock).increment(1);
 }
+
+#[cfg(not(feature = "metrics"))]
+pub(crate) fn describe() {}
 
 #[cfg(not(feature = "metrics"))]
 pub(crate) fn refused(_lock: &'static str, _refusal: &Refusal) {}

@@ -35,12 +35,12 @@ pub struct UntilBodyEnd;
 pub struct Detached;
 
 pub(crate) mod sealed {
-    use super::{Error, Future, Hold, LockGuard, OnLost};
+    use super::{BodyLease, Error, Future, LockGuard, OnLost};
 
     /// What is done with an acquired lease and the work of a service.
     pub trait Mode<F: Future> {
         /// The work under its lease.
-        type Work: Future<Output = Result<(F::Output, Option<Hold>), Error>>;
+        type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
         /// Begins the work.
         fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Self::Work;
@@ -64,7 +64,7 @@ pin_project! {
 }
 
 impl<F: Future> Future for Scoped<F> {
-    type Output = Result<(F::Output, Option<Hold>), Error>;
+    type Output = Result<(F::Output, Option<BodyLease>), Error>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         self.project().work.poll(cx).map_ok(|output| (output, None))
@@ -91,7 +91,7 @@ pub struct Task<T> {
 }
 
 impl<T> Future for Task<T> {
-    type Output = Result<(T, Option<Hold>), Error>;
+    type Output = Result<(T, Option<BodyLease>), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         match ready!(Pin::new(&mut self.task).poll(cx)) {
@@ -108,29 +108,29 @@ where
     F: Future + Send + 'static,
     F::Output: Send,
 {
-    type Work = Held<F::Output>;
+    type Work = HeldOn<F::Output>;
 
-    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Held<F::Output> {
+    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> HeldOn<F::Output> {
         let shared = Arc::new(Mutex::new(Shared { output: None, ended: false }));
         let lease = guard.lease().clone();
         let aside = Aside { work: Some(work), shared: Arc::clone(&shared) };
         let scope = Box::pin(guard.protect(aside).on_lost(on_lost));
-        Held {
+        HeldOn {
             shared: Arc::clone(&shared),
-            hold: Some(Hold { scope: Mutex::new(scope), ended: shared, on_lost, lease }),
+            hold: Some(BodyLease { scope: Mutex::new(scope), ended: shared, on_lost, lease }),
         }
     }
 }
 
-/// Work whose lease stays in a [`Hold`] after its output is there.
+/// Work whose lease stays in a [`BodyLease`] after its output is there.
 #[derive(Debug)]
-pub struct Held<T> {
+pub struct HeldOn<T> {
     shared: Arc<Mutex<Shared<T>>>,
-    hold: Option<Hold>,
+    hold: Option<BodyLease>,
 }
 
-impl<T> Future for Held<T> {
-    type Output = Result<(T, Option<Hold>), Error>;
+impl<T> Future for HeldOn<T> {
+    type Output = Result<(T, Option<BodyLease>), Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let hold = self.hold.as_mut().expect("not polled after completion");
@@ -150,7 +150,7 @@ impl<T> Future for Held<T> {
 ///
 /// Dropping it releases the lease in the background. [`poll_lost`](Self::poll_lost) says when the lease is lost, and
 /// [`poll_release`](Self::poll_release) gives it back and waits for the answer.
-pub struct Hold {
+pub struct BodyLease {
     /// The guard and what is left of the work. The mutex is never locked: it makes the whole `Sync`.
     scope: Mutex<Scope>,
     ended: Arc<dyn End>,
@@ -158,7 +158,7 @@ pub struct Hold {
     lease: Lease,
 }
 
-impl Hold {
+impl BodyLease {
     /// Returns the lease.
     #[must_use]
     pub fn lease(&self) -> &Lease {
@@ -188,16 +188,16 @@ impl Hold {
     }
 }
 
-impl fmt::Debug for Hold {
+impl fmt::Debug for BodyLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { lease, on_lost, .. } = self;
-        f.debug_struct("Hold").field("lease", lease).field("on_lost", on_lost).finish_non_exhaustive()
+        f.debug_struct("BodyLease").field("lease", lease).field("on_lost", on_lost).finish_non_exhaustive()
     }
 }
 
 type Scope = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// What the work of a [`Hold`] and its owner tell each other.
+/// What the work of a [`BodyLease`] and its owner tell each other.
 #[derive(Debug)]
 struct Shared<T> {
     /// The output of the work, on its way out.

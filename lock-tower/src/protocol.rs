@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use lock_core::Lease;
 
-use crate::{BoxError, mode::Hold, refusal::Refusal};
+use crate::{BoxError, mode::BodyLease, refusal::Refusal};
 
 /// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
 ///
@@ -107,7 +107,7 @@ pub trait Protocol<Req, Res, Err> {
 
     /// Puts the lease into the response, to be held until its body ends; called only with
     /// [`until_body_end`](crate::LockLayer::until_body_end), which asks for [`HoldsBodies`]. Default: releases it.
-    fn hold(&self, response: Self::Response, hold: Hold) -> Self::Response {
+    fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
         drop(hold);
         response
     }

@@ -11,6 +11,7 @@ use lock_tower::{
     BoxError, LockLayer, OnBackendError,
     key::{header, scoped},
 };
+use metrics::Unit;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
 use support::{Failing, poll_once};
 use tower::{Layer, ServiceExt, service_fn};
@@ -36,8 +37,12 @@ fn metrics_have_the_name_of_the_layer_and_never_the_key() {
         });
     });
     let mut counted = BTreeMap::new();
-    for (key, _, _, value) in snapshotter.snapshot().into_vec() {
+    for (key, unit, description, value) in snapshotter.snapshot().into_vec() {
         let key = key.key();
+        if key.name().starts_with("lock_layer_") {
+            assert_eq!(unit, Some(Unit::Count), "{key}");
+            assert!(description.is_some_and(|text| text.starts_with("requests that ")), "{key}");
+        }
         let labels: Vec<_> = key.labels().map(|label| format!("{}={}", label.key(), label.value())).collect();
         let count = match value {
             DebugValue::Counter(count) => usize::try_from(count).unwrap(),

@@ -58,7 +58,6 @@ pub(super) fn check(text: &str) -> Result<(), String> {
 
 /// The layer was given a key that cannot work where it is: a mistake in the service, not in the request.
 #[derive(Debug)]
-#[cfg_attr(not(feature = "http"), expect(dead_code, reason = "made by the parts for HTTP"))]
 pub(crate) struct Mistake(pub(crate) String);
 
 impl fmt::Display for Mistake {
