@@ -95,7 +95,7 @@ const WAYS: [&str; 5] = ["layer", "attribute", "list", "join", "part"];
 
 async fn serve(url: &str, floor: Floor) -> SocketAddr {
     let locks = LockManager::connect(url).await.expect("connects");
-    let layer = LockLayer::http(locks.clone(), scoped("goods", path_param("id")));
+    let layer = LockLayer::http(locks.clone(), scoped("goods", path_param::<String>("id")));
     let app = Router::new()
         .route("/layer/{id}", post(by_layer).route_layer(layer))
         .route("/attribute/{id}", post(by_attribute))

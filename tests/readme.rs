@@ -63,7 +63,7 @@ mod layer {
         use lock_tower::LockLayer;
         use lock_tower::key::{path_param, scoped};
 
-        let per_goods = LockLayer::http(manager, scoped("goods", path_param("id"))).wait(Duration::from_secs(2));
+        let per_goods = LockLayer::http(manager, scoped("goods", path_param::<u64>("id"))).wait(Duration::from_secs(2));
         let app: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
 
         app.into_make_service()

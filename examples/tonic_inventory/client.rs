@@ -22,7 +22,7 @@ type PerBuyer = Scoped<Optional<Header>>;
 /// would have the server wait for what only the client can give back.
 pub(crate) async fn connect(url: &str, manager: &LockManager) -> Result<Client, Error> {
     let channel = Endpoint::from_shared(url.to_owned())?.connect().await?;
-    let per_buyer = scoped("buyers", header("buyer-id").optional());
+    let per_buyer = scoped("buyers", header::<String>("buyer-id").optional());
     let one_at_a_time = LockLayer::grpc(manager.clone(), per_buyer).name("buyer").try_only();
     Ok(InventoryClient::new(ServiceBuilder::new().layer(one_at_a_time).service(channel)))
 }

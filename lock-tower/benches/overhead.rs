@@ -77,8 +77,11 @@ mod route {
     pub(super) async fn measure(manager: LockManager, rounds: usize, calls: u32, json: bool) {
         let bare = || Router::new().route("/goods/{id}", post(async || "sold"));
         let text = LockLayer::http(manager.clone(), scoped("goods", "7"));
-        let sides =
-            [bare(), bare().layer(text), bare().layer(LockLayer::http(manager, scoped("goods", path_param("id"))))];
+        let sides = [
+            bare(),
+            bare().layer(text),
+            bare().layer(LockLayer::http(manager, scoped("goods", path_param::<String>("id")))),
+        ];
         let mut times = [Vec::new(), Vec::new(), Vec::new()];
         for round in 0..rounds {
             // Another side begins in each round.

@@ -70,7 +70,7 @@ use crate::{
 /// }
 ///
 /// // The metadata of a call are headers.
-/// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
+/// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header::<String>("x-account")))
 ///     .except(["/bank.Accounts/Watch"])
 ///     .wait(Duration::from_secs(2))
 ///     .max_hold(Duration::from_secs(60));
@@ -212,7 +212,7 @@ impl Grpc {
     /// use lock_tower::{LockLayer, key::{header, scoped}};
     /// use tonic::Status;
     ///
-    /// let per_account = scoped("account", header("x-account"));
+    /// let per_account = scoped("account", header::<String>("x-account"));
     /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
     ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
     /// });

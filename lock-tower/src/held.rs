@@ -28,7 +28,7 @@ use lock_core::{
 ///
 /// let service: Router = Router::new()
 ///     .route("/goods/{id}", post(sell))
-///     .route_layer(LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id"))));
+///     .route_layer(LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("id"))));
 /// # let _ = service;
 /// ```
 #[derive(Clone, Debug)]

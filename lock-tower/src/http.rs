@@ -115,7 +115,7 @@ impl Http {
     /// use lock_core::LockManager;
     /// use lock_tower::{LockLayer, key::{header, scoped}};
     ///
-    /// let per_account = scoped("account", header("x-account"));
+    /// let per_account = scoped("account", header::<String>("x-account"));
     /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|refusal, mut answer| {
     ///     if refusal.is_busy() {
     ///         *answer.status_mut() = StatusCode::LOCKED;

@@ -23,7 +23,7 @@
 //! A header and a path are the client's own words. The ready-made parts are not keys by themselves, because a key that is
 //! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
 //! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
-//! [`lock_core::key`]. The key of `scoped("goods", path_param("id"))` is therefore the same as the attribute's
+//! [`lock_core::key`]. The key of `scoped("goods", path_param::<u64>("id"))` is therefore the same as the attribute's
 //! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])`, whatever is in the `id`.
 //!
 //! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
@@ -99,8 +99,8 @@ pub(crate) use self::text::Mistake;
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not find the key of a `{Req}`",
     label = "not the key of a request",
-    note = "give a header, a path parameter or another part a scope: `scoped(\"goods\", path_param(\"id\"))`",
-    note = "behind the scope is one part or a tuple of two to eight: text, `path_param(\"id\")`, `header(\"x-shop\")` and \
+    note = "give a header, a path parameter or another part a scope: `scoped(\"goods\", path_param::<u64>(\"id\"))`",
+    note = "behind the scope is one part or a tuple of two to eight: text, `path_param::<u64>(\"id\")`, `header::<String>(\"x-shop\")` and \
             such, and closures",
     note = "one key for every request is text: `\"nightly\"`",
     note = "a closure names the type of its argument, as in `|request: &http::Request<_>| …`, and returns a `String`, a \

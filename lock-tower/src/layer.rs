@@ -239,7 +239,7 @@ impl<K, M> LockLayer<K, crate::Grpc, M> {
     /// use lock_core::LockManager;
     /// use lock_tower::{LockLayer, key::{header, scoped}};
     ///
-    /// let per_goods = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header("goods-id")))
+    /// let per_goods = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header::<String>("goods-id")))
     ///     .methods(["shop.Goods"])
     ///     .except(["/shop.Goods/Watch"]);
     /// # let _ = per_goods;

@@ -25,7 +25,7 @@
 //! let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
 //! let service: Router = Router::new()
 //!     .route("/charge", post(charge))
-//!     .route_layer(LockLayer::http(manager, scoped("account", header("x-account"))));
+//!     .route_layer(LockLayer::http(manager, scoped("account", header::<String>("x-account"))));
 //! # use {axum::extract::Request, tower::ServiceExt};
 //! # let request = Request::post("/charge").header("x-account", "7").body(axum::body::Body::empty())?;
 //! # assert_eq!(service.clone().oneshot(request).await?.status(), 200);
@@ -92,7 +92,7 @@
 //!     format!("sold under {}", lease.key())
 //! }
 //!
-//! let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header("x-shop"), path_param("id"))))
+//! let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))))
 //!     .name("sell")
 //!     .wait(Duration::from_secs(2))
 //!     .max_hold(Duration::from_secs(60))
@@ -124,7 +124,7 @@
 //! use lock_tower::{LockLayer, key::{header, scoped}};
 //!
 //! // Clients that send no key take their chance; one that is sent must be usable.
-//! let layer = LockLayer::http(LockManager::in_memory(), scoped("once", header("idempotency-key").optional()))
+//! let layer = LockLayer::http(LockManager::in_memory(), scoped("once", header::<String>("idempotency-key").optional()))
 //!     .methods([Method::POST, Method::PATCH]);
 //! # let _ = layer;
 //! # }
@@ -143,7 +143,7 @@
 //! use std::time::Duration;
 //! use tonic::transport::Server;
 //!
-//! let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header("x-account")))
+//! let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header::<String>("x-account")))
 //!     .max_hold(Duration::from_secs(60));
 //! let server = Server::builder().layer(per_account);
 //! # let _ = server;

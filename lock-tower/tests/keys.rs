@@ -49,10 +49,10 @@ fn with(value: impl TryInto<HeaderValue, Error: fmt::Debug>) -> Request<Body> {
 async fn bad_input_67_a_missing_or_empty_header_is_refused_or_passes_where_it_is_optional() {
     let _limit = limit();
     for request in [|| to("/goods/1"), || with("")] {
-        let (status, text) = ask(locked(scoped("account", header("x-account"))), request()).await;
+        let (status, text) = ask(locked(scoped("account", header::<String>("x-account"))), request()).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
         assert!(text.contains("the header x-account is"), "{text}");
-        let (status, text) = ask(locked(scoped("account", header("x-account").optional())), request()).await;
+        let (status, text) = ask(locked(scoped("account", header::<String>("x-account").optional())), request()).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
     }
 }
@@ -72,15 +72,16 @@ async fn bad_input_68_a_header_that_is_no_key_is_refused_also_where_it_is_option
         ("more than once", &twice),
     ];
     for (what, request) in cases {
-        for service in
-            [locked(scoped("account", header("x-account"))), locked(scoped("account", header("x-account").optional()))]
-        {
+        for service in [
+            locked(scoped("account", header::<String>("x-account"))),
+            locked(scoped("account", header::<String>("x-account").optional())),
+        ] {
             let (status, text) = ask(service, request()).await;
             assert_eq!(status, StatusCode::BAD_REQUEST, "{what}");
             assert!(text.contains(what), "{what}: {text}");
         }
     }
-    let (status, text) = ask(locked(scoped("account", header("x-account"))), with("k".repeat(1016))).await;
+    let (status, text) = ask(locked(scoped("account", header::<String>("x-account"))), with("k".repeat(1016))).await;
     assert_eq!((status, text.len()), (StatusCode::OK, 1024));
 }
 
@@ -96,10 +97,10 @@ async fn a_path_parameter_is_decoded_once() {
         ("/goods/50%25", "goods:50%25"),
         ("/goods/%F0%9F%A6%80%20x", "goods:\u{1f980} x"),
     ] {
-        let (status, text) = ask(locked(scoped("goods", path_param("id"))), to(path)).await;
+        let (status, text) = ask(locked(scoped("goods", path_param::<String>("id"))), to(path)).await;
         assert_eq!((status, text.as_str()), (StatusCode::OK, key), "{path}");
     }
-    let (status, text) = ask(locked(scoped("goods", path_param("id"))), to("/goods/%ff")).await;
+    let (status, text) = ask(locked(scoped("goods", path_param::<String>("id"))), to("/goods/%ff")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
     assert!(text.contains("UTF-8"), "{text}");
 }
@@ -109,13 +110,14 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let router: Router = Router::new().route("/goods/{id}", post(key_of));
-    let around = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id").optional())).layer(router);
+    let around =
+        LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<String>("id").optional())).layer(router);
     assert_eq!(around.oneshot(to("/goods/1")).await.unwrap().status(), StatusCode::INTERNAL_SERVER_ERROR);
-    let (status, _) = ask(locked(scoped("goods", path_param("name"))), to("/goods/1")).await;
+    let (status, _) = ask(locked(scoped("goods", path_param::<String>("name"))), to("/goods/1")).await;
     assert_eq!(status, StatusCode::INTERNAL_SERVER_ERROR);
     let lines = log.lines().join("\n");
     assert!(lines.contains("Router::route_layer") && lines.contains("/goods/{name}"), "{lines}");
-    let (status, text) = ask(locked(scoped("goods", path_param("name").optional())), to("/goods/1")).await;
+    let (status, text) = ask(locked(scoped("goods", path_param::<String>("name").optional())), to("/goods/1")).await;
     assert_eq!((status, text.as_str()), (StatusCode::OK, "no lock"));
 }
 
@@ -154,7 +156,7 @@ async fn an_extension_is_a_key() {
 async fn parts_of_a_key_do_not_run_into_each_other() {
     let _limit = limit();
     let key = |account: &'static str, goods: &'static str| async move {
-        let parts = scoped("sale", (header("x-account"), path_param("id")));
+        let parts = scoped("sale", (header::<String>("x-account"), path_param::<String>("id")));
         let mut request = to(&format!("/goods/{goods}"));
         request.headers_mut().insert("x-account", HeaderValue::from_static(account));
         ask(locked(parts), request).await.1
@@ -162,10 +164,14 @@ async fn parts_of_a_key_do_not_run_into_each_other() {
     assert_eq!(key("7", "1").await, "sale:7:1");
     assert_ne!(key("a:b", "c").await, key("a", "b:c").await);
     assert_ne!(key("a%3A", "b").await, key("a:", "b").await);
-    let (status, _) = ask(locked(scoped("sale", (header("x-account"), path_param("id")))), to("/goods/1")).await;
+    let (status, _) =
+        ask(locked(scoped("sale", (header::<String>("x-account"), path_param::<String>("id")))), to("/goods/1")).await;
     assert_eq!(status, StatusCode::BAD_REQUEST, "one part refuses all");
-    let (_, text) =
-        ask(locked(scoped("sale", (header("x-account").optional(), path_param("id")))), to("/goods/1")).await;
+    let (_, text) = ask(
+        locked(scoped("sale", (header::<String>("x-account").optional(), path_param::<String>("id")))),
+        to("/goods/1"),
+    )
+    .await;
     assert_eq!(text, "no lock", "one part lets all through");
 }
 
@@ -192,12 +198,14 @@ async fn a_key_that_can_never_work_is_found_by_the_check_and_told_once_before_th
             assert_eq!(response.status(), StatusCode::INTERNAL_SERVER_ERROR);
         }
     };
-    broken(scoped("goods", header("x account")), "cannot be the name of a header").await;
-    broken(scoped("", header("x-account")), "name what is locked").await;
-    broken(scoped("50%", header("x-account")), "`%25`").await;
+    broken(scoped("goods", header::<String>("x account")), "cannot be the name of a header").await;
+    broken(scoped("", header::<String>("x-account")), "name what is locked").await;
+    broken(scoped("50%", header::<String>("x-account")), "`%25`").await;
     let told = log.lines().iter().filter(|line| line.contains("every request will be refused")).count();
     assert_eq!(told, 3, "{:?}", log.lines());
-    LockLayer::http(LockManager::in_memory(), scoped("50%25", header("x-account"))).check::<Request<Body>>().unwrap();
+    LockLayer::http(LockManager::in_memory(), scoped("50%25", header::<String>("x-account")))
+        .check::<Request<Body>>()
+        .unwrap();
 }
 
 #[tokio::test(start_paused = true)]
@@ -205,10 +213,26 @@ async fn a_client_cannot_name_the_key_of_another_scope() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _job = manager.lock("jobs:nightly").await.unwrap();
-    let layer = LockLayer::http(manager, scoped("account", header("x-account"))).try_only();
+    let layer = LockLayer::http(manager, scoped("account", header::<String>("x-account"))).try_only();
     let service: Router = Router::new().route("/goods/{id}", post(key_of)).route_layer(layer);
     let answer = ask(service.clone(), with("jobs:nightly")).await;
     assert_eq!(answer, (StatusCode::OK, "account:jobs%3Anightly".to_owned()));
     let answer = ask(service, with("7:jobs")).await;
     assert_eq!(answer, (StatusCode::OK, "account:7%3Ajobs".to_owned()));
+}
+
+#[tokio::test]
+async fn texts_of_one_value_are_one_key_and_other_texts_are_refused() {
+    for path in ["/goods/7", "/goods/07", "/goods/%37", "/goods/+7"] {
+        let (status, text) = ask(locked(scoped("goods", path_param::<u64>("id"))), to(path)).await;
+        assert_eq!((status, text.as_str()), (StatusCode::OK, "goods:7"), "{path}");
+    }
+    let (status, text) = ask(locked(scoped("goods", path_param::<u64>("id"))), to("/goods/a%3Ab")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+    assert!(text.contains("the path parameter id is not valid"), "{text}");
+    let account = |value| Request::post("/goods/1").header("x-account", value).body(Body::empty()).unwrap();
+    let (_, text) = ask(locked(scoped("account", header::<u64>("x-account"))), account("007")).await;
+    assert_eq!(text, "account:7");
+    let (status, _) = ask(locked(scoped("account", header::<u64>("x-account").optional())), account("7a")).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "what is there and cannot be used does not pass");
 }

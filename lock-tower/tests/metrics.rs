@@ -73,7 +73,7 @@ async fn refuse(manager: &LockManager) {
 
     layer("not_acquired").layer(shop).oneshot(goods()).await.unwrap();
     layer("misconfigured").ttl(Duration::ZERO).layer(shop).oneshot(goods()).await.unwrap();
-    let keyless = LockLayer::http(manager.clone(), scoped("goods", header("x-goods"))).name("key");
+    let keyless = LockLayer::http(manager.clone(), scoped("goods", header::<String>("x-goods"))).name("key");
     keyless.layer(shop).oneshot(goods()).await.unwrap();
 
     let crowded = layer("overloaded").wait(Duration::from_secs(9)).max_waiters(1).layer(shop);

@@ -110,8 +110,8 @@ fn expected(values: &[Vec<u8>], refusal: Option<&str>, optional: bool) -> (u16, 
 #[tokio::test]
 async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http1() {
     let _limit = limit();
-    let must = accounts(scoped("account", header("x-account"))).await;
-    let may = accounts(scoped("account", header("x-account").optional())).await;
+    let must = accounts(scoped("account", header::<String>("x-account"))).await;
+    let may = accounts(scoped("account", header::<String>("x-account").optional())).await;
     for (address, optional) in [(must, false), (may, true)] {
         for (values, refusal) in values() {
             let mut request = b"POST / HTTP/1.1\r\nhost: shop\r\nconnection: close\r\n".to_vec();
@@ -131,8 +131,8 @@ async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http
 #[tokio::test]
 async fn bad_input_67_and_68_each_header_that_is_no_key_is_a_bad_request_in_http2_and_the_connection_goes_on() {
     let _limit = limit();
-    let must = accounts(scoped("account", header("x-account"))).await;
-    let may = accounts(scoped("account", header("x-account").optional())).await;
+    let must = accounts(scoped("account", header::<String>("x-account"))).await;
+    let may = accounts(scoped("account", header::<String>("x-account").optional())).await;
     for (address, optional) in [(must, false), (may, true)] {
         let stream = TokioIo::new(TcpStream::connect(address).await.unwrap());
         let (mut sender, connection) = http2::handshake(TokioExecutor::new(), stream).await.unwrap();

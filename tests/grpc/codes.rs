@@ -92,7 +92,7 @@ async fn a_time_out_that_is_longer_than_the_layer_s_wait_changes_nothing() {
 #[tokio::test]
 async fn bad_input_67_and_68_metadata_that_is_no_key_is_an_invalid_argument() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let client = client(LockLayer::grpc(manager, scoped("goods", header("key"))), &floor).await;
+    let client = client(LockLayer::grpc(manager, scoped("goods", header::<String>("key"))), &floor).await;
     let missing = Request::new(Order::default());
     let mut repeated = with_key("a", Order::default());
     repeated.metadata_mut().append("key", "a".parse().unwrap());

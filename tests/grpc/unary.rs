@@ -27,7 +27,7 @@ async fn bad_input_79_a_method_finds_key_fence_and_deadline_of_its_lease() {
 
 #[tokio::test]
 async fn a_call_without_a_lock_finds_no_lease() {
-    let layer = lock_tower::LockLayer::grpc(LockManager::in_memory(), scoped("a", header("key").optional()));
+    let layer = lock_tower::LockLayer::grpc(LockManager::in_memory(), scoped("a", header::<String>("key").optional()));
     let mut client = client(layer, &Floor::default()).await;
     let reply = soon(client.ask(Request::new(Order::default()))).await.unwrap().into_inner();
     assert_eq!((reply.number, &*reply.key, reply.fencing_token), (1, "", 0));

@@ -195,6 +195,16 @@ async fn joined() -> Result {
 }
 
 #[tokio::test]
+async fn readiness() -> Result {
+    let manager = LockManager::in_memory();
+    let health = manager.health();
+    println!("up: {}, for {:?}, slack {:?}", health.is_up(), health.age(), health.renewal_slack());
+
+    assert!(health.is_up());
+    Ok(())
+}
+
+#[tokio::test]
 async fn shutdown() -> Result {
     let manager = LockManager::in_memory();
     let held = manager.shutdown(Duration::from_secs(5)).await;

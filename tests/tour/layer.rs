@@ -6,7 +6,7 @@ use axum::{
     Router,
     body::Body,
     extract::Request,
-    http::{Method, StatusCode},
+    http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
     routing::post,
 };
 use lock_core::{LockManager, OnLost};
@@ -29,10 +29,10 @@ async fn status(service: &Router, method: Method, path: &str) -> Result<StatusCo
 }
 
 #[tokio::test]
-async fn closure() -> Result {
+async fn one_per_key() -> Result {
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager, |request: &Request| format!("path:{}", request.uri().path()));
-    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
+    let per_goods = LockLayer::http(manager, scoped("goods", path_param::<u64>("id")));
+    let app = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
 
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
     Ok(())
@@ -41,11 +41,11 @@ async fn closure() -> Result {
 #[tokio::test]
 async fn ready_made() -> Result {
     let manager = LockManager::in_memory();
-    let per_goods = LockLayer::http(manager.clone(), scoped("goods", path_param("id")));
-    let per_account = LockLayer::http(manager.clone(), scoped("account", header("x-account").optional()));
+    let per_goods = LockLayer::http(manager.clone(), scoped("goods", path_param::<u64>("id")));
+    let per_account = LockLayer::http(manager.clone(), scoped("account", header::<String>("x-account").optional()));
     let per_user = LockLayer::http(manager.clone(), scoped("user", extension::<u64>()));
     let per_route = LockLayer::http(manager.clone(), scoped("shop", method_and_path()));
-    let per_shop = LockLayer::http(manager, scoped("goods", (header("x-shop"), path_param("id"))));
+    let per_shop = LockLayer::http(manager, scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))));
 
     let app = Router::new().route("/goods/{id}", post(sell));
     assert_eq!(status(&app.clone().route_layer(per_goods), Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -75,8 +75,8 @@ mod held {
 #[tokio::test]
 async fn waiting() -> Result {
     let manager = LockManager::in_memory();
-    let clicks = LockLayer::http(manager.clone(), scoped("order", path_param("order"))).try_only();
-    let sales = LockLayer::http(manager.clone(), scoped("goods", path_param("id")))
+    let clicks = LockLayer::http(manager.clone(), scoped("order", path_param::<u64>("order"))).try_only();
+    let sales = LockLayer::http(manager.clone(), scoped("goods", path_param::<u64>("id")))
         .ttl(Duration::from_secs(3))
         .wait(Duration::from_secs(2))
         .max_waiters_per_key(100)
@@ -107,7 +107,7 @@ async fn methods() -> Result {
 #[tokio::test]
 async fn failures() -> Result {
     let manager = LockManager::in_memory();
-    let stubborn = LockLayer::http(manager, scoped("goods", path_param("id")))
+    let stubborn = LockLayer::http(manager, scoped("goods", path_param::<u64>("id")))
         .max_hold(Duration::from_secs(60))
         .on_lost(OnLost::Finish)
         .on_backend_error(OnBackendError::LetThrough);
@@ -121,7 +121,7 @@ async fn failures() -> Result {
 #[tokio::test]
 async fn uploads() -> Result {
     let manager = LockManager::in_memory();
-    let upload = LockLayer::http(manager, scoped("goods", path_param("id"))).max_hold(Duration::from_secs(60));
+    let upload = LockLayer::http(manager, scoped("goods", path_param::<u64>("id"))).max_hold(Duration::from_secs(60));
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(upload);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -143,23 +143,25 @@ async fn held_for_longer() -> Result {
 #[tokio::test]
 async fn answers() -> Result {
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager.clone(), scoped("order", path_param("order"))).try_only().answer(
-        |_refusal, mut answer| {
-            *answer.status_mut() = StatusCode::TOO_MANY_REQUESTS;
-            answer
-        },
-    );
+    let clicks = scoped("order", path_param::<u64>("order"));
+    let layer = LockLayer::http(manager.clone(), clicks).try_only().busy_status(StatusCode::LOCKED);
+    let layer = layer.answer(|refusal, mut answer| {
+        if refusal.is_busy() {
+            answer.headers_mut().insert(RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        answer
+    });
 
     let app = Router::new().route("/pay/{order}", post(sell)).route_layer(layer);
     let _guard = manager.lock("order:7").await?;
-    assert_eq!(status(&app, Method::POST, "/pay/7").await?, StatusCode::TOO_MANY_REQUESTS);
+    assert_eq!(status(&app, Method::POST, "/pay/07").await?, StatusCode::LOCKED);
     Ok(())
 }
 
 #[tokio::test]
 async fn name() -> Result {
     let manager = LockManager::in_memory();
-    let layer = LockLayer::http(manager, scoped("goods", path_param("id"))).name("sell");
+    let layer = LockLayer::http(manager, scoped("goods", path_param::<u64>("id"))).name("sell");
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -189,7 +191,7 @@ mod any_service {
 }
 
 fn grpc(manager: LockManager) -> impl Sized {
-    let per_account = scoped("account", header("x-account"));
+    let per_account = scoped("account", header::<String>("x-account"));
     let layer = LockLayer::grpc(manager, per_account).wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60));
 
     [layer]

@@ -1,7 +1,10 @@
 use std::{
     borrow::Cow,
+    fmt::Display,
     future::Future,
+    marker::PhantomData,
     pin::pin,
+    str::FromStr,
     task::{Context, Poll, Waker},
 };
 
@@ -10,40 +13,47 @@ use ::http::Request;
 
 use super::{
     Mistake, Parts,
-    ready::{Absent, Find, Optional, write},
+    ready::{Absent, Find, Optional, read, write},
     scoped::{Writer, Written},
 };
 
-/// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key. It is decoded:
-/// `a%2Fb` is the parameter `a/b`, and `%31` is the parameter `1`.
+/// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key.
 ///
-/// A request whose parameter is empty or no UTF-8 is refused (400). Where the route has no such parameter, or the layer
-/// is around the router, which has not routed the request by then, it is refused with 500, and the log says what to
-/// change.
+/// Name the type that the handler reads, so that what is one value to the handler is one key: of a `u64`, `/goods/7`,
+/// `/goods/07` and `/goods/%37` are. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
+///
+/// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). If the route has no such parameter,
+/// or the layer is around the router, which has not routed the request by then, it is refused with 500, and the log says
+/// what to change.
 ///
 /// # Examples
 ///
 /// ```
-/// use axum::{Router, routing::post};
+/// use axum::{Router, extract::Path, routing::post};
 /// use lock_core::LockManager;
 /// use lock_tower::{LockLayer, key::{path_param, scoped}};
 ///
-/// let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param("id")));
-/// let service: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(per_goods);
+/// async fn sell(Path(id): Path<u64>) -> String {
+///     format!("sold {id}")
+/// }
+///
+/// let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("id")));
+/// let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
 /// # let _ = service;
 /// ```
 #[must_use]
-pub fn path_param(name: &'static str) -> PathParam {
-    PathParam { name }
+pub fn path_param<T: FromStr + Display>(name: &'static str) -> PathParam<T> {
+    PathParam { name, read: PhantomData }
 }
 
 /// The part of a key that [`path_param`] makes.
-#[derive(Clone, Copy, Debug)]
-pub struct PathParam {
+#[derive(Debug)]
+pub struct PathParam<T = String> {
     name: &'static str,
+    read: PhantomData<fn() -> T>,
 }
 
-impl PathParam {
+impl<T> PathParam<T> {
     /// Lets requests of routes without the parameter through, **without a lock**. A request that is not routed yet is
     /// refused all the same.
     #[must_use]
@@ -52,7 +62,15 @@ impl PathParam {
     }
 }
 
-impl<B> Find<Request<B>> for PathParam {
+impl<T> Clone for PathParam<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for PathParam<T> {}
+
+impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
     fn find<'a>(&self, request: &'a Request<B>) -> Result<Cow<'a, str>, Absent> {
         let name = self.name;
         // The parameters are axum's own: its extractor alone reads them, and only from parts of a request.
@@ -74,7 +92,7 @@ impl<B> Find<Request<B>> for PathParam {
         };
         match params.iter().find(|(found, _)| *found == name) {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
-            Some((_, value)) => Ok(Cow::Owned(value.to_owned())),
+            Some((_, value)) => read::<T>(value, || format!("the path parameter {name} is not valid")),
             None => Err(Absent::Missing(
                 Mistake(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
             )),
@@ -82,7 +100,7 @@ impl<B> Find<Request<B>> for PathParam {
     }
 }
 
-impl<B> Parts<Request<B>> for PathParam {
+impl<B, T: FromStr + Display> Parts<Request<B>> for PathParam<T> {
     fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
         write(self.find(request), key)
     }

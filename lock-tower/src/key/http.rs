@@ -1,18 +1,21 @@
-use std::{any, borrow::Cow, fmt::Display, marker::PhantomData};
+use std::{any, borrow::Cow, fmt::Display, marker::PhantomData, str::FromStr};
 
 use ::http::{HeaderName, Request, Uri};
 use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
     Mistake, Parts,
-    ready::{Absent, Find, Optional, write},
+    ready::{Absent, Find, Optional, read, write},
     scoped::{Writer, Written},
 };
 
 /// Takes the value of a header, as a part of a [`scoped`](super::scoped) key.
 ///
-/// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, or longer than a key may be;
-/// it is never cut off. With [`optional`](Header::optional) a missing or empty header passes without a lock.
+/// Name the type that the service reads, so that what is one value to the service is one key: of a `u64`, `7` and `07` are.
+/// A `String` is taken as it is.
+///
+/// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, not of the type, or longer than
+/// a key may be; it is never cut off. With [`optional`](Header::optional) a missing or empty header passes without a lock.
 ///
 /// With a `name` that cannot be the name of a header, [`LockLayer::check`](crate::LockLayer::check) fails, and every
 /// request is refused.
@@ -23,22 +26,23 @@ use super::{
 /// use lock_core::LockManager;
 /// use lock_tower::{LockLayer, key::{header, scoped}};
 ///
-/// let per_account = LockLayer::http(LockManager::in_memory(), scoped("account", header("x-account")));
+/// let per_account = LockLayer::http(LockManager::in_memory(), scoped("account", header::<u64>("x-account")));
 /// # let _ = per_account;
 /// ```
 #[must_use]
-pub fn header(name: &'static str) -> Header {
-    Header { name: HeaderName::from_bytes(name.as_bytes()).map_err(|_| name) }
+pub fn header<T: FromStr + Display>(name: &'static str) -> Header<T> {
+    Header { name: HeaderName::from_bytes(name.as_bytes()).map_err(|_| name), read: PhantomData }
 }
 
 /// The part of a key that [`header`] makes.
-#[derive(Clone, Debug)]
-pub struct Header {
+#[derive(Debug)]
+pub struct Header<T = String> {
     /// Or the text that cannot be one.
     name: Result<HeaderName, &'static str>,
+    read: PhantomData<fn() -> T>,
 }
 
-impl Header {
+impl<T> Header<T> {
     /// Lets requests without the header through, **without a lock**.
     #[must_use]
     pub fn optional(self) -> Optional<Self> {
@@ -46,7 +50,13 @@ impl Header {
     }
 }
 
-impl<B> Find<Request<B>> for Header {
+impl<T> Clone for Header<T> {
+    fn clone(&self) -> Self {
+        Self { name: self.name.clone(), read: PhantomData }
+    }
+}
+
+impl<B, T: FromStr + Display> Find<Request<B>> for Header<T> {
     fn find<'a>(&self, request: &'a Request<B>) -> Result<Cow<'a, str>, Absent> {
         let Ok(name) = &self.name else {
             let problem = <Self as Parts<Request<B>>>::check(self).err().unwrap_or_default();
@@ -66,11 +76,12 @@ impl<B> Find<Request<B>> for Header {
         if value.len() > MAX_KEY_BYTES {
             return Err(unusable("is too long"));
         }
-        value.to_str().map(Cow::Borrowed).map_err(|_| unusable("is not visible ASCII"))
+        let value = value.to_str().map_err(|_| unusable("is not visible ASCII"))?;
+        read::<T>(value, || format!("the header {name} is not valid"))
     }
 }
 
-impl<B> Parts<Request<B>> for Header {
+impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
     fn write(&self, request: &Request<B>, key: &mut Writer) -> Written {
         write(self.find(request), key)
     }

@@ -1,4 +1,4 @@
-use std::borrow::Cow;
+use std::{borrow::Cow, fmt::Display, str::FromStr};
 
 use super::{
     Choice, Parts,
@@ -47,6 +47,15 @@ pub enum Absent {
     Missing(BoxError),
     /// There is something, and it cannot be used.
     Unusable(BoxError),
+}
+
+/// Reads a value as the service does, which may take several texts for one value, and writes it in one way.
+pub(super) fn read<'a, T: FromStr + Display>(
+    text: &str,
+    problem: impl FnOnce() -> String,
+) -> Result<Cow<'a, str>, Absent> {
+    let value: Result<T, _> = text.parse();
+    value.map(|value| Cow::Owned(value.to_string())).map_err(|_| Absent::Unusable(problem().into()))
 }
 
 pub(super) fn write(found: Result<Cow<'_, str>, Absent>, key: &mut Writer) -> Written {

@@ -37,7 +37,7 @@ use super::{Choice, IntoChoice, KeyExtractor, text};
 /// use lock_core::LockManager;
 /// use lock_tower::{LockLayer, key::{header, path_param, scoped}};
 ///
-/// let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header("x-shop"), path_param("id"))));
+/// let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))));
 /// let service: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(per_goods);
 /// # let _ = service;
 /// # }
@@ -77,9 +77,9 @@ impl<Req, P: Parts<Req>> KeyExtractor<Req> for Scoped<P> {
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a part of the key of a `{Req}`",
     label = "not a part of a key",
-    note = "a part is text, a ready-made one such as `path_param(\"id\")` or `header(\"x-shop\")`, or a closure such as \
+    note = "a part is text, a ready-made one such as `path_param::<u64>(\"id\")` or `header::<String>(\"x-shop\")`, or a closure such as \
             `|request: &http::Request<_>| …` that returns text, or an `Option` or a `Result` of text",
-    note = "several parts are a tuple of two to eight: `scoped(\"goods\", (header(\"x-shop\"), path_param(\"id\")))`"
+    note = "several parts are a tuple of two to eight: `scoped(\"goods\", (header::<String>(\"x-shop\"), path_param::<u64>(\"id\")))`"
 )]
 pub trait Parts<Req> {
     #[doc(hidden)]

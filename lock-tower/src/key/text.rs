@@ -50,7 +50,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     if looks_like_a_template("<", ">") || looks_like_a_template("/{", "}") {
         return Err(format!(
             "the text {text:?} of its key is no template and would be one key for every request; write \
-             `scoped(\"goods\", path_param(\"id\"))`"
+             `scoped(\"goods\", path_param::<u64>(\"id\"))`"
         ));
     }
     Ok(())

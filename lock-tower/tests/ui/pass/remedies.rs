@@ -15,9 +15,9 @@ fn layer(key: impl KeyExtractor<Request> + Clone + Send + Sync + 'static) {
 
 fn main() {
     layer("nightly");
-    layer(scoped("goods", path_param("id")));
-    layer(scoped("goods", (header("x-shop"), path_param("id"))));
-    layer(scoped("goods", ("7", path_param("id"))));
+    layer(scoped("goods", path_param::<u64>("id")));
+    layer(scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))));
+    layer(scoped("goods", ("7", path_param::<u64>("id"))));
     layer(scoped("goods", |request: &axum::http::Request<_>| request.uri().path().len().to_string()));
     layer(scoped("goods", ("a", "b", "c", "d", "e", "f", "g", "h")));
     layer(|request: &axum::http::Request<_>| Some(request.uri().path().len().to_string()));
