@@ -92,7 +92,7 @@ mod constants {
         }
     }
 
-    const TIME: std::time::Duration = std::time::Duration::from_millis(100);
+    const TIME: std::time::Duration = std::time::Duration::from_secs(60);
 
     fn refused(_: lock_core::Error) -> u8 {
         0
@@ -104,7 +104,7 @@ mod constants {
     }
 
     #[lock_core::distributed_lock(
-        key = "<id>", ttl = TIME, wait = TIME, max_hold = TIME, at_least = TIME / 100, on_error = move |_| id,
+        key = "<id>", ttl = TIME, wait = TIME, max_hold = TIME, at_least = TIME / 60_000, on_error = move |_| id,
         lease = lease
     )]
     pub(super) async fn closure(id: u8) -> u8 {
