@@ -198,6 +198,10 @@ fn shutdown_releases_what_the_end_of_the_first_request_s_runtime_has_left() {
     let backend = Faulty::new();
     let manager = manager(backend.clone(), None);
     let guard = engine.block_on(async { manager.lock("k").ttl(secs(600)).await.unwrap() });
+    // Its task may not have had its first turn yet, and would then never begin.
+    while backend.upkeeps() == 0 {
+        thread::yield_now();
+    }
     drop(engine);
     assert!(!guard.is_held());
     outer.block_on(async {
