@@ -35,12 +35,13 @@ use std::time::Duration;
 
 use anyhow::Context as _;
 use axum::Router;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
 use lock_core::{LockManager, distributed_lock};
 use lock_tower::LockLayer;
+use lock_tower::key::{path_param, scoped};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
@@ -55,8 +56,10 @@ async fn main() -> anyhow::Result<()> {
     // The attribute finds the installed manager; the layer is given it. Both share its one connection.
     manager.install()?;
 
-    // Under a layer a client that stalls in its upload keeps the key: `max_hold` is the bound.
-    let clicks = LockLayer::http(manager.clone(), order_of).wait(Duration::ZERO).max_hold(Duration::from_secs(30));
+    // As a number, so that `/orders/07/pay` is the same order. Under a layer a client that stalls in its upload keeps the
+    // key: `max_hold` is the bound.
+    let per_order = scoped("orders", path_param::<u64>("order"));
+    let clicks = LockLayer::http(manager.clone(), per_order).try_only().max_hold(Duration::from_secs(30));
     let service = Router::new()
         .route("/orders/{order}/pay", post(pay))
         .route_layer(clicks)
@@ -90,12 +93,6 @@ async fn sell(State(stock): State<Stock>, Path(id): Path<u64>) -> Result<String,
 async fn pay(Path(order): Path<u64>) -> String {
     sleep(Duration::from_secs(1)).await;
     format!("order {order} is paid\n")
-}
-
-/// Finds the key of a payment: the number in `/orders/7/pay`, so that `/orders/07/pay` is the same order.
-fn order_of(request: &Request) -> Result<String, &'static str> {
-    let order = request.uri().path().split('/').nth(2).and_then(|order| order.parse::<u64>().ok());
-    order.map(|order| format!("orders:{order}")).ok_or("an order is a number, as in /orders/7/pay")
 }
 
 /// Why a sale did not come about.

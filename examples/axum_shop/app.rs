@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, State};
 use axum::http::{StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use lock_core::{LockManager, distributed_lock};
 use lock_tower::LockLayer;
+use lock_tower::key::{path_param, scoped};
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tracing::{error, info, instrument, warn};
@@ -26,9 +27,11 @@ pub(crate) struct App {
 impl App {
     /// The routes. Only the payment has the layer: a `route_layer` is for the routes that stand above it.
     pub(crate) fn service(self) -> Router {
-        let clicks = LockLayer::http(self.manager.clone(), order_of).name("payment").ttl(TTL).try_only();
-        // Without a bound a client that stalls in its upload would keep the order's key.
-        let clicks = clicks.max_hold(MAX_HOLD);
+        // As the number that the handler reads, so that `/orders/07/pay` is the same order.
+        let per_order = scoped("orders", path_param::<i64>("order"));
+        // A client that stalls in its upload keeps the order's key for as long as `max_hold` allows.
+        let clicks =
+            LockLayer::http(self.manager.clone(), per_order).name("payment").ttl(TTL).try_only().max_hold(MAX_HOLD);
         Router::new()
             .route("/orders/{order}/pay", post(pay))
             .route_layer(clicks)
@@ -91,12 +94,6 @@ async fn goods(State(app): State<App>) -> Result<String, Problem> {
 
 async fn metrics(State(app): State<App>) -> String {
     app.metrics.render()
-}
-
-/// Finds the key of a payment: the number in `/orders/7/pay`, so that `/orders/07/pay` is the same order.
-fn order_of(request: &Request) -> Result<String, &'static str> {
-    let order = request.uri().path().split('/').nth(2).and_then(|order| order.parse::<i64>().ok());
-    order.map(|order| format!("orders:{order}")).ok_or("an order is a number, as in /orders/7/pay")
 }
 
 impl IntoResponse for Problem {
