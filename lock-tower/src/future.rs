@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{ErrorKind, OnLost, future::Acquire};
+use lock_core::{ErrorKind, future::Acquire};
 use pin_project_lite::pin_project;
 use tokio::{
     runtime,
@@ -76,7 +76,6 @@ pin_project! {
 
 /// What the layer asks for beside the lease.
 pub(crate) struct Asked {
-    pub(crate) on_lost: OnLost,
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
     /// Its place among those that wait, where they are counted.
@@ -147,7 +146,7 @@ where
                             protocol.attach(&mut request, guard.lease());
                             // The guard is a local until the work is there: a panic of `call` releases it.
                             let work = service.call(request);
-                            let work = M::work(guard, asked.on_lost, work);
+                            let work = M::work(guard, work);
                             this.state.set(State::Working { work });
                         }
                         Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {

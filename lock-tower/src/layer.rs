@@ -42,7 +42,7 @@ struct Options {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     max_hold: Option<Duration>,
-    on_lost: OnLost,
+    on_lost: Option<OnLost>,
     on_backend_error: OnBackendError,
     limits: Limits,
     /// Whether the protocol was told to lock requests of no method at all.
@@ -143,7 +143,8 @@ impl<K> LockLayer<K, crate::Http> {
     #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, key: K) -> Self {
-        Self::with_protocol(manager, key, crate::Http::default()).max_hold(MAX_HOLD)
+        let max_hold = manager.default_max_hold().unwrap_or(MAX_HOLD);
+        Self::with_protocol(manager, key, crate::Http::default()).max_hold(max_hold)
     }
 }
 
@@ -222,7 +223,8 @@ impl<K> LockLayer<K, crate::Grpc> {
     #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, key: K) -> Self {
-        Self::with_protocol(manager, key, crate::Grpc::default()).max_hold(MAX_HOLD)
+        let max_hold = manager.default_max_hold().unwrap_or(MAX_HOLD);
+        Self::with_protocol(manager, key, crate::Grpc::default()).max_hold(max_hold)
     }
 }
 
@@ -305,7 +307,7 @@ impl<K, P> LockLayer<K, P> {
             ttl: None,
             wait: None,
             max_hold: None,
-            on_lost: OnLost::default(),
+            on_lost: None,
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
             locks_nothing: false,
@@ -377,9 +379,9 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: five minutes with
-    /// `LockLayer::http` and `LockLayer::grpc`, and no bound with [`new`](LockLayer::new) and
-    /// [`with_protocol`](LockLayer::with_protocol).
+    /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: the manager's; if
+    /// that has no bound, five minutes with `LockLayer::http` and `LockLayer::grpc`, and none with
+    /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol).
     ///
     /// **Set it to the longest time that the service may take**: a body that a client sends is read under the lock, and a
     /// client that stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
@@ -400,7 +402,8 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Holds a lease for as long as the service works: takes back [`max_hold`](Self::max_hold) and its default.
+    /// Holds a lease for as long as the service works, or as long as the manager's `max_hold` allows: takes back
+    /// [`max_hold`](Self::max_hold) and the layer's default.
     ///
     /// **A client that stalls in the middle of its upload then keeps the key for as long as it likes**, unless something
     /// else ends it, such as `RequestBodyTimeoutLayer` of tower-http.
@@ -433,7 +436,8 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Sets what becomes of the work when its lease is lost. Default: [`OnLost::Cancel`], it is dropped.
+    /// Sets what becomes of the work when its lease is lost. Default: the manager's, which is [`OnLost::Cancel`] (the work is
+    /// dropped) unless it was changed.
     ///
     /// # Examples
     ///
@@ -447,7 +451,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// ```
     #[must_use]
     pub fn on_lost(mut self, policy: OnLost) -> Self {
-        self.options.on_lost = policy;
+        self.options.on_lost = Some(policy);
         self
     }
 
@@ -548,7 +552,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     pub(crate) fn request(&self, key: &str) -> LockRequest {
-        let Options { ttl, wait, max_hold, name, made_at, .. } = self.options;
+        let Options { ttl, wait, max_hold, on_lost, name, made_at, .. } = self.options;
         let mut request = self.manager.lock(key).label(name).asked_at(made_at);
         if let Some(ttl) = ttl {
             request = request.ttl(ttl);
@@ -559,15 +563,14 @@ impl<K, P, M> LockLayer<K, P, M> {
         if let Some(max_hold) = max_hold {
             request = request.max_hold(max_hold);
         }
+        if let Some(policy) = on_lost {
+            request = request.on_lost(policy);
+        }
         request
     }
 
     pub(crate) fn admit(&self, key: &str) -> Result<Option<Place>, Overloaded> {
         self.shared.admission.admit(self.options.limits, key)
-    }
-
-    pub(crate) fn lost_policy(&self) -> OnLost {
-        self.options.on_lost
     }
 
     /// Where to count what is let through, if anything is.

@@ -10,7 +10,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{Error, Lease, LockGuard, OnLost, future::Protected};
+use lock_core::{Error, Lease, LockGuard, future::Protected};
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
@@ -35,7 +35,7 @@ pub struct UntilBodyEnd;
 pub struct Detached;
 
 pub(crate) mod sealed {
-    use super::{BodyLease, Error, Future, LockGuard, OnLost};
+    use super::{BodyLease, Error, Future, LockGuard};
 
     /// What is done with an acquired lease and the work of a service.
     pub trait Mode<F: Future> {
@@ -43,15 +43,15 @@ pub(crate) mod sealed {
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
         /// Begins the work.
-        fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Self::Work;
+        fn work(guard: LockGuard, work: F) -> Self::Work;
     }
 }
 
 impl<F: Future> sealed::Mode<F> for UntilResponse {
     type Work = Scoped<F>;
 
-    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Scoped<F> {
-        Scoped { work: guard.protect(work).on_lost(on_lost) }
+    fn work(guard: LockGuard, work: F) -> Scoped<F> {
+        Scoped { work: guard.protect(work) }
     }
 }
 
@@ -78,9 +78,9 @@ where
 {
     type Work = Task<F::Output>;
 
-    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> Task<F::Output> {
+    fn work(guard: LockGuard, work: F) -> Task<F::Output> {
         // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
-        Task { task: tokio::spawn(guard.protect(work).on_lost(on_lost).in_current_span()) }
+        Task { task: tokio::spawn(guard.protect(work).in_current_span()) }
     }
 }
 
@@ -110,15 +110,12 @@ where
 {
     type Work = HeldOn<F::Output>;
 
-    fn work(guard: LockGuard, on_lost: OnLost, work: F) -> HeldOn<F::Output> {
+    fn work(guard: LockGuard, work: F) -> HeldOn<F::Output> {
         let shared = Arc::new(Mutex::new(Shared { output: None, ended: false }));
         let lease = guard.lease().clone();
         let aside = Aside { work: Some(work), shared: Arc::clone(&shared) };
-        let scope = Box::pin(guard.protect(aside).on_lost(on_lost));
-        HeldOn {
-            shared: Arc::clone(&shared),
-            hold: Some(BodyLease { scope: Mutex::new(scope), ended: shared, on_lost, lease }),
-        }
+        let scope = Box::pin(guard.protect(aside));
+        HeldOn { shared: Arc::clone(&shared), hold: Some(BodyLease { scope: Mutex::new(scope), ended: shared, lease }) }
     }
 }
 
@@ -154,7 +151,6 @@ pub struct BodyLease {
     /// The guard and what is left of the work. The mutex is never locked: it makes the whole `Sync`.
     scope: Mutex<Scope>,
     ended: Arc<dyn End>,
-    on_lost: OnLost,
     lease: Lease,
 }
 
@@ -166,7 +162,7 @@ impl BodyLease {
     }
 
     /// Asks whether the lease is lost and the body to be broken off, and registers the task to be woken when it is.
-    /// With [`OnLost::Finish`] and [`OnLost::Ignore`] it never is.
+    /// With [`OnLost::Finish`](lock_core::OnLost::Finish) and [`OnLost::Ignore`](lock_core::OnLost::Ignore) it never is.
     pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         match self.poll_scope(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(error),
@@ -190,8 +186,7 @@ impl BodyLease {
 
 impl fmt::Debug for BodyLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { lease, on_lost, .. } = self;
-        f.debug_struct("BodyLease").field("lease", lease).field("on_lost", on_lost).finish_non_exhaustive()
+        f.debug_struct("BodyLease").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
 

@@ -112,8 +112,7 @@ where
             Choice::Lock(key) => match self.lock.admit(&key) {
                 Ok(place) => {
                     let lock = self.lock.request(&key);
-                    let asked =
-                        Asked { on_lost: self.lock.lost_policy(), lets_through: self.lock.lets_through(), place };
+                    let asked = Asked { lets_through: self.lock.lets_through(), place };
                     let ready = self.take_ready();
                     return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol, name);
                 }

@@ -87,6 +87,20 @@ async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_manager_says_what_becomes_of_work_unless_the_layer_does() {
+    let _limit = limit();
+    let manager = LockManager::builder().url("memory://").on_lost(OnLost::Ignore).build().unwrap();
+    let floor = Floor::default();
+    let layer = LockLayer::new(manager.clone(), "key");
+    for (layer, succeeds) in [(layer.clone(), true), (layer.on_lost(OnLost::Cancel), false)] {
+        let work = tokio::spawn(layer.layer(works(&floor)).oneshot(1));
+        until("the work has begun", || floor.inside() == 1).await;
+        assert!(manager.force_release("key").await.unwrap());
+        assert_eq!(soon(work).await.unwrap().is_ok(), succeeds);
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn too_many_waiters_are_refused_per_key_and_in_all_and_places_come_back() {
     let _limit = limit();
     let manager = LockManager::in_memory();
@@ -251,6 +265,9 @@ async fn bad_input_72_a_request_that_stalls_keeps_the_key_for_five_minutes_unles
     least(ends_after(http().max_hold(minute)).await, minute);
     assert_eq!(ends_after(http().no_max_hold()).await, None);
     assert_eq!(ends_after(LockLayer::new(manager.clone(), "key")).await, None);
+    let bounded = || LockManager::builder().url("memory://").max_hold(minute).build().unwrap();
+    least(ends_after(LockLayer::http(bounded(), "key")).await, minute);
+    least(ends_after(LockLayer::http(bounded(), "key").no_max_hold()).await, minute);
     #[cfg(feature = "grpc")]
     {
         least(ends_after(LockLayer::grpc(manager.clone(), "key")).await, five);

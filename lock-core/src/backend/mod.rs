@@ -185,6 +185,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).identity()
     }
 
+    fn health(&self) -> Vec<NodeHealth> {
+        (**self).health()
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         (**self).clock()
     }

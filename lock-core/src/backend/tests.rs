@@ -47,6 +47,10 @@ impl Backend for Odd {
         Some("odd".into())
     }
 
+    fn health(&self) -> Vec<NodeHealth> {
+        vec![NodeHealth::new("odd", true)]
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(Stopped)
     }
@@ -75,6 +79,7 @@ async fn arc_of_a_backend_is_that_backend() {
     assert_eq!((backend.epoch(), backend.time_limit()), (7, Duration::from_secs(7)));
     assert!(!backend.is_reachable() && !backend.is_settled());
     assert_eq!(backend.identity().as_deref(), Some("odd"));
+    assert_eq!(backend.health()[0].address(), "odd");
     assert_eq!(backend.clock().now(), Moment::NEVER);
     backend.upkeep(Calls::new("channel".into()).0).await;
     assert!(polled.load(Ordering::SeqCst));
