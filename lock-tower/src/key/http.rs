@@ -1,4 +1,10 @@
-use std::{any, borrow::Cow, fmt::Display, marker::PhantomData, str::FromStr};
+use std::{
+    any,
+    borrow::Cow,
+    fmt::{Display, Write as _},
+    marker::PhantomData,
+    str::FromStr,
+};
 
 use ::http::{HeaderName, Request, Uri};
 use lock_core::key::MAX_KEY_BYTES;
@@ -94,9 +100,10 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 
 /// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
-/// What a client may write in two ways is one key: a letter, digit, `-`, `.`, `_` or `~` that is percent-encoded is
-/// decoded, and other encoded bytes are in upper case. What is no encoding, such as `%+1`, stays as it is. With the
-/// feature `axum` a nested router sees the whole path.
+/// What a client may write in two ways is one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
+/// it does not separate, and a `%` is `%25`, whether it was encoded or not. A wildcard such as `{*file}` reads `a%2Fb` as
+/// `a/b`, and here the two are two keys: take [`path_param`](super::path_param) there. With the feature `axum` a nested
+/// router sees the whole path.
 ///
 /// # Examples
 ///
@@ -133,25 +140,43 @@ fn uri<B>(request: &Request<B>) -> &Uri {
     request.uri()
 }
 
-/// Decodes what need not be encoded (RFC 3986, 6.2.2).
+/// Decodes a path as handlers do, and writes each byte in one way.
+///
+/// RFC 3986 keeps `@` and `%40` apart, but a handler does not: it reads both as one id. Only what separates is kept: a `/`
+/// that was encoded is `%2F`, and for its sake a `%` is `%25`. Bytes that are not UTF-8 are encoded.
 fn normalise(path: &str, out: &mut String) {
-    let mut rest = path;
-    while let Some((before, after)) = rest.split_once('%') {
-        out.push_str(before);
-        // `from_str_radix` alone takes a sign, too: `%+1` is no encoding.
-        let digits = after.get(..2).filter(|digits| digits.bytes().all(|digit| digit.is_ascii_hexdigit()));
-        let byte = digits.and_then(|digits| u8::from_str_radix(digits, 16).ok());
-        match byte {
-            Some(byte) if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) => out.push(byte.into()),
-            Some(byte) => {
-                use std::fmt::Write as _;
-                write!(out, "%{byte:02X}").expect("a `String` takes everything");
+    let mut rest = path.as_bytes();
+    let mut bytes = Vec::with_capacity(rest.len());
+    while let Some((&first, after)) = rest.split_first() {
+        rest = after;
+        let digits = after.get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
+        let (byte, is_encoded) = match digits.filter(|_| first == b'%') {
+            Some(digits) => {
+                rest = &after[2..];
+                (hex(digits[0]) << 4 | hex(digits[1]), true)
             }
-            None => out.push('%'),
+            None => (first, false),
+        };
+        match byte {
+            b'/' if is_encoded => bytes.extend(b"%2F"),
+            b'%' => bytes.extend(b"%25"),
+            _ => bytes.push(byte),
         }
-        rest = if byte.is_some() { &after[2..] } else { after };
     }
-    out.push_str(rest);
+    for chunk in bytes.utf8_chunks() {
+        out.push_str(chunk.valid());
+        for byte in chunk.invalid() {
+            write!(out, "%{byte:02X}").expect("a `String` takes everything");
+        }
+    }
+}
+
+/// Reads a hexadecimal digit.
+fn hex(digit: u8) -> u8 {
+    match digit {
+        b'0'..=b'9' => digit - b'0',
+        _ => (digit | 0x20) - b'a' + 10,
+    }
 }
 
 /// Takes what a layer further out has put into the request's extensions (an account that was authenticated, say) as a
@@ -230,8 +255,17 @@ mod tests {
             out
         };
         assert_eq!(normal("/goods/%31/%7e"), "/goods/1/~");
+        for (plain, encoded) in
+            [("a@b", "a%40b"), ("a:b", "a%3ab"), ("a+b", "a%2Bb"), ("a b", "a%20b"), ("é", "%c3%A9")]
+        {
+            assert_eq!(normal(plain), plain);
+            assert_eq!(normal(encoded), plain, "{encoded} is {plain} to a handler");
+        }
         assert_eq!(normal("/a%2fb"), "/a%2Fb", "a slash that is encoded is no separator");
-        assert_eq!(normal("/100%/%4"), "/100%/%4", "what is no encoding stays");
-        assert_eq!(normal("/%+1/%-1/% 1"), "/%+1/%-1/% 1", "a sign is no digit");
+        assert_eq!(normal("/a%252Fb"), "/a%252Fb", "nor is it what was encoded twice");
+        assert_eq!(normal("/100%/%4"), "/100%25/%254", "a handler reads `%` and `%25` alike");
+        assert_eq!(normal("/100%25/%254"), "/100%25/%254");
+        assert_eq!(normal("/%+1/%-1/% 1"), "/%25+1/%25-1/%25 1", "a sign is no digit");
+        assert_eq!(normal("/%ff%C3"), "/%FF%C3", "what is not UTF-8 stays encoded");
     }
 }
