@@ -5,7 +5,7 @@ mod support;
 
 use std::fmt;
 
-use axum::{Router, body::Body, routing::post};
+use axum::{Router, body::Body, extract::Path, routing::post};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::LockManager;
@@ -122,11 +122,28 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn two_path_parameters_of_one_name_are_an_error_with_the_remedy_in_the_log() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let nested = Router::new().nest_service("/shops/{id}", locked(scoped("goods", path_param::<u64>("id"))));
+    assert_eq!(ask(nested, to("/shops/7/goods/1")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    let lines = log.lines().join("\n");
+    assert!(lines.contains("two path parameters id"), "{lines}");
+}
+
+#[tokio::test(start_paused = true)]
 async fn method_and_path_are_one_key_however_they_are_spelt_and_nested() {
     let _limit = limit();
     for path in ["/goods/1?a=b", "/goods/%31"] {
         let (_, text) = ask(locked(scoped("shop", method_and_path())), to(path)).await;
         assert_eq!(text, "shop:POST /goods/1");
+    }
+    for (plain, encoded) in [("a@b", "a%40b"), ("a!b", "a%21b"), ("100%", "100%25")] {
+        let router = || Router::new().route("/goods/{id}", post(async |Path(id): Path<String>| id));
+        let read = async |id| ask(router(), to(&format!("/goods/{id}"))).await;
+        let key = async |id| ask(locked(scoped("shop", method_and_path())), to(&format!("/goods/{id}"))).await;
+        assert_eq!(read(plain).await, read(encoded).await, "one id to the handler");
+        assert_eq!(key(plain).await, key(encoded).await, "and one key");
     }
     let nested = Router::new().nest("/north", locked(scoped("shop", method_and_path())));
     assert_eq!(ask(nested, to("/north/goods/1")).await.1, "shop:POST /north/goods/1");

@@ -23,8 +23,8 @@ use super::{
 /// `/goods/07` and `/goods/%37` are. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
 ///
 /// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). If the route has no such parameter,
-/// or the layer is around the router, which has not routed the request by then, it is refused with 500, and the log says
-/// what to change.
+/// or has two of the name (in a router that is nested as a service), or the layer is around the router, which has not routed
+/// the request by then, it is refused with 500, and the log says what to change.
 ///
 /// # Examples
 ///
@@ -90,7 +90,14 @@ impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
                 return Err(Absent::Unusable(Mistake(remedy).into()));
             }
         };
-        match params.iter().find(|(found, _)| *found == name) {
+        let mut found = params.iter().filter(|(found, _)| *found == name);
+        let value = found.next();
+        if found.next().is_some() {
+            // Of a router nested as a service: which of the two the handler means is not known here.
+            let remedy = format!("the route has two path parameters {name}; give one of them another name");
+            return Err(Absent::Unusable(Mistake(remedy).into()));
+        }
+        match value {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
             Some((_, value)) => read::<T>(value, || format!("the path parameter {name} is not valid")),
             None => Err(Absent::Missing(
