@@ -23,8 +23,9 @@
 //! A header and a path are the client's own words. The ready-made parts are not keys by themselves, because a key that is
 //! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
 //! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
-//! [`lock_core::key`]. The key of `scoped("goods", path_param::<u64>("id"))` is therefore the same as the attribute's
-//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])`, whatever is in the `id`.
+//! [`lock_core::key`]. The key of `scoped("goods", path_param::<T>("id"))` is therefore the same as the attribute's
+//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])` make of an `id` that is a `T`,
+//! whatever is in it.
 //!
 //! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
 //! say) or escape the text by [`lock_core::key::part`], and let it never use a path as it is: `/goods/1` and

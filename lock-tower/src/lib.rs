@@ -92,7 +92,8 @@
 //!     format!("sold under {}", lease.key())
 //! }
 //!
-//! let per_goods = LockLayer::http(LockManager::in_memory(), scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))))
+//! let goods_of_shop = scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id")));
+//! let per_goods = LockLayer::http(LockManager::in_memory(), goods_of_shop)
 //!     .name("sell")
 //!     .wait(Duration::from_secs(2))
 //!     .max_hold(Duration::from_secs(60))
@@ -100,9 +101,9 @@
 //!     .max_waiters(10_000);
 //! let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
 //! # use tower::ServiceExt;
-//! # let request = axum::extract::Request::post("/goods/a%2Fb").header("x-shop", "north").body(axum::body::Body::empty())?;
+//! # let request = axum::extract::Request::post("/goods/%307").header("x-shop", "north").body(axum::body::Body::empty())?;
 //! # let answer = axum::body::to_bytes(service.oneshot(request).await?.into_body(), 99).await?;
-//! # assert_eq!(answer, "sold under goods:north:a/b");
+//! # assert_eq!(answer, "sold under goods:north:7");
 //! # Ok(()) }
 //! # #[cfg(not(feature = "axum"))] fn main() {}
 //! ```
