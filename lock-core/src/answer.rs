@@ -8,7 +8,7 @@
 //! | the key is busy | `lock_busy` | 409 | `ABORTED` | what is left of the holder's ttl, or a second |
 //! | too many requests wait | `lock_overloaded` | 429 | `RESOURCE_EXHAUSTED` | a second |
 //! | the backend does not answer, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
-//! | the lease was lost while the work ran | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |
+//! | the lease was lost while the work ran, or a guard could not extend or release it | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |
 //! | the key is empty or too long | `lock_key` | 400 | `INVALID_ARGUMENT` | never |
 //! | the caller's own time is over | `lock_out_of_time` | 409 | `DEADLINE_EXCEEDED` | never |
 //! | the lease that was handed over is not held | `lock_not_held` | 409 | `FAILED_PRECONDITION` | never |
@@ -66,7 +66,8 @@ pub enum Case {
     Overloaded,
     /// The backend does not answer, or the manager was shut down. Nothing was done.
     Unavailable,
-    /// The lease was lost while the work ran. Part of the work may be done, or all of it.
+    /// The lease was lost while the work ran, or a guard could not extend, release or hand it over. Part of the work may be
+    /// done, or all of it.
     Lost,
     /// The request names something that cannot be locked. Nothing was done.
     Key,
@@ -101,7 +102,7 @@ impl Case {
             Self::Busy => "locked by another request; nothing was done, try again later",
             Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
             Self::Unavailable => "the lock cannot be acquired at present; nothing was done, try again later",
-            Self::Lost => "the lock was lost while the work ran; part of it may have been done, or all of it",
+            Self::Lost => "the lock was lost or failed while the work ran; part of it may have been done, or all of it",
             Self::Key => "what was asked for cannot be locked: its name is empty or too long; nothing was done",
             Self::OutOfTime => {
                 "locked by another request for as long as the caller waits; nothing was done, try again later"
@@ -176,7 +177,7 @@ impl From<&Error> for Answer {
     }
 }
 
-/// Tells the operator what the client is not told, where nobody else does: the error is gone when the answer is sent.
+/// Logs what the client is not told: the error is gone when the answer is sent.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 fn log(error: &Error) {
     match error.case() {

@@ -208,15 +208,14 @@ impl Error {
         matches!(self.kind(), ErrorKind::Lost(_))
     }
 
-    /// Returns whether the protected work did not begin: true for every kind but [`ErrorKind::Lost`].
+    /// Returns whether the protected work did not begin. It may have begun, or be done, if the lease was lost, and for
+    /// every error of a guard: of a release that got no answer, for example.
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
-        !self.is_lost()
+        self.case() != Case::Lost
     }
 
-    /// Returns the word that a program may go by: `lock_busy`, `lock_lost`, `lock_overloaded`, `lock_unavailable` (the
-    /// backend does not answer, or the manager was shut down), `lock_key` (the key is empty or too long), `lock_not_held`
-    /// (the lease that was handed over is gone), or `lock_misconfigured` for everything that somebody has to repair.
+    /// Returns the word that a program may go by, such as `lock_busy`; [`answer`](crate::answer) has the table.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.case().code()
@@ -229,6 +228,10 @@ impl Error {
     }
 
     pub(crate) fn case(&self) -> Case {
+        // The work has begun by then, whatever the kind says of the request itself.
+        if OF_HOLDERS.contains(&self.inner.attempt) {
+            return Case::Lost;
+        }
         match self.kind() {
             ErrorKind::Busy => Case::Busy,
             ErrorKind::Lost(_) => Case::Lost,
@@ -240,18 +243,23 @@ impl Error {
         }
     }
 
-    /// Returns after which time it makes sense to send the same request again; `None` if it makes none.
+    /// Returns after which time a client may send the same request again; `None` if that makes no sense, or if part of the
+    /// work may be done.
     ///
     /// For a busy key, the time is what was left of the holder's ttl when the request failed, if the backend said so. The
     /// key may be free before, when its holder releases it, or be busy for longer, when its holder renews it. The time is
-    /// a second for a busy key without a ttl, and when the backend does not answer or too many requests wait.
+    /// a second for a busy key without a ttl, and when too many requests wait, the backend does not answer, or the manager
+    /// was shut down.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.inner.remaining.or_else(|| self.case().retry_after())
     }
 
-    /// Returns whether the same request may succeed later: the key was busy, the backend out of reach, the lease
+    /// Returns whether this manager may acquire the key later: the key was busy, the backend out of reach, the lease
     /// lost. What is wrong with the arguments, the rights or the server stays wrong.
+    ///
+    /// It does not say that the work may be repeated: after a loss, part of the work may be done. A service that tells its
+    /// clients to try again asks [`nothing_was_done`](Self::nothing_was_done) and [`retry_after`](Self::retry_after).
     #[must_use]
     pub fn is_retryable(&self) -> bool {
         use ErrorKind::{Backend, Busy, Lost, Overloaded};
@@ -475,6 +483,17 @@ impl fmt::Display for AlreadyInstalled {
 }
 
 impl error::Error for AlreadyInstalled {}
+
+pub(crate) const KEEP: &str = "keep";
+
+pub(crate) const EXTEND: &str = "extend";
+
+pub(crate) const RELEASE: &str = "release";
+
+pub(crate) const HAND_OVER: &str = "hand over";
+
+/// What only the holder of a lease attempts.
+const OF_HOLDERS: [&str; 4] = [KEEP, EXTEND, RELEASE, HAND_OVER];
 
 #[cfg(test)]
 mod tests {

@@ -16,7 +16,7 @@ use crate::{
     clock::Moment,
     end::End,
     engine::Engine,
-    error::{Argument, Error, ErrorKind, LossReason},
+    error::{Argument, EXTEND, Error, ErrorKind, HAND_OVER, LossReason},
     fencing::FencingToken,
     handover::Handover,
     lease::{Ended, Hold, Lease},
@@ -275,7 +275,7 @@ impl LockGuard {
     /// ```
     pub fn hand_over(mut self) -> Result<Handover, Error> {
         let hold = Arc::clone(self.lease.hold());
-        let ended = |end| Error::ended("hand over", &hold.key, end);
+        let ended = |end| Error::ended(HAND_OVER, &hold.key, end);
         hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
         let (parting, ttl) = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
@@ -354,5 +354,3 @@ impl fmt::Debug for LockGuard {
         f.debug_struct("LockGuard").field("lease", &self.lease).finish_non_exhaustive()
     }
 }
-
-const EXTEND: &str = "extend";

@@ -14,7 +14,7 @@ use crate::{
     cleanup::{CleanUp, Doubt, Parting, Try},
     clock::Moment,
     engine::{Call, Engine, Owed, Timer},
-    error::{Error, ErrorKind, LossReason},
+    error::{Error, ErrorKind, LossReason, RELEASE},
     key::LockKey,
     queue::{Departure, Released, tenure::HoldId, unexpected},
 };
@@ -219,5 +219,3 @@ impl Future for ReleaseAll {
         if releases.is_empty() { Poll::Ready(failed.take().map_or(Ok(()), Err)) } else { Poll::Pending }
     }
 }
-
-const RELEASE: &str = "release";

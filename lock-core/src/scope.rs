@@ -17,7 +17,7 @@ use smallvec::SmallVec;
 use crate::{
     end::End,
     engine::Engine,
-    error::Error,
+    error::{Error, KEEP},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     lease::Hold,
@@ -246,8 +246,6 @@ impl Releasing {
         }
     }
 }
-
-const KEEP: &str = "keep";
 
 tokio::task_local! {
     /// Some but while it is looked at.

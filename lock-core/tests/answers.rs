@@ -1,5 +1,7 @@
 //! What clients get in place of an answer, through axum and through tonic.
 
+mod support;
+
 use std::{error::Error as _, time::Duration};
 
 use axum::{
@@ -13,6 +15,8 @@ use lock_core::{Error, ErrorKind, LockManager};
 use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::ServiceExt;
+
+use support::{Fate, Faulty};
 
 /// Fails in each way that a test can bring about, on a key that nobody else is to see.
 async fn fail(way: &str) -> Result<String, Error> {
@@ -48,6 +52,21 @@ async fn fail(way: &str) -> Result<String, Error> {
             drop(manager.take_up(handover).await?);
         }
         "misconfigured" => drop(manager.lock(key).ttl(Duration::ZERO).await?),
+        "done, release unanswered" => {
+            let faulty = Faulty::new();
+            let manager = LockManager::builder().backend(faulty.clone()).build().expect("a manager");
+            let guard = manager.lock(key).await?;
+            faulty.always(Fate::LoseReply);
+            guard.release().await?;
+        }
+        "done, extension unanswered" => {
+            let faulty = Faulty::new();
+            let manager = LockManager::builder().backend(faulty.clone()).build().expect("a manager");
+            let mut guard = manager.lock(key).await?;
+            faulty.always(Fate::Fail);
+            guard.extend(Duration::from_secs(1)).await?;
+        }
+        "done, extension out of range" => drop(manager.lock(key).await?.extend(Duration::ZERO).await?),
         _ => {}
     }
     Ok("done".to_owned())
@@ -81,6 +100,9 @@ async fn a_handler_that_returns_the_error_answers_by_the_table() {
         ("key", 400, None, "Bad Request", "lock_key"),
         ("not held", 409, None, "Conflict", "lock_not_held"),
         ("misconfigured", 500, None, "Internal Server Error", "lock_misconfigured"),
+        ("done, release unanswered", 503, None, "Service Unavailable", "lock_lost"),
+        ("done, extension unanswered", 503, None, "Service Unavailable", "lock_lost"),
+        ("done, extension out of range", 503, None, "Service Unavailable", "lock_lost"),
     ] {
         let detail = fail(way).await.expect_err("it fails").public_message();
         let body = format!(

@@ -169,7 +169,7 @@ async fn bad_input_75_a_lost_lease_is_503_without_an_invitation_to_repeat() {
     };
     until("the handler works", || floor.inside() == 1).await;
     assert!(manager.force_release("1").await.unwrap());
-    let detail = "the lock was lost while the work ran; part of it may have been done, or all of it";
+    let detail = "the lock was lost or failed while the work ran; part of it may have been done, or all of it";
     let expected = Answer::problem(StatusCode::SERVICE_UNAVAILABLE, None, "lock_lost", detail);
     assert_eq!(soon(work).await.unwrap(), expected);
     until_free(&manager, "1").await;
