@@ -120,6 +120,10 @@ fn the_gauge_of_a_connection_is_one_while_there_is_one() {
             eventually(SOON, "0", async || connection(&snapshotter, &address) == Some(0.0)).await;
             server.start_again().await;
             eventually(SOON, "1", async || connection(&snapshotter, &address) == Some(1.0)).await;
+            let other = builder().url(&server.url()).connect().await.expect("it answers");
+            other.shutdown(Duration::ZERO).await;
+            drop(other);
+            assert_eq!(connection(&snapshotter, &address), Some(1.0), "of the manager that is left");
             manager.shutdown(Duration::ZERO).await;
             assert_eq!(connection(&snapshotter, &address), Some(0.0));
         });

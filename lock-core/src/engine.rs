@@ -310,12 +310,13 @@ impl Engine {
         self.core.with(|state| state.queues.forced(key, now));
     }
 
-    /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
-    /// most `last` longer. Returns how many leases were cut short.
+    /// Whether new requests are refused as the manager was shut down.
     pub(crate) fn is_shut_down(&self) -> bool {
         self.core.with(|state| state.shut_down)
     }
 
+    /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
+    /// most `last` longer. Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
         // The runtime of the task may have ended: then this one does what it left.

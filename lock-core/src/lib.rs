@@ -59,7 +59,7 @@
 //! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
 //! | `lock_renewal_slack_seconds` | histogram | what the old deadline had left when a renewal was answered: near zero, leases are about to be lost |
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
-//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if there is a connection to the node, else 0; the node is a host and port |
+//! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if a manager of this process has a connection to the node, else 0; the node is a host and port |
 //!
 //! Making a manager describes them to the recorder, with their units; `describe_metrics` does so again for one that is
 //! installed later.

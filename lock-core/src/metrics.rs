@@ -84,6 +84,11 @@ pub(crate) const ARE_RECORDED: bool = cfg!(feature = "metrics");
 #[cfg(feature = "metrics")]
 mod recorded {
     use std::time::Duration;
+    #[cfg(feature = "redis")]
+    use std::{
+        collections::BTreeMap,
+        sync::{Mutex, PoisonError},
+    };
 
     use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
@@ -108,9 +113,19 @@ mod recorded {
         describe_gauge!("lock_connection_up", count, "whether there is a connection to the node: 1, or 0");
     }
 
+    /// Notes that a connection to a node was up and is, or is not. Several managers of a process may have one each: the end
+    /// of one must not look like an outage.
     #[cfg(feature = "redis")]
-    pub(crate) fn connected(node: &str, up: bool) {
-        gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(up)));
+    pub(crate) fn connected(node: &str, was_up: bool, is_up: bool) {
+        static UP: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+        // Locked until the gauge is set, or the older of two values might be set last.
+        let mut up = UP.lock().unwrap_or_else(PoisonError::into_inner);
+        let others = up.remove(node).unwrap_or_default().saturating_sub(u64::from(was_up));
+        let count = others + u64::from(is_up);
+        if count > 0 {
+            up.insert(node.to_owned(), count);
+        }
+        gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(count > 0)));
     }
 
     pub(super) fn waiting(label: &'static str, change: f64) {
@@ -161,7 +176,7 @@ mod nothing {
     use std::time::Duration;
 
     #[cfg(feature = "redis")]
-    pub(crate) fn connected(_node: &str, _up: bool) {}
+    pub(crate) fn connected(_node: &str, _was_up: bool, _is_up: bool) {}
 
     pub(super) fn waiting(_label: &'static str, _change: f64) {}
 

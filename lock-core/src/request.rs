@@ -223,6 +223,13 @@ impl<K> LockRequest<K> {
         self
     }
 
+    /// Says what is out of its range among the options, the manager's included, for code that asks later and often.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        self.options.check().err().map(|(_, detail)| detail)
+    }
+
     fn terms(&self) -> Result<Terms, Error> {
         let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, "acquire", detail))?;
         let Options { renewal, max_hold, at_least, .. } = self.options;

@@ -27,6 +27,10 @@
 //! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])` make of an `id` that is a `T`,
 //! whatever is in it.
 //!
+//! A `:` in a scope begins another part, and parts meet by their place: where `y` is `goods`, `scoped("shop", (y, x))` and
+//! `scoped("shop:goods", x)` are one key, and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
+//! `jobs:nightly`. So let no scope be the beginning of another scope, nor of a key that clients must not hold.
+//!
 //! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
 //! say) or escape the text by [`lock_core::key::part`], and let it never use a path as it is: `/goods/1` and
 //! `/goods/%31` reach one handler and are two texts.

@@ -439,6 +439,9 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// Sets what becomes of the work when its lease is lost. Default: the manager's, which is [`OnLost::Cancel`] (the work is
     /// dropped) unless it was changed.
     ///
+    /// The end of [`max_hold`](Self::max_hold) is a loss, too. With [`OnLost::Finish`] and [`OnLost::Ignore`] the work goes
+    /// on **while the next request of the key is served**, in HTTP and gRPC after five minutes unless another bound is set.
+    ///
     /// # Examples
     ///
     /// ```
@@ -509,7 +512,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// ready.
     ///
     /// # Errors
-    /// [`Misconfigured`] for a ttl out of its range, a `max_hold` of zero, a limit of no waiters at all, no methods to
+    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a `max_hold` of zero, a limit of no waiters at all, no methods to
     /// lock, a name that is not a method's, a busy status that is not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
     /// wrong with the manager shows when that is built.
     ///
@@ -539,7 +542,9 @@ impl<K, P, M> LockLayer<K, P, M> {
 
     /// Checks what is known without the type of the requests.
     fn check_options(&self) -> Result<(), Misconfigured> {
-        self.options.problem().map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
+        // An interval of renewal is the manager's, and may not fit the layer's ttl.
+        let problem = self.options.problem().or_else(|| self.request("lock").problem());
+        problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
     }
 
     fn misconfigured(&self, problem: String) -> Misconfigured {

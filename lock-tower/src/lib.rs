@@ -111,9 +111,9 @@
 //! Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`, and a closure's key is used as it stands.
 //!
 //! **Keys that clients write**: a header and a path are the client's own words, so the parts stand behind a scope, and a
-//! `:` or `%` in them is escaped. No client can name the key of another scope. The key of this example is `goods:north:7`
-//! for goods 7 of the shop `north`, as [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The
-//! module [says more](key#keys-that-clients-write); read it before you write a closure.
+//! `:` or `%` in them is escaped. No client can name the key of another scope, if no scope is the beginning of another, as
+//! `"shop"` is of `"shop:goods"`. The key of this example is `goods:north:7` for goods 7 of the shop `north`, as
+//! [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The module [says more](key#keys-that-clients-write); read it before you write a closure.
 //!
 //! If only some requests want a lock:
 //!

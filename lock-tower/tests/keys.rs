@@ -220,6 +220,9 @@ async fn a_key_that_can_never_work_is_found_by_the_check_and_told_once_before_th
     broken(scoped("50%", header::<String>("x-account")), "`%25`").await;
     let told = log.lines().iter().filter(|line| line.contains("every request will be refused")).count();
     assert_eq!(told, 3, "{:?}", log.lines());
+    let optional = scoped("goods", header::<String>("x account").optional());
+    let found = LockLayer::http(LockManager::in_memory(), optional).check::<Request<Body>>().unwrap_err();
+    assert!(found.to_string().contains("cannot be the name of a header"), "also where it is optional: {found}");
     LockLayer::http(LockManager::in_memory(), scoped("50%25", header::<String>("x-account")))
         .check::<Request<Body>>()
         .unwrap();

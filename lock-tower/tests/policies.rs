@@ -303,6 +303,10 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     let least = layer("").ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1));
     least.max_waiters(1).max_waiters_per_key(1).check::<u64>().unwrap();
     layer("").ttl(century).check::<u64>().unwrap();
+    let manager = LockManager::builder().url("memory://").renew_every(Duration::from_secs(2)).build().unwrap();
+    let layer_of = |ttl| LockLayer::new(manager.clone(), "key").ttl(Duration::from_secs(ttl)).check::<u64>();
+    assert!(layer_of(3).unwrap_err().to_string().contains("an interval of 2s is not between"));
+    layer_of(4).unwrap();
     let unnamed = layer("").ttl(Duration::ZERO).check::<u64>().unwrap_err().to_string();
     assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");
 }

@@ -8,7 +8,8 @@ use super::{Choice, IntoChoice, KeyExtractor, text};
 ///
 /// The scope is text of the service, as in `"goods"` or `"shop:goods"`. A `:` or `%` inside a part becomes `%3A` or
 /// `%25`, as [`lock_core::key::join`] writes it, so that different parts never make one key and no client can name the
-/// key of another scope. In the scope, and in parts that are text, a `%` is written `%25`.
+/// key of another scope, unless one scope is the beginning of the other, as `"shop"` is of `"shop:goods"`. In the scope,
+/// and in parts that are text, a `%` is written `%25`.
 ///
 /// Several parts are a tuple. The request is refused if one part refuses it, and passes without a lock if one part lets
 /// it; the first one decides.
@@ -184,6 +185,13 @@ mod tests {
         let refuses = |_: &&str| Err::<String, _>("no goods");
         assert_eq!(key(scoped("a", (passes, refuses)), ""), "Pass");
         assert!(key(scoped("a", (refuses, passes)), "").contains("no goods"));
+    }
+
+    #[test]
+    fn a_scope_that_begins_another_one_is_no_fence() {
+        let value = |request: &&'static str| *request;
+        assert_eq!(key(scoped("shop", (value, "7")), "goods"), key(scoped("shop:goods", "7"), ""));
+        assert_eq!(key(scoped("jobs", value), "nightly"), "jobs:nightly", "as the module's documentation says");
     }
 
     #[test]

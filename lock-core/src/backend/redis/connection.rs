@@ -368,7 +368,7 @@ impl Connector {
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         let mut end = EndOfUpkeep { connector: &self, epoch: 0 };
         if !self.is_up() {
-            metrics::connected(self.address(), false);
+            metrics::connected(self.address(), false, false);
         }
         let mut former: Option<Former> = None;
         let mut silent = Duration::ZERO;
@@ -397,11 +397,12 @@ impl Connector {
             let about = Arc::new(about);
             let mut connection = Connection { inner, epoch: 0, about };
             // In one step, for those who ask whether there is a connection, and since when.
+            let mut was_up = false;
             self.link.send_modify(|link| {
                 connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
-                *link = Link::Up(connection.clone());
+                was_up = matches!(mem::replace(link, Link::Up(connection.clone())), Link::Up(_));
             });
-            metrics::connected(self.address(), true);
+            metrics::connected(self.address(), was_up, true);
             if let Some(lost) = lost.take() {
                 tracing::info!(address = self.address(), after = ?lost.elapsed(), "connected again");
             }
@@ -432,8 +433,8 @@ impl Connector {
             ended = Some(mem::replace(link, Link::down()));
             true
         });
-        if ended.is_some() {
-            metrics::connected(self.address(), false);
+        if let Some(ended) = &ended {
+            metrics::connected(self.address(), matches!(ended, Link::Up(_)), false);
         }
         drop(ended);
     }
