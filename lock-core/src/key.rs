@@ -76,6 +76,8 @@ fn hash(wire: &str) -> u64 {
 /// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which is refused where it is
 /// used.
 ///
+/// The parts are of one type. For text and numbers together there is [`part`]: `format!("goods:{}", part(id))`.
+///
 /// # Examples
 ///
 /// ```

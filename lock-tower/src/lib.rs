@@ -251,8 +251,8 @@
 //! | feature | what it brings |
 //! | --- | --- |
 //! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the parts of keys `header`, `method_and_path` and `extension` |
-//! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http` |
-//! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http` |
+//! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
+//! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
 //! | `metrics` | counters through the `metrics` facade, see [above](#what-it-shows); brings that of lock-core |
 //!
 //! [tower]: https://docs.rs/tower
