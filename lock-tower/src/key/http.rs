@@ -11,7 +11,7 @@ use super::{
 
 /// Takes the value of a header, as a part of a [`scoped`](super::scoped) key.
 ///
-/// Name the type that the service reads, so that what is one value to the service is one key: of a `u64`, `7` and `07` are.
+/// Name the type that the service reads, so that one value of the service is one key: with `u64`, `7` and `07` are one key.
 /// A `String` is taken as it is.
 ///
 /// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, not of the type, or longer than
@@ -94,8 +94,8 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 
 /// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
-/// What a client may write in two ways is one key: a letter, digit, `-`, `.`, `_` or `~` that is percent-encoded is
-/// decoded, and other encoded bytes are in upper case. What is no encoding, such as `%+1`, stays as it is. With the
+/// Two spellings of one path are one key: a letter, digit, `-`, `.`, `_` or `~` that is percent-encoded is decoded, and
+/// other encoded bytes are in upper case. A `%` that does not begin an encoding, as in `%+1`, stays as it is. With the
 /// feature `axum` a nested router sees the whole path.
 ///
 /// # Examples
