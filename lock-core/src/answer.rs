@@ -1,4 +1,4 @@
-//! What a service answers when the lock refuses a request: status codes and texts that a client may read.
+//! Answers to requests that the lock refused: status codes, and texts that a client may read.
 //!
 //! With the feature `axum`, [`Error`] is a response: a handler returns `Result<T, lock_core::Error>`. With the feature
 //! `tonic`, `?` makes a `tonic::Status` of it. Both answer by this table, and so does the layer of `lock-tower`:

@@ -291,8 +291,8 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] when there is no backend, or more than one (`url`, `quorum` and `backend` each set it), the URL is wrong or needs a feature that is off, a quorum has no node, two, or
-    /// one twice, or an option is out of its range.
+    /// [`BuildError`] when there is no backend, or more than one (`url`, `quorum` and `backend` each set it), the URL is wrong
+    /// or needs a feature that is off, a quorum has no node, two, or one twice, or an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;

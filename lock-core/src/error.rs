@@ -85,7 +85,7 @@ pub enum Argument {
     Keys,
     /// A ttl: 10 ms to 100 years.
     Ttl,
-    /// The interval of renewal: above zero and below the ttl.
+    /// The interval of renewal: at least 10 ms, and at most half of the ttl.
     RenewEvery,
     /// The longest hold: above zero.
     MaxHold,

@@ -166,7 +166,7 @@ impl LockGuard {
         self.prolong(Ttl::new(ttl)).await
     }
 
-    /// **Adds** `more` to what is left of the lease, and returns what remains; otherwise as [`extend`](Self::extend).
+    /// Makes the lease last longer by `more`, in one round trip, and returns what remains.
     ///
     /// # Errors
     /// As [`extend`](Self::extend).

@@ -137,8 +137,8 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck; [`Duration::MAX`] is no bound.
-    /// Default: the manager's, which is no bound.
+    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck; [`Duration::MAX`] takes the bound
+    /// off. Default: the manager's, which has no bound.
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self

@@ -23,13 +23,13 @@ use crate::{
 /// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
 /// client's side. A method of the service gets its [`Lease`] by [`Grpc::lease`].
 ///
-/// Around a whole server, [`methods`](Self::methods) and [`except`](Self::except) say which calls are locked. Health checks
+/// Around a whole server, [`methods`](crate::LockLayer#method.methods-1) and [`except`](crate::LockLayer::except) say which calls are locked. Health checks
 /// (`grpc.health.v1.Health`) and reflection (`grpc.reflection.*`) pass without a lock unless `methods` names them.
 ///
 /// | code | reason | when |
 /// | --- | --- | --- |
 /// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty or too long, or its extractor refused the request |
-/// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](Self::busy_code) |
+/// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](crate::LockLayer::busy_code) |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
 /// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; the manager was shut down |
 /// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
@@ -41,7 +41,7 @@ use crate::{
 /// the log. A busy key is not `UNAVAILABLE`, for the reason that [`Http`](crate::Http) gives: it is not an outage.
 ///
 /// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
-/// answer is there in time. What the wait took is taken off the `grpc-timeout` that goes on to the service.
+/// answer is there in time. The `grpc-timeout` that goes on to the service is shorter by the time of the wait.
 ///
 /// The lease is released when the method has returned: after the last message of an upload, and *before* the first one
 /// of a download. What a method streams after that, in calls of both ways too, is under the lock with
@@ -166,25 +166,17 @@ impl Grpc {
         })
     }
 
-    /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
-    /// tonic's code, `SERVICE_NAME`). Default: all but health checks and reflection. See
-    /// [`LockLayer::methods`](crate::LockLayer::methods), which refuses what cannot be a name, and an empty list; here it
-    /// locks nothing.
-    #[must_use]
-    pub fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+    pub(crate) fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.methods.only = Some(names.into_iter().collect());
         self
     }
 
-    /// Lets calls of these methods or services pass without a lock, whatever else is locked. Default: none, beside health
-    /// checks and reflection. See [`LockLayer::except`](crate::LockLayer::except).
-    #[must_use]
-    pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+    pub(crate) fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.methods.except = Some(names.into_iter().collect());
         self
     }
 
-    /// What of the names cannot be one.
+    /// Returns the first name that cannot be that of a method or service.
     pub(crate) fn misnamed(&self) -> Option<&'static str> {
         let Methods { only, except } = &self.methods;
         [only, except].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
@@ -194,32 +186,12 @@ impl Grpc {
         self.methods.only.as_ref().is_some_and(|names| names.is_empty())
     }
 
-    /// Answers a busy key with this code. Default: `ABORTED`. See
-    /// [`LockLayer::busy_code`](crate::LockLayer::busy_code), which refuses `OK`.
-    #[must_use]
-    pub fn busy_code(mut self, code: Code) -> Self {
+    pub(crate) fn busy_code(mut self, code: Code) -> Self {
         self.busy = Busy(code);
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
-    /// go out, and returns the one that does.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::{header, scoped}};
-    /// use tonic::Status;
-    ///
-    /// let per_account = scoped("account", header::<String>("x-account"));
-    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
-    ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
-    /// });
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn answer<F>(mut self, answer: F) -> Self
+    pub(crate) fn answer<F>(mut self, answer: F) -> Self
     where
         F: Fn(&Refusal, Status) -> Status + Send + Sync + 'static,
     {

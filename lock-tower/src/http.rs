@@ -21,11 +21,11 @@ use crate::{
 /// | status | code | when |
 /// | --- | --- | --- |
 /// | 400 | `lock_key` | the key is empty or too long, or its extractor refused the request |
-/// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](Self::busy_status) |
+/// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
 /// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; the manager was shut down |
 /// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
-/// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is no lock; a path parameter was asked for before routing |
+/// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is not a lock; a path parameter was asked for before routing |
 ///
 /// `Retry-After` is there only if nothing was done and the same request may be sent again: for a busy key it is what is
 /// left of the holder's ttl if the backend said so, else a second. The body is JSON as in RFC 9457
@@ -38,8 +38,8 @@ use crate::{
 /// should. Proxies eject instances that answer 503, or send the request to another instance that waits for the same key;
 /// access logs and error budgets count it as an outage. A service whose clients repeat on 503 alone may choose so.
 ///
-/// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](Self::methods) says otherwise. [`answer`](Self::answer)
-/// replaces the answers.
+/// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](crate::LockLayer#method.methods) says otherwise.
+/// [`answer`](crate::LockLayer#method.answer) replaces the answers.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a handler reads the body of its request under
 /// the lock, and the lease is renewed while the handler waits. After **five minutes** the handler is dropped and the key
@@ -79,54 +79,22 @@ enum Methods {
 }
 
 impl Http {
-    /// Locks requests of these methods only. Default: all but GET, HEAD and OPTIONS. See
-    /// [`LockLayer::methods`](crate::LockLayer::methods), which refuses a list without a method; here it locks nothing.
-    #[must_use]
-    pub fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+    pub(crate) fn methods(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
         self.methods = Methods::These(methods.into_iter().collect());
         self
     }
 
-    /// Locks requests of every method.
-    #[must_use]
-    pub fn all_methods(mut self) -> Self {
+    pub(crate) fn all_methods(mut self) -> Self {
         self.methods = Methods::All;
         self
     }
 
-    /// Answers a busy key with this status: 409 Conflict (the default), 423 Locked, 429 Too Many Requests, 503 Service
-    /// Unavailable, or another one of an error. See
-    /// [`LockLayer::busy_status`](crate::LockLayer::busy_status), which refuses a status that is not an error's.
-    #[must_use]
-    pub fn busy_status(mut self, status: StatusCode) -> Self {
+    pub(crate) fn busy_status(mut self, status: StatusCode) -> Self {
         self.busy = Busy(status);
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the answer that would
-    /// go out, and returns the one that does.
-    ///
-    /// If it changes the status and not the body, the body is made anew, so that both say the same.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use http::{HeaderValue, StatusCode, header};
-    /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, key::{header, scoped}};
-    ///
-    /// let per_account = scoped("account", header::<String>("x-account"));
-    /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|refusal, mut answer| {
-    ///     if refusal.is_busy() {
-    ///         *answer.status_mut() = StatusCode::LOCKED;
-    ///         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
-    ///     }
-    ///     answer
-    /// });
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn answer<F>(mut self, answer: F) -> Self
+    pub(crate) fn answer<F>(mut self, answer: F) -> Self
     where
         F: Fn(&Refusal, Response<Bytes>) -> Response<Bytes> + Send + Sync + 'static,
     {

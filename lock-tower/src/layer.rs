@@ -47,7 +47,7 @@ struct Options {
     limits: Limits,
     /// Whether the protocol was told to lock requests of no method at all.
     locks_nothing: bool,
-    /// What the protocol was told to lock and cannot be the name of a method or service of gRPC.
+    /// A name to lock that cannot be that of a method or service of gRPC.
     misnamed: Option<&'static str>,
     /// Whether the protocol was told to answer busy keys as if they were served.
     busy_is_success: bool,
@@ -200,7 +200,28 @@ impl<K, M> LockLayer<K, crate::Http, M> {
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses; see [`Http::answer`](crate::Http::answer).
+    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the answer that would
+    /// go out, and returns the one that does.
+    ///
+    /// If it changes the status and not the body, the body is made anew, so that both say the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use http::{HeaderValue, StatusCode, header};
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let per_account = scoped("account", header::<String>("x-account"));
+    /// let layer = LockLayer::http(LockManager::in_memory(), per_account).answer(|refusal, mut answer| {
+    ///     if refusal.is_busy() {
+    ///         *answer.status_mut() = StatusCode::LOCKED;
+    ///         answer.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from_static("30"));
+    ///     }
+    ///     answer
+    /// });
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
     where
@@ -233,7 +254,7 @@ impl<K, M> LockLayer<K, crate::Grpc, M> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
-    /// What cannot be a name makes the layer refuse every request; see [`check`](Self::check).
+    /// With a name that cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
     ///
     /// # Examples
     ///
@@ -287,7 +308,22 @@ impl<K, M> LockLayer<K, crate::Grpc, M> {
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses; see [`Grpc::answer`](crate::Grpc::answer).
+    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
+    /// go out, and returns the one that does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    /// use tonic::Status;
+    ///
+    /// let per_account = scoped("account", header::<String>("x-account"));
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
+    ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
+    /// });
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
     where
@@ -512,9 +548,10 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// ready.
     ///
     /// # Errors
-    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a `max_hold` of zero, a limit of no waiters at all, no methods to
-    /// lock, a name that is not a method's, a busy status that is not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one. What is
-    /// wrong with the manager shows when that is built.
+    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a `max_hold` of zero, a
+    /// limit of no waiters at all, no methods to lock, a name that is not that of a method or service, a busy status that is
+    /// not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one.
+    /// Mistakes in the manager show when that is built.
     ///
     /// # Examples
     ///

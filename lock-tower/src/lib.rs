@@ -101,7 +101,7 @@
 //!     .max_waiters(10_000);
 //! let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
 //! # use tower::ServiceExt;
-//! # let request = axum::extract::Request::post("/goods/%307").header("x-shop", "north").body(axum::body::Body::empty())?;
+//! # let request = axum::extract::Request::post("/goods/07").header("x-shop", "north").body(axum::body::Body::empty())?;
 //! # let answer = axum::body::to_bytes(service.oneshot(request).await?.into_body(), 99).await?;
 //! # assert_eq!(answer, "sold under goods:north:7");
 //! # Ok(()) }

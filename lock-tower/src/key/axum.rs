@@ -19,8 +19,8 @@ use super::{
 
 /// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key.
 ///
-/// Name the type that the handler reads, so that what is one value to the handler is one key: of a `u64`, `/goods/7`,
-/// `/goods/07` and `/goods/%37` are. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
+/// Name the type that the handler reads, so that one value of the handler is one key: with `u64`, `/goods/7`, `/goods/07`
+/// and `/goods/%37` are one key. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
 ///
 /// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). If the route has no such parameter,
 /// or has two of the name (in a router that is nested as a service), or the layer is around the router, which has not routed

@@ -17,7 +17,7 @@ use super::{
 
 /// Takes the value of a header, as a part of a [`scoped`](super::scoped) key.
 ///
-/// Name the type that the service reads, so that what is one value to the service is one key: of a `u64`, `7` and `07` are.
+/// Name the type that the service reads, so that one value of the service is one key: with `u64`, `7` and `07` are one key.
 /// A `String` is taken as it is.
 ///
 /// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, not of the type, or longer than
@@ -100,7 +100,7 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 
 /// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
-/// What a client may write in two ways is one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
+/// Two spellings of one path are one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
 /// it does not separate, and a `%` is `%25`, whether it was encoded or not. A wildcard such as `{*file}` reads `a%2Fb` as
 /// `a/b`, and here the two are two keys: take [`path_param`](super::path_param) there. With the feature `axum` a nested
 /// router sees the whole path.

@@ -6,8 +6,8 @@ use super::{
 };
 use crate::BoxError;
 
-/// A part of a key that lets a request through **without a lock** when it finds nothing. What it finds and cannot use is
-/// refused all the same.
+/// A part of a key that lets a request through **without a lock** when it finds nothing. A request whose value cannot be
+/// used is refused all the same.
 #[derive(Clone, Copy, Debug)]
 pub struct Optional<E> {
     inner: E,

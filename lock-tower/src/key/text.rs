@@ -49,7 +49,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     let looks_like_a_template = |open, close| text.split_once(open).is_some_and(|(_, rest)| rest.contains(close));
     if looks_like_a_template("<", ">") || looks_like_a_template("/{", "}") {
         return Err(format!(
-            "the text {text:?} of its key is no template and would be one key for every request; write \
+            "the text {text:?} of its key is not a template and would be one key for every request; write \
              `scoped(\"goods\", path_param::<u64>(\"id\"))`"
         ));
     }
