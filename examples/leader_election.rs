@@ -53,7 +53,7 @@ async fn candidate(url: &str) -> Result<()> {
             // Nobody leads now, or somebody else: this one certainly does not.
             Err(error) if matches!(error.kind(), ErrorKind::Lost(_)) => eprintln!("deposed: {error}"),
             // Redis is down: come back in a while, with the others.
-            Err(error) if error.is_retryable() => {
+            Err(error) if error.retry_after().is_some() => {
                 eprintln!("no election: {error}");
                 sleep(TTL / 2).await;
             }

@@ -117,7 +117,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
         assert!(!format!("{denied} {denied:?}").contains("secret"), "no password in an error");
         let denied = denied.cause().expect("the URL is sound");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
-        assert!(!denied.is_retryable());
+        assert!(denied.retry_after().is_none());
         assert_eq!(denied.to_string().contains("the URL has none"), !url.contains("secret"), "{url}: {denied}");
     }
     // However often it is asked, the server is not.
@@ -150,14 +150,14 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let server = RedisServer::start().await;
     let missing = cause(&format!("{}/99", server.url())).await;
     assert!(missing.to_string().contains("no database of that number"), "{missing}");
-    assert!(!missing.is_retryable());
+    assert!(missing.retry_after().is_none());
     assert!(build("redis://localhost/text").contains("Invalid database number"));
     assert!(build("redis://localhost/-1").contains("not negative"));
     let cluster = RedisServer::builder().option("--cluster-enabled", "yes").start().await;
     let refused = cause(&format!("{}/1", cluster.url())).await;
     assert!(refused.to_string().contains("is a node of a Redis Cluster"), "{refused}");
     assert!(refused.to_string().contains(&cluster.address()), "{refused}");
-    assert!(!refused.is_retryable());
+    assert!(refused.retry_after().is_none());
     let rules = ["ACL", "SETUSER", "other", "on", ">secret", "~*", "&*", "+@all", "-select"];
     assert_eq!(server.call(&rules).await.text().as_deref(), Some("OK"));
     let refused = cause(&format!("redis://other:secret@{}/3", server.address())).await;
@@ -200,7 +200,7 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
             Err(error) => error,
         };
         assert_eq!(error.kind(), ErrorKind::Unsupported, "-{command}: {error}");
-        assert!(!error.is_retryable());
+        assert!(error.retry_after().is_none());
         assert!(error.to_string().to_lowercase().contains(&format!("{command})")), "-{command}: {error}");
         server.call(&["DEL", "k"]).await;
     }
@@ -290,7 +290,7 @@ async fn bad_input_33_a_user_who_may_not_run_scripts_is_told_which_command_is_mi
     let error = manager.lock("k").await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some("k")));
     assert!(error.to_string().to_lowercase().contains("'evalsha'"), "{error}");
-    assert!(!error.is_retryable());
+    assert!(error.retry_after().is_none());
 }
 
 #[tokio::test]

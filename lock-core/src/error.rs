@@ -254,17 +254,6 @@ impl Error {
     pub fn retry_after(&self) -> Option<Duration> {
         self.inner.remaining.or_else(|| self.case().retry_after())
     }
-
-    /// Returns whether this manager may acquire the key later: the key was busy, the backend out of reach, the lease
-    /// lost. What is wrong with the arguments, the rights or the server stays wrong.
-    ///
-    /// It does not say that the work may be repeated: after a loss, part of the work may be done. A service that tells its
-    /// clients to try again asks [`nothing_was_done`](Self::nothing_was_done) and [`retry_after`](Self::retry_after).
-    #[must_use]
-    pub fn is_retryable(&self) -> bool {
-        use ErrorKind::{Backend, Busy, Lost, Overloaded};
-        matches!(self.kind(), Busy | Backend | Lost(_) | Overloaded)
-    }
 }
 
 impl fmt::Display for Error {
@@ -555,6 +544,6 @@ mod tests {
         let error = Error::from(wrong);
         assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
         assert_eq!(error.to_string(), "could not build the lock manager: the URL is empty");
-        assert_eq!((error.code(), error.is_retryable()), ("lock_misconfigured", false));
+        assert_eq!((error.code(), error.retry_after()), ("lock_misconfigured", None));
     }
 }

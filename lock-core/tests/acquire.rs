@@ -392,7 +392,10 @@ async fn more_waiters_than_the_builder_allows_are_refused_at_once() {
     let before = Instant::now();
     for (key, option) in [("k", "`max_waiters_per_key`"), ("other", "`max_waiters_per_key`")] {
         let error = manager.lock(key).wait(secs(5)).await.unwrap_err();
-        assert_eq!((error.kind(), error.key(), error.is_retryable()), (ErrorKind::Overloaded, Some(key), true));
+        assert_eq!(
+            (error.kind(), error.key(), error.retry_after().is_some()),
+            (ErrorKind::Overloaded, Some(key), true)
+        );
         assert!(error.to_string().contains(option), "{error}");
     }
     let _third = manager.lock("third").await.expect("holders do not count");

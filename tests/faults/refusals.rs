@@ -123,7 +123,10 @@ async fn switched_over(user: Option<&str>) {
     let demoted = Instant::now();
     while demoted.elapsed() < TTL + SLACK {
         let error = manager.lock("k").wait(Duration::ZERO).await.expect_err("it is no primary");
-        assert!(error.is_retryable() && error.to_string().contains("replica; locks need the primary"), "{error}");
+        assert!(
+            error.retry_after().is_some() && error.to_string().contains("replica; locks need the primary"),
+            "{error}"
+        );
         sleep(ms(20)).await;
     }
     proxy.lead_to(b.address());
@@ -156,7 +159,7 @@ async fn fault_38_replica_that_takes_writes_is_refused() {
     let error = LockManager::builder().url(replica.url()).command_timeout(LIMIT).connect().await;
     let error = error.expect_err("its writes are lost").cause().expect("the URL is sound").clone();
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-    assert!(error.is_retryable() && error.to_string().contains("is a replica"), "{error}");
+    assert!(error.retry_after().is_some() && error.to_string().contains("is a replica"), "{error}");
 }
 
 #[tokio::test]
@@ -203,7 +206,7 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     let refused = other.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("there is no room");
     println!("{refused}, after {:?}", asked.elapsed());
     assert_eq!(refused.kind(), ErrorKind::Backend, "{refused}");
-    assert!(refused.is_retryable(), "{refused}");
+    assert!(refused.retry_after().is_some(), "{refused}");
     sleep(TTL).await;
     let tries = rejected(&mut harness).await - before;
     let seconds = asked.elapsed().as_secs_f64();
@@ -235,7 +238,7 @@ async fn fault_40_password_asked_for_at_run_time_is_a_permanent_error_without_a_
         error = client.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it has no password");
     }
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
-    assert!(!error.is_retryable(), "{error}");
+    assert!(error.retry_after().is_none(), "{error}");
     assert!(!format!("{error} {error:?}").contains("hush-hush"));
     harness.call(&["CONFIG", "SET", "requirepass", ""]).await.expect("is answered");
     let restored = Instant::now();
@@ -259,7 +262,7 @@ async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secre
     let other = Recorded::new(&_manager, &run.recorder("p0"), "other");
     let error = other.acquire("k", TTL, |request| request.wait(ms(500))).await.expect_err("it may do nothing");
     assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported), "{error}");
-    assert!(!error.is_retryable(), "{error}");
+    assert!(error.retry_after().is_none(), "{error}");
     assert!(!format!("{error} {error:?}").contains("hush-hush"));
     println!("{error}");
     // What cannot be renewed is lost at its deadline, and not before.
