@@ -297,6 +297,8 @@ impl From<Error> for Logged {
     label = "`{Self}` lacks `From<lock_core::Error>`",
     note = "return `lock_core::Error` itself, a `std::io::Error`, `anyhow::Error` or `Box<dyn Error + Send + Sync>`, or an \
             error type of your own with `impl From<lock_core::Error>`",
+    note = "in axum `lock_core::Error` is a response with lock-core's feature `axum`, and `tonic::Status` is `From` it with \
+            the feature `tonic`",
     note = "for a type of another crate write `on_error = path`, a function or closure that makes a `{Self}` of a \
             `lock_core::Error`"
 )]
