@@ -102,7 +102,7 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 ///
 /// Two spellings of one path are one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
 /// it does not separate, and a `%` is `%25`, whether it was encoded or not. A wildcard such as `{*file}` reads `a%2Fb` as
-/// `a/b`, and here the two are two keys: take [`path_param`](super::path_param) there. With the feature `axum` a nested
+/// `a/b`, and here the two are two keys: take `path_param` there. With the feature `axum` a nested
 /// router sees the whole path.
 ///
 /// # Examples
@@ -153,7 +153,7 @@ fn normalise(path: &str, out: &mut String) {
         let (byte, is_encoded) = match digits.filter(|_| first == b'%') {
             Some(digits) => {
                 rest = &after[2..];
-                (hex(digits[0]) << 4 | hex(digits[1]), true)
+                (16 * hex(digits[0]) + hex(digits[1]), true)
             }
             None => (first, false),
         };
