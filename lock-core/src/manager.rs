@@ -319,13 +319,6 @@ impl LockManager {
         self.engine.is_shut_down()
     }
 
-    /// For layers that bound a hold by themselves unless the manager does.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn default_max_hold(&self) -> Option<Duration> {
-        self.settings.options.max_hold
-    }
-
     /// Waits for a sign of life of the backend.
     pub(crate) async fn ping(&self) -> Result<(), Error> {
         self.engine.admit(CONNECT)?;

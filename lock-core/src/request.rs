@@ -216,6 +216,16 @@ impl<K> LockRequest<K> {
         self.options.wait == Wait::Atmost(Duration::ZERO)
     }
 
+    /// Ends the lease after `most` if nothing else bounds it, and if the work then ends, too: for layers with a bound of
+    /// their own.
+    #[doc(hidden)]
+    pub fn bounded(mut self, most: Duration) -> Self {
+        if self.options.on_lost == OnLost::Cancel {
+            self.options.max_hold.get_or_insert(most);
+        }
+        self
+    }
+
     /// Sets the place that [`ErrorKind::WouldDeadlock`] names, for code that asks on behalf of other code.
     #[doc(hidden)]
     pub fn asked_at(mut self, place: &'static Location<'static>) -> Self {

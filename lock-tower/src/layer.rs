@@ -42,6 +42,8 @@ struct Options {
     ttl: Option<Duration>,
     wait: Option<Duration>,
     max_hold: Option<Duration>,
+    /// What bounds a hold that nothing else bounds.
+    usual_max_hold: Option<Duration>,
     on_lost: Option<OnLost>,
     on_backend_error: OnBackendError,
     limits: Limits,
@@ -143,8 +145,9 @@ impl<K> LockLayer<K, crate::Http> {
     #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, key: K) -> Self {
-        let max_hold = manager.default_max_hold().unwrap_or(MAX_HOLD);
-        Self::with_protocol(manager, key, crate::Http::default()).max_hold(max_hold)
+        let mut layer = Self::with_protocol(manager, key, crate::Http::default());
+        layer.options.usual_max_hold = Some(MAX_HOLD);
+        layer
     }
 }
 
@@ -244,8 +247,9 @@ impl<K> LockLayer<K, crate::Grpc> {
     #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, key: K) -> Self {
-        let max_hold = manager.default_max_hold().unwrap_or(MAX_HOLD);
-        Self::with_protocol(manager, key, crate::Grpc::default()).max_hold(max_hold)
+        let mut layer = Self::with_protocol(manager, key, crate::Grpc::default());
+        layer.options.usual_max_hold = Some(MAX_HOLD);
+        layer
     }
 }
 
@@ -343,6 +347,7 @@ impl<K, P> LockLayer<K, P> {
             ttl: None,
             wait: None,
             max_hold: None,
+            usual_max_hold: None,
             on_lost: None,
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
@@ -417,7 +422,8 @@ impl<K, P, M> LockLayer<K, P, M> {
 
     /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: the manager's; if
     /// that has no bound, five minutes with `LockLayer::http` and `LockLayer::grpc`, and none with
-    /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol).
+    /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol), nor if work goes on after a loss
+    /// ([`on_lost`](Self::on_lost)).
     ///
     /// **Set it to the longest time that the service may take**: a body that a client sends is read under the lock, and a
     /// client that stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
@@ -446,6 +452,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     #[must_use]
     pub fn no_max_hold(mut self) -> Self {
         self.options.max_hold = None;
+        self.options.usual_max_hold = None;
         self
     }
 
@@ -476,7 +483,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// dropped) unless it was changed.
     ///
     /// The end of [`max_hold`](Self::max_hold) is a loss, too. With [`OnLost::Finish`] and [`OnLost::Ignore`] the work goes
-    /// on **while the next request of the key is served**, in HTTP and gRPC after five minutes unless another bound is set.
+    /// on **while the next request of the key is served**; so with them a hold has no bound by default.
     ///
     /// # Examples
     ///
@@ -594,7 +601,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     pub(crate) fn request(&self, key: &str) -> LockRequest {
-        let Options { ttl, wait, max_hold, on_lost, name, made_at, .. } = self.options;
+        let Options { ttl, wait, max_hold, usual_max_hold, on_lost, name, made_at, .. } = self.options;
         let mut request = self.manager.lock(key).label(name).asked_at(made_at);
         if let Some(ttl) = ttl {
             request = request.ttl(ttl);
@@ -607,6 +614,9 @@ impl<K, P, M> LockLayer<K, P, M> {
         }
         if let Some(policy) = on_lost {
             request = request.on_lost(policy);
+        }
+        if let Some(most) = usual_max_hold {
+            request = request.bounded(most);
         }
         request
     }

@@ -264,6 +264,7 @@ async fn bad_input_72_a_request_that_stalls_keeps_the_key_for_five_minutes_unles
     least(ends_after(http()).await, five);
     least(ends_after(http().max_hold(minute)).await, minute);
     assert_eq!(ends_after(http().no_max_hold()).await, None);
+    assert_eq!(ends_after(http().on_lost(OnLost::Finish)).await, None, "it would let another one in");
     assert_eq!(ends_after(LockLayer::new(manager.clone(), "key")).await, None);
     let bounded = || LockManager::builder().url("memory://").max_hold(minute).build().unwrap();
     least(ends_after(LockLayer::http(bounded(), "key")).await, minute);
