@@ -17,7 +17,7 @@ async fn until_up(manager: &LockManager, up: bool) {
 #[tokio::test]
 async fn a_manager_that_nobody_uses_connects_when_it_is_asked_and_follows_its_server() {
     let mut server = RedisServer::start().await;
-    let manager = builder().url(&server.url()).build().expect("a valid URL");
+    let manager = builder().url(server.url()).build().expect("a valid URL");
     until_up(&manager, true).await;
     let health = manager.health();
     assert_eq!((health.nodes().len(), health.nodes()[0].address()), (1, server.address().as_str()));
@@ -55,7 +55,7 @@ async fn no_password_is_told_and_what_the_server_refuses_is() {
 #[tokio::test]
 async fn a_silent_server_is_down_once_the_heartbeat_has_noticed() {
     let server = RedisServer::start().await;
-    let manager = builder().url(&server.url()).connect().await.expect("it answers");
+    let manager = builder().url(server.url()).connect().await.expect("it answers");
     assert!(manager.health().is_up());
     server.pause();
     until_up(&manager, false).await;
@@ -114,13 +114,13 @@ fn the_gauge_of_a_connection_is_one_while_there_is_one() {
         runtime.block_on(async {
             let mut server = RedisServer::start().await;
             let address = server.address();
-            let manager = builder().url(&server.url()).connect().await.expect("it answers");
+            let manager = builder().url(server.url()).connect().await.expect("it answers");
             assert_eq!(connection(&snapshotter, &address), Some(1.0));
             server.stop();
             eventually(SOON, "0", async || connection(&snapshotter, &address) == Some(0.0)).await;
             server.start_again().await;
             eventually(SOON, "1", async || connection(&snapshotter, &address) == Some(1.0)).await;
-            let other = builder().url(&server.url()).connect().await.expect("it answers");
+            let other = builder().url(server.url()).connect().await.expect("it answers");
             other.shutdown(Duration::ZERO).await;
             drop(other);
             assert_eq!(connection(&snapshotter, &address), Some(1.0), "of the manager that is left");

@@ -43,7 +43,9 @@ impl Floor {
             *most = (*most).max(*inside);
         });
         match &self.meeting {
-            Some(meeting) => drop(meeting.wait().await),
+            Some(meeting) => {
+                meeting.wait().await;
+            }
             // Long enough for another to come in, if the lock lets it.
             None => tokio::time::sleep(Duration::from_millis(3)).await,
         }
