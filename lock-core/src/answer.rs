@@ -126,7 +126,7 @@ const A_SECOND: Duration = Duration::from_secs(1);
 /// The answer to a request that the lock refused, in whatever protocol.
 ///
 /// Made of an [`Error`] by `From`, or of a [`Case`]. It becomes an HTTP response with the feature `http`
-/// ([`to_response`](Self::to_response)), is one for axum with the feature `axum`, and becomes a `tonic::Status` with the
+/// (`to_response`), is one for axum with the feature `axum`, and becomes a `tonic::Status` with the
 /// feature `tonic`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
