@@ -279,8 +279,9 @@ impl Connector {
         };
         let out_of_time = async {
             sleep_until(limit).await;
-            // If all threads of the runtime stood still, the answer may be there, and not have been read yet.
-            sleep(TO_READ).await;
+            // If all threads of the runtime stood still, the answer may be there, and not have been read yet. That takes
+            // longer where the machine is so busy that this comes late, too.
+            sleep(limit.elapsed().clamp(TO_READ, LATE_TO_READ)).await;
         };
         tokio::select! {
             // An answer that is there counts, however late it is looked for.
@@ -666,6 +667,8 @@ const MOMENT: Duration = Duration::from_millis(100);
 const SHORT_LIVED: Duration = HURRIED_PAUSE;
 /// How long it takes a runtime that goes on to read what has come.
 const TO_READ: Duration = Duration::from_millis(1);
+/// How long it may take one that has stood still.
+const LATE_TO_READ: Duration = Duration::from_millis(25);
 /// How many attempts to connect may be under way: they follow one another by this part of the limit of a command.
 const ATTEMPTS: usize = 4;
 
