@@ -87,7 +87,7 @@ mod recorded {
     #[cfg(feature = "redis")]
     use std::{
         collections::BTreeMap,
-        sync::{Mutex, PoisonError},
+        sync::{Mutex, MutexGuard, PoisonError},
     };
 
     use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
@@ -117,15 +117,29 @@ mod recorded {
     /// of one must not look like an outage.
     #[cfg(feature = "redis")]
     pub(crate) fn connected(node: &str, was_up: bool, is_up: bool) {
-        static UP: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
-        // Locked until the gauge is set, or the older of two values might be set last.
-        let mut up = UP.lock().unwrap_or_else(PoisonError::into_inner);
-        let others = up.remove(node).unwrap_or_default().saturating_sub(u64::from(was_up));
-        let count = others + u64::from(is_up);
-        if count > 0 {
-            up.insert(node.to_owned(), count);
+        let mut now = {
+            let mut connections = connections();
+            let count = connections.entry(node.to_owned()).or_default();
+            *count = count.saturating_sub(u64::from(was_up)) + u64::from(is_up);
+            *count > 0
+        };
+        // A recorder may block, or record something itself: no lock is held here. So another thread may have set the
+        // gauge meanwhile, to a newer value or to an older one, and the last of them looks once more.
+        loop {
+            gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(now)));
+            let then = connections().get(node).is_some_and(|count| *count > 0);
+            if then == now {
+                break;
+            }
+            now = then;
         }
-        gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(count > 0)));
+    }
+
+    /// How many connections there are to each node that this process has used.
+    #[cfg(feature = "redis")]
+    fn connections() -> MutexGuard<'static, BTreeMap<String, u64>> {
+        static CONNECTIONS: Mutex<BTreeMap<String, u64>> = Mutex::new(BTreeMap::new());
+        CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn waiting(label: &'static str, change: f64) {
@@ -193,4 +207,73 @@ mod nothing {
     pub(crate) fn renewed(_label: &'static str, _slack: Duration) {}
 
     pub(crate) fn renewal_failed() {}
+}
+
+#[cfg(all(test, feature = "metrics", feature = "redis"))]
+mod tests {
+    use std::{
+        sync::{Arc, Mutex, mpsc},
+        thread,
+        time::Duration,
+    };
+
+    use metrics::{
+        Counter, Gauge, GaugeFn, Histogram, Key, KeyName, Metadata, NoopRecorder, Recorder, SharedString, Unit,
+        with_local_recorder,
+    };
+
+    use super::connected;
+
+    /// A recorder that is told of another connection while it records one, and keeps the values of the first node.
+    #[derive(Clone, Default)]
+    struct Busy(Arc<Mutex<Vec<f64>>>);
+
+    impl GaugeFn for Busy {
+        fn increment(&self, _: f64) {}
+
+        fn decrement(&self, _: f64) {}
+
+        fn set(&self, value: f64) {
+            let mut values = self.0.lock().expect("no panic");
+            values.push(value);
+            let is_first = values.len() == 1;
+            drop(values);
+            if is_first {
+                with_local_recorder(&NoopRecorder, || connected("busy:1", true, false));
+            }
+        }
+    }
+
+    impl Recorder for Busy {
+        fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+        fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+            Counter::noop()
+        }
+
+        fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+            Gauge::from_arc(Arc::new(self.clone()))
+        }
+
+        fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+            Histogram::noop()
+        }
+    }
+
+    #[test]
+    fn gauge_is_set_without_a_lock_and_ends_at_the_newest_value() {
+        let (told, values) = mpsc::channel();
+        thread::spawn(move || {
+            let recorder = Busy::default();
+            with_local_recorder(&recorder, || connected("busy:1", false, true));
+            told.send(recorder.0.lock().expect("no panic").clone())
+        });
+        // The connection ended while the recorder was told that it is up.
+        let values = values.recv_timeout(Duration::from_secs(10)).expect("no lock is held while it records");
+        assert_eq!(values, [1.0, 0.0]);
+    }
 }
