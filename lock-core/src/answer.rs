@@ -114,8 +114,10 @@ impl Case {
         }
     }
 
-    /// When to try again if nothing more is known.
-    pub(crate) fn retry_after(self) -> Option<Duration> {
+    /// Returns after which time a client may send the same request again, if nothing more is known: a second, or `None` if
+    /// that makes no sense.
+    #[must_use]
+    pub fn retry_after(self) -> Option<Duration> {
         matches!(self, Self::Busy | Self::Overloaded | Self::Unavailable).then_some(A_SECOND)
     }
 }

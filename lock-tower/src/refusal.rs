@@ -80,10 +80,7 @@ impl Refusal {
     /// [`Error::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        match self {
-            Self::Overloaded(_) => Some(Duration::from_secs(1)),
-            _ => self.error().and_then(Error::retry_after),
-        }
+        self.error().map_or_else(|| self.case().retry_after(), Error::retry_after)
     }
 
     /// Returns the error inside: a boxed [`lock_core::Error`], that of the [`KeyExtractor`](crate::KeyExtractor), or one
