@@ -291,8 +291,8 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] when there is no backend, or more than one (`url`, `quorum` and `backend` each set it), the URL is wrong
-    /// or needs a feature that is off, a quorum has no node, two, or one twice, or an option is out of its range.
+    /// [`BuildError`] unless exactly one of `url`, `quorum` and `backend` was called; if the URL is wrong or needs a feature
+    /// that is off; if a quorum has no nodes, two nodes, or one node twice; or if an option is out of its range.
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;
@@ -320,7 +320,9 @@ impl LockManagerBuilder {
         }
         let timeouts = Timeouts { command: self.command_timeout, connect: self.connect_timeout };
         let backend = match &self.sources[..] {
-            [] => return Err(BuildError::new("there is no backend; call `url`, `quorum` or `backend` before `build`")),
+            [] => {
+                return Err(BuildError::new("no backend was given; call `url`, `quorum` or `backend` before `build`"));
+            }
             [first, second, ..] => {
                 return Err(BuildError::new(format!(
                     "there are two backends, one of `{}` and one of `{}`; give one, or all servers to one `quorum`",

@@ -365,7 +365,7 @@ impl Engine {
 }
 
 impl State {
-    /// When there is something to do for the task. What is to be sent waits for as long as there is no room for a call.
+    /// Returns when the task has something to do. Requests wait until there is room for a call.
     pub(crate) fn next(&self) -> Moment {
         let sends = self.room.takes(self.queues.waiting_to_be_sent());
         if sends { self.queues.next_timer().min(self.queues.next_to_send()) } else { self.queues.next_timer() }

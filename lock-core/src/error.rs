@@ -157,7 +157,7 @@ impl Error {
         Self::new(ErrorKind::Lost(reason), attempt).on(key)
     }
 
-    /// The lease has ended: an end that the holder wished is no loss.
+    /// Creates the error of a request about a lease that has ended. Only a loss is told as one.
     pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
         match end {
             End::Lost(reason) => Self::lost(attempt, key, reason),

@@ -11,8 +11,8 @@ use crate::{
 /// [`LockManager::take_up`](crate::LockManager::take_up) takes.
 ///
 /// [`reveal`](Self::reveal) and `FromStr` are its way through a queue, a job argument or an environment variable. The text
-/// is a secret for as long as the lease lasts, since anybody who has it can take the lease: it has no `Display`, and `Debug`
-/// hides it. Only the first process that takes it up gets the lease.
+/// is a secret while the lease lasts: it is all that is needed to take the lease. So there is no `Display`, and `Debug` hides
+/// the text. Only the first process that takes it up gets the lease.
 ///
 /// # Examples
 ///

@@ -124,7 +124,7 @@ mod skip {
             .scope(async {
                 assert_eq!(unit_result(&ran).await.unwrap_err().kind(), ErrorKind::ShutDown);
                 assert_eq!(option_result().await.unwrap_err().kind(), ErrorKind::ShutDown);
-                assert_eq!(errors.count(), 0, "who gets the error may log it");
+                assert_eq!(errors.count(), 0, "the caller gets the error and may log it");
                 unit(&ran).await;
                 assert_eq!(errors.count(), 1);
                 assert_eq!(option().await, None);

@@ -154,7 +154,8 @@ impl Backend for RedisBackend {
     }
 }
 
-/// Whether the last part of the authority is no port. It may be a part of a password that went astray, too.
+/// Returns whether the text after the last `:` of the authority is not a port. It may be part of a password that was not
+/// percent-encoded.
 fn has_wrong_port(rest: &str) -> bool {
     let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
     let host = authority.rsplit('@').next().unwrap_or_default();
