@@ -2,6 +2,10 @@ use std::{error, fmt, io, panic::Location, sync::Arc, time::Duration};
 
 use crate::{answer::Case, backend::BackendError, end::End, key::LockKey};
 
+pub use self::build::{AlreadyInstalled, BuildError};
+
+mod build;
+
 /// What went wrong with a request for a lease.
 ///
 /// One opaque type for the whole crate: [`kind`](Self::kind) says what happened, [`key`](Self::key) to which key,
@@ -384,95 +388,6 @@ impl fmt::Display for LossReason {
     }
 }
 
-/// Why a manager could not be built or connected, at start-up.
-///
-/// [`cause`](Self::cause) gives the [`Error`] when the configuration is sound and only
-/// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old. The
-/// message is then that of the cause.
-///
-/// It converts into an [`Error`]: into its cause, or into one of kind [`ErrorKind::Invalid`] for
-/// [`Argument::Settings`]. So a function that returns an [`Error`] may use `?` on both.
-///
-/// # Examples
-///
-/// ```
-/// use lock_core::{Argument, Error, ErrorKind, LockManager};
-///
-/// async fn start(url: &str) -> Result<LockManager, Error> {
-///     let manager = LockManager::connect(url).await?;
-///     manager.lock("migration").run(async |_| println!("the schema is changed")).await?;
-///     Ok(manager)
-/// }
-/// # #[tokio::main(flavor = "current_thread")] async fn main() {
-///
-/// assert!(start("memory://").await.is_ok());
-/// let error = start("memory:/").await.expect_err("no URL");
-/// assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
-/// # }
-/// ```
-#[derive(Clone)]
-pub struct BuildError {
-    message: String,
-    cause: Option<Error>,
-}
-
-impl BuildError {
-    pub(crate) fn new(message: impl Into<String>) -> Self {
-        Self { message: message.into(), cause: None }
-    }
-
-    pub(crate) fn connect(cause: Error) -> Self {
-        Self { message: cause.to_string(), cause: Some(cause) }
-    }
-
-    /// Returns the error of the connection, or `None` if the configuration itself is wrong.
-    #[must_use]
-    pub fn cause(&self) -> Option<&Error> {
-        self.cause.as_ref()
-    }
-}
-
-impl fmt::Display for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl fmt::Debug for BuildError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("BuildError").field(&self.message).finish()
-    }
-}
-
-impl error::Error for BuildError {
-    fn source(&self) -> Option<&(dyn error::Error + 'static)> {
-        self.cause.as_ref().map(|cause| cause as _)
-    }
-}
-
-impl From<BuildError> for Error {
-    fn from(error: BuildError) -> Self {
-        let BuildError { message, cause } = error;
-        cause.unwrap_or_else(|| Self::invalid(Argument::Settings, "build the lock manager", message))
-    }
-}
-
-/// A manager is installed already; the first one stays.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct AlreadyInstalled;
-
-impl fmt::Display for AlreadyInstalled {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(
-            "could not install the lock manager: one is installed already and stays; \
-             use `LockManager::scope` to put another in its place for a while",
-        )
-    }
-}
-
-impl error::Error for AlreadyInstalled {}
-
 pub(crate) const KEEP: &str = "keep";
 
 pub(crate) const EXTEND: &str = "extend";
@@ -523,27 +438,5 @@ mod tests {
             let passes = ["lock_busy", "lock_overloaded", "lock_unavailable"].contains(&code);
             assert_eq!(error.retry_after(), passes.then_some(Duration::from_secs(1)), "{kind:?}");
         }
-    }
-
-    #[test]
-    fn failed_connection_becomes_its_cause_and_no_level_of_its_sources_is_skipped() {
-        let io = std::io::Error::from(std::io::ErrorKind::ConnectionRefused);
-        let backend = BackendError::new(ErrorKind::Backend, "a:6379 could not be reached").with_source(io);
-        let failed = BuildError::connect(Error::backend("connect to the backend", None, backend));
-        let cause = error::Error::source(&failed).and_then(|cause| cause.downcast_ref::<Error>()).expect("the cause");
-        assert_eq!(cause.kind(), ErrorKind::Backend);
-        assert!(error::Error::source(cause).is_some_and(|source| source.is::<std::io::Error>()));
-        let error = Error::from(failed);
-        assert_eq!(error.to_string(), "could not connect to the backend: a:6379 could not be reached");
-    }
-
-    #[test]
-    fn wrong_configuration_becomes_an_invalid_argument() {
-        let wrong = BuildError::new("the URL is empty");
-        assert!(error::Error::source(&wrong).is_none());
-        let error = Error::from(wrong);
-        assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Settings));
-        assert_eq!(error.to_string(), "could not build the lock manager: the URL is empty");
-        assert_eq!((error.code(), error.retry_after()), ("lock_misconfigured", None));
     }
 }

@@ -1,0 +1,104 @@
+use lock_core::LockManager;
+
+use super::{LockLayer, MAX_HOLD};
+
+impl<K> LockLayer<K, crate::Grpc> {
+    /// Makes a layer for gRPC requests: what the lock refuses is a response with a status code of gRPC, see
+    /// [`Grpc`](crate::Grpc).
+    ///
+    /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor): it sees an [`http::Request`], with
+    /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
+    /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
+    /// [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
+    #[must_use]
+    #[track_caller]
+    pub fn grpc(manager: LockManager, key: K) -> Self {
+        let mut layer = Self::with_protocol(manager, key, crate::Grpc::default());
+        layer.options.usual_max_hold = Some(MAX_HOLD);
+        layer
+    }
+}
+
+impl<K, M> LockLayer<K, crate::Grpc, M> {
+    /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
+    /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
+    ///
+    /// With a name that cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let per_goods = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header::<String>("goods-id")))
+    ///     .methods(["shop.Goods"])
+    ///     .except(["/shop.Goods/Watch"]);
+    /// # let _ = per_goods;
+    /// ```
+    #[must_use]
+    pub fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.protocol = self.protocol.methods(names);
+        self.named()
+    }
+
+    /// Lets calls of these methods or services pass without a lock, whatever else is locked; named as in
+    /// [`methods`](Self::methods). Default: none, beside health checks and reflection.
+    #[must_use]
+    pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.protocol = self.protocol.except(names);
+        self.named()
+    }
+
+    fn named(mut self) -> Self {
+        self.options.misnamed = self.protocol.misnamed();
+        self.options.locks_nothing = self.protocol.locks_nothing();
+        self
+    }
+
+    /// Answers a busy key with this code. Default: `ABORTED`.
+    ///
+    /// With `OK` the layer refuses every request; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use tonic::Code;
+    ///
+    /// let export = LockLayer::grpc(LockManager::in_memory(), "export").try_only().busy_code(Code::FailedPrecondition);
+    /// # let _ = export;
+    /// ```
+    #[must_use]
+    pub fn busy_code(mut self, code: tonic::Code) -> Self {
+        self.options.busy_is_success = code == tonic::Code::Ok;
+        self.protocol = self.protocol.busy_code(code);
+        self
+    }
+
+    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
+    /// go out, and returns the one that does.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    /// use tonic::Status;
+    ///
+    /// let per_account = scoped("account", header::<String>("x-account"));
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), per_account).answer(|refusal, status| {
+    ///     if refusal.is_busy() { Status::already_exists("this account is being charged") } else { status }
+    /// });
+    /// # let _ = layer;
+    /// ```
+    #[must_use]
+    pub fn answer<F>(mut self, answer: F) -> Self
+    where
+        F: Fn(&crate::Refusal, tonic::Status) -> tonic::Status + Send + Sync + 'static,
+    {
+        self.protocol = self.protocol.answer(answer);
+        self
+    }
+}
