@@ -5,14 +5,13 @@ use tokio::runtime::Handle;
 use crate::{
     backend::{Backend, MemoryBackend, QuorumBackend},
     clock::Clock,
-    engine::Engine,
+    engine::{Engine, limits::Limits},
     error::BuildError,
+    future::protected::OnLost,
     key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
-    queue::Limits,
     request::{Options, Wait},
-    scope::OnLost,
-    validity::Renewal,
+    ttl::Renewal,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -340,7 +339,7 @@ impl LockManagerBuilder {
             }
         };
         #[cfg(feature = "metrics")]
-        crate::metrics::describe();
+        crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };

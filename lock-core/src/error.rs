@@ -388,6 +388,8 @@ impl fmt::Display for LossReason {
     }
 }
 
+pub(crate) const ACQUIRE: &str = "acquire";
+/// Running protected work.
 pub(crate) const KEEP: &str = "keep";
 
 pub(crate) const EXTEND: &str = "extend";

@@ -15,17 +15,17 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
-    engine::Engine,
+    engine::{Engine, hold::Hold, metrics, queues::unexpected, tenure::HoldId},
     error::{Argument, EXTEND, Error, ErrorKind, HAND_OVER, LossReason},
     fencing::FencingToken,
+    future::{
+        protected::{OnLost, Protected},
+        release::Release,
+    },
     handover::Handover,
-    lease::{Ended, Hold, Lease},
-    metrics,
+    lease::{Ended, Lease},
     mutants::Mutant,
-    queue::{tenure::HoldId, unexpected},
-    release::Release,
-    scope::{OnLost, Protected},
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// A held lease; dropping it gives the lease back.

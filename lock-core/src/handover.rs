@@ -4,7 +4,7 @@ use crate::{
     error::{Argument, Error},
     key::LockKey,
     token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// A lease on its way to another process: what [`LockGuard::hand_over`](crate::LockGuard::hand_over) gives and

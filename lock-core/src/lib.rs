@@ -90,11 +90,9 @@
 #[doc(hidden)]
 #[path = "private.rs"]
 pub mod __private;
-mod acquire;
 pub mod answer;
 pub mod backend;
 mod builder;
-mod cleanup;
 pub mod clock;
 #[cfg(feature = "test-util")]
 pub mod conformance;
@@ -111,25 +109,19 @@ pub mod key;
 mod lease;
 mod leases;
 mod manager;
-mod metrics;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
 pub mod mutants;
 #[cfg(not(feature = "mutants"))]
 #[allow(unreachable_pub, reason = "public with the feature")]
 mod mutants;
-mod queue;
-mod release;
-mod renewal;
 mod request;
-mod scope;
 mod slot;
-mod sync;
 mod token;
-mod validity;
+mod ttl;
 
 #[cfg(feature = "metrics")]
-pub use crate::metrics::describe as describe_metrics;
+pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 
@@ -138,6 +130,7 @@ pub use crate::{
     end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
     fencing::FencingToken,
+    future::protected::OnLost,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
@@ -146,8 +139,7 @@ pub use crate::{
     leases::Leases,
     manager::LockManager,
     request::{LockAllRequest, LockRequest},
-    scope::OnLost,
-    validity::{MAX_TTL, MIN_TTL},
+    ttl::{MAX_TTL, MIN_TTL},
 };
 
 #[cfg(all(doctest, feature = "macros"))]

@@ -3,14 +3,16 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time:
 use crate::{
     backend::{Answer, BackendError, Batch, MemoryBackend, Operation, Outcome, Outcomes},
     builder::LockManagerBuilder,
-    engine::Engine,
+    engine::{
+        Engine,
+        queues::{no_answer, unexpected},
+    },
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
     handover::Handover,
     health::Health,
     info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
-    queue::{no_answer, unexpected},
     request::{LockAllRequest, LockRequest, Options},
 };
 

@@ -13,7 +13,7 @@ use crate::{
     Error, ErrorKind, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
     future::{Acquire, AcquireAll},
     key,
-    validity::Renewal,
+    ttl::Renewal,
 };
 
 /// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.

@@ -13,14 +13,16 @@ use crate::ErrorKind;
 use crate::{
     backend::{Batch, Operation, Outcomes},
     end::End,
+    engine::queues::no_answer,
     error::Error,
     fencing::FencingToken,
+    future::{
+        protected::{OnLost, Protected},
+        release::ReleaseAll,
+    },
     lease::Lease,
     leases::{EndedAll, Leases},
-    queue::no_answer,
-    release::ReleaseAll,
-    scope::{OnLost, Protected},
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.

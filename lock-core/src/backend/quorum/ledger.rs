@@ -13,12 +13,12 @@ use self::node::{Look, Node, Possession};
 use super::{aim::Aim, ballot::majority};
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Renew},
-    cleanup::{AT_ONCE, Doubt, Parting, Try},
     clock::Moment,
+    engine::cleanup::{AT_ONCE, Doubt, Parting, Try},
     key::LockKey,
     mutants::Mutant,
     token::Token,
-    validity::{MIN_TTL, Ttl},
+    ttl::{MIN_TTL, Ttl},
 };
 
 /// The books of a quorum.

@@ -10,8 +10,8 @@ use std::{
 use super::{Quorum, request::Request};
 use crate::{
     backend::{Batch, Calls, Notice, Operation},
-    cleanup::Try,
     clock::{Clock, Moment},
+    engine::cleanup::Try,
 };
 use futures_util::{
     future::join_all,

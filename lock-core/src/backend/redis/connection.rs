@@ -36,10 +36,10 @@ use super::{
 };
 use crate::{
     backend::{BackendError, Calls},
+    engine::metrics,
     error::ErrorKind,
     health::NodeHealth,
     key::LockKey,
-    metrics,
     token::Token,
 };
 

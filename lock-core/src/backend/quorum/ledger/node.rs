@@ -8,12 +8,12 @@ use std::{
 use super::Asked;
 use crate::{
     backend::{Acquire, Place, Release},
-    cleanup::{CleanUp, Doubt, Parting},
     clock::Moment,
+    engine::cleanup::{CleanUp, Doubt, Parting},
     key::LockKey,
     mutants::Mutant,
     token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// The state of a node, and the operations that it still has to be sent.

@@ -7,16 +7,15 @@ use std::{collections::HashMap, sync::Arc, task::Waker};
 
 use slab::Slab;
 
-use super::{
-    Newcomer,
-    contender::Contender,
-    tenure::{HoldId, TenureId, Terms},
-};
+use super::{Newcomer, contender::Contender};
 use crate::{
     clock::Moment,
+    engine::{
+        hold::Hold,
+        tenure::{HoldId, TenureId, Terms},
+    },
     error::Error,
     key::{HashOfKey, LockKey},
-    lease::Hold,
 };
 
 /// All lines. There is one for a key exactly while this process possesses it or somebody waits for it.

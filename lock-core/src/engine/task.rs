@@ -10,12 +10,15 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 use super::schedule;
 use crate::{
     backend::{self, Answer, BackendError, Batch, Notice, Operation, Outcome, Outcomes},
-    cleanup::Try,
     clock::{Moment, Sleep},
-    engine::{Core, State, UnderWay},
+    engine::{
+        Core, State, UnderWay,
+        cleanup::Try,
+        metrics,
+        queues::{Purpose, Trip, no_answer},
+        tenure::Renewing,
+    },
     error::ErrorKind,
-    metrics,
-    queue::{Purpose, Trip, no_answer, tenure::Renewing},
 };
 
 /// The task's hold on the core: says that the task has ended, however it ends.

@@ -12,16 +12,18 @@ use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 pub(crate) use self::tenures::Tenures;
 use crate::{
     backend::Renew,
-    cleanup::{Doubt, Parting},
     clock::{Clock, Moment},
+    engine::{
+        cleanup::{Doubt, Parting},
+        hold::{Ending, Hold, Validity},
+        schedule,
+    },
     error::LossReason,
     fencing::FencingToken,
     key::LockKey,
-    lease::{Ending, Hold, Validity},
     mutants::Mutant,
-    renewal::schedule,
     token::Token,
-    validity::{Renewal, Ttl},
+    ttl::{Renewal, Ttl},
 };
 
 /// What a request asks of its lease.

@@ -41,7 +41,7 @@ const SPAN: Duration = Duration::from_secs(30);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::fixture::at;
+    use crate::engine::fixture::at;
 
     #[test]
     fn the_least_of_the_last_half_minute_to_minute_counts() {

@@ -10,7 +10,7 @@ use super::tenure::Terms;
 use crate::{
     clock::{Clock, Moment, Sleep},
     key::LockKey,
-    validity::{Renewal, Ttl},
+    ttl::{Renewal, Ttl},
 };
 
 /// A clock that stands still until a test sets it.

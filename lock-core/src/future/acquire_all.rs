@@ -8,10 +8,10 @@ use std::{
 use super::Acquire;
 use crate::{
     clock::Moment,
+    error::ACQUIRE,
     error::{Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
-    queue::ATTEMPT,
     request::{LockAllRequest, Wait},
 };
 
@@ -67,7 +67,7 @@ impl AcquireAll {
             *current = Some(Acquire::new(one));
         }
         let guard = LockAllGuard::new(std::mem::take(guards));
-        Poll::Ready(guard.check(ATTEMPT).map(|()| guard))
+        Poll::Ready(guard.check(ACQUIRE).map(|()| guard))
     }
 }
 

@@ -11,15 +11,10 @@
 //! so that a future that is kept in a `select!` does not keep a key.
 
 mod contender;
-mod deferred;
 mod exchange;
-#[cfg(test)]
-pub(crate) mod fixture;
-mod limits;
 pub(crate) mod line;
 mod outage;
 mod succession;
-pub(crate) mod tenure;
 #[cfg(test)]
 mod tests;
 
@@ -35,22 +30,24 @@ use tokio::sync::oneshot;
 
 use self::{
     contender::Contender,
-    deferred::Losses,
     line::{Lines, Standing, WaiterId},
-    tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
 };
-pub(crate) use self::{deferred::Deferred, limits::Limits};
 use crate::{
     backend::{self, BackendError, Outcome},
-    cleanup::{CleanUp, Doubt, Parting},
     clock::{Clock, Moment},
     end::End,
-    error::{Error, ErrorKind},
+    engine::{
+        cleanup::{CleanUp, Doubt, Parting},
+        deferred::{Deferred, Losses},
+        limits::Limits,
+        tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
+        wheel::Wheel,
+    },
+    error::{ACQUIRE, Error, ErrorKind},
     key::{HashOfKey, LockKey},
     mutants::Mutant,
-    renewal::wheel::Wheel,
     token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// Everything that this process has, wants, and has left behind.
@@ -381,7 +378,7 @@ impl Queues {
             None => self.lines.first_contender(key).map(|contender| contender.free_at),
         };
         let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
-        Error::busy(ATTEMPT, key, Duration::ZERO).free_in(remaining)
+        Error::busy(ACQUIRE, key, Duration::ZERO).free_in(remaining)
     }
 
     /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
@@ -536,8 +533,6 @@ pub(crate) fn unexpected(outcome: Outcome) -> BackendError {
     let text = format!("the backend gave an answer that does not fit the request: {outcome:?}");
     BackendError::new(ErrorKind::Backend, text)
 }
-
-pub(crate) const ATTEMPT: &str = "acquire";
 
 /// How long a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);

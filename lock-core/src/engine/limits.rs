@@ -2,8 +2,7 @@
 
 use std::time::Duration;
 
-use super::ATTEMPT;
-use crate::error::{Error, ErrorKind};
+use crate::error::{ACQUIRE, Error, ErrorKind};
 
 /// How many waiters there may be, and how long they wait for a backend.
 #[derive(Clone, Copy, Debug)]
@@ -28,6 +27,6 @@ impl Limits {
     }
 
     fn overloaded(detail: String) -> Error {
-        Error::new(ErrorKind::Overloaded, ATTEMPT).detail(detail)
+        Error::new(ErrorKind::Overloaded, ACQUIRE).detail(detail)
     }
 }

@@ -3,13 +3,13 @@
 use std::time::Duration;
 
 use crate::{
-    cleanup::{Doubt, Parting},
     clock::Moment,
+    engine::cleanup::{Doubt, Parting},
     error::Error,
     key::LockKey,
     mutants::Mutant,
     token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// What represents a process in the queue of a key: a tenure-to-be.
@@ -220,7 +220,7 @@ const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::fixture::at;
+    use crate::engine::fixture::at;
 
     fn contender() -> Contender {
         Contender { callable: true, ..Contender::new(Token::from_random(1)) }

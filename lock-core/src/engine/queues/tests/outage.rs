@@ -1,9 +1,9 @@
 //! Waiters of a backend that does not answer.
 
 use super::process::{ANSWER, Process, newcomer};
-use crate::queue::{
+use crate::engine::{
     fixture::{at, key, terms},
-    *,
+    queues::*,
 };
 
 fn no_answer() -> BackendError {

@@ -1,8 +1,8 @@
 use super::*;
 use crate::{
     backend::Outcome,
-    queue::{
-        Deferred,
+    engine::{
+        deferred::Deferred,
         fixture::{Manual, at, terms},
     },
 };

@@ -11,12 +11,15 @@ use tokio::sync::oneshot;
 
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome},
-    cleanup::{CleanUp, Doubt, Parting, Try},
     clock::Moment,
-    engine::{Call, Engine, Owed, Timer},
+    engine::{
+        Call, Engine, Owed, Timer,
+        cleanup::{CleanUp, Doubt, Parting, Try},
+        queues::{Departure, Released, unexpected},
+        tenure::HoldId,
+    },
     error::{Error, ErrorKind, LossReason, RELEASE},
     key::LockKey,
-    queue::{Departure, Released, tenure::HoldId, unexpected},
 };
 
 /// The future of [`LockGuard::release`](crate::LockGuard::release).

@@ -1,28 +1,25 @@
 //! Work that runs only while its lease is held.
 
 use std::{
-    cell::Cell,
     fmt,
     future::Future,
-    panic::Location,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use pin_project_lite::pin_project;
-use smallvec::SmallVec;
 
 use crate::{
     end::End,
-    engine::Engine,
+    engine::hold::Hold,
     error::{Error, KEEP},
+    future::{
+        reentry::Held,
+        release::{Release, ReleaseAll},
+    },
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
-    lease::Hold,
-    queue::ATTEMPT,
-    release::{Release, ReleaseAll},
 };
 
 pin_project! {
@@ -155,7 +152,7 @@ impl<F: Future> Future for Protected<F> {
                         }
                         *lost = Some(ended);
                     }
-                    let holding = held.take().unwrap_or_else(|| Held::enter(guard));
+                    let holding = held.take().unwrap_or_else(|| guard.enter());
                     let (polled, holding) = holding.around(|| work.poll(cx));
                     *held = holding;
                     let Poll::Ready(output) = polled else {
@@ -195,6 +192,12 @@ impl<F: Future> fmt::Debug for Protected<F> {
 }
 
 impl Guard {
+    /// What the task holds while it polls the work.
+    fn enter(&self) -> Held {
+        let manager = self.guards().first().and_then(LockGuard::manager);
+        Held::enter(manager, self.holds())
+    }
+
     fn guards(&self) -> &[LockGuard] {
         match self {
             Self::One(guard) => std::slice::from_ref(guard),
@@ -245,60 +248,4 @@ impl Releasing {
             Self::All(release) => Pin::new(release).poll(cx),
         }
     }
-}
-
-tokio::task_local! {
-    /// Some but while it is looked at.
-    static HELD: Cell<Option<Held>>;
-}
-
-/// The keys that the present task holds in scoped forms, the innermost first.
-#[derive(Clone)]
-struct Held {
-    manager: Option<usize>,
-    holds: SmallVec<[Arc<Hold>; 1]>,
-    outer: Option<Arc<Self>>,
-}
-
-impl Held {
-    fn enter(guard: &Guard) -> Self {
-        let manager = guard.guards().first().and_then(LockGuard::manager);
-        let holds = guard.holds().map(Arc::clone).collect();
-        let outer = Self::look(|outer| outer.map(|outer| Arc::new(outer.clone())));
-        Self { manager, holds, outer }
-    }
-
-    /// Shows the present task's to `looks`.
-    fn look<R>(looks: impl FnOnce(Option<&Self>) -> R) -> R {
-        let held = HELD.try_with(Cell::take).ok().flatten();
-        let seen = looks(held.as_ref());
-        if held.is_some() {
-            let _ = HELD.try_with(|slot| slot.set(held));
-        }
-        seen
-    }
-
-    /// Polls what is done while it is held; gives it back, unless that panics.
-    fn around<R>(self, polls: impl FnOnce() -> R) -> (R, Option<Self>) {
-        HELD.sync_scope(Cell::new(Some(self)), || (polls(), HELD.with(Cell::take)))
-    }
-
-    fn find(&self, manager: usize, key: &LockKey) -> Option<&Hold> {
-        let found = self.holds.iter().find(|hold| self.manager == Some(manager) && hold.key == *key);
-        match found {
-            Some(hold) => Some(hold),
-            None => self.outer.as_ref().and_then(|outer| outer.find(manager, key)),
-        }
-    }
-}
-
-/// Refuses a key that the present task holds in a scoped form: a request that waits would wait for itself, and one that
-/// tries finds the key busy. A lease that is lost is not held.
-pub(crate) fn refuse_reentry(engine: &Engine, key: &LockKey, here: &Location<'_>, tries: bool) -> Result<(), Error> {
-    Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
-        Some(hold) if hold.check().is_err() => Ok(()),
-        Some(hold) if tries => Err(Error::busy(ATTEMPT, key, Duration::ZERO).free_in(Some(hold.remaining()))),
-        Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
-        None => Ok(()),
-    })
 }

@@ -7,7 +7,7 @@
 use std::time::Duration;
 
 use super::{
-    ATTEMPT, Queues,
+    Queues,
     line::{Standing, Waiter, WaiterId},
 };
 use rand::RngExt;
@@ -15,7 +15,7 @@ use rand::RngExt;
 use crate::{
     backend::BackendError,
     clock::Moment,
-    error::{Error, ErrorKind},
+    error::{ACQUIRE, Error, ErrorKind},
     key::LockKey,
 };
 
@@ -69,7 +69,7 @@ impl Queues {
     /// The contender's request failed, and the next one may not.
     pub(super) fn failed(&mut self, contender: WaiterId, error: BackendError, now: Moment) {
         let key = self.lines.waiter(contender).key.clone();
-        let trouble = Error::backend(ATTEMPT, Some(&key), error.clone());
+        let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
         self.trouble = Some((now, error));
         for id in self.lines.unknowing(&key) {
             if id != contender {
@@ -92,8 +92,8 @@ impl Queues {
         let (limit, key) = (self.limits.answer, self.lines.waiter(id).key.clone());
         let recent = self.trouble.as_ref().filter(|(at, _)| now < *at + limit);
         let error = match recent {
-            Some((_, error)) => Error::backend(ATTEMPT, Some(&key), error.clone()),
-            None => Error::new(ErrorKind::Backend, ATTEMPT).on(&key).detail(format!(
+            Some((_, error)) => Error::backend(ACQUIRE, Some(&key), error.clone()),
+            None => Error::new(ErrorKind::Backend, ACQUIRE).on(&key).detail(format!(
                 "the backend did not answer within {limit:?} of asking; check that it runs and can keep up"
             )),
         };

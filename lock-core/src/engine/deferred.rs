@@ -7,7 +7,12 @@ use std::{task::Waker, time::Duration};
 
 use smallvec::SmallVec;
 
-use crate::{clock::Moment, error::LossReason, key::LockKey, lease::Ending, metrics};
+use crate::{
+    clock::Moment,
+    engine::{hold::Ending, metrics},
+    error::LossReason,
+    key::LockKey,
+};
 
 /// The work put off, done when this is dropped.
 #[must_use = "dropped at once, it is done at once"]
@@ -145,7 +150,7 @@ const SPAN: Duration = Duration::from_secs(1);
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::queue::fixture::at;
+    use crate::engine::fixture::at;
 
     #[test]
     fn a_mass_of_losses_has_a_few_lines_and_a_number_each_second() {

@@ -7,17 +7,21 @@ use slab::Slab;
 use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Renewing, Tenure, TenureId, Terms, block_for};
 use crate::{
     backend::{Outcome, Renew},
-    cleanup::{AT_ONCE, Doubt, Parting},
     clock::{Clock, Moment},
     end::End,
+    engine::{
+        cleanup::{AT_ONCE, Doubt, Parting},
+        deferred::Deferred,
+        hold::{Ending, Validity},
+        schedule,
+        slack::Slack,
+        wheel::Wheel,
+    },
     error::LossReason,
     key::LockKey,
-    lease::{Ending, Validity},
     mutants::Mutant,
-    queue::deferred::Deferred,
-    renewal::{schedule, slack::Slack, wheel::Wheel},
     token::Token,
-    validity::{Renewal, Ttl},
+    ttl::{Renewal, Ttl},
 };
 
 /// All tenures of a manager.

@@ -4,10 +4,10 @@ use rand::SeedableRng;
 
 use crate::{
     backend::{Batch, Operation},
-    lease::Hold,
-    queue::{
+    engine::{
         fixture::{Manual, key, terms},
-        *,
+        hold::Hold,
+        queues::*,
     },
 };
 

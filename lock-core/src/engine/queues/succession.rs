@@ -1,15 +1,17 @@
 //! Who comes next: how a hold, a turn or a place goes from one waiter to another.
 
 use super::{
-    ATTEMPT, Item, Queues, TURN,
+    Item, Queues, TURN,
     contender::{CHECK, Contender},
     line::{Line, Standing, WaiterId},
-    tenure::{Acquired, HoldId, Offer, TenureId, Terms},
 };
 use crate::{
-    cleanup::Parting,
     clock::Moment,
-    error::{Error, ErrorKind, LossReason},
+    engine::{
+        cleanup::Parting,
+        tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+    },
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
 };
@@ -56,7 +58,7 @@ impl Queues {
                 self.lines.waiter(id).state = Standing::InLine(None);
                 let ttl = terms.ttl.get();
                 let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
-                self.dismiss(id, Error::new(ErrorKind::Backend, ATTEMPT).on(key).detail(detail), now);
+                self.dismiss(id, Error::new(ErrorKind::Backend, ACQUIRE).on(key).detail(detail), now);
             } else {
                 self.contend(id);
             }

@@ -18,10 +18,16 @@
 //! # guard.release().await }
 //! ```
 
-pub use crate::{
-    acquire::{Acquire, AcquireAll},
-    lease::Ended,
-    leases::EndedAll,
+pub(crate) mod acquire;
+mod acquire_all;
+pub(crate) mod protected;
+pub(crate) mod reentry;
+pub(crate) mod release;
+
+pub use self::{
+    acquire::Acquire,
+    acquire_all::AcquireAll,
+    protected::Protected,
     release::{Release, ReleaseAll},
-    scope::Protected,
 };
+pub use crate::{lease::Ended, leases::EndedAll};

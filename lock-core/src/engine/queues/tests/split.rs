@@ -3,9 +3,9 @@
 use std::collections::HashSet;
 
 use super::process::{Process, newcomer};
-use crate::queue::{
+use crate::engine::{
     fixture::{key, terms},
-    *,
+    queues::*,
 };
 
 #[test]

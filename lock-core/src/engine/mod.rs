@@ -4,8 +4,22 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
+pub(crate) mod cleanup;
+pub(crate) mod deferred;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod hold;
+pub(crate) mod limits;
+pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 mod models;
+pub(crate) mod queues;
+pub(crate) mod schedule;
+pub(crate) mod slack;
+pub(crate) mod sync;
+pub(crate) mod task;
+pub(crate) mod tenure;
+pub(crate) mod wheel;
 
 use std::{
     fmt,
@@ -22,21 +36,21 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use crate::{
     backend::{Answer, Backend, BackendError, Batch, Renew, Reply},
-    cleanup::{Doubt, Parting},
     clock::{Clock, Moment, Sleep},
-    error::{Error, ErrorKind, LossReason},
+    engine::{
+        cleanup::{Doubt, Parting},
+        limits::Limits,
+        queues::{Arrival, Departure, Newcomer, Queues, Trip, line::WaiterId},
+        sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
+        task::Room,
+        tenure::{Acquired, HoldId, Offer, Terms},
+    },
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
     mutants::Mutant,
-    queue::{
-        ATTEMPT, Arrival, Departure, Limits, Newcomer, Queues, Trip,
-        line::WaiterId,
-        tenure::{Acquired, HoldId, Offer, Terms},
-    },
-    renewal::task::{self, Room},
-    sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
     token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// A handle that keeps the engine alive.
@@ -183,7 +197,7 @@ impl Engine {
         let (idle, epoch) = (self.core.is_idle(), self.epoch());
         self.core.with(|state| {
             if state.shut_down {
-                return Err(Error::new(ErrorKind::ShutDown, ATTEMPT).on(newcomer.key));
+                return Err(Error::new(ErrorKind::ShutDown, ACQUIRE).on(newcomer.key));
             }
             state.queues.arrive(newcomer, idle, now, epoch)
         })

@@ -3,11 +3,12 @@ mod process;
 mod split;
 
 use self::process::{Process, newcomer};
-use super::{
-    fixture::{at, key, terms},
-    *,
+use super::*;
+use crate::{
+    backend::Operation,
+    engine::fixture::{at, key, terms},
+    key::COMPARED,
 };
-use crate::{backend::Operation, key::COMPARED};
 
 fn token(operation: &Operation) -> Token {
     match operation {

@@ -1,5 +1,3 @@
-mod all;
-
 use std::{
     future::Future,
     pin::Pin,
@@ -7,25 +5,22 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-pub use self::all::AcquireAll;
 use crate::{
     backend::{self, Answer, BackendError, Batch, Operation, Outcome},
-    cleanup::{Doubt, Parting},
     clock::Moment,
-    engine::{Call, Engine, Owed, Timer},
-    error::{Error, ErrorKind},
+    engine::{
+        Call, Engine, Owed, Timer,
+        cleanup::{Doubt, Parting},
+        metrics,
+        queues::{Arrival, Newcomer, Trip, line::WaiterId, unexpected},
+        tenure::{Acquired, Offer, Terms},
+    },
+    error::{ACQUIRE, Error, ErrorKind},
+    future::reentry,
     guard::LockGuard,
     key::LockKey,
-    metrics,
     mutants::Mutant,
-    queue::{
-        ATTEMPT, Arrival, Newcomer, Trip,
-        line::WaiterId,
-        tenure::{Acquired, Offer, Terms},
-        unexpected,
-    },
     request::LockRequest,
-    scope,
     token::Token,
 };
 
@@ -180,8 +175,8 @@ impl Progress {
             match &mut self.step {
                 Step::Begin => {
                     let (key, terms) = request.check()?;
-                    engine.admit(ATTEMPT).map_err(|error| error.on(key))?;
-                    scope::refuse_reentry(engine, key, request.since, request.tries_once())?;
+                    engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
+                    reentry::refuse(engine, key, request.since, request.tries_once())?;
                     let now = self.now;
                     self.give_up = now + request.options.wait.get();
                     self.step = match request.from {
@@ -212,13 +207,13 @@ impl Progress {
                     if let Poll::Ready(result) = waiter.poll(engine, cx, self.now) {
                         return Poll::Ready(result);
                     }
-                    engine.admit(ATTEMPT).map_err(|error| request.on_key(error))?;
+                    engine.admit(ACQUIRE).map_err(|error| request.on_key(error))?;
                     if self.give_up == Moment::NEVER {
                         return Poll::Pending;
                     }
                     let left = self.give_up.since(self.now);
                     let timer_ended = ready!(Pin::new(timer.get_or_insert_with(|| engine.sleep(left))).poll(cx));
-                    timer_ended.map_err(|error| request.on_key(Error::backend(ATTEMPT, None, error)))?;
+                    timer_ended.map_err(|error| request.on_key(Error::backend(ACQUIRE, None, error)))?;
                     self.now = engine.now();
                     if self.now < self.give_up {
                         *timer = None;

@@ -5,18 +5,20 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    ATTEMPT, Item, LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Purpose, Queues, Trip,
+    Item, LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Purpose, Queues, Trip,
     contender::{CHECK, Contender, Found},
     line::{self, Standing, WaiterId},
-    tenure::{Acquired, Terms, block_for},
     unexpected,
 };
 use crate::{
     backend::{self, BackendError, Batch, Operation, Outcome, Place},
-    cleanup::{Doubt, Parting, Try},
     clock::Moment,
     end::End,
-    error::{Error, ErrorKind, LossReason},
+    engine::{
+        cleanup::{Doubt, Parting, Try},
+        tenure::{Acquired, Terms, block_for},
+    },
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
     token::Token,
@@ -129,15 +131,15 @@ impl Queues {
                 }
                 return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);
             }
-            Ok(outcome) => return self.fail(key, &Error::backend(ATTEMPT, Some(key), unexpected(outcome)), now),
+            Ok(outcome) => return self.fail(key, &Error::backend(ACQUIRE, Some(key), unexpected(outcome)), now),
             Err(error) => {
                 let outdated = contender.failed(sent, error.may_have_happened());
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
                     // Its own future was polled where no task can run; the others may be polled elsewhere.
-                    ErrorKind::NoRuntime => self.dismiss(id, Error::backend(ATTEMPT, Some(key), error), now),
-                    _ => self.fail(key, &Error::backend(ATTEMPT, Some(key), error), now),
+                    ErrorKind::NoRuntime => self.dismiss(id, Error::backend(ACQUIRE, Some(key), error), now),
+                    _ => self.fail(key, &Error::backend(ACQUIRE, Some(key), error), now),
                 };
             }
         };
@@ -252,7 +254,7 @@ impl Queues {
 
     /// Fails every waiter.
     pub(crate) fn shut_down(&mut self, now: Moment) {
-        let error = |key: &LockKey| Error::new(ErrorKind::ShutDown, ATTEMPT).on(key);
+        let error = |key: &LockKey| Error::new(ErrorKind::ShutDown, ACQUIRE).on(key);
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::InLine(_) = waiter.state {
