@@ -3,10 +3,7 @@ use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time:
 use crate::{
     backend::{Answer, BackendError, Batch, MemoryBackend, Operation, Outcome, Outcomes},
     builder::LockManagerBuilder,
-    engine::{
-        Engine,
-        queues::{no_answer, unexpected},
-    },
+    engine::Engine,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
     handover::Handover,
     health::Health,
@@ -199,7 +196,7 @@ impl LockManager {
         match self.ask("inspect", &key, Operation::Inspect { key: key.clone() }).await? {
             Outcome::Busy { remaining, foreign, .. } => Ok(KeyInfo::held(remaining, foreign)),
             Outcome::Gone => Ok(KeyInfo::free()),
-            outcome => Err(Error::backend("inspect", Some(&key), unexpected(outcome))),
+            outcome => Err(Error::backend("inspect", Some(&key), BackendError::unexpected(outcome))),
         }
     }
 
@@ -252,7 +249,7 @@ impl LockManager {
             self.engine.admit(FORCE)?;
             let answer = self.engine.call(forces).await;
             let (outcomes, error) = match answer {
-                Ok(answer) => (answer.outcomes, no_answer()),
+                Ok(answer) => (answer.outcomes, BackendError::missing()),
                 Err(error) => (Outcomes::new(), error),
             };
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(|| Err(error.clone())));
@@ -274,7 +271,7 @@ impl LockManager {
                 Ok(true)
             }
             Ok(Outcome::Gone) => Ok(false),
-            Ok(outcome) => Err(Error::backend(FORCE, Some(key), unexpected(outcome))),
+            Ok(outcome) => Err(Error::backend(FORCE, Some(key), BackendError::unexpected(outcome))),
             Err(error) => Err(Error::backend(FORCE, Some(key), error)),
         }
     }

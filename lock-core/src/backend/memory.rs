@@ -137,6 +137,10 @@ impl fmt::Debug for Store {
 }
 
 impl Backend for MemoryBackend {
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let now = self.store.clock.now();
         let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));

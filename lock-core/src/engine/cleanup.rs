@@ -123,6 +123,11 @@ impl CleanUp {
         Try { entry: self.entries.insert(Entry { parting, doubt, tries: 0 }), release }
     }
 
+    /// Takes back what was [begun](Self::begin) and not answered.
+    pub(crate) fn take_back(&mut self, entry: usize) -> Option<(Parting, Doubt)> {
+        self.entries.try_remove(entry).map(|Entry { parting, doubt, .. }| (parting, doubt))
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
@@ -175,11 +180,6 @@ impl CleanUp {
     /// Tries everything again: for the next task, when the last one has ended and its tries with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.waiting = self.entries.iter().map(|(entry, _)| (now, entry)).collect();
-    }
-
-    /// Whether a release that was answered in `epoch` is the end of a token.
-    pub(crate) fn settles(doubt: Doubt, epoch: u64) -> bool {
-        doubt.unanswered_since.is_none_or(|since| since == epoch) || Mutant::CleanUpOnce.is_on()
     }
 
     /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.

@@ -8,6 +8,7 @@ use std::{task::Waker, time::Duration};
 use smallvec::SmallVec;
 
 use crate::{
+    backend::BackendError,
     clock::Moment,
     engine::{hold::Ending, metrics},
     error::LossReason,
@@ -28,6 +29,8 @@ pub(crate) struct Deferred {
     losses: Vec<(LockKey, LossReason, bool)>,
     /// How many leases were lost beyond those in `losses`.
     untold: u32,
+    /// Calls for renewals that failed: how many leases each was for, why, and whether that is logged.
+    failed: Vec<(usize, BackendError, bool)>,
     /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
 }
@@ -39,6 +42,7 @@ impl Deferred {
             || !self.endings.is_empty()
             || !self.losses.is_empty()
             || self.untold > 0
+            || !self.failed.is_empty()
             || !self.slacks.is_empty()
     }
 
@@ -66,6 +70,11 @@ impl Deferred {
         self.untold += leases;
     }
 
+    /// Records that a call for renewals failed, and logs it if `logged`.
+    pub(super) fn renewals_failed(&mut self, renewals: usize, error: BackendError, logged: bool) {
+        self.failed.push((renewals, error, logged));
+    }
+
     /// Records what the old deadline of a renewed lease had left.
     pub(super) fn renewed(&mut self, label: &'static str, slack: Option<Duration>) {
         if metrics::ARE_RECORDED {
@@ -87,6 +96,12 @@ impl Drop for Deferred {
         }
         if self.untold > 0 {
             tracing::warn!(leases = self.untold, "more leases lost within a second");
+        }
+        for (renewals, error, logged) in self.failed.drain(..) {
+            metrics::renewal_failed();
+            if logged {
+                tracing::warn!(renewals, %error, "renewals failed and will be tried again");
+            }
         }
         for (label, slack) in self.slacks.drain(..) {
             metrics::renewed(label, slack);

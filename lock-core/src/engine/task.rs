@@ -1,24 +1,24 @@
-//! The one task of a manager: renews what is due, releases what is over, asks for contenders, and polls the backend's
-//! upkeep.
-//!
-//! Requests that come while others are under way share a call (group commit, as of a database's log).
+//! The one task of a manager: sends what the state decides to send, hands it the answers, and polls the backend's upkeep.
 
-use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
-use super::schedule;
+use super::{
+    core::{Core, Step},
+    queues::requests::{CallId, List},
+    response::Asked,
+};
 use crate::{
-    backend::{self, Answer, BackendError, Batch, Notice, Operation, Outcome, Outcomes},
+    backend::{self, Answer, BackendError, Reply},
     clock::{Moment, Sleep},
-    engine::{
-        Core, State, UnderWay,
-        cleanup::Try,
-        metrics,
-        queues::{Purpose, Trip, no_answer},
-        tenure::Renewing,
-    },
     error::ErrorKind,
+    key::LockKey,
 };
 
 /// The task's hold on the core: says that the task has ended, however it ends.
@@ -40,57 +40,18 @@ impl Drop for Running {
     }
 }
 
-/// What one call to the backend is for.
-pub(crate) enum Work {
-    Renew(Vec<Renewing>),
-    /// Clean-ups, then what waited to be sent; together they count as under way.
-    Send(Vec<Try>, Vec<Purpose>, UnderWay),
+/// A call in flight.
+struct InFlight {
+    call: CallId,
+    reply: Reply<Answer>,
 }
 
-/// What the state decided to do next.
-pub(crate) struct Step {
-    pub(crate) work: Vec<(Batch, Work)>,
-    /// Until when to sleep.
-    until: Moment,
-    /// Whether there is nothing left to do, now or later.
-    finished: bool,
-}
+impl Future for InFlight {
+    type Output = (CallId, Result<Answer, BackendError>);
 
-/// A call that ended: when it was sent, what for, and its answer.
-type Done = (Moment, Work, Result<Answer, BackendError>);
-
-/// The calls under way, by kind.
-#[derive(Default)]
-pub(crate) struct Calls {
-    renewing: usize,
-    sending: usize,
-}
-
-/// What the calls in flight leave room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Room {
-    Any,
-    /// Nothing less than a whole call.
-    WholeCalls,
-    Nothing,
-}
-
-impl Room {
-    fn of(sending: usize) -> Self {
-        match sending {
-            0..SENDING => Self::Any,
-            SENDING..MOST_SENDING => Self::WholeCalls,
-            _ => Self::Nothing,
-        }
-    }
-
-    /// Whether another call is sent while so many requests wait.
-    pub(crate) fn takes(self, waiting: usize) -> bool {
-        match self {
-            Self::Any => true,
-            Self::WholeCalls => waiting >= BATCH,
-            Self::Nothing => false,
-        }
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.call;
+        Pin::new(&mut self.reply).poll(cx).map(|answer| (call, answer))
     }
 }
 
@@ -100,34 +61,22 @@ pub(crate) async fn run(mut running: Running) {
     let core = &running.core;
     let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
     let mut upkeep = core.backend.upkeep(told);
-    let mut calls = FuturesUnordered::<Pin<Box<dyn Future<Output = Done> + Send>>>::new();
-    let mut counted = Calls::default();
+    let mut calls = FuturesUnordered::<InFlight>::new();
+    let mut lists = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + Send>>>::new();
     let mut timer = Timer::default();
-    let mut complaint = Moment::from_origin(Duration::ZERO);
     let mut answers = 0_usize;
     loop {
-        let now = core.clock.now();
-        let (epoch, settled) = (core.backend.epoch(), core.backend.is_settled());
-        let Step { work, until, finished } = core.with(|state| state.step(core, now, epoch, settled, &mut counted));
-        for (batch, work) in work {
-            let reply = core.backend.call(batch);
-            calls.push(Box::pin(async move { (now, work, reply.await) }));
-        }
-        if finished && calls.is_empty() {
+        let Step { now, calls: sent, lists: asked, until, finished } = core.step();
+        calls.extend(sent.into_iter().map(|(call, batch)| InFlight { call, reply: core.backend.call(batch) }));
+        lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
+        if finished && calls.is_empty() && lists.is_empty() {
             break;
         }
         tokio::select! {
             biased;
-            Some((sent, work, result)) = calls.next() => {
+            Some((call, result)) = calls.next() => {
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
-                if let (Work::Renew(renewals), Err(error)) = (&work, &result) {
-                    metrics::renewal_failed();
-                    if now >= complaint {
-                        tracing::warn!(renewals = renewals.len(), %error, "renewals failed and will be tried again");
-                        complaint = now + COMPLAINTS;
-                    }
-                }
-                core.with(|state| state.take_answer(work, result, (sent, now, epoch), &mut counted));
+                core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;
                 // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
                 // upkeep still has to connect anew, and the runtime to see to its timers and sockets.
@@ -143,14 +92,43 @@ pub(crate) async fn run(mut running: Running) {
             () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
             Some(notice) = notices.recv() => {
                 let now = core.clock.now();
-                core.with(|state| match notice {
-                    Notice::Called { key, token } => state.queues.called(key, token, now),
-                    Notice::Listening(listening) => state.queues.listen(listening),
-                });
+                core.with(|state| state.queues.handle_notice(notice, now));
             }
+            Some(()) = lists.next() => {}
             () = core.wake.notified() => {}
             () = timer.until(core, until, now) => {}
         }
+    }
+}
+
+/// Lists keys for a request. If the task ends before the answer is there, the request is told.
+fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let reply = core.backend.list(list.prefix);
+    let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };
+    Box::pin(async move {
+        let keys = reply.await;
+        unanswered.answer(keys);
+    })
+}
+
+/// A request for a list of keys that is in flight.
+struct Unanswered {
+    core: Arc<Core>,
+    asked: Asked<Vec<LockKey>>,
+}
+
+impl Unanswered {
+    fn answer(&self, keys: Result<Vec<LockKey>, BackendError>) {
+        if let Some(waker) = self.asked.answer(keys) {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // The first answer stands.
+        self.answer(Err(self.core.ended(ErrorKind::NoRuntime)));
     }
 }
 
@@ -175,125 +153,5 @@ impl Timer {
     }
 }
 
-impl State {
-    /// Decides what to send now, until when to sleep, and whether there is nothing left to do.
-    pub(crate) fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool, calls: &mut Calls) -> Step {
-        let queues = &mut self.queues;
-        let ended = queues.tenures.advance(now);
-        queues.bury(ended, now);
-        queues.advance(now);
-        if self.closed {
-            queues.cleanup.forget_expired(now, |_| {});
-        }
-        let mut work = Vec::new();
-        while calls.renewing < schedule::CALLS && queues.tenures.has_renewals() {
-            let renewals = queues.tenures.renewals(schedule::BATCH, now);
-            if renewals.is_empty() {
-                break;
-            }
-            let batch = renewals.iter().map(|renewal| Operation::Renew(renewal.request.clone())).collect();
-            work.push((batch, Work::Renew(renewals)));
-            calls.renewing += 1;
-        }
-        while Room::of(calls.sending).takes(queues.waiting_to_be_sent()) {
-            // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. At most
-            // half of a call, so that a mass of releases does not hold up the requests.
-            let room = BATCH - queues.waiting_to_be_sent().min(BATCH / 2);
-            let tries = queues.cleanup.due(now, room);
-            let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
-            let (operations, purposes) = queues.send(BATCH - batch.len(), now, epoch);
-            batch.extend(operations);
-            if batch.is_empty() {
-                break;
-            }
-            work.push((batch, Work::Send(tries, purposes, core.under_way())));
-            calls.sending += 1;
-        }
-        self.room = Room::of(calls.sending);
-        let mut until = self.next();
-        let settled = !self.closed || settled;
-        if until < Moment::NEVER || !settled {
-            until = until.min(now + NAP);
-        }
-        self.asleep_until = until;
-        Step { work, until, finished: self.closed && settled && self.queues.is_done() && core.owes_nothing() }
-    }
-
-    fn take_answer(
-        &mut self,
-        work: Work,
-        result: Result<Answer, BackendError>,
-        (sent, now, epoch): (Moment, Moment, u64),
-        calls: &mut Calls,
-    ) {
-        let queues = &mut self.queues;
-        match work {
-            Work::Renew(renewals) => {
-                calls.renewing -= 1;
-                let mut outcomes = result.ok().into_iter().flat_map(|answer| answer.outcomes);
-                for renewal in renewals {
-                    let outcome = match outcomes.next() {
-                        Some(Ok(outcome)) => Some(outcome),
-                        // Something else stands at the key: it is not ours any more.
-                        Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
-                        Some(Err(_)) | None => None,
-                    };
-                    queues.renewed(&renewal, outcome, sent, now);
-                }
-            }
-            Work::Send(tries, purposes, _under_way) => {
-                calls.sending -= 1;
-                self.room = Room::of(calls.sending);
-                let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
-                let out_of_order = result.as_ref().is_ok_and(|answer| answer.out_of_order);
-                if result.as_ref().is_ok_and(|answer| answer.calls_refused) {
-                    queues.calls_refused();
-                }
-                let (outcomes, error) = match result {
-                    Ok(answer) => (answer.outcomes, None),
-                    Err(error) => (Outcomes::new(), Some(error)),
-                };
-                let mut outcomes = outcomes.into_iter();
-                for Try { entry, .. } in tries {
-                    let answered = outcomes.next().is_some_and(|outcome| Try::answered(&outcome));
-                    queues.cleanup.tried(entry, answered.then_some(epoch), sent, now);
-                }
-                let trip = Trip { sent, now, epoch, repeated };
-                for purpose in purposes {
-                    let missing = || error.clone().unwrap_or_else(no_answer);
-                    let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
-                    let late = match &purpose {
-                        Purpose::Ask(key, token) if out_of_order => Some((key.clone(), *token)),
-                        _ => None,
-                    };
-                    queues.answered(purpose, outcome, trip);
-                    // Its release, if there was one, may have been executed and answered before it.
-                    if let Some((key, token)) = late {
-                        queues.disown(key, token, now);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
-/// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
-/// up would not be looked at before the old timer.)
-const NAP: Duration = Duration::from_millis(250);
-
-/// How often failing renewals are complained of in the log.
-const COMPLAINTS: Duration = Duration::from_secs(1);
-
 /// After so many answers the upkeep is polled, even if more are there.
 const ANSWERS: usize = 16;
-
-/// The most operations in one call, but for renewals.
-const BATCH: usize = 256;
-
-/// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
-const SENDING: usize = 2;
-
-/// The most calls in flight at once if there is a whole call more to send: over a long way, requests would be out of time
-/// before they are sent.
-const MOST_SENDING: usize = 16;

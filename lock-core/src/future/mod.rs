@@ -23,6 +23,7 @@ mod acquire_all;
 pub(crate) mod protected;
 pub(crate) mod reentry;
 pub(crate) mod release;
+mod take_up;
 
 pub use self::{
     acquire::Acquire,

@@ -30,8 +30,6 @@ pub(crate) struct Contender {
     pub(crate) answered: bool,
     /// Whether a request waits to be sent.
     pub(crate) queued: bool,
-    /// Whether the request under way is driven by the waiter's own future.
-    pub(crate) by_caller: bool,
     /// When the latest answered request was sent.
     heard: Moment,
     /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
@@ -68,7 +66,6 @@ impl Contender {
             callable: false,
             answered: false,
             queued: false,
-            by_caller: false,
             heard: Moment::from_origin(Duration::ZERO),
             free_at: Moment::NEVER,
             trouble: None,
@@ -103,7 +100,6 @@ impl Contender {
     }
 
     fn settle(&mut self, epoch: u64, repeated: bool) {
-        self.by_caller = false;
         self.under_way = self.under_way.saturating_sub(1);
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
         let repeated = repeated && !Mutant::RepeatSettles.is_on();
@@ -116,7 +112,6 @@ impl Contender {
     /// whether a later request was answered, so that the failure says nothing about the backend.
     pub(crate) fn failed(&mut self, sent: Moment, happened: bool) -> bool {
         if happened {
-            self.by_caller = false;
             self.under_way = self.under_way.saturating_sub(1);
         } else {
             // That says nothing of any other request.
@@ -133,16 +128,9 @@ impl Contender {
         pause.mul_f64(0.5 + jitter / 2.0)
     }
 
-    /// Takes note that nobody waits for the answer to its waiter's own request any more. Returns whether there was one.
-    pub(crate) fn abandon_call(&mut self) -> bool {
-        let by_caller = std::mem::take(&mut self.by_caller);
-        self.under_way = self.under_way.saturating_sub(u32::from(by_caller));
-        by_caller
-    }
-
-    /// Takes note that the engine's task has ended, and that nobody waits for the answers to what it sent.
-    pub(crate) fn abandon_engine_s(&mut self) {
-        self.under_way = u32::from(self.by_caller);
+    /// Takes note that the engine's task has ended, and that its requests are not answered any more.
+    pub(crate) fn abandon_requests(&mut self) {
+        self.under_way = 0;
     }
 
     /// Goes on with another token, since the one that it had is over.

@@ -90,11 +90,6 @@ impl Lines {
         self.lines.get(key)
     }
 
-    /// How many waiters stand in the line of a key.
-    pub(crate) fn length(&self, key: &LockKey) -> usize {
-        self.lines.get(key).map_or(0, |line| line.length as usize)
-    }
-
     /// How many waiters there are for whom the key is busy.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

@@ -10,10 +10,11 @@
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
+mod asking;
 mod contender;
-mod exchange;
 pub(crate) mod line;
 mod outage;
+pub(crate) mod requests;
 mod succession;
 #[cfg(test)]
 mod tests;
@@ -26,24 +27,25 @@ use std::{
 };
 
 use rand::{RngExt, rngs::StdRng};
-use tokio::sync::oneshot;
+use slab::Slab;
 
 use self::{
-    contender::Contender,
     line::{Lines, Standing, WaiterId},
+    requests::{Counted, InFlight, Item, List},
 };
 use crate::{
-    backend::{self, BackendError, Outcome},
+    backend::{BackendError, Outcome},
     clock::{Clock, Moment},
     end::End,
     engine::{
-        cleanup::{CleanUp, Doubt, Parting},
+        cleanup::{CleanUp, Parting},
         deferred::{Deferred, Losses},
         limits::Limits,
+        response::Asked,
         tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
         wheel::Wheel,
     },
-    error::{ACQUIRE, Error, ErrorKind},
+    error::{ACQUIRE, Error},
     key::{HashOfKey, LockKey},
     mutants::Mutant,
     token::Token,
@@ -67,7 +69,15 @@ pub(crate) struct Queues {
     kept: HashMap<Token, Moment>,
     /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
+    /// What waits to be sent, in order.
     outbox: VecDeque<Item>,
+    lists: Vec<List>,
+    in_flight: Slab<InFlight>,
+    counted: Counted,
+    /// When to look for requests that were not answered in time.
+    answers_due: Moment,
+    /// When failing renewals may be logged again.
+    complaint: Moment,
     deferred: Deferred,
     losses: Losses,
     /// When a request failed last, and why: what a waiter is told whose own request could not even be sent in time.
@@ -83,37 +93,6 @@ pub(crate) struct Queues {
     limits: Limits,
 }
 
-/// What waits to be sent.
-#[derive(Debug)]
-enum Item {
-    Ask(LockKey, Token),
-    Release(Parting, Doubt, oneshot::Sender<Released>),
-    Refill(Renewing),
-}
-
-/// What an operation that was sent is for.
-#[derive(Debug)]
-pub(crate) enum Purpose {
-    Ask(LockKey, Token),
-    /// With its entry in the clean-up list.
-    Release(usize, oneshot::Sender<Released>),
-    Refill(Renewing),
-}
-
-/// The answer to a release, and whether it was sent more than once.
-pub(crate) type Released = (Result<Outcome, BackendError>, bool);
-
-/// How a call to the backend went, for the operations in it.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Trip {
-    pub(crate) sent: Moment,
-    pub(crate) now: Moment,
-    /// The backend's epoch when it was answered: if a request was sent in that one, no connection was replaced between.
-    pub(crate) epoch: u64,
-    /// Whether it was sent more than once.
-    pub(crate) repeated: bool,
-}
-
 /// Who wants a key.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Newcomer<'a> {
@@ -121,29 +100,19 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) terms: Terms,
     /// Whether it tries once and takes no place.
     pub(crate) tries: bool,
-    /// Its task.
-    pub(crate) waker: &'a Waker,
-}
-
-/// How an acquire begins.
-#[derive(Debug)]
-pub(crate) enum Arrival {
-    /// Its own future sends the request, and polls if it is not answered at once.
-    Ask(WaiterId, backend::Acquire),
-    /// It waits in line.
-    Wait(WaiterId),
+    /// Its task, unless that polls again at once.
+    pub(crate) waker: Option<&'a Waker>,
 }
 
 /// What a holder that is done has to do.
 #[derive(Debug)]
 pub(crate) enum Departure {
-    /// Nothing: the next hold of the tenure has followed, or the hold was over.
+    /// Nothing: the next hold of the tenure has followed.
     Passed,
+    /// Nothing: the hold was over.
     Over,
-    /// Release the token.
-    Send(Parting, Doubt),
-    /// Wait for the answer to the release that the engine sends.
-    Sent(oneshot::Receiver<Released>),
+    /// Wait for the answer to the release.
+    Released,
 }
 
 impl Queues {
@@ -160,6 +129,11 @@ impl Queues {
             kept: HashMap::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
+            lists: Vec::new(),
+            in_flight: Slab::new(),
+            counted: Counted::default(),
+            answers_due: Moment::NEVER,
+            complaint: Moment::from_origin(Duration::ZERO),
             deferred: Deferred::default(),
             losses: Losses::new(),
             trouble: None,
@@ -208,23 +182,11 @@ impl Queues {
         self.is_done() && self.lines.ids().is_empty()
     }
 
-    /// When a renewal is due, a lease or a turn ends, or a contender asks, next.
-    pub(crate) fn next_timer(&self) -> Moment {
+    /// When there is something to do next.
+    pub(crate) fn poll_timeout(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
-        tenures.min(waiters).min(self.losses.due())
-    }
-
-    /// When there is something to send next, but for renewals.
-    pub(crate) fn next_to_send(&self) -> Moment {
-        if !self.outbox.is_empty() {
-            return Moment::from_origin(Duration::ZERO);
-        }
-        self.cleanup.next().unwrap_or(Moment::NEVER)
-    }
-
-    /// How many requests wait to be sent.
-    pub(crate) fn waiting_to_be_sent(&self) -> usize {
-        self.outbox.len()
+        let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
+        timers.min(self.next_to_send())
     }
 
     /// Whether nothing is left to be released.
@@ -234,16 +196,9 @@ impl Queues {
 
     // ---- waiters
 
-    /// Begins an acquire. `idle` says that nothing is under way: if nothing waits to be sent either, its own future sends
-    /// it at once.
-    pub(crate) fn arrive(
-        &mut self,
-        newcomer: Newcomer<'_>,
-        idle: bool,
-        now: Moment,
-        epoch: u64,
-    ) -> Result<Arrival, Error> {
-        let Newcomer { key, terms, tries, waker } = newcomer;
+    /// Begins an acquire.
+    pub(crate) fn arrive(&mut self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
+        let Newcomer { key, tries, waker, .. } = newcomer;
         let mut knows = false;
         let mut asks_again = None;
         if let Some(tenure) = self.lines.tenure(key) {
@@ -269,45 +224,23 @@ impl Queues {
                 free.map_err(|error| error.on(key))?;
             }
         }
-        // What is about to be sent (a dropped guard's release, say) takes it along.
-        let asks = alone && idle && self.next_to_send() > now;
-        // A future that asks itself needs no waker yet: it is answered in this poll, or registers in the next.
-        let waker = (!asks).then(|| waker.clone());
-        let waiter = self.lines.enter(&newcomer, waker, knows, now);
-        if !asks {
-            self.look_at(waiter, Moment::NEVER);
-            if alone {
-                self.contend(waiter);
-            } else if !tries {
-                self.lines.wait(waiter);
-            }
-            if let Some(token) = asks_again {
-                self.ask(key, token, false);
-            }
-            return Ok(Arrival::Wait(waiter));
+        let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
+        self.look_at(waiter, Moment::NEVER);
+        if alone {
+            self.contend(waiter);
+        } else if !tries {
+            self.lines.wait(waiter);
         }
-        let mut contender = Contender::new(self.token());
-        contender.by_caller = true;
-        let request = self.request(key, &terms, contender.token, tries, 1);
-        contender.callable = self.listening;
-        contender.sending(terms.ttl, now, epoch);
-        self.lines.waiter(waiter).state = Standing::InLine(Some(contender));
-        Ok(Arrival::Ask(waiter, request))
-    }
-
-    /// Whether a waiter is the contender of its key, with this token.
-    pub(crate) fn is_contender(&mut self, id: WaiterId, token: Token) -> bool {
-        matches!(&self.lines.waiter(id).state, Standing::InLine(Some(contender)) if contender.token == token)
+        if let Some(token) = asks_again {
+            self.ask(key, token, false);
+        }
+        Ok(waiter)
     }
 
     /// Asks how a waiter stands, whose task is to be woken when that changes.
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         match &waiter.state {
-            // The engine asks too where its future is not polled for long.
-            Standing::InLine(Some(contender)) if contender.by_caller && waiter.waker.is_none() => {
-                self.look_at(id, now + self.window());
-            }
             Standing::InLine(_) => {}
             Standing::Turn(hold, _) => {
                 let hold = *hold;
@@ -346,12 +279,6 @@ impl Queues {
         }
         self.rejoin(id);
         self.poll(id, waker, now)
-    }
-
-    /// Forgets the task of a waiter, until it is polled again.
-    pub(crate) fn forget_waker(&mut self, id: WaiterId) {
-        let unused = self.lines.waiter(id).waker.take();
-        self.deferred.discard(unused);
     }
 
     /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
@@ -402,25 +329,19 @@ impl Queues {
 
     // ---- holders
 
-    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released: by the caller where
-    /// that is `direct` and nobody waits, by the engine otherwise.
-    pub(crate) fn release(&mut self, hold: HoldId, direct: bool, now: Moment) -> Departure {
+    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released.
+    pub(crate) fn release(&mut self, hold: HoldId, asked: Asked) -> Departure {
+        let now = asked.at;
         if self.pass(hold, now) {
             return Departure::Passed;
         }
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
         self.keep(&parting, now);
-        if direct && self.lines.length(&parting.key) == 0 {
-            self.free(&parting.key, hold.tenure, tenure.holds());
-            return Departure::Send(parting, doubt);
-        }
-        let (answer, answered) = oneshot::channel();
-        let holds = tenure.holds();
         let key = parting.key.clone();
-        self.outbox.push_back(Item::Release(parting, doubt, answer));
-        self.free(&key, hold.tenure, holds);
-        Departure::Sent(answered)
+        self.request_release(parting, doubt, asked);
+        self.free(&key, hold.tenure, tenure.holds());
+        Departure::Released
     }
 
     /// Ends a hold whose guard was dropped.
@@ -476,9 +397,12 @@ impl Queues {
 
     // ---- time
 
-    /// Does what is due `now`: turns that were missed, waiters that were not answered in time, and contenders that ask on
-    /// their own account.
-    pub(crate) fn advance(&mut self, now: Moment) {
+    /// Does what is due `now`: leases and turns that end, requests that were not answered in time, and contenders that ask
+    /// on their own account.
+    pub(crate) fn handle_timeout(&mut self, now: Moment) {
+        let ended = self.tenures.advance(now);
+        self.bury(ended, now);
+        self.fail_unanswered(now);
         self.deferred.lost_more(self.losses.take(now));
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));
@@ -521,17 +445,6 @@ fn remember(tokens: &mut HashMap<Token, Moment>, token: Token, until: Moment, no
         tokens.reserve(tokens.len());
     }
     tokens.insert(token, until);
-}
-
-/// An answer that is missing.
-pub(crate) fn no_answer() -> BackendError {
-    BackendError::new(ErrorKind::Backend, "the backend answered fewer operations than it was sent")
-}
-
-/// An answer that no such request has.
-pub(crate) fn unexpected(outcome: Outcome) -> BackendError {
-    let text = format!("the backend gave an answer that does not fit the request: {outcome:?}");
-    BackendError::new(ErrorKind::Backend, text)
 }
 
 /// How long a waiter whose turn has come may take to be polled.

@@ -1,9 +1,10 @@
 //! Who comes next: how a hold, a turn or a place goes from one waiter to another.
 
 use super::{
-    Item, Queues, TURN,
+    Queues, TURN,
     contender::{CHECK, Contender},
     line::{Line, Standing, WaiterId},
+    requests::Item,
 };
 use crate::{
     clock::Moment,
@@ -43,7 +44,7 @@ impl Queues {
     }
 
     /// The contender's request was granted.
-    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment, polled: bool) {
+    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
         let mut acquired = acquired;
@@ -66,12 +67,7 @@ impl Queues {
         }
         let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
         self.lines.possess(key, offer.0.tenure);
-        if polled {
-            // It takes the hold at once.
-            self.lines.take_out(id, Standing::Turn(offer.0, offer.1));
-        } else {
-            self.offer(id, offer, now);
-        }
+        self.offer(id, offer, now);
         self.learn_all(key, now);
     }
 
@@ -102,14 +98,14 @@ impl Queues {
     }
 
     /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
-    pub(super) fn succeed(&mut self, key: &LockKey, mut contender: Contender, terms: &Terms, tries: bool, now: Moment) {
+    pub(super) fn succeed(&mut self, key: &LockKey, contender: Contender, terms: &Terms, tries: bool, now: Moment) {
         if let Some(next) = self.lines.first(key) {
             let waiter = self.lines.waiter(next);
             if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
                 let token = contender.token;
-                // Nobody is left to hear the answer, or nobody will call this place as it is.
+                // Nobody calls a place that was made before calls could come, and a foreign holder calls nobody.
                 let is_called = contender.callable && self.listening && !contender.foreign;
-                let asks = contender.abandon_call() || !(is_called || Mutant::DeafPlacePassedOn.is_on());
+                let asks = !(is_called || Mutant::DeafPlacePassedOn.is_on());
                 if Mutant::CleanUpInUse.is_on()
                     && let Some((parting, doubt)) = contender.parting(key)
                 {

@@ -5,18 +5,18 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    Item, LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Purpose, Queues, Trip,
-    contender::{CHECK, Contender, Found},
-    line::{self, Standing, WaiterId},
-    unexpected,
+    LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Queues,
+    contender::{Contender, Found},
+    line::{Standing, WaiterId},
+    requests::{Item, RoundTrip},
 };
 use crate::{
-    backend::{self, BackendError, Batch, Operation, Outcome, Place},
+    backend::{self, BackendError, Notice, Outcome, Place},
     clock::Moment,
     end::End,
     engine::{
-        cleanup::{Doubt, Parting, Try},
-        tenure::{Acquired, Terms, block_for},
+        cleanup::{Doubt, Parting},
+        tenure::{Acquired, Terms},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
@@ -25,78 +25,23 @@ use crate::{
 };
 
 impl Queues {
-    /// Takes what waits to be sent `now`, at most `most`.
-    pub(crate) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Batch, Vec<Purpose>) {
-        let (mut operations, mut purposes) = (Batch::new(), Vec::new());
-        while operations.len() < most
-            && let Some(item) = self.outbox.pop_front()
-        {
-            match item {
-                Item::Ask(key, token) => {
-                    // One that gave up meanwhile sends nothing.
-                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
-                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
-                    let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
-                    let request = self.request(&key, &terms, token, tries, block);
-                    if let Some((_, contender)) = self.lines.contender(&key, token) {
-                        contender.callable = self.listening;
-                        contender.sending(terms.ttl, now, epoch);
-                    }
-                    let jitter = self.jitter();
-                    self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
-                    operations.push(Operation::Acquire(request));
-                    purposes.push(Purpose::Ask(key, token));
-                }
-                Item::Release(parting, doubt, answer) => {
-                    // On the list from now on, lest it be forgotten if the engine's task ends.
-                    let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
-                    operations.push(Operation::Release(release));
-                    purposes.push(Purpose::Release(entry, answer));
-                }
-                Item::Refill(refill) => {
-                    operations.push(Operation::Renew(refill.request.clone()));
-                    purposes.push(Purpose::Refill(refill));
-                }
-            }
-        }
-        (operations, purposes)
-    }
-
-    /// Takes the answer to an operation that [`send`](Self::send) gave out.
-    pub(crate) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: Trip) {
-        match purpose {
-            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip, None),
-            Purpose::Release(entry, answer) => {
-                self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
-                // Nobody may be left to hear it.
-                let _ = answer.send((result, trip.repeated));
-            }
-            Purpose::Refill(refill) => {
-                let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
-                let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
-                self.bury(ended, trip.now);
-            }
-        }
-    }
-
-    /// Takes the answer to a contender's request, who is to be woken unless it is `polled` just now. An answer for one that
-    /// is over is ignored: its token is on the clean-up list, or its tenure goes on.
+    /// Takes the answer to a contender's request. An answer for a contender that is over is ignored: its token is on the
+    /// clean-up list, or its tenure goes on.
     pub(crate) fn acquired(
         &mut self,
         key: &LockKey,
         token: Token,
         result: Result<Outcome, BackendError>,
-        trip: Trip,
-        polled: Option<WaiterId>,
+        trip: RoundTrip,
     ) {
-        let Trip { sent, now, epoch, repeated } = trip;
+        let RoundTrip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.took(now.since(sent));
             self.trouble = None;
         }
         let window = self.window();
         let Some((id, contender)) = self.lines.contender(key, token) else {
-            // The future's own request and the engine's in its stead have one token: the later one reaches further.
+            // A check was granted after an earlier request with the same token: the later one reaches further.
             if let (Ok(Outcome::Held { .. }), Some(tenure)) = (&result, self.lines.tenure(key))
                 && self.tenures.token(tenure) == Some(token)
             {
@@ -109,7 +54,7 @@ impl Queues {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
-                return self.got(key, id, acquired, now, polled == Some(id));
+                return self.got(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, foreign, position }) => {
                 Found { remaining, foreign, position, kept_free: None }
@@ -131,7 +76,9 @@ impl Queues {
                 }
                 return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);
             }
-            Ok(outcome) => return self.fail(key, &Error::backend(ACQUIRE, Some(key), unexpected(outcome)), now),
+            Ok(outcome) => {
+                return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
+            }
             Err(error) => {
                 let outdated = contender.failed(sent, error.may_have_happened());
                 return match error.kind() {
@@ -215,6 +162,14 @@ impl Queues {
         self.calls_refused = true;
     }
 
+    /// Takes what the backend tells of its own accord.
+    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
+        match notice {
+            Notice::Called { key, token } => self.called(key, token, now),
+            Notice::Listening(listening) => self.listen(listening),
+        }
+    }
+
     /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
@@ -225,25 +180,14 @@ impl Queues {
     /// Begins anew after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
+        self.put_back();
         self.cleanup.restart(now);
-        // What was sent is on the clean-up list already; what was not goes there, and nobody waits for its answer in vain.
-        let waiting = std::mem::take(&mut self.outbox);
-        for item in waiting {
-            match item {
-                Item::Release(parting, doubt, answer) => {
-                    self.cleanup.push(parting, doubt, now);
-                    drop(answer);
-                }
-                Item::Ask(..) => self.outbox.push_back(item),
-                Item::Refill(_) => {}
-            }
-        }
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.bury(ended, now);
         self.deferred.lost_more(self.losses.take_all());
         self.ask_again(|contender| {
-            contender.abandon_engine_s();
-            !contender.by_caller
+            contender.abandon_requests();
+            true
         });
         // Somebody has to start the next task.
         for id in self.lines.ids() {
@@ -306,7 +250,7 @@ impl Queues {
         }
     }
 
-    pub(super) fn request(
+    pub(super) fn acquire(
         &self,
         key: &LockKey,
         terms: &Terms,
