@@ -8,7 +8,8 @@ use quote::quote;
 use syn::Token;
 
 use crate::{
-    args::{Args, Errors},
+    args::Args,
+    errors::Errors,
     expand,
     function::{Function, Names, is_closure, mentions},
 };

@@ -8,6 +8,7 @@
 mod args;
 mod boxed;
 mod duration;
+mod errors;
 mod expand;
 mod fallback;
 mod function;
@@ -19,8 +20,9 @@ mod template;
 use proc_macro::TokenStream;
 
 use crate::{
-    args::{Args, Errors},
+    args::Args,
     boxed::Boxed,
+    errors::Errors,
     function::{Function, Names},
 };
 
