@@ -14,8 +14,9 @@ use syn::{
 
 use crate::{
     args::{Args, Length},
+    body::{Body, mentions},
     boxed::Boxed,
-    function::{Body, Function, Names, Owned, mentions},
+    function::{Function, Names, Owned},
     keys::Keys,
     policy::{OnBusy, OnLost},
 };

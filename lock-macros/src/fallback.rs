@@ -9,9 +9,10 @@ use syn::Token;
 
 use crate::{
     args::Args,
+    body::mentions,
     errors::Errors,
     expand,
-    function::{Function, Names, is_closure, mentions},
+    function::{Function, Names, is_closure},
 };
 
 /// Emits an item that is no function the attribute could read.

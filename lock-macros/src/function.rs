@@ -3,15 +3,15 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Error, FnArg, Macro, Pat, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility, braced,
+    Attribute, Error, FnArg, Macro, Pat, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility,
     ext::IdentExt,
     parse::{Parse, ParseStream},
-    token::Brace,
     visit::{self, Visit},
 };
 
 use crate::{
     args::Args,
+    body::Body,
     boxed::{self, Boxed, Prologue},
     policy::OnBusy,
 };
@@ -22,14 +22,6 @@ pub(crate) struct Function {
     pub(crate) visibility: Visibility,
     pub(crate) signature: Signature,
     pub(crate) body: Option<Body>,
-}
-
-/// What stands between the braces.
-pub(crate) struct Body {
-    pub(crate) brace: Brace,
-    /// `#![allow(…)]` and the like, which must stay first.
-    pub(crate) attributes: Vec<Attribute>,
-    pub(crate) statements: TokenStream,
 }
 
 impl Function {
@@ -105,22 +97,6 @@ impl Parse for Function {
         let signature = input.parse().map_err(|error| refuse_other_items(&start).err().unwrap_or(error))?;
         let body = if input.parse::<Option<Token![;]>>()?.is_some() { None } else { Some(input.parse()?) };
         Ok(Self { attributes, visibility, signature, body })
-    }
-}
-
-impl Parse for Body {
-    fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let content;
-        let brace = braced!(content in input);
-        Ok(Self { brace, ..content.call(Self::parse_inside)? })
-    }
-}
-
-impl Body {
-    /// Reads what stands between the braces.
-    pub(crate) fn parse_inside(input: ParseStream<'_>) -> Result<Self> {
-        let attributes = input.call(Attribute::parse_inner)?;
-        Ok(Self { brace: Brace::default(), attributes, statements: input.parse()? })
     }
 }
 
@@ -304,13 +280,4 @@ impl<'ast> Visit<'ast> for Names {
     fn visit_macro(&mut self, _: &'ast Macro) {
         self.open = true;
     }
-}
-
-/// Returns whether `word` stands anywhere in `tokens`.
-pub(crate) fn mentions(tokens: &TokenStream, word: &Ident) -> bool {
-    tokens.clone().into_iter().any(|tree| match tree {
-        TokenTree::Group(group) => mentions(&group.stream(), word),
-        TokenTree::Ident(found) => found == *word,
-        _ => false,
-    })
 }

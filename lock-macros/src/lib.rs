@@ -6,6 +6,7 @@
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
 mod args;
+mod body;
 mod boxed;
 mod duration;
 mod errors;
