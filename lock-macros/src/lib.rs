@@ -8,6 +8,7 @@
 mod args;
 mod body;
 mod boxed;
+mod check;
 mod duration;
 mod errors;
 mod expand;
