@@ -16,8 +16,9 @@ use crate::{
     args::{Args, Length},
     body::{Body, mentions},
     boxed::Boxed,
-    function::{Function, Names, Owned},
+    function::Function,
     keys::Keys,
+    names::{Names, Owned},
     policy::{OnBusy, OnLost},
 };
 

@@ -12,7 +12,8 @@ use crate::{
     body::mentions,
     errors::Errors,
     expand,
-    function::{Function, Names, is_closure},
+    function::{Function, is_closure},
+    names::Names,
 };
 
 /// Emits an item that is no function the attribute could read.

@@ -3,16 +3,12 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Error, FnArg, Macro, Pat, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility,
+    Attribute, Error, Result, ReturnType, Signature, Token, Type, Visibility,
     ext::IdentExt,
     parse::{Parse, ParseStream},
-    visit::{self, Visit},
 };
 
-use crate::{
-    body::Body,
-    boxed::{Boxed, Prologue},
-};
+use crate::{body::Body, boxed::Boxed};
 
 /// A function or method, with or without a body.
 pub(crate) struct Function {
@@ -88,140 +84,4 @@ pub(crate) fn is_closure(item: &TokenStream) -> bool {
     let qualifier = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if QUALIFIERS.iter().any(|q| word == q));
     let first = item.clone().into_iter().find(|tree| !qualifier(tree));
     matches!(first, Some(TokenTree::Punct(sign)) if sign.as_char() == '|')
-}
-
-/// The names that a one-word value in a key may have.
-#[derive(Default)]
-pub(crate) struct Names {
-    /// `self` and what the patterns of the arguments bind.
-    arguments: Vec<Ident>,
-    /// The const parameters.
-    constants: Vec<Ident>,
-    /// What the body is to own, all arguments as a rule.
-    owned: Vec<Owned>,
-    /// What `lease = name` binds, which is no name yet when the key is made.
-    lease: Option<Ident>,
-    /// Whether a macro in the pattern of an argument may bind more.
-    open: bool,
-}
-
-/// An argument, by a name that its pattern binds.
-pub(crate) struct Owned {
-    pub(crate) name: Ident,
-    /// The `#[cfg(…)]` of the argument.
-    pub(crate) cfgs: Vec<Attribute>,
-}
-
-impl Names {
-    pub(crate) fn of(signature: &Signature) -> Self {
-        let mut names = Self::default();
-        for argument in &signature.inputs {
-            match argument {
-                FnArg::Receiver(receiver) => {
-                    let name = Ident::new("self", receiver.self_token.span);
-                    names.arguments.push(name.clone());
-                    names.owned.push(Owned { name, cfgs: Vec::new() });
-                }
-                FnArg::Typed(argument) => names.add(&argument.pat, &argument.attrs),
-            }
-        }
-        names.constants = signature.generics.const_params().map(|parameter| parameter.ident.clone()).collect();
-        names
-    }
-
-    /// The names that there are where the body of `boxed` begins.
-    pub(crate) fn inside(signature: &Signature, boxed: &Boxed) -> Self {
-        let mut names = Self::of(signature);
-        let Prologue { patterns, .. } = &boxed.prologue;
-        if !patterns.is_empty() {
-            let outside = std::mem::take(&mut names.arguments);
-            names.owned.clear();
-            patterns.iter().for_each(|(attributes, pattern)| names.add(pattern, attributes));
-            // `#[async_trait]` made up names for the arguments that are patterns.
-            names.arguments.retain(|name| name != "__self");
-            for name in outside.into_iter().rev() {
-                if !name.to_string().starts_with("__") && !names.arguments.contains(&name) {
-                    names.arguments.insert(0, name);
-                }
-            }
-        }
-        names
-    }
-
-    /// Takes in what the pattern of an argument binds.
-    fn add(&mut self, pattern: &Pat, attributes: &[Attribute]) {
-        let before = self.arguments.len();
-        self.visit_pat(pattern);
-        let cfgs: Vec<_> = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect();
-        let owned = self.arguments[before..].iter().map(|name| Owned { name: name.clone(), cfgs: cfgs.clone() });
-        self.owned.extend(owned);
-    }
-
-    /// Returns the arguments that the body is to own.
-    pub(crate) fn owned(&self) -> &[Owned] {
-        &self.owned
-    }
-
-    pub(crate) fn has(&self, word: &Ident) -> bool {
-        self.find(&word.unraw()).is_some()
-    }
-
-    /// Returns where the name comes from; `word` without `r#`.
-    pub(crate) fn span(&self, word: &Ident) -> Option<Span> {
-        self.find(word).map(Ident::span)
-    }
-
-    /// Returns the name as the function has it; `word` without `r#`.
-    pub(crate) fn find(&self, word: &Ident) -> Option<&Ident> {
-        self.known().find(|name| name.unraw() == *word)
-    }
-
-    /// Refuses a word that is none of these names.
-    pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
-        if self.open || self.has(word) {
-            return Ok(());
-        }
-        let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
-        let known = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
-        let hint = if word == "self" {
-            "; only a method has a `self`".to_owned()
-        } else if self.lease.as_ref() == Some(word) {
-            "; the lease is there when the key has been locked, not before".to_owned()
-        } else {
-            format!("; for a constant write its path, as in `<self::{word}>`")
-        };
-        Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
-    }
-
-    /// Takes note of what `lease = name` binds; refuses a name that would hide an argument.
-    pub(crate) fn add_lease(&mut self, lease: Option<&Ident>) -> Result<()> {
-        self.lease = lease.cloned();
-        match lease {
-            Some(lease) if self.has(lease) => {
-                let message = format!("an argument of the function is called `{lease}` already; choose another name");
-                Err(Error::new(lease.span(), message))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns an argument to show how its value is written.
-    pub(crate) fn example(&self) -> Option<&Ident> {
-        self.arguments.iter().find(|name| *name != "self")
-    }
-
-    fn known(&self) -> impl Iterator<Item = &Ident> {
-        self.arguments.iter().chain(&self.constants)
-    }
-}
-
-impl<'ast> Visit<'ast> for Names {
-    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
-        self.arguments.push(pattern.ident.clone());
-        visit::visit_pat_ident(self, pattern);
-    }
-
-    fn visit_macro(&mut self, _: &'ast Macro) {
-        self.open = true;
-    }
 }

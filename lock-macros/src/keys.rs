@@ -4,7 +4,7 @@ use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
 use syn::{Error, Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Path, Result, parse::ParseStream, spanned::Spanned};
 
-use crate::{errors::Errors, function::Names, template::Template};
+use crate::{errors::Errors, names::Names, template::Template};
 
 /// The value of `key` or of `keys`.
 pub(crate) enum Keys {

@@ -15,18 +15,14 @@ mod expand;
 mod fallback;
 mod function;
 mod keys;
+mod names;
 mod policy;
 mod suggest;
 mod template;
 
 use proc_macro::TokenStream;
 
-use crate::{
-    args::Args,
-    boxed::Boxed,
-    errors::Errors,
-    function::{Function, Names},
-};
+use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names::Names};
 
 /// Runs the body of an async function or method while it holds a lease.
 ///

@@ -10,7 +10,7 @@ use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
 use syn::{Error, Expr, Ident, LitStr, Path, Result, ext::IdentExt, parse::Parser};
 
-use crate::function::Names;
+use crate::names::Names;
 
 mod braces;
 #[cfg(test)]

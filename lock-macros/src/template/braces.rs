@@ -3,7 +3,7 @@
 use syn::{Expr, ext::IdentExt};
 
 use super::{formatted, is_closed, word};
-use crate::function::Names;
+use crate::names::Names;
 
 /// Returns `text` with `{{` and `}}` as the characters `{` and `}`.
 ///
