@@ -22,6 +22,8 @@ use crate::{
     policy::{OnBusy, OnLost},
 };
 
+mod keys;
+
 /// Writes the function with its body under the lock.
 ///
 /// `keys` is an expression. It and the manager are evaluated before the body exists, which takes the arguments over.
