@@ -7,7 +7,7 @@ use syn::{
     token::Brace,
 };
 
-/// What stands between the braces.
+/// A body, with its braces.
 pub(crate) struct Body {
     pub(crate) brace: Brace,
     /// `#![allow(…)]` and the like, which must stay first.
@@ -24,14 +24,14 @@ impl Parse for Body {
 }
 
 impl Body {
-    /// Reads what stands between the braces.
+    /// Reads the contents of the braces.
     pub(crate) fn parse_inside(input: ParseStream<'_>) -> Result<Self> {
         let attributes = input.call(Attribute::parse_inner)?;
         Ok(Self { brace: Brace::default(), attributes, statements: input.parse()? })
     }
 }
 
-/// Returns whether `word` stands anywhere in `tokens`.
+/// Returns whether `word` occurs anywhere in `tokens`.
 pub(crate) fn mentions(tokens: &TokenStream, word: &Ident) -> bool {
     tokens.clone().into_iter().any(|tree| match tree {
         TokenTree::Group(group) => mentions(&group.stream(), word),

@@ -1,4 +1,4 @@
-//! What must hold of a function that is locked.
+//! The checks of a function before it is locked.
 
 use syn::{Error, Result, Type};
 
@@ -10,7 +10,7 @@ use crate::{
 };
 
 impl Function {
-    /// Checks everything but the types, which are for the compiler to check.
+    /// Checks everything except types, which the compiler checks.
     pub(crate) fn check(&self, args: &Args, boxed: Option<&Boxed>) -> Result<()> {
         let signature = &self.signature;
         if let Some(constness) = &signature.constness {
@@ -40,8 +40,7 @@ impl Function {
         self.check_return_type(args, self.output(boxed))
     }
 
-    /// Refuses return types that cannot be a `Result`, unless the errors have another way out; a path can be the alias of
-    /// one.
+    /// Rejects a return type that cannot be a `Result`, unless errors have another way out. A path may be an alias.
     fn check_return_type(&self, args: &Args, output: Option<&Type>) -> Result<()> {
         let on_lost = match (&args.on_error, args.on_busy, args.on_lost) {
             (Some(_), ..) | (None, Some(OnBusy::Skip), Some(_)) => return Ok(()),

@@ -1,9 +1,9 @@
-//! What is wrong with one attribute.
+//! The errors of one attribute.
 
 use proc_macro2::TokenStream;
 use syn::{Error, Result};
 
-/// Errors of one attribute, told all at once.
+/// The errors of one attribute, reported together.
 #[derive(Default)]
 pub(crate) struct Errors(Option<Error>);
 

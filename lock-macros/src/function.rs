@@ -19,7 +19,7 @@ pub(crate) struct Function {
 }
 
 impl Function {
-    /// Returns the type that the body gives; none where none is written.
+    /// Returns the type of the value of the body, or `None` if the signature names no type.
     pub(crate) fn output<'f>(&'f self, boxed: Option<&'f Boxed>) -> Option<&'f Type> {
         match (boxed, &self.signature.output) {
             (Some(boxed), _) => Some(&boxed.output),
@@ -54,7 +54,7 @@ impl ToTokens for Function {
     }
 }
 
-/// Says what the attribute stands on, where that is known not to be a function.
+/// Rejects an item that is known not to be a function, and names the item.
 fn refuse_other_items(input: ParseStream<'_>) -> Result<()> {
     const QUALIFIERS: [&str; 4] = ["unsafe", "auto", "extern", "default"];
     if is_closure(&input.fork().parse()?) {
@@ -78,7 +78,7 @@ fn refuse_other_items(input: ParseStream<'_>) -> Result<()> {
     Err(Error::new(word.span(), format!("`#[distributed_lock]` goes on an `async fn`, not on this `{word}`; {hint}")))
 }
 
-/// Returns whether `item` is a closure, which stands where an expression does and not where an item does.
+/// Returns whether `item` is a closure, which is an expression and not an item.
 pub(crate) fn is_closure(item: &TokenStream) -> bool {
     const QUALIFIERS: [&str; 4] = ["const", "static", "async", "move"];
     let qualifier = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if QUALIFIERS.iter().any(|q| word == q));

@@ -1,4 +1,4 @@
-//! What is locked: one key, a list of keys, or a collection that is known only at run time.
+//! The keys to lock: one key, a list of keys, or a collection that is known only at run time.
 
 use syn::{Error, Expr, ExprArray, ExprLit, Lit, LitStr, Result, parse::ParseStream};
 

@@ -5,19 +5,27 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-mod args;
-mod body;
-mod boxed;
-mod check;
-mod duration;
 mod errors;
-mod expand;
-mod fallback;
-mod function;
+
+// The steps of a pipeline: no file uses a file of a later step.
+
+// Arguments.
+mod args;
+mod duration;
 mod keys;
-mod names;
 mod policy;
 mod suggest;
+
+// Function.
+mod body;
+mod boxed;
+mod function;
+mod names;
+
+// Check and code.
+mod check;
+mod expand;
+mod fallback;
 mod template;
 
 use proc_macro::TokenStream;

@@ -1,4 +1,4 @@
-//! The names that a function gives to the values in its key.
+//! The names in a function that the values of its key may use.
 
 use proc_macro2::{Ident, Span};
 use syn::{
@@ -9,16 +9,16 @@ use syn::{
 
 use crate::boxed::{Boxed, Prologue};
 
-/// The names that a one-word value in a key may have.
+/// The names that a value of one word may use.
 #[derive(Default)]
 pub(crate) struct Names {
     /// `self` and what the patterns of the arguments bind.
     arguments: Vec<Ident>,
     /// The const parameters.
     constants: Vec<Ident>,
-    /// What the body is to own, all arguments as a rule.
+    /// The arguments that the body must own, by the names that the body has for them.
     owned: Vec<Owned>,
-    /// What `lease = name` binds, which is no name yet when the key is made.
+    /// The name that `lease = name` binds. It does not exist yet when the key is made.
     lease: Option<Ident>,
     /// Whether a macro in the pattern of an argument may bind more.
     open: bool,
@@ -48,7 +48,7 @@ impl Names {
         names
     }
 
-    /// The names that there are where the body of `boxed` begins.
+    /// Collects the names in scope at the beginning of the body of `boxed`.
     pub(crate) fn inside(signature: &Signature, boxed: &Boxed) -> Self {
         let mut names = Self::of(signature);
         let Prologue { patterns, .. } = &boxed.prologue;
@@ -56,7 +56,7 @@ impl Names {
             let outside = std::mem::take(&mut names.arguments);
             names.owned.clear();
             patterns.iter().for_each(|(attributes, pattern)| names.add(pattern, attributes));
-            // `#[async_trait]` made up names for the arguments that are patterns.
+            // `#[async_trait]` invents names for the arguments that are patterns.
             names.arguments.retain(|name| name != "__self");
             for name in outside.into_iter().rev() {
                 if !name.to_string().starts_with("__") && !names.arguments.contains(&name) {
@@ -67,7 +67,7 @@ impl Names {
         names
     }
 
-    /// Takes in what the pattern of an argument binds.
+    /// Adds the names that the pattern of an argument binds.
     fn add(&mut self, pattern: &Pat, attributes: &[Attribute]) {
         let before = self.arguments.len();
         self.visit_pat(pattern);
@@ -76,7 +76,7 @@ impl Names {
         self.owned.extend(owned);
     }
 
-    /// Returns the arguments that the body is to own.
+    /// Returns the arguments that the body must own.
     pub(crate) fn owned(&self) -> &[Owned] {
         &self.owned
     }
@@ -85,17 +85,18 @@ impl Names {
         self.find(&word.unraw()).is_some()
     }
 
-    /// Returns where the name comes from; `word` without `r#`.
+    /// Returns the span of a name, or `None` if the function has no such name. `word` is written without `r#`.
     pub(crate) fn span(&self, word: &Ident) -> Option<Span> {
         self.find(word).map(Ident::span)
     }
 
-    /// Returns the name as the function has it; `word` without `r#`.
+    /// Returns a name as the function writes it, or `None` if the function has no such name. `word` is written without
+    /// `r#`.
     pub(crate) fn find(&self, word: &Ident) -> Option<&Ident> {
         self.known().find(|name| name.unraw() == *word)
     }
 
-    /// Refuses a word that is none of these names.
+    /// Rejects a word that is not one of these names.
     pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
         if self.open || self.has(word) {
             return Ok(());
@@ -112,7 +113,7 @@ impl Names {
         Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
     }
 
-    /// Takes note of what `lease = name` binds; refuses a name that would hide an argument.
+    /// Adds the name that `lease = name` binds, and rejects a name that would shadow an argument.
     pub(crate) fn add_lease(&mut self, lease: Option<&Ident>) -> Result<()> {
         self.lease = lease.cloned();
         match lease {
@@ -124,7 +125,7 @@ impl Names {
         }
     }
 
-    /// Returns an argument to show how its value is written.
+    /// Returns an argument for an example of a value.
     pub(crate) fn example(&self) -> Option<&Ident> {
         self.arguments.iter().find(|name| *name != "self")
     }

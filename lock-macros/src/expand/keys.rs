@@ -1,4 +1,4 @@
-//! The code for what is locked.
+//! The code that makes the keys and their label.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, quote, quote_spanned};
@@ -25,8 +25,8 @@ impl Keys {
         }
     }
 
-    /// Writes the name that the lock has in metrics: the templates as they were written, or where there are none the path
-    /// of the function.
+    /// Writes the label for metrics: the templates as they are written, or the path of the function if a key is not a
+    /// template.
     pub(crate) fn label(&self, function: &Ident) -> TokenStream {
         let templates = match self {
             Self::One(Key::Template(template)) => Some(template.value()),

@@ -1,8 +1,8 @@
-//! A value of a template: where its text ends, and what it is.
+//! The values of a template, as they are written.
 
 use syn::{Expr, Ident, ext::IdentExt, parse::Parser};
 
-/// Finds the shortest text up to a `>` that parses as one expression, and what follows the `>`.
+/// Splits `after` at the first `>` before which the text parses as one expression.
 pub(super) fn shortest_value(after: &str) -> Result<(&str, &str), String> {
     let mut ends = after.match_indices('>').map(|(end, _)| end).peekable();
     let Some(&first) = ends.peek() else {
@@ -36,8 +36,8 @@ pub(super) fn formatted(text: &str) -> Option<&str> {
 
 /// Returns whether every bracket and string that `text` opens is closed in it.
 ///
-/// Only such texts may go to the compiler's tokenizer: it reports an open bracket by itself, however well the text
-/// goes on after the next `>`.
+/// Only such texts may go to the compiler's tokenizer. The tokenizer reports an open bracket by itself, even if a
+/// longer text would close the bracket.
 pub(super) fn is_closed(text: &str) -> bool {
     let mut open = Vec::new();
     let mut chars = text.chars();
@@ -69,7 +69,7 @@ pub(super) fn is_closed(text: &str) -> bool {
     open.is_empty()
 }
 
-/// Reads a text that is one word, `self` included.
+/// Returns the word if `text` is one word, such as `id` or `self`.
 pub(super) fn word(text: &str) -> Option<Ident> {
     Ident::parse_any.parse_str(text).ok()
 }
