@@ -10,18 +10,15 @@ use std::{
 };
 
 use lock_core::{LockManager, LockRequest, MAX_TTL, MIN_TTL, OnLost};
-use tower_layer::Layer;
 
 use crate::{
     admission::{Admission, Limits, Overloaded, Place},
     flood::Flood,
     future::shown,
     key::KeyExtractor,
-    metrics,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
-    service::LockService,
 };
 
 #[cfg(feature = "grpc")]
@@ -386,7 +383,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     /// Checks what is known without the type of the requests.
-    fn check_options(&self) -> Result<(), Misconfigured> {
+    pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
         // An interval of renewal is the manager's, and may not fit the layer's ttl.
         let problem = self.options.problem().or_else(|| self.request("lock").problem());
         problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
@@ -429,15 +426,6 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// Where to count what is let through, if anything is.
     pub(crate) fn lets_through(&self) -> Option<Arc<Shared>> {
         (self.options.on_backend_error == OnBackendError::LetThrough).then(|| Arc::clone(&self.shared))
-    }
-}
-
-impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
-    type Service = LockService<S, K, P, M>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        metrics::describe();
-        LockService::new(inner, self.clone(), self.check_options())
     }
 }
 
