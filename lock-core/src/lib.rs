@@ -96,8 +96,6 @@ pub mod backend;
 mod builder;
 mod cleanup;
 pub mod clock;
-#[cfg(feature = "test-util")]
-pub mod conformance;
 mod end;
 mod engine;
 mod error;
@@ -128,6 +126,9 @@ mod sync;
 mod token;
 mod validity;
 
+#[cfg(feature = "test-util")]
+#[doc(inline)]
+pub use crate::backend::conformance;
 #[cfg(feature = "metrics")]
 pub use crate::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]

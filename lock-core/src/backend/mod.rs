@@ -8,6 +8,8 @@
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod error;
 mod items;
 mod memory;
