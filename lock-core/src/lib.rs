@@ -121,7 +121,6 @@ mod release;
 mod renewal;
 mod request;
 mod scope;
-mod slot;
 mod sync;
 mod token;
 mod validity;

@@ -4,6 +4,7 @@ mod advice;
 mod connection;
 mod failure;
 mod handshake;
+mod names;
 mod script;
 mod status;
 mod stream;
