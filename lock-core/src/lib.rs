@@ -122,7 +122,6 @@ mod renewal;
 mod request;
 mod scope;
 mod sync;
-mod token;
 mod validity;
 
 #[cfg(feature = "test-util")]
@@ -133,6 +132,7 @@ pub use crate::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 
+use crate::backend::token;
 pub use crate::{
     builder::LockManagerBuilder,
     end::End,

@@ -17,6 +17,7 @@ mod operation;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod token;
 
 use std::{
     fmt,
@@ -40,8 +41,8 @@ pub use self::{
     memory::MemoryBackend,
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
+    token::{ForeignToken, TOKEN_MARK, Token},
 };
-pub use crate::token::{ForeignToken, TOKEN_MARK, Token};
 use crate::{
     clock::{Clock, SystemClock},
     error::ErrorKind,
