@@ -86,10 +86,6 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "macros")]
-#[doc(hidden)]
-#[path = "private.rs"]
-pub mod __private;
 mod acquire;
 pub mod answer;
 pub mod backend;
@@ -108,6 +104,8 @@ mod info;
 pub mod key;
 mod lease;
 mod leases;
+#[cfg(feature = "macros")]
+mod macro_support;
 mod manager;
 mod metrics;
 #[cfg(feature = "mutants")]
@@ -149,6 +147,13 @@ pub use crate::{
     scope::OnLost,
     validity::{MAX_TTL, MIN_TTL},
 };
+
+/// What the code written by `#[distributed_lock]` calls.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::macro_support::*;
+}
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]
