@@ -1,9 +1,9 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use crate::{
+    backend::Token,
     error::{Argument, Error},
     key::LockKey,
-    token::Token,
     ttl::Ttl,
 };
 

@@ -86,16 +86,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "macros")]
-#[doc(hidden)]
-#[path = "private.rs"]
-pub mod __private;
 pub mod answer;
 pub mod backend;
 mod builder;
 pub mod clock;
-#[cfg(feature = "test-util")]
-pub mod conformance;
 mod end;
 mod engine;
 mod error;
@@ -108,6 +102,8 @@ mod info;
 pub mod key;
 mod lease;
 mod leases;
+#[cfg(feature = "macros")]
+mod macro_support;
 mod manager;
 #[cfg(feature = "mutants")]
 #[doc(hidden)]
@@ -116,10 +112,11 @@ pub mod mutants;
 #[allow(unreachable_pub, reason = "public with the feature")]
 mod mutants;
 mod request;
-mod slot;
-mod token;
 mod ttl;
 
+#[cfg(feature = "test-util")]
+#[doc(inline)]
+pub use crate::backend::conformance;
 #[cfg(feature = "metrics")]
 pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
@@ -141,6 +138,13 @@ pub use crate::{
     request::{LockAllRequest, LockRequest},
     ttl::{MAX_TTL, MIN_TTL},
 };
+
+/// What the code written by `#[distributed_lock]` calls.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::macro_support::*;
+}
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]

@@ -6,6 +6,7 @@ use std::{
 };
 
 use crate::{
+    backend::Token,
     engine::{Engine, tenure::Terms},
     error::{Argument, Error, ErrorKind},
     future::{Acquire, AcquireAll, protected::OnLost},
@@ -13,7 +14,6 @@ use crate::{
     key::LockKey,
     lease::Lease,
     leases::Leases,
-    token::Token,
     ttl::{MAX_TTL, Renewal, Ttl},
 };
 

@@ -9,10 +9,10 @@ use std::{
 
 use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
 use crate::{
+    backend::Token,
     clock::{Clock, Moment, TokioClock},
     health::NodeHealth,
     key::{HashOfKey, LockKey},
-    token::Token,
 };
 
 /// A store in the process: the same semantics as Redis, without a server.

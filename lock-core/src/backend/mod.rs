@@ -8,6 +8,8 @@
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod error;
 mod items;
 mod memory;
@@ -15,6 +17,7 @@ mod operation;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod token;
 
 use std::{
     fmt,
@@ -38,8 +41,8 @@ pub use self::{
     memory::MemoryBackend,
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
+    token::{ForeignToken, TOKEN_MARK, Token},
 };
-pub use crate::token::{ForeignToken, TOKEN_MARK, Token};
 use crate::{
     clock::{Clock, SystemClock},
     health::NodeHealth,

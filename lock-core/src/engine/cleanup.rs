@@ -9,12 +9,11 @@ use std::{collections::BTreeSet, time::Duration};
 use slab::Slab;
 
 use crate::{
-    backend::{BackendError, Outcome, Release},
+    backend::{BackendError, Outcome, Release, Token},
     clock::Moment,
     error::ErrorKind,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
 };
 
 /// The tokens to release, and when to try each again.

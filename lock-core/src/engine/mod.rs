@@ -46,13 +46,12 @@ pub(crate) use self::{
     response::Response,
 };
 use crate::{
-    backend::{Backend, Batch, Renew},
+    backend::{Backend, Batch, Renew, Token},
     clock::{Clock, Moment},
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
     ttl::Ttl,
 };
 

@@ -11,7 +11,7 @@ use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 
 pub(crate) use self::tenures::Tenures;
 use crate::{
-    backend::Renew,
+    backend::{Renew, Token},
     clock::{Clock, Moment},
     engine::{
         cleanup::{Doubt, Parting},
@@ -22,7 +22,6 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
     ttl::{Renewal, Ttl},
 };
 

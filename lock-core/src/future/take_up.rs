@@ -8,7 +8,7 @@ use std::{
 };
 
 use crate::{
-    backend::{self, Answer, BackendError, Batch, Operation, Outcome},
+    backend::{self, Answer, BackendError, Batch, Operation, Outcome, Token},
     clock::Moment,
     engine::{
         Engine, Owed, Response,
@@ -17,7 +17,6 @@ use crate::{
     },
     error::{Error, ErrorKind},
     key::LockKey,
-    token::Token,
 };
 
 /// A request to take a lease up: as long as nobody knows what became of it, its drop has its token cleaned up.

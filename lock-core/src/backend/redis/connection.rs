@@ -35,12 +35,11 @@ use super::{
     stream::{Place, Resolver},
 };
 use crate::{
-    backend::{BackendError, Calls},
+    backend::{BackendError, Calls, Token},
     engine::metrics,
     error::ErrorKind,
     health::NodeHealth,
     key::LockKey,
-    token::Token,
 };
 
 /// What requests and upkeep share.

@@ -4,6 +4,7 @@ mod advice;
 mod connection;
 mod failure;
 mod handshake;
+mod names;
 mod script;
 mod status;
 mod stream;
@@ -22,11 +23,11 @@ use self::{
 };
 use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
 use crate::{
+    backend::token::TOKEN_MARK,
     builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
     health::NodeHealth,
     key::LockKey,
-    token::TOKEN_MARK,
 };
 
 /// A store of leases in one Redis server: what [`LockManager::connect`](crate::LockManager::connect) makes of a

@@ -4,11 +4,13 @@ use std::{sync::OnceLock, time::Duration};
 
 use redis::{Cmd, Script, Value, cmd};
 
-use super::failure;
+use super::{
+    failure,
+    names::{self, FENCE_COUNTER},
+};
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
     error::ErrorKind,
-    slot::{self, FENCE_COUNTER},
 };
 
 /// What the reply begins an item with that failed.
@@ -36,7 +38,7 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
         call.arg(operation.key().wire());
     }
     for operation in queues {
-        call.arg(slot::queue(operation.key().wire()));
+        call.arg(names::queue(operation.key().wire()));
     }
     let (mut fences, mut floor, mut aim, mut place) = (0, 0, 0, None);
     for operation in batch {
@@ -197,7 +199,7 @@ fn misread(address: &str) -> BackendError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::token::TOKEN_MARK;
+    use crate::backend::token::TOKEN_MARK;
 
     #[test]
     fn command_that_is_missing_is_named_by_its_line() {

@@ -7,9 +7,8 @@ use redis::Value;
 
 use super::{connection, script};
 use crate::{
-    backend::{Acquire, Operation, Outcome, Place, Release, Renew},
+    backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
     key::LockKey,
-    token::Token,
 };
 
 /// Any value, often one like those that the script gives.

@@ -11,7 +11,7 @@ use super::{
     requests::{Item, RoundTrip},
 };
 use crate::{
-    backend::{self, BackendError, Notice, Outcome, Place},
+    backend::{self, BackendError, Notice, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
@@ -21,7 +21,6 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
-    token::Token,
 };
 
 impl Queues {

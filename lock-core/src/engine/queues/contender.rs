@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use crate::{
+    backend::Token,
     clock::Moment,
     engine::cleanup::{Doubt, Parting},
     error::Error,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
     ttl::Ttl,
 };
 

@@ -108,7 +108,7 @@ impl Lines {
     pub(crate) fn contender(
         &mut self,
         key: &LockKey,
-        token: crate::token::Token,
+        token: crate::backend::Token,
     ) -> Option<(WaiterId, &mut Contender)> {
         let first = self.first(key)?;
         match &mut self.waiters[first].state {

@@ -34,7 +34,7 @@ use self::{
     requests::{Counted, InFlight, Item, List},
 };
 use crate::{
-    backend::{BackendError, Outcome},
+    backend::{BackendError, Outcome, Token},
     clock::{Clock, Moment},
     end::End,
     engine::{
@@ -48,7 +48,6 @@ use crate::{
     error::{ACQUIRE, Error},
     key::{HashOfKey, LockKey},
     mutants::Mutant,
-    token::Token,
     ttl::Ttl,
 };
 

@@ -12,7 +12,7 @@ use super::{
     line::{self},
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
     clock::Moment,
     engine::{
         cleanup::{Doubt, Parting, Try},
@@ -23,7 +23,6 @@ use crate::{
     error::ErrorKind,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
 };
 
 /// Names a call in flight.

@@ -6,7 +6,7 @@ use slab::Slab;
 
 use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Renewing, Tenure, TenureId, Terms, block_for};
 use crate::{
-    backend::{Outcome, Renew},
+    backend::{Outcome, Renew, Token},
     clock::{Clock, Moment},
     end::End,
     engine::{
@@ -20,7 +20,6 @@ use crate::{
     error::LossReason,
     key::LockKey,
     mutants::Mutant,
-    token::Token,
     ttl::{Renewal, Ttl},
 };
 

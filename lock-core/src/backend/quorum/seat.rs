@@ -1,4 +1,4 @@
-//! The answers of the nodes to one operation; pure.
+//! What one node says of one operation, and how many say the same; pure.
 
 use std::time::Duration;
 
@@ -26,12 +26,12 @@ pub(super) enum Vote {
 
 /// A block of fencing tokens.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Fences {
+pub(super) struct FenceBlock {
     pub(super) first: u64,
     pub(super) size: u32,
 }
 
-impl Fences {
+impl FenceBlock {
     pub(super) fn last(self) -> u64 {
         self.first.saturating_add(u64::from(self.size)).saturating_sub(1)
     }
@@ -55,21 +55,21 @@ impl Seat {
         matches!(self.said(), Some(Outcome::Held { .. } | Outcome::Renewed { .. } | Outcome::Released))
     }
 
-    pub(super) fn fences(&self) -> Option<Fences> {
+    pub(super) fn fences(&self) -> Option<FenceBlock> {
         match self.said()? {
             Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. } => {
-                Some(Fences { first: *fence, size: *block })
+                Some(FenceBlock { first: *fence, size: *block })
             }
             _ => None,
         }
     }
 
     /// Whether the node agrees, and has counted to the last of these.
-    pub(super) fn counts(&self, fences: Fences) -> bool {
+    pub(super) fn counts(&self, fences: FenceBlock) -> bool {
         self.is_granted() && self.counted >= fences.last()
     }
 
-    pub(super) fn has_counted(&self, fences: Option<Fences>) -> bool {
+    pub(super) fn has_counted(&self, fences: Option<FenceBlock>) -> bool {
         !self.is_granted() || fences.is_some_and(|fences| self.counts(fences))
     }
 }

@@ -17,9 +17,8 @@ use rand::{RngExt, rngs::StdRng};
 use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Place, Release, Renew},
+    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Place, Release, Renew, Token},
     key::LockKey,
-    token::Token,
 };
 
 /// Checks a backend, polling its upkeep meanwhile.

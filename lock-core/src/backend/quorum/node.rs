@@ -5,15 +5,14 @@ use std::{
     time::Duration,
 };
 
-use super::Asked;
+use super::asked::{Asked, Way};
 use crate::{
-    backend::{Acquire, Place, Release},
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token},
     clock::Moment,
-    engine::cleanup::{CleanUp, Doubt, Parting},
+    engine::cleanup::{CleanUp, Doubt, Parting, Try},
     key::LockKey,
     mutants::Mutant,
-    token::Token,
-    ttl::Ttl,
+    ttl::{MIN_TTL, Ttl},
 };
 
 /// The state of a node, and the operations that it still has to be sent.
@@ -205,6 +204,86 @@ impl Node {
         }
     }
 
+    /// Has the release of an acquire sent that was executed after its first release.
+    pub(super) fn owe_again(&mut self, acquire: &Acquire, now: Moment) {
+        let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
+        // (Also where another release of it is owed: that may have been sent before.)
+        self.owed.push(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+    }
+
+    /// The releases that it is due to be told once more; to be answered by [`paid`](Self::paid).
+    pub(super) fn due(&mut self, now: Moment, most: usize) -> Option<Vec<Try>> {
+        let Self { owed, owed_tokens, paying, .. } = self;
+        if *paying {
+            return None;
+        }
+        owed.forget_expired(now, |token| {
+            owed_tokens.remove(&token);
+        });
+        let due = owed.due(now, most);
+        *paying = !due.is_empty();
+        paying.then_some(due)
+    }
+
+    /// Whether it is due to be asked for leases, or for a sign of life: by what [`take_looks`](Self::take_looks) says
+    /// then. To be answered by [`looked`](Self::looked).
+    pub(super) fn looks(&mut self, now: Moment) -> bool {
+        let Self { probe, looks, looking, .. } = self;
+        let due = !*looking && (!looks.is_empty() || probe.is_some_and(|at| at <= now));
+        *looking |= due;
+        due
+    }
+
+    /// What it is asked when it is looked at: for leases that it may have, or nothing.
+    pub(super) fn take_looks(&mut self, sent: Moment, way: Way, most: usize) -> Batch {
+        let mut batch = Batch::new();
+        while batch.len() < most
+            && let Some((key, Look { token, until })) = self.looks.pop_first()
+        {
+            let left = until.since(sent);
+            // A request that waits for a connection may be executed after the release, and lengthen what that left.
+            if way.open && left >= MIN_TTL {
+                batch.push(Operation::Renew(Renew::new(key, token, left)));
+            }
+        }
+        batch
+    }
+
+    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over.
+    pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) {
+        self.looking = false;
+        if !answered {
+            self.looks.clear();
+        }
+        if self.probe.is_some() && answered {
+            // It was not heard before: it may be slower than it was.
+            self.round_trip = self.round_trip.max(now.since(sent));
+        }
+        self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
+    }
+
+    /// Takes the answer to releases that were sent once more: when they were sent and when answered, and in which
+    /// epoch.
+    pub(super) fn paid(
+        &mut self,
+        tries: Vec<Try>,
+        result: &Result<Answer, BackendError>,
+        (sent, now, epoch): (Moment, Moment, u64),
+    ) {
+        (self.silent, self.paying) = (result.is_err(), false);
+        if result.is_ok() {
+            // It was not heard before: it may be slower than it was.
+            self.round_trip = self.round_trip.max(now.since(sent));
+        }
+        let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
+        for Try { entry, release } in tries {
+            let answered = outcomes.next().is_some_and(Try::answered);
+            if self.owed.tried(entry, answered.then_some(epoch), sent, now) {
+                self.owed_tokens.remove(&release.token);
+            }
+        }
+    }
+
     /// Forgets what has expired by itself, at a cost that spreads over the requests.
     pub(super) fn sweep(&mut self, now: Moment) {
         if self.surely.len() == self.surely.capacity() {
@@ -218,3 +297,6 @@ impl Node {
         }
     }
 }
+
+/// Between two questions to a node that was not heard.
+const PROBE: Duration = Duration::from_millis(500);
