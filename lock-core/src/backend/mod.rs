@@ -15,6 +15,8 @@ mod operation;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod timeouts;
+pub(crate) mod url;
 
 use std::{
     fmt,

@@ -20,9 +20,11 @@ use self::{
     connection::{Connection, Connector, Settings, Unanswered},
     stream::Place,
 };
-use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
+use super::{
+    Answer, Backend, BackendError, Batch, Calls, Operation, Reply,
+    timeouts::{CONNECT_TIMEOUT, Timeouts},
+};
 use crate::{
-    builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
     health::NodeHealth,
     key::LockKey,
@@ -47,17 +49,11 @@ impl RedisBackend {
     /// # Errors
     /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off, or the timeout is out of range.
     pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
-        check_timeout("command timeout", command_timeout)?;
-        Self::with_timeouts(url, client_name, command_timeout, CONNECT_TIMEOUT)
+        Self::with_timeouts(url, client_name, Timeouts::new(command_timeout, CONNECT_TIMEOUT)?)
     }
 
     /// Makes a backend with timeouts that are in range.
-    pub(crate) fn with_timeouts(
-        url: &str,
-        client_name: &str,
-        command_timeout: Duration,
-        connect_timeout: Duration,
-    ) -> Result<Self, BuildError> {
+    pub(crate) fn with_timeouts(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Self, BuildError> {
         // Nothing of the URL but host and port may get into an error: it may hold a password.
         let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
         let (scheme, rest) = url.split_once("://").unwrap_or_default();
@@ -104,8 +100,8 @@ impl RedisBackend {
             // The crate's own default is RESP2, so its setting does not tell whether the URL asks for it.
             resp2: options.split(['&', '#']).any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
             client_name: client_name.to_owned(),
-            limit: command_timeout,
-            connect_limit: connect_timeout,
+            limit: timeouts.command,
+            connect_limit: timeouts.connect,
         };
         Ok(Self { connector: Arc::new(Connector::new(settings)) })
     }
