@@ -68,11 +68,11 @@ impl<'a> Attempts<'a> {
                 () = sleep_until(self.next), if attempts.len() < ATTEMPTS => {
                     let connect_limit = connector.settings.connect_limit;
                     attempts.push(timeout(connect_limit, connector.connect(former.clone(), calls)));
-                    self.has_begun();
+                    self.note_attempt();
                     continue;
                 }
                 () = sleep_until(self.known_at), if !self.known => {
-                    self.has_been_silent();
+                    self.note_silence();
                     continue;
                 }
                 () = connector.link.wanted() => {
@@ -80,20 +80,21 @@ impl<'a> Attempts<'a> {
                     continue;
                 }
             };
-            self.has_failed(failure, attempts.is_empty(), random);
+            self.note_failure(failure, attempts.is_empty(), random);
         }
     }
 
-    fn has_begun(&mut self) {
+    /// Takes note that an attempt has begun, and plans the next.
+    fn note_attempt(&mut self) {
         let since = Instant::now();
         self.latest = since;
         self.next = since + self.connector.limit() / ATTEMPTS as u32;
         self.soonest = self.next;
-        self.connector.link.tries(since);
+        self.connector.link.note_attempt(since);
     }
 
-    /// The server is known to be down now, unless it is slow but has answered an attempt.
-    fn has_been_silent(&mut self) {
+    /// Takes note that the server is down, unless it is slow but has answered an attempt.
+    fn note_silence(&mut self) {
         let limit = self.connector.limit();
         if let Some(heard) = self.connector.last_heard()
             && heard + limit > self.known_at
@@ -101,12 +102,12 @@ impl<'a> Attempts<'a> {
             self.known_at = heard + limit;
         } else {
             self.known = true;
-            self.connector.link.is_known_down();
+            self.connector.link.note_known_down();
         }
     }
 
-    /// Plans the next attempt after one that failed; `is_last` says that no other is in flight.
-    fn has_failed(&mut self, failure: Failure, is_last: bool, random: &mut StdRng) {
+    /// Takes note that an attempt has failed, and plans the next; `is_last` says that no other is in flight.
+    fn note_failure(&mut self, failure: Failure, is_last: bool, random: &mut StdRng) {
         let connector = self.connector;
         connector.forget_heard();
         let Failure { error, refused } = failure;
@@ -120,7 +121,7 @@ impl<'a> Attempts<'a> {
         self.soonest = now + jittered(hurried, chance);
         self.next = if connector.link.is_watched() { self.soonest } else { now + jittered(idle, chance) };
         self.failures += 1;
-        connector.link.failed(Down {
+        connector.link.note_failure(Down {
             since: self.begun,
             error: Some(error.did_not_happen()),
             known: self.known,

@@ -213,8 +213,9 @@ impl Link {
         ended.map(|ended| matches!(ended, State::Up(_)))
     }
 
-    /// Says that an attempt to connect has begun: for requests that look next. For those that wait already it is no news.
-    pub(super) fn tries(&self, since: Instant) {
+    /// Takes note that an attempt to connect has begun. Requests that look next see that; those that wait already are not
+    /// woken for it.
+    pub(super) fn note_attempt(&self, since: Instant) {
         self.state.send_if_modified(|state| {
             if let State::Down(down) = state {
                 down.attempt = Attempt::InFlight { since };
@@ -223,8 +224,8 @@ impl Link {
         });
     }
 
-    /// Says that the server is known to be down.
-    pub(super) fn is_known_down(&self) {
+    /// Takes note that the server is known to be down.
+    pub(super) fn note_known_down(&self) {
         self.state.send_modify(|state| {
             if let State::Down(down) = state {
                 down.known = true;
@@ -232,8 +233,8 @@ impl Link {
         });
     }
 
-    /// Says that an attempt to connect has failed, unless another upkeep has put a connection up.
-    pub(super) fn failed(&self, down: Down) {
+    /// Takes note that an attempt to connect has failed, unless another upkeep has put a connection up.
+    pub(super) fn note_failure(&self, down: Down) {
         self.state.send_if_modified(|state| {
             let is_down = matches!(state, State::Down(_));
             if is_down {
@@ -268,8 +269,8 @@ impl State {
 }
 
 impl Down {
-    /// Returns the error of a request that does not wait: of one that came when this was known, or one that waiting cannot
-    /// help.
+    /// Returns the error of a request that does not wait, since the server is known to be down, or refuses in a way that
+    /// waiting cannot mend. The inner `None` says that no attempt has failed with an error.
     fn refusal(&self) -> Option<Option<BackendError>> {
         let is_final = |error: &BackendError| error.kind() != ErrorKind::Backend;
         (self.known || self.error.as_ref().is_some_and(is_final)).then(|| self.error.clone())
