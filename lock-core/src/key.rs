@@ -189,6 +189,11 @@ impl LockKey {
         Self { prefix: 0, ..self }
     }
 
+    /// Returns the key as the backend sees it, and how many bytes of it are the prefix.
+    pub(crate) fn parts(&self) -> (Arc<str>, usize) {
+        (Arc::clone(&self.wire), self.prefix)
+    }
+
     /// Returns the key as the user gave it.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -17,7 +17,9 @@ mod operation;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod timeouts;
 pub(crate) mod token;
+pub(crate) mod url;
 
 use std::{
     fmt,
