@@ -112,11 +112,11 @@ mod lease;
 mod leases;
 mod manager;
 mod metrics;
-#[cfg(feature = "mutants")]
+#[cfg(lock_mutants)]
 #[doc(hidden)]
 pub mod mutants;
-#[cfg(not(feature = "mutants"))]
-#[allow(unreachable_pub, reason = "public with the feature")]
+#[cfg(not(lock_mutants))]
+#[allow(unreachable_pub, reason = "public under the cfg")]
 mod mutants;
 mod queue;
 mod release;
