@@ -105,11 +105,11 @@ mod leases;
 #[cfg(feature = "macros")]
 mod macro_support;
 mod manager;
-#[cfg(feature = "mutants")]
+#[cfg(lock_mutants)]
 #[doc(hidden)]
 pub mod mutants;
-#[cfg(not(feature = "mutants"))]
-#[allow(unreachable_pub, reason = "public with the feature")]
+#[cfg(not(lock_mutants))]
+#[allow(unreachable_pub, reason = "public under the cfg")]
 mod mutants;
 mod request;
 mod ttl;

@@ -47,6 +47,12 @@ impl<T> Asked<T> {
         (Self { at: now, repeated: false, slot }, response)
     }
 
+    /// Makes a request whose answer nobody waits for.
+    #[cfg(test)]
+    pub(super) fn to_nobody(now: Moment) -> Self {
+        Self { at: now, repeated: false, slot: Arc::new(Mutex::new(Slot { answer: None, waker: None })) }
+    }
+
     /// Says that it may be sent once more.
     pub(crate) fn again(mut self) -> Self {
         self.repeated = true;

@@ -64,7 +64,6 @@ pub(crate) struct Acquired {
 
 /// A process's stay in possession of a key, from its acquire to its release.
 #[derive(Debug)]
-#[cfg_attr(feature = "mutants", derive(Clone))]
 pub(crate) struct Tenure {
     /// Drawn anew for each tenure.
     pub(crate) token: Token,
@@ -199,7 +198,6 @@ impl Tenure {
 
 /// The fencing tokens of a block that are left, and the block that follows.
 #[derive(Debug)]
-#[cfg_attr(feature = "mutants", derive(Clone))]
 struct Fences {
     next: u64,
     left: u32,

@@ -83,8 +83,6 @@ impl Queues {
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
-                    // Its own future was polled where no task can run; the others may be polled elsewhere.
-                    ErrorKind::NoRuntime => self.dismiss(id, Error::backend(ACQUIRE, Some(key), error), now),
                     _ => self.fail(key, &Error::backend(ACQUIRE, Some(key), error), now),
                 };
             }

@@ -301,8 +301,7 @@ mod tests {
         contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, None);
         let mut contender = twice();
-        contender.by_caller = true;
-        assert!(contender.abandon_call());
+        contender.abandon_requests();
         contender.answered(at(0), 2, false);
         assert_eq!(
             contender.doubt().unanswered_since,

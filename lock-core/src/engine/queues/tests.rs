@@ -3,10 +3,14 @@ mod process;
 mod split;
 
 use self::process::{Process, newcomer};
-use super::*;
+use super::{requests::RoundTrip, *};
 use crate::{
-    backend::Operation,
-    engine::fixture::{at, key, terms},
+    backend::{self, Operation},
+    engine::{
+        cleanup::Doubt,
+        fixture::{at, key, terms},
+    },
+    error::ErrorKind,
     key::COMPARED,
 };
 
@@ -20,29 +24,28 @@ fn token(operation: &Operation) -> Token {
 }
 
 #[test]
-fn who_finds_nothing_under_way_asks_by_himself_and_others_have_the_engine_ask() {
+fn a_release_travels_with_the_request_of_the_next_waiter() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
-    assert!(process.send().0.is_empty(), "nobody else asks");
     let second = process.wait();
+    assert!(process.send().0.is_empty(), "one request for the key is enough");
     let held = Outcome::Held { fence: 1, block: 1 };
-    process.queues.acquired(&key(), request.token, Ok(held), process.trip(), None);
+    process.queues.acquired(&key(), request.token, Ok(held), process.trip());
     assert!(process.poll(second).is_pending());
     let first = process.hold(id);
-    assert!(matches!(process.release(first), Departure::Sent(_)));
+    assert!(matches!(process.release(first), Departure::Released));
     assert_eq!(process.grant(), ["release", "acquire"], "they travel together");
     assert!(process.poll(second).is_ready());
 }
 
 #[test]
-fn who_comes_after_a_dropped_guard_asks_together_with_its_release() {
+fn a_request_after_a_dropped_guard_travels_with_its_release() {
     let mut process = Process::new();
     let first = process.wait();
     process.grant();
     let held = process.hold(first);
     process.queues.depart(held.0, at(0));
-    let arrival = process.arrive(newcomer(&key(), terms(9_000), false), true).unwrap();
-    assert!(matches!(arrival, Arrival::Wait(_)), "{arrival:?}");
+    process.wait();
     assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
 }
 
@@ -96,7 +99,7 @@ fn after_its_budget_a_process_lets_others_come_first() {
     let held = process.hold(second);
     let third = process.wait();
     process.pass_time(1);
-    assert!(matches!(process.release(held), Departure::Sent(_)));
+    assert!(matches!(process.release(held), Departure::Released));
     let (operations, _) = process.send();
     let [Operation::Release(release), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
     assert_ne!(release.token, acquire.token, "each tenure has a token of its own");
@@ -117,7 +120,7 @@ fn a_waiter_that_is_not_polled_in_time_loses_its_turn_and_stands_at_the_end_when
     assert!(process.poll(first).is_pending());
     let Departure::Passed = process.release(held) else { panic!("there are waiters") };
     let held = process.hold(third);
-    let Departure::Sent(_) = process.release(held) else { panic!("the fencing tokens are used up") };
+    let Departure::Released = process.release(held) else { panic!("the fencing tokens are used up") };
     process.grant();
     let held = process.hold(first);
     drop(process.release(held));
@@ -226,7 +229,7 @@ fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
     let sent = process.trip();
     process.clock.set(100);
     for purpose in purposes {
-        let trip = Trip { now: at(100), ..sent };
+        let trip = RoundTrip { now: at(100), ..sent };
         process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), trip);
     }
     assert!(process.poll(waiter).is_pending());
@@ -256,7 +259,7 @@ fn a_try_takes_no_place_and_leaves_nothing_to_be_released() {
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     assert!(request.place.is_none());
     let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
-    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), None);
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert!(process.queues.is_empty());
 }
@@ -268,7 +271,7 @@ fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
     process.grant();
     process.hold(held);
     let (first, _second) = (process.wait(), process.wait());
-    let error = process.arrive(newcomer(&key(), terms(9_000), false), false).unwrap_err();
+    let error = process.arrive(newcomer(&key(), terms(9_000), false)).unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Overloaded, Some("k")));
     assert!(error.to_string().contains("max_waiters_per_key"), "{error}");
     process.leave(first);
@@ -279,7 +282,7 @@ fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
     process.grant();
     process.hold(id);
     process.join(newcomer(&other, terms(9_000), false));
-    let error = process.arrive(newcomer(&other, terms(9_000), false), false).unwrap_err();
+    let error = process.arrive(newcomer(&other, terms(9_000), false)).unwrap_err();
     assert!(error.to_string().contains("`max_waiters`"), "{error}");
 }
 
@@ -292,7 +295,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let over = held.0;
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
-    assert!(matches!(process.queues.release(over, false, at(0)), Departure::Over));
+    assert!(matches!(process.queues.release(over, Asked::to_nobody(at(0))), Departure::Over));
     process.queues.depart(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
@@ -357,7 +360,7 @@ fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
     let id = process.wait();
     process.grant();
     let held = process.hold(id);
-    assert!(matches!(process.release(held), Departure::Sent(_)));
+    assert!(matches!(process.release(held), Departure::Released));
     let (operations, purposes) = process.send();
     drop(purposes);
     process.queues.restart(at(0));
@@ -374,7 +377,7 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
     process.grant();
     let held = process.hold(id);
     let token = process.queues.tenures.token(held.0.tenure).unwrap();
-    assert!(matches!(process.release(held), Departure::Sent(_)));
+    assert!(matches!(process.release(held), Departure::Released));
     // An older request of the same token was answered out of order.
     process.queues.disown(key(), token, at(0));
     assert!(process.cleaned_up().is_empty(), "the release would find nothing");
@@ -472,13 +475,15 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     let mut process = Process::limited(usize::MAX, 1);
     let (first, request) = process.ask(newcomer(&key(), terms(9_000), false));
     let second = process.wait();
+    process.pass_time(700);
+    assert_eq!(process.send().0.len(), 1, "a check");
     let woken = Arc::new(Flag(false.into()));
-    assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(0)).is_pending());
-    // The engine has asked too, and is told first: there are too many waiters, and the second has the first one's token.
+    assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(700)).is_pending());
+    // There are too many waiters, and the second has the first one's token.
     let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
-    process.queues.acquired(&key(), request.token, Ok(busy), process.trip(), None);
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     let granted = Outcome::Held { fence: 1, block: 1 };
-    process.queues.acquired(&key(), request.token, Ok(granted), process.trip(), Some(first));
+    process.queues.acquired(&key(), request.token, Ok(granted), process.trip());
     assert_eq!(process.error(first), ErrorKind::Overloaded);
     drop(process.queues.take_deferred());
     assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
@@ -524,7 +529,7 @@ fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
             process.queues.depart(held.0, at(0));
             assert_eq!(process.cleaned_up()[0].after, Duration::from_secs(60));
         } else {
-            assert!(matches!(process.release(held), Departure::Sent(_)));
+            assert!(matches!(process.release(held), Departure::Released));
             assert_eq!(process.grant(), ["release"]);
         }
         process.pass_time(10);

@@ -208,9 +208,9 @@ impl Tenures {
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
-        #[cfg(feature = "mutants")]
         if Mutant::RenewalAfterRelease.is_on() {
-            return self.get(hold.tenure).cloned();
+            let kept = self.get(hold.tenure)?;
+            return Some(Tenure { hold: Arc::clone(&kept.hold), fences: Fences::after_first(0, 1), ..*kept });
         }
         self.remove(hold.tenure)
     }

@@ -1,9 +1,13 @@
 //! Waiters of a backend that does not answer.
 
 use super::process::{ANSWER, Process, newcomer};
-use crate::engine::{
-    fixture::{at, key, terms},
-    queues::*,
+use crate::{
+    backend,
+    engine::{
+        fixture::{at, key, terms},
+        queues::{requests::*, *},
+    },
+    error::ErrorKind,
 };
 
 fn no_answer() -> BackendError {
@@ -24,7 +28,7 @@ fn asks(process: &mut Process) -> Token {
         let (operations, purposes) = process.send();
         if let Some(operation) = operations.first() {
             let (token, now) = (super::token(operation), process.now());
-            let trip = Trip { sent: now, now, epoch: 1, repeated: false };
+            let trip = RoundTrip { sent: now, now, epoch: 1, repeated: false };
             purposes.into_iter().for_each(|purpose| process.queues.answered(purpose, Err(no_answer()), trip));
             return token;
         }
@@ -75,7 +79,7 @@ fn tries_behind_a_request_in_flight_are_told_what_it_finds() {
     process.answer(queued);
     assert_eq!((process.error(tries), process.error(late)), (ErrorKind::Busy, ErrorKind::Busy));
     assert!(process.poll(first).is_pending() && process.poll(waits).is_pending());
-    let refused = process.arrive(newcomer(&key(), terms(9_000), true), false);
+    let refused = process.arrive(newcomer(&key(), terms(9_000), true));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Busy, "that is known now");
 
     let mut process = Process::new();
@@ -159,17 +163,17 @@ fn waiters_in_trouble_ask_at_once_when_there_is_a_connection() {
 }
 
 #[test]
-fn what_a_late_request_of_its_own_failed_with_says_nothing_when_a_newer_one_was_answered() {
+fn the_failure_of_an_older_request_says_nothing_when_a_newer_one_was_answered() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
     assert!(process.poll(id).is_pending());
     let second = process.wait();
     let sent = process.trip();
-    process.pass_time(150);
-    assert_eq!(process.answer(queued), ["acquire"], "its future was not polled");
-    process.pass_time(850);
-    let trip = Trip { now: process.now(), ..sent };
-    process.queues.acquired(&key(), request.token, Err(no_answer()), trip, Some(id));
+    process.pass_time(700);
+    assert_eq!(process.answer(queued), ["acquire"], "a check");
+    process.pass_time(300);
+    let trip = RoundTrip { now: process.now(), ..sent };
+    process.queues.acquired(&key(), request.token, Err(no_answer()), trip);
     assert!(process.poll(id).is_pending() && process.poll(second).is_pending());
     process.answer(queued);
     let now = process.now();
@@ -181,19 +185,18 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(1_000), false));
     assert!(process.poll(id).is_pending());
-    process.pass_time(150);
+    process.pass_time(700);
     let (_, purposes) = process.send();
     let trip = process.trip();
-    // Its own request left late, and is answered first.
     let held = Outcome::Held { fence: 1, block: 1 };
-    let late = Trip { sent: at(0), ..trip };
-    process.queues.acquired(&key(), request.token, Ok(held), late, Some(id));
+    let late = RoundTrip { sent: at(0), ..trip };
+    process.queues.acquired(&key(), request.token, Ok(held), late);
     let (_, hold) = process.hold(id);
     let before = hold.remaining();
     for purpose in purposes {
         process.queues.answered(purpose, Ok(Outcome::Held { fence: 2, block: 1 }), trip);
     }
-    assert_eq!(hold.remaining(), before + Duration::from_millis(150));
+    assert_eq!(hold.remaining(), before + Duration::from_millis(700));
 }
 
 #[test]
@@ -201,27 +204,11 @@ fn tries_behind_a_request_in_flight_take_nothing_of_what_may_wait_for_a_key() {
     let mut process = Process::limited(2, usize::MAX);
     let tries = [(); 3].map(|()| process.try_it());
     let waiters = [process.wait(), process.wait()];
-    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), false), false, at(0), 1);
+    let refused = process.queues.arrive(newcomer(&key(), terms(9_000), false), at(0));
     assert_eq!(refused.unwrap_err().kind(), ErrorKind::Overloaded);
     process.answer(queued);
     assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
     assert!(waiters.map(|id| process.poll(id).is_pending()) == [true; 2]);
-}
-
-#[test]
-fn a_waiter_whose_own_request_has_no_runtime_fails_alone() {
-    let mut process = Process::new();
-    let Ok(Arrival::Ask(id, request)) = process.queues.arrive(newcomer(&key(), terms(9_000), false), true, at(0), 1)
-    else {
-        panic!("nobody is there")
-    };
-    assert!(process.poll(id).is_pending());
-    let second = process.wait();
-    let no_runtime = BackendError::new(ErrorKind::NoRuntime, "it has ended");
-    process.queues.acquired(&key(), request.token, Err(no_runtime), process.trip(), Some(id));
-    assert_eq!(process.error(id), ErrorKind::NoRuntime);
-    assert_eq!(process.grant(), ["acquire"]);
-    process.hold(second);
 }
 
 #[test]

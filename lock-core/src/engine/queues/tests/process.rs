@@ -3,16 +3,17 @@
 use rand::SeedableRng;
 
 use crate::{
-    backend::{Batch, Operation},
+    backend::{self, BackendError, Batch, Operation, Outcome},
     engine::{
         fixture::{Manual, key, terms},
         hold::Hold,
-        queues::*,
+        queues::{requests::*, *},
     },
+    error::ErrorKind,
 };
 
 pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
-    Newcomer { key, terms, tries, waker: Waker::noop() }
+    Newcomer { key, terms, tries, waker: Some(Waker::noop()) }
 }
 
 /// How long a request may go unanswered.
@@ -45,30 +46,25 @@ impl Process {
     pub(super) fn pass_time(&mut self, ms: u64) {
         self.clock.advance(ms);
         let now = self.now();
-        let ended = self.queues.tenures.advance(now);
-        self.queues.bury(ended, now);
-        self.queues.advance(now);
+        self.queues.handle_timeout(now);
     }
 
-    /// A request; `idle` says that no call is under way.
-    pub(super) fn arrive(&mut self, newcomer: Newcomer<'_>, idle: bool) -> Result<Arrival, Error> {
+    pub(super) fn arrive(&mut self, newcomer: Newcomer<'_>) -> Result<WaiterId, Error> {
         let now = self.now();
-        self.queues.arrive(newcomer, idle, now, 1)
+        self.queues.arrive(newcomer, now)
     }
 
-    /// A request that stands in line, since another call is under way.
     pub(super) fn join(&mut self, newcomer: Newcomer<'_>) -> WaiterId {
-        match self.arrive(newcomer, false) {
-            Ok(Arrival::Wait(id)) => id,
-            other => panic!("{other:?}"),
-        }
+        self.arrive(newcomer).unwrap()
     }
 
-    /// A request that its own future sends, since nothing is under way.
+    /// A request that is in flight.
     pub(super) fn ask(&mut self, newcomer: Newcomer<'_>) -> (WaiterId, backend::Acquire) {
-        match self.arrive(newcomer, true) {
-            Ok(Arrival::Ask(id, request)) => (id, request),
-            other => panic!("{other:?}"),
+        let id = self.join(newcomer);
+        let (mut operations, _) = self.send();
+        match operations.pop() {
+            Some(Operation::Acquire(request)) if operations.is_empty() => (id, request),
+            other => panic!("{other:?}, {operations:?}"),
         }
     }
 
@@ -84,8 +80,8 @@ impl Process {
         self.join(newcomer(&key(), terms(9_000), true))
     }
 
-    pub(super) fn trip(&self) -> Trip {
-        Trip { sent: self.now(), now: self.now(), epoch: 1, repeated: false }
+    pub(super) fn trip(&self) -> RoundTrip {
+        RoundTrip { sent: self.now(), now: self.now(), epoch: 1, repeated: false }
     }
 
     pub(super) fn send(&mut self) -> (Batch, Vec<Purpose>) {
@@ -144,9 +140,8 @@ impl Process {
     }
 
     pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
-        let now = self.now();
         hold.release_at(self.now()).unwrap();
-        self.queues.release(id, false, now)
+        self.queues.release(id, Asked::to_nobody(self.now()))
     }
 
     pub(super) fn leave(&mut self, id: WaiterId) {

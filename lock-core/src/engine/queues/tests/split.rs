@@ -3,9 +3,12 @@
 use std::collections::HashSet;
 
 use super::process::{Process, newcomer};
-use crate::engine::{
-    fixture::{key, terms},
-    queues::*,
+use crate::{
+    engine::{
+        fixture::{key, terms},
+        queues::*,
+    },
+    error::ErrorKind,
 };
 
 #[test]
@@ -39,7 +42,7 @@ fn who_only_tries_is_busy_where_some_nodes_may_have_the_token() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     let split = Outcome::Split { remaining: None, foreign: false };
-    process.queues.acquired(&key(), request.token, Ok(split), process.trip(), None);
+    process.queues.acquired(&key(), request.token, Ok(split), process.trip());
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert_eq!(process.cleaned_up().len(), 1);
     assert!(process.queues.is_empty());

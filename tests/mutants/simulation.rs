@@ -1,9 +1,26 @@
-//! The teeth of the simulation: deliberate bugs, each of which some schedule finds, except those that are listed.
+//! Bugs that the simulation must find: some schedule finds each of them, except those that are listed with the reason.
 
 use std::collections::BTreeSet;
 
 use lock_core::mutants::Mutant;
-use lock_tests::sim::{self, Bug, NodeMutant};
+use lock_tests::sim::{self, NodeMutant, Report};
+
+/// A deliberate bug in what a schedule runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Bug {
+    Engine(Mutant),
+    Node(NodeMutant),
+}
+
+impl Bug {
+    /// Runs the schedule of a seed with this bug.
+    fn run_on(self, nodes: usize, seed: u64) -> Report {
+        match self {
+            Self::Engine(mutant) => mutant.during(|| sim::run_on(nodes, seed, None, false)),
+            Self::Node(mutant) => sim::run_on(nodes, seed, Some(mutant), false),
+        }
+    }
+}
 
 /// In how many schedules a bug has to be found.
 const WITHIN: u64 = 10_000;
@@ -51,11 +68,15 @@ const SURVIVES_FOR: u64 = 300;
 fn is_found(bug: Bug, nodes: usize) -> bool {
     let first = LAST_FOUND.iter().filter(|(known, _)| *known == bug).map(|(_, seed)| *seed);
     for seed in first.chain(0..WITHIN) {
-        let report = sim::run_on(nodes, seed, Some(bug), false);
+        let report = bug.run_on(nodes, seed);
         if !report.breaches.is_empty() {
             // It is the bug that breaks the rule, not the schedule.
             let healthy = sim::run_on(nodes, seed, None, false);
-            assert!(healthy.breaches.is_empty(), "without any bug, {}", crate::tell(&healthy));
+            assert!(
+                healthy.breaches.is_empty(),
+                "SIM_SEED={seed} breaks a rule on {nodes} nodes without any bug: {:?}",
+                healthy.breaches
+            );
             let rules: BTreeSet<_> = report.breaches.iter().map(|(rule, _)| rule.as_str()).collect();
             println!("{bug:?}: found by seed {seed}: {}", rules.into_iter().collect::<Vec<_>>().join(", "));
             return true;
@@ -88,7 +109,7 @@ fn every_bug_in_the_quorum_is_found() {
 fn every_rule_that_judges_alone_is_broken_by_a_bug() {
     for (rule, mutant) in RULES {
         let breaks = |seed: &u64| {
-            let report = sim::run_on(1, *seed, Some(Bug::Engine(mutant)), false);
+            let report = Bug::Engine(mutant).run_on(1, *seed);
             report.breaches.iter().any(|(broken, _)| broken == rule)
         };
         let found = (0..WITHIN).find(breaks);
@@ -101,7 +122,7 @@ fn every_rule_that_judges_alone_is_broken_by_a_bug() {
 fn what_is_listed_as_not_found_is_not() {
     for (mutant, why) in SURVIVES {
         let nodes = if Mutant::OF_QUORUMS.contains(&mutant) { 3 } else { 1 };
-        let breaks = |seed: &u64| !sim::run_on(nodes, *seed, Some(Bug::Engine(mutant)), false).breaches.is_empty();
+        let breaks = |seed: &u64| !Bug::Engine(mutant).run_on(nodes, *seed).breaches.is_empty();
         let found = (0..SURVIVES_FOR).find(breaks);
         assert_eq!(found, None, "{mutant:?} is found now, and not covered any more: {why}");
     }
@@ -111,4 +132,12 @@ fn what_is_listed_as_not_found_is_not() {
 fn every_bug_in_the_node_is_found() {
     let missed: Vec<_> = NodeMutant::ALL.into_iter().filter(|mutant| !is_found(Bug::Node(*mutant), 1)).collect();
     assert!(missed.is_empty(), "not found in {WITHIN} schedules: {missed:?}");
+}
+
+#[test]
+fn every_bug_of_whole_processes_has_tests_that_must_notice_it() {
+    let list = include_str!("run");
+    let without: Vec<_> =
+        Mutant::OF_WHOLE_SYSTEM.into_iter().filter(|bug| !list.contains(&format!("\n{bug:?} "))).collect();
+    assert!(without.is_empty(), "tests/mutants/run names no test for {without:?}");
 }
