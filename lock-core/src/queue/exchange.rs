@@ -70,7 +70,10 @@ impl Queues {
                 let _ = answer.send((result, trip.repeated));
             }
             Purpose::Refill(refill) => {
-                let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
+                let mut sent = trip.sent;
+                if Mutant::RefillFromReply.is_on() {
+                    sent = trip.now;
+                }
                 let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
                 self.bury(ended, trip.now);
             }
@@ -283,8 +286,11 @@ impl Queues {
             return;
         }
         // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
-        let own = self.lines.waiter(id).key.clone();
-        let item = Item::Ask(if called && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
+        let mut own = self.lines.waiter(id).key.clone();
+        if called && Mutant::PrefixLost.is_on() {
+            own = own.without_prefix();
+        }
+        let item = Item::Ask(own, token);
         if called {
             self.outbox.push_front(item);
         } else {

@@ -60,7 +60,10 @@ pub(super) struct WriteBack {
 
 /// How many nodes of so many are a majority.
 pub(super) fn majority(nodes: usize) -> usize {
-    nodes / 2 + usize::from(!Mutant::TooFewAgree.is_on())
+    if Mutant::TooFewAgree.is_on() {
+        return nodes / 2;
+    }
+    nodes / 2 + 1
 }
 
 impl Ballot {
@@ -207,7 +210,10 @@ impl Ballot {
                 return None;
             }
             let firsts = granted.clone().map(|fences| fences.first);
-            let first = if Mutant::SmallestFence.is_on() { firsts.min()? } else { firsts.max()? };
+            let mut first = firsts.clone().max()?;
+            if Mutant::SmallestFence.is_on() {
+                first = firsts.min()?;
+            }
             let size = granted.map(|fences| fences.size).min()?;
             self.fences[item] = Some(Fences { first, size });
         }
