@@ -7,6 +7,10 @@
 #[cfg(feature = "redis")]
 pub(crate) const FENCE_COUNTER: &str = "{0}lock-core:fence";
 
+/// Until when somebody may be waiting for a key under that counter.
+#[cfg(feature = "redis")]
+pub(crate) const WAITING: &str = "{0}lock-core:waiting";
+
 /// Returns whether a key begins like a side key: `{…}lock-core:`.
 pub(crate) fn is_side_key(key: &str) -> bool {
     key.strip_prefix('{')
