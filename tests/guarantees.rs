@@ -7,8 +7,6 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use lock_core::mutants::Mutant;
-
 fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("..")
 }
@@ -95,17 +93,15 @@ fn every_number_in_the_name_of_a_test_stands_in_its_list() {
 
 #[test]
 fn every_test_that_is_to_notice_a_bug_exists() {
-    let text = fs::read_to_string(root().join("tests/mutants")).unwrap();
+    let text = fs::read_to_string(root().join("tests/mutants/run")).unwrap();
+    let (_, text) = text.split_once("<<'END'\n").unwrap();
+    let (list, _) = text.split_once("\nEND\n").unwrap();
     let mut files = Vec::new();
     sources(&root().join("tests"), &mut files);
     let sources: Vec<_> = files.iter().map(|path| fs::read_to_string(path).unwrap()).collect();
-    for bug in Mutant::OF_WHOLE_SYSTEM {
-        let begins = format!("{bug:?} ");
-        let named: Vec<_> = text.lines().filter_map(|line| line.strip_prefix(&begins)).collect();
-        assert!(!named.is_empty(), "no test is to notice {bug:?}");
-        for test in named {
-            let name = test.rsplit([' ', ':']).next().unwrap();
-            assert!(sources.iter().any(|source| source.contains(&format!("fn {name}()"))), "there is no test {test}");
-        }
+    assert!(list.lines().count() > 20, "{list}");
+    for test in list.lines() {
+        let name = test.rsplit([' ', ':']).next().unwrap();
+        assert!(sources.iter().any(|source| source.contains(&format!("fn {name}()"))), "there is no test {test}");
     }
 }

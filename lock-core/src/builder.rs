@@ -3,16 +3,19 @@ use std::{sync::Arc, time::Duration};
 use tokio::runtime::Handle;
 
 use crate::{
-    backend::{Backend, MemoryBackend, QuorumBackend},
+    backend::{
+        Backend, MemoryBackend,
+        timeouts::{CONNECT_TIMEOUT, Timeouts},
+        url::{self, Source},
+    },
     clock::Clock,
-    engine::Engine,
+    engine::{Engine, limits::Limits},
     error::BuildError,
+    future::protected::OnLost,
     key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
-    queue::Limits,
     request::{Options, Wait},
-    scope::OnLost,
-    validity::Renewal,
+    ttl::Renewal,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -48,34 +51,6 @@ pub struct LockManagerBuilder {
     limits: Limits,
 }
 
-#[derive(Clone, Debug)]
-enum Source {
-    Url(RedactedUrl),
-    Quorum(Vec<RedactedUrl>),
-    Backend(Arc<dyn Backend>),
-}
-
-/// A URL that may hold a password.
-#[derive(Clone)]
-struct RedactedUrl(String);
-
-impl std::fmt::Debug for RedactedUrl {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("…")
-    }
-}
-
-impl Source {
-    /// The method that named it.
-    fn method(&self) -> &'static str {
-        match self {
-            Self::Url(_) => "url",
-            Self::Quorum(_) => "quorum",
-            Self::Backend(_) => "backend",
-        }
-    }
-}
-
 impl Default for LockManagerBuilder {
     fn default() -> Self {
         Self {
@@ -93,15 +68,63 @@ impl Default for LockManagerBuilder {
     }
 }
 
+impl LockManager {
+    /// Connects to a backend and waits until it has answered, so that a wrong address or password shows at start-up.
+    ///
+    /// | url | backend |
+    /// | --- | --- |
+    /// | `redis://[user[:password]@]host[:port][/db]` | a Redis server (feature `redis`, on by default) |
+    /// | `rediss://…` | the same through TLS (feature `tls`) |
+    /// | `valkey://…`, `valkeys://…` | other names for `redis://` and `rediss://` |
+    /// | `unix:///path/to/socket[?db=1&user=…&pass=…]` | the same through a Unix socket |
+    /// | `memory://` | a private store in this process |
+    /// | `memory://name` | the store of that name in this process, shared by all who name it |
+    ///
+    /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
+    /// waiting for the server, use [`builder`](Self::builder) and its `build`.
+    ///
+    /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
+    /// RESP2 is used if the server refuses RESP3.
+    ///
+    /// TLS trusts the certificates of the platform. It uses the process-wide provider of `rustls` if the application has
+    /// installed one, and `ring` otherwise; none is installed here.
+    ///
+    /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
+    /// to the next timer while the test waits for the server. Give the manager a runtime whose clock runs, with
+    /// [`LockManagerBuilder::runtime`].
+    ///
+    /// # Errors
+    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or cannot keep locks (too
+    /// old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
+    ///
+    /// # Cancel safety
+    /// Dropping the future closes the connection.
+    pub async fn connect(url: impl Into<String>) -> Result<Self, BuildError> {
+        Self::builder().url(url).connect().await
+    }
+
+    /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
+    /// tokio's clock, so leases live in virtual time where a test has paused it.
+    #[must_use]
+    pub fn in_memory() -> Self {
+        Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
+    }
+
+    /// Begins the configuration of a manager.
+    pub fn builder() -> LockManagerBuilder {
+        LockManagerBuilder::default()
+    }
+}
+
 impl LockManagerBuilder {
     /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
     pub fn url(mut self, url: impl Into<String>) -> Self {
-        self.sources.push(Source::Url(RedactedUrl(url.into())));
+        self.sources.push(Source::url(url));
         self
     }
 
     /// Sets the backend to several independent servers, by their URLs: a lease is held where a majority says so, so that
-    /// it survives that the others fail. Three, or five; see [`QuorumBackend`] for what that promises and what not.
+    /// it survives that the others fail. Three, or five; see [`QuorumBackend`](crate::backend::QuorumBackend) for what that promises and what not.
     ///
     /// Name the same servers in the same order everywhere. One alone is the same as [`url`](Self::url); two are refused,
     /// as is a server that is named twice. An even number works, but survives no more failures than one server less
@@ -119,8 +142,7 @@ impl LockManagerBuilder {
     /// # Ok(()) }
     /// ```
     pub fn quorum<U: AsRef<str>>(mut self, urls: impl IntoIterator<Item = U>) -> Self {
-        let urls = urls.into_iter().map(|url| RedactedUrl(url.as_ref().to_owned())).collect();
-        self.sources.push(Source::Quorum(urls));
+        self.sources.push(Source::quorum(urls));
         self
     }
 
@@ -296,8 +318,7 @@ impl LockManagerBuilder {
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;
-        check_timeout("command timeout", self.command_timeout)?;
-        check_timeout("connect timeout", self.connect_timeout)?;
+        let timeouts = Timeouts::new(self.command_timeout, self.connect_timeout)?;
         if self.prefix.len() >= MAX_KEY_BYTES {
             return Err(BuildError::new(format!(
                 "the prefix has {} bytes, which leaves no room for a key; keys have at most {MAX_KEY_BYTES} bytes, the \
@@ -318,29 +339,9 @@ impl LockManagerBuilder {
                 self.client_name
             )));
         }
-        let timeouts = Timeouts { command: self.command_timeout, connect: self.connect_timeout };
-        let backend = match &self.sources[..] {
-            [] => {
-                return Err(BuildError::new("no backend was given; call `url`, `quorum` or `backend` before `build`"));
-            }
-            [first, second, ..] => {
-                return Err(BuildError::new(format!(
-                    "there are two backends, one of `{}` and one of `{}`; give one, or all servers to one `quorum`",
-                    first.method(),
-                    second.method()
-                )));
-            }
-            [Source::Backend(backend)] => Arc::clone(backend),
-            [Source::Url(RedactedUrl(url))] => from_url(url, &self.client_name, timeouts)?,
-            [Source::Quorum(urls)] => {
-                let node = |RedactedUrl(url): &RedactedUrl| from_url(url, &self.client_name, timeouts);
-                let mut nodes = urls.iter().map(node).collect::<Result<Vec<_>, _>>()?;
-                refuse_twice(urls)?;
-                if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) }
-            }
-        };
+        let backend = url::backend(&self.sources, &self.client_name, timeouts)?;
         #[cfg(feature = "metrics")]
-        crate::metrics::describe();
+        crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
@@ -362,94 +363,9 @@ impl LockManagerBuilder {
     }
 }
 
-/// The limits of a connection.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a server has them"))]
-struct Timeouts {
-    command: Duration,
-    connect: Duration,
-}
-
-pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Small enough that adding it to a moment does not overflow.
-const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-
-/// Refuses a timeout out of range.
-pub(crate) fn check_timeout(name: &str, timeout: Duration) -> Result<(), BuildError> {
-    if timeout.is_zero() {
-        return Err(BuildError::new(format!("a {name} of zero leaves no time for an answer; use a few seconds")));
-    }
-    if timeout > MAX_TIMEOUT {
-        return Err(BuildError::new(format!("a {name} of {timeout:?} is too long; the most is one hour")));
-    }
-    Ok(())
-}
-
-/// Nothing of the URL but its scheme may get into an error: it may hold a password.
-fn from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
-    let Some((scheme, rest)) = url.split_once("://") else {
-        let what = if url.is_empty() { "is empty" } else { "has no scheme" };
-        return Err(BuildError::new(format!("the URL {what}; use one like redis://127.0.0.1:6379")));
-    };
-    match scheme {
-        "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
-        "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
-        "redis" | "rediss" | "valkey" | "valkeys" | "unix" => redis_from_url(url, client_name, timeouts),
-        // What cannot be a scheme may be a part that went astray, such as the password.
-        _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
-            Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
-        }
-        _ => Err(BuildError::new(format!(
-            "the scheme {scheme:?} is unknown; there are redis, rediss, valkey, valkeys, unix and memory"
-        ))),
-    }
-}
-
-/// A server that is named twice has two votes, and a majority may be itself alone. (Nothing of a URL but its number gets
-/// into the error.)
-fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
-    let places: Vec<_> = urls.iter().map(|RedactedUrl(url)| place(url)).collect();
-    for (index, place) in places.iter().enumerate() {
-        // Each store without a name is another.
-        if let Some(first) = places[..index].iter().position(|other| other == place && !place.is_empty()) {
-            return Err(BuildError::new(format!(
-                "URLs {} and {} of the quorum name the same server; its nodes must be independent of one another",
-                first + 1,
-                index + 1
-            )));
-        }
-    }
-    Ok(())
-}
-
-/// Where a URL leads: host and port, or the path of a socket. Without user, password, database and options.
-fn place(url: &str) -> String {
-    let (scheme, rest) = url.split_once("://").unwrap_or_default();
-    let rest = rest.split(['?', '#']).next().unwrap_or_default();
-    if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
-        return rest.to_owned();
-    }
-    let authority = rest.split('/').next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
-    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-    if has_port { host } else { format!("{host}:6379") }
-}
-
-#[cfg(feature = "redis")]
-fn redis_from_url(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
-    let Timeouts { command, connect } = timeouts;
-    Ok(Arc::new(crate::backend::RedisBackend::with_timeouts(url, client_name, command, connect)?))
-}
-
-#[cfg(not(feature = "redis"))]
-fn redis_from_url(_url: &str, _client_name: &str, _timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
-    Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::LockManager;
 
     #[test]
     fn a_backend_that_is_given_twice_is_refused() {
@@ -478,42 +394,5 @@ mod tests {
         assert!(builder().prefix("p".repeat(MAX_KEY_BYTES - 1)).build().is_ok());
         let usual = builder().renew_every(ms(500)).max_hold(Duration::MAX).at_least(ms(1)).on_lost(OnLost::Finish);
         assert!(usual.clone().fixed().wait_forever().build().is_ok() && usual.build().is_ok());
-    }
-
-    fn refusal(urls: &[&str]) -> String {
-        let error = LockManager::builder().quorum(urls).build().expect_err("no such quorum");
-        assert!(!format!("{error} {error:?}").contains("secret"), "no password in an error");
-        error.to_string()
-    }
-
-    #[test]
-    fn bad_input_34_and_36_a_quorum_of_no_nodes_or_of_two_is_refused() {
-        assert!(refusal(&[]).contains("a quorum of no nodes"), "{}", refusal(&[]));
-        let two = refusal(&["memory://a", "memory://b"]);
-        assert!(two.contains("needs both") && two.contains("three"), "{two}");
-    }
-
-    #[test]
-    fn a_quorum_that_names_a_server_twice_is_refused() {
-        for (one, other) in [
-            ("memory://a", "memory://a"),
-            ("redis://u:secret@Shop", "rediss://:secret@shop:6379/3"),
-            ("redis://[::1]", "redis://[::1]:6379/1?protocol=resp3"),
-            ("unix:///run/redis.sock", "unix:///run/redis.sock?db=2"),
-        ] {
-            let twice = refusal(&[one, "memory://b", other]);
-            assert!(twice.contains("URLs 1 and 3"), "{one}, {other}: {twice}");
-        }
-        assert_ne!(place("redis://a:1"), place("redis://a:2"));
-        assert_ne!(place("redis://[::1]:1"), place("redis://[::1]"));
-    }
-
-    #[test]
-    fn a_wrong_url_among_the_nodes_is_refused() {
-        assert!(refusal(&["memory://a", "http://:secret@b", "memory://c"]).contains("\"http\" is unknown"));
-        assert!(refusal(&["10.0.0.1", "10.0.0.2", "10.0.0.3"]).contains("no scheme"));
-        #[cfg(feature = "redis")]
-        refusal(&["redis://u:sec/secret@a", "redis://u:sec/secret@b", "redis://u:sec/secret@c"]);
-        assert!(LockManager::builder().quorum(["memory://"; 3]).build().is_ok(), "three stores");
     }
 }

@@ -1,10 +1,15 @@
-use std::{error, fmt, io, panic::Location, sync::Arc, time::Duration};
+use std::{error, fmt, io, sync::Arc, time::Duration};
 
-use crate::{answer::Case, backend::BackendError, end::End, key::LockKey};
-
-pub use self::build::{AlreadyInstalled, BuildError};
+pub use self::{
+    build::{AlreadyInstalled, BuildError},
+    case::Case,
+    kind::{Argument, ErrorKind, LossReason},
+};
 
 mod build;
+mod case;
+mod kind;
+mod request;
 
 /// What went wrong with a request for a lease.
 ///
@@ -38,7 +43,7 @@ struct Inner {
     /// The verb of the request, as in "could not acquire".
     attempt: &'static str,
     /// The key as the user gave it; absent where the request had none.
-    key: Option<LockKey>,
+    key: Option<Name>,
     /// What only this occurrence knows; replaces the general sentence of the kind.
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
@@ -46,75 +51,11 @@ struct Inner {
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
-/// The kinds of [`Error`], for a `match`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum ErrorKind {
-    /// Another holder kept the key for the whole wait; nothing is held.
-    Busy,
-    /// The lease was held and is gone; scoped work was dropped.
-    Lost(LossReason),
-    /// The backend did not answer in time or could not be reached. Whatever may have been set is released in the
-    /// background.
-    Backend,
-    /// The key holds something that is no lock (a hash, a list); it was left untouched.
-    WrongType,
-    /// The server lacks, or its ACL forbids, a command that the lock needs.
-    Unsupported,
-    /// The server refused the user, the password, or the access to the key.
-    Denied,
-    /// An argument is out of its range; nothing was sent.
-    Invalid(Argument),
-    /// More waiters than the configured limit.
-    Overloaded,
-    /// The same task holds the key already inside a scoped form, and would have waited for itself.
-    WouldDeadlock,
-    /// The lease that was to be taken up is not there any more, or another process has taken it up.
-    NotHeld,
-    /// No manager was given, scoped or installed.
-    NoManager,
-    /// The request was made outside a tokio runtime, or the runtime given to the builder has ended.
-    NoRuntime,
-    /// The manager was shut down.
-    ShutDown,
-}
-
-/// The argument that an [`ErrorKind::Invalid`] is about.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum Argument {
-    /// A key: 1 to 1,024 bytes of UTF-8, prefix included.
-    Key,
-    /// The collection given to [`lock_all`](crate::LockManager::lock_all): at least one key.
-    Keys,
-    /// A ttl: 10 ms to 100 years.
-    Ttl,
-    /// The interval of renewal: at least 10 ms, and at most half of the ttl.
-    RenewEvery,
-    /// The longest hold: above zero.
-    MaxHold,
-    /// The least time that the key stays busy: at most 100 years.
-    AtLeast,
-    /// The text of a [`Handover`](crate::Handover).
-    Handover,
-    /// The configuration of a manager; see [`BuildError`].
-    Settings,
-}
-
-/// Why a lease that was held is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum LossReason {
-    /// Its deadline passed: it was not renewed, or no renewal was answered in time.
-    Expired,
-    /// The backend says that the key is free or somebody else's.
-    Taken,
-    /// It was held for as long as [`max_hold`](crate::LockRequest::max_hold) allows.
-    MaxHold,
-    /// This manager was asked to [`force_release`](crate::LockManager::force_release) the key.
-    Forced,
-    /// The manager was shut down, or the runtime that renewed the lease has ended.
-    ShutDown,
+/// The text of a key, of which the first `prefix` bytes are the manager's.
+#[derive(Clone)]
+struct Name {
+    wire: Arc<str>,
+    prefix: usize,
 }
 
 impl Error {
@@ -122,18 +63,20 @@ impl Error {
         Self { inner: Box::new(Inner { kind, attempt, key: None, detail: None, remaining: None, source: None }) }
     }
 
-    pub(crate) fn on(mut self, key: &LockKey) -> Self {
-        self.inner.key = Some(key.clone());
+    /// Says which key the request was about: its text, and how many bytes of that are the manager's prefix.
+    fn naming(mut self, wire: Arc<str>, prefix: usize) -> Self {
+        self.inner.key = Some(Name { wire, prefix });
+        self
+    }
+
+    fn caused_by(mut self, source: Option<Arc<dyn error::Error + Send + Sync>>) -> Self {
+        self.inner.source = source;
         self
     }
 
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
         self.inner.detail = Some(detail.into());
         self
-    }
-
-    pub(crate) fn busy(attempt: &'static str, key: &LockKey, wait: Duration) -> Self {
-        Self::new(ErrorKind::Busy, attempt).on(key).busy_for(wait)
     }
 
     /// Says for how long the key was busy.
@@ -157,35 +100,8 @@ impl Error {
         self.detail(format!("{said} ({freed} keys were freed)"))
     }
 
-    pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {
-        Self::new(ErrorKind::Lost(reason), attempt).on(key)
-    }
-
-    /// Creates the error of a request about a lease that has ended. Only a loss is told as one.
-    pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
-        match end {
-            End::Lost(reason) => Self::lost(attempt, key, reason),
-            End::Released | End::HandedOver => Self::new(ErrorKind::NotHeld, attempt).on(key),
-        }
-    }
-
     pub(crate) fn invalid(argument: Argument, attempt: &'static str, detail: impl Into<String>) -> Self {
         Self::new(ErrorKind::Invalid(argument), attempt).detail(detail)
-    }
-
-    pub(crate) fn would_deadlock(key: &LockKey, here: &Location<'_>, held_since: &Location<'_>) -> Self {
-        Self::new(ErrorKind::WouldDeadlock, "acquire").on(key).detail(format!(
-            "asked for at {here}, but this task holds it since {held_since} and would wait for itself; \
-             pass the lease on, or take the lock in one of the two places only"
-        ))
-    }
-
-    pub(crate) fn backend(attempt: &'static str, key: Option<&LockKey>, error: BackendError) -> Self {
-        let (kind, message, source) = error.into_parts();
-        let mut this = Self::new(kind, attempt).detail(message);
-        this.inner.key = key.cloned();
-        this.inner.source = source;
-        this
     }
 
     /// Returns what kind of failure this is.
@@ -197,7 +113,7 @@ impl Error {
     /// Returns the key that the request was about, as it was given (without the manager's prefix).
     #[must_use]
     pub fn key(&self) -> Option<&str> {
-        self.inner.key.as_ref().map(LockKey::as_str)
+        self.inner.key.as_ref().map(Name::as_str)
     }
 
     /// Returns whether another holder has the key, and nothing else is wrong.
@@ -260,11 +176,18 @@ impl Error {
     }
 }
 
+impl Name {
+    /// Returns the key as the user gave it.
+    fn as_str(&self) -> &str {
+        &self.wire[self.prefix..]
+    }
+}
+
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "could not {}", self.inner.attempt)?;
         if let Some(key) = &self.inner.key {
-            write!(f, " {key}")?;
+            write!(f, " \"{}\"", key.as_str().escape_debug())?;
         }
         f.write_str(": ")?;
         match &self.inner.detail {
@@ -335,58 +258,7 @@ impl From<Error> for io::Error {
     }
 }
 
-impl fmt::Display for ErrorKind {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Busy => f.write_str("another holder has it; wait longer, or try again later"),
-            Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
-            Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
-            Self::WrongType => f.write_str("the key holds something that is no lock; use another key"),
-            Self::Unsupported => f.write_str("the server lacks a command that the lock needs"),
-            Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
-            Self::Invalid(argument) => write!(f, "{argument} is out of range"),
-            Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),
-            Self::WouldDeadlock => f.write_str("this task holds the key already and would wait for itself"),
-            Self::NotHeld => f.write_str("the lease is not there any more; acquire the key anew"),
-            Self::NoManager => f.write_str(
-                "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
-                 `LockManager::scope`, or name a manager",
-            ),
-            Self::NoRuntime => f.write_str(
-                "there is no tokio runtime to run on; call from inside one, or give one that lives to \
-                 `LockManager::builder().runtime(..)`",
-            ),
-            Self::ShutDown => f.write_str("the lock manager was shut down"),
-        }
-    }
-}
-
-impl fmt::Display for Argument {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Key => "the key",
-            Self::Keys => "the set of keys",
-            Self::Ttl => "the ttl",
-            Self::RenewEvery => "the renewal interval",
-            Self::MaxHold => "the longest hold",
-            Self::AtLeast => "the least time that the key stays busy",
-            Self::Handover => "the handover",
-            Self::Settings => "the configuration of the manager",
-        })
-    }
-}
-
-impl fmt::Display for LossReason {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Expired => "its deadline passed before it was renewed; check the backend, or use a longer ttl",
-            Self::Taken => "the key was deleted or taken by another holder",
-            Self::MaxHold => "it was held for as long as its `max_hold` allows",
-            Self::Forced => "it was released by force",
-            Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
-        })
-    }
-}
+pub(crate) const ACQUIRE: &str = "acquire";
 
 pub(crate) const KEEP: &str = "keep";
 
@@ -402,6 +274,7 @@ const OF_HOLDERS: [&str; 4] = [KEEP, EXTEND, RELEASE, HAND_OVER];
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::key::LockKey;
 
     /// Every kind, with its code and whether the work did not begin.
     const KINDS: [(ErrorKind, &str, bool); 18] = [

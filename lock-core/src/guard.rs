@@ -15,17 +15,17 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
-    engine::Engine,
+    engine::{Engine, hold::Hold, metrics, tenure::HoldId},
     error::{Argument, EXTEND, Error, ErrorKind, HAND_OVER, LossReason},
     fencing::FencingToken,
+    future::{
+        protected::{OnLost, Protected},
+        release::Release,
+    },
     handover::Handover,
-    lease::{Ended, Hold, Lease},
-    metrics,
+    lease::{Ended, Lease},
     mutants::Mutant,
-    queue::{tenure::HoldId, unexpected},
-    release::Release,
-    scope::{OnLost, Protected},
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// A held lease; dropping it gives the lease back.
@@ -241,11 +241,11 @@ impl LockGuard {
         let Some((engine, id)) = self.held.take() else { unreachable!("a guard is consumed once") };
         let (hold, now) = (self.lease.hold(), engine.now());
         match hold.release_at(now) {
-            Ok(()) => Release::new(engine, &hold.key, id, now),
+            Ok(()) => Release::new(&engine, &hold.key, id, now),
             Err(reason) => {
                 // The engine releases what an expired lease may have left.
                 engine.abandon(id, now);
-                Release::lost(engine, &hold.key, reason)
+                Release::lost(&hold.key, reason)
             }
         }
     }
@@ -327,7 +327,7 @@ impl Extension<'_> {
                 engine.taken(id);
                 Err(ended(hold.finish(End::Lost(LossReason::Taken))))
             }
-            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), unexpected(outcome))),
+            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), BackendError::unexpected(outcome))),
             Err(error) => {
                 if error.kind() == ErrorKind::WrongType {
                     engine.taken(id);

@@ -1,10 +1,10 @@
 use std::{fmt, str::FromStr, time::Duration};
 
 use crate::{
+    backend::Token,
     error::{Argument, Error},
     key::LockKey,
-    token::Token,
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// A lease on its way to another process: what [`LockGuard::hand_over`](crate::LockGuard::hand_over) gives and

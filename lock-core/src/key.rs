@@ -24,10 +24,7 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use crate::{
-    error::{Argument, Error},
-    slot,
-};
+use crate::error::{Argument, Error};
 
 /// A key that passed the checks: what is locked.
 ///
@@ -71,6 +68,13 @@ impl Hasher for Brought {
 fn hash(wire: &str) -> u64 {
     static STATE: OnceLock<RandomState> = OnceLock::new();
     STATE.get_or_init(RandomState::new).hash_one(wire)
+}
+
+/// Returns whether a key begins like a side key of the backend: `{…}lock-core:`.
+fn is_side_key(key: &str) -> bool {
+    key.strip_prefix('{')
+        .and_then(|rest| rest.split_once('}'))
+        .is_some_and(|(_tag, name)| name.starts_with("lock-core:"))
 }
 
 /// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which is refused where it is
@@ -163,7 +167,7 @@ impl LockKey {
             ));
         }
         let wire: Arc<str> = if prefix.is_empty() { key.into() } else { format!("{prefix}{key}").into() };
-        if slot::is_side_key(&wire) {
+        if is_side_key(&wire) {
             return refuse(format!(
                 "{:?} begins like a side key of lock-core; choose another name",
                 key.escape_debug().to_string()
@@ -183,6 +187,11 @@ impl LockKey {
     /// Returns the same key of the backend as if it had been asked for without a prefix.
     pub(crate) fn without_prefix(self) -> Self {
         Self { prefix: 0, ..self }
+    }
+
+    /// Returns the key as the backend sees it, and how many bytes of it are the prefix.
+    pub(crate) fn parts(&self) -> (Arc<str>, usize) {
+        (Arc::clone(&self.wire), self.prefix)
     }
 
     /// Returns the key as the user gave it.

@@ -86,18 +86,10 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
-#[cfg(feature = "macros")]
-#[doc(hidden)]
-#[path = "private.rs"]
-pub mod __private;
-mod acquire;
 pub mod answer;
 pub mod backend;
 mod builder;
-mod cleanup;
 pub mod clock;
-#[cfg(feature = "test-util")]
-pub mod conformance;
 mod end;
 mod engine;
 mod error;
@@ -110,26 +102,23 @@ mod info;
 pub mod key;
 mod lease;
 mod leases;
+#[cfg(feature = "macros")]
+mod macro_support;
 mod manager;
-mod metrics;
-#[cfg(feature = "mutants")]
+#[cfg(lock_mutants)]
 #[doc(hidden)]
 pub mod mutants;
-#[cfg(not(feature = "mutants"))]
-#[allow(unreachable_pub, reason = "public with the feature")]
+#[cfg(not(lock_mutants))]
+#[allow(unreachable_pub, reason = "public under the cfg")]
 mod mutants;
-mod queue;
-mod release;
-mod renewal;
 mod request;
-mod scope;
-mod slot;
-mod sync;
-mod token;
-mod validity;
+mod ttl;
 
+#[cfg(feature = "test-util")]
+#[doc(inline)]
+pub use crate::backend::conformance;
 #[cfg(feature = "metrics")]
-pub use crate::metrics::describe as describe_metrics;
+pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
 
@@ -138,6 +127,7 @@ pub use crate::{
     end::End,
     error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind, LossReason},
     fencing::FencingToken,
+    future::protected::OnLost,
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
@@ -146,9 +136,15 @@ pub use crate::{
     leases::Leases,
     manager::LockManager,
     request::{LockAllRequest, LockRequest},
-    scope::OnLost,
-    validity::{MAX_TTL, MIN_TTL},
+    ttl::{MAX_TTL, MIN_TTL},
 };
+
+/// What the code written by `#[distributed_lock]` calls.
+#[cfg(feature = "macros")]
+#[doc(hidden)]
+pub mod __private {
+    pub use crate::macro_support::*;
+}
 
 #[cfg(all(doctest, feature = "macros"))]
 #[doc = include_str!("../README.md")]

@@ -1,16 +1,14 @@
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
-    backend::{Answer, BackendError, Batch, MemoryBackend, Operation, Outcome, Outcomes},
-    builder::LockManagerBuilder,
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
     engine::Engine,
-    error::{AlreadyInstalled, Argument, BuildError, Error, ErrorKind},
+    error::{AlreadyInstalled, Argument, Error, ErrorKind},
     handover::Handover,
     health::Health,
     info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
-    queue::{no_answer, unexpected},
     request::{LockAllRequest, LockRequest, Options},
 };
 
@@ -56,52 +54,6 @@ tokio::task_local! {
 impl LockManager {
     pub(crate) fn new(engine: Arc<Engine>, settings: Settings) -> Self {
         Self { engine, settings: Arc::new(settings) }
-    }
-
-    /// Connects to a backend and waits until it has answered, so that a wrong address or password shows at start-up.
-    ///
-    /// | url | backend |
-    /// | --- | --- |
-    /// | `redis://[user[:password]@]host[:port][/db]` | a Redis server (feature `redis`, on by default) |
-    /// | `rediss://…` | the same through TLS (feature `tls`) |
-    /// | `valkey://…`, `valkeys://…` | other names for `redis://` and `rediss://` |
-    /// | `unix:///path/to/socket[?db=1&user=…&pass=…]` | the same through a Unix socket |
-    /// | `memory://` | a private store in this process |
-    /// | `memory://name` | the store of that name in this process, shared by all who name it |
-    ///
-    /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
-    /// waiting for the server, use [`builder`](Self::builder) and its `build`.
-    ///
-    /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
-    /// RESP2 is used if the server refuses RESP3.
-    ///
-    /// TLS trusts the certificates of the platform. It uses the process-wide provider of `rustls` if the application has
-    /// installed one, and `ring` otherwise; none is installed here.
-    ///
-    /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
-    /// to the next timer while the test waits for the server. Give the manager a runtime whose clock runs, with
-    /// [`LockManagerBuilder::runtime`].
-    ///
-    /// # Errors
-    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or cannot keep locks (too
-    /// old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
-    ///
-    /// # Cancel safety
-    /// Dropping the future closes the connection.
-    pub async fn connect(url: impl Into<String>) -> Result<Self, BuildError> {
-        Self::builder().url(url).connect().await
-    }
-
-    /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
-    /// tokio's clock, so leases live in virtual time where a test has paused it.
-    #[must_use]
-    pub fn in_memory() -> Self {
-        Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
-    }
-
-    /// Begins the configuration of a manager.
-    pub fn builder() -> LockManagerBuilder {
-        LockManagerBuilder::default()
     }
 
     /// Makes this the manager of the process, which [`current`](Self::current) and the macro use where no other is
@@ -197,7 +149,7 @@ impl LockManager {
         match self.ask("inspect", &key, Operation::Inspect { key: key.clone() }).await? {
             Outcome::Busy { remaining, foreign, .. } => Ok(KeyInfo::held(remaining, foreign)),
             Outcome::Gone => Ok(KeyInfo::free()),
-            outcome => Err(Error::backend("inspect", Some(&key), unexpected(outcome))),
+            outcome => Err(Error::backend("inspect", Some(&key), BackendError::unexpected(outcome))),
         }
     }
 
@@ -250,7 +202,7 @@ impl LockManager {
             self.engine.admit(FORCE)?;
             let answer = self.engine.call(forces).await;
             let (outcomes, error) = match answer {
-                Ok(answer) => (answer.outcomes, no_answer()),
+                Ok(answer) => (answer.outcomes, BackendError::missing()),
                 Err(error) => (Outcomes::new(), error),
             };
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(|| Err(error.clone())));
@@ -272,7 +224,7 @@ impl LockManager {
                 Ok(true)
             }
             Ok(Outcome::Gone) => Ok(false),
-            Ok(outcome) => Err(Error::backend(FORCE, Some(key), unexpected(outcome))),
+            Ok(outcome) => Err(Error::backend(FORCE, Some(key), BackendError::unexpected(outcome))),
             Err(error) => Err(Error::backend(FORCE, Some(key), error)),
         }
     }
@@ -292,7 +244,7 @@ impl LockManager {
 
     /// Returns how the manager and its backend are doing, without a round trip: for readiness probes and status pages.
     ///
-    /// Never waits. A manager that was [built](LockManagerBuilder::build) and has had no request begins to connect, so that
+    /// Never waits. A manager that was [built](crate::LockManagerBuilder::build) and has had no request begins to connect, so that
     /// it is up soon after it was first asked.
     ///
     /// # Examples

@@ -1,8 +1,14 @@
-//! Deliberate bugs, one at a time, to show that the tests find them. No public API.
+//! Deliberate bugs, one at a time, to show that the tests find them. This is not public API.
 //!
-//! A bug is on in one thread ([`Mutant::during`], for the simulation), or in a whole process and its children, if the
+//! Only a build with `--cfg lock_mutants` has the bugs. In any other build [`Mutant::is_on`] is the constant `false`, and
+//! the compiler removes all sites. A reader of the engine may take every `Mutant::NAME.is_on()` for `false` and skip what
+//! depends on it: the rest is the rule.
+//!
+//! A site is a statement or a match arm of its own beside the rule, or the last operand of the rule's condition
+//! (`|| Mutant::NAME.is_on()`, `&& !Mutant::NAME.is_on()`), or a condition around the one statement that the bug leaves out.
+//!
+//! A bug is on in one thread ([`Mutant::during`], for the simulation), or in a whole process and its children if the
 //! environment variable `LOCK_MUTANT` names it when the process starts (`tests/mutants`, for the whole-system tests).
-//! Without the feature `mutants` there are none, and every question for one is a constant.
 
 /// A deliberate bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,7 +98,7 @@ pub enum Mutant {
     PrefixLost,
 }
 
-#[cfg(feature = "mutants")]
+#[cfg(lock_mutants)]
 mod switch {
     use std::{cell::Cell, env, sync::OnceLock};
 
@@ -165,6 +171,7 @@ mod switch {
             work()
         }
 
+        /// Whether this bug is on in this thread or in the whole process.
         pub(crate) fn is_on(self) -> bool {
             PRESENT.get().or_else(Self::of_process) == Some(self)
         }
@@ -181,8 +188,9 @@ mod switch {
     }
 }
 
-#[cfg(not(feature = "mutants"))]
+#[cfg(not(lock_mutants))]
 impl Mutant {
+    /// Returns `false`: this build has no bugs on purpose.
     #[inline(always)]
     pub(crate) const fn is_on(self) -> bool {
         false

@@ -6,17 +6,15 @@ use std::{
 };
 
 use crate::{
-    acquire::{Acquire, AcquireAll},
-    engine::Engine,
+    backend::Token,
+    engine::{Engine, tenure::Terms},
     error::{Argument, Error, ErrorKind},
+    future::{Acquire, AcquireAll, protected::OnLost},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     lease::Lease,
     leases::Leases,
-    queue::tenure::Terms,
-    scope::OnLost,
-    token::Token,
-    validity::{MAX_TTL, Renewal, Ttl},
+    ttl::{MAX_TTL, Renewal, Ttl},
 };
 
 /// A request for a lease: its options, and the ways to make it.

@@ -12,6 +12,7 @@ use syn::{
 
 use crate::{
     duration,
+    errors::Errors,
     keys::{Keys, ungrouped},
     policy::{OnBusy, OnLost},
     suggest,
@@ -42,10 +43,6 @@ pub(crate) enum Length {
     /// Without end.
     Forever,
 }
-
-/// Errors of one attribute, told all at once.
-#[derive(Default)]
-pub(crate) struct Errors(Option<Error>);
 
 impl Args {
     /// Reads the arguments; what is wrong goes to `errors` and is left out.
@@ -146,34 +143,6 @@ impl Args {
             }
         }
         Ok(())
-    }
-}
-
-impl Errors {
-    pub(crate) fn push(&mut self, error: Error) {
-        match &mut self.0 {
-            Some(first) => first.combine(error),
-            None => self.0 = Some(error),
-        }
-    }
-
-    /// Takes the value out of a result, or keeps its error.
-    pub(crate) fn keep<T>(&mut self, result: Result<T>) -> Option<T> {
-        result.map_err(|error| self.push(error)).ok()
-    }
-
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.is_none()
-    }
-
-    pub(crate) fn into_compile_error(self) -> TokenStream {
-        self.0.map(Error::into_compile_error).unwrap_or_default()
-    }
-
-    fn extend(&mut self, other: Self) {
-        if let Some(error) = other.0 {
-            self.push(error);
-        }
     }
 }
 

@@ -12,7 +12,7 @@ use syn::{
     token::Brace,
 };
 
-use crate::function::Body;
+use crate::body::Body;
 
 /// A body that is a boxed `async` block.
 pub(crate) struct Boxed {

@@ -14,11 +14,15 @@ use syn::{
 
 use crate::{
     args::{Args, Length},
+    body::{Body, mentions},
     boxed::Boxed,
-    function::{Body, Function, Names, Owned, mentions},
+    function::Function,
     keys::Keys,
+    names::{Names, Owned},
     policy::{OnBusy, OnLost},
 };
+
+mod keys;
 
 /// Writes the function with its body under the lock.
 ///
@@ -73,16 +77,47 @@ fn locked(
     body: &Body,
 ) -> TokenStream {
     let krate = &args.krate;
-    // Mixed hygiene: no name of the user's can meet these.
-    let [refuse, lose, acquired, guard, value, error] = ["refuse", "lose", "acquired", "guard", "value", "error"]
-        .map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
+    let [acquired, guard, value, error] = ["acquired", "guard", "value", "error"].map(hidden);
     let several = args.keys.as_ref().is_some_and(Keys::are_several);
     let (guard_type, borrow) = if several { ("LockAllGuard", "leases") } else { ("LockGuard", "lease") };
     let [guard_type, borrow] = [guard_type, borrow].map(|name| Ident::new(name, Span::call_site()));
     let lease = args.lease.iter();
 
+    let (ways_out, refused, lost) = ways_out(args, on_error, output, &error);
+    let on_lost = match args.on_lost {
+        None => TokenStream::new(),
+        Some(OnLost::Cancel) => quote!(.on_lost(#krate::OnLost::Cancel)),
+        Some(OnLost::Finish) => quote!(.on_lost(#krate::OnLost::Finish)),
+        Some(OnLost::Ignore) => quote!(.on_lost(#krate::OnLost::Ignore)),
+    };
+    let body = locked_body(args, names, output, body);
+    quote! {
+        #ways_out
+        let #acquired = #acquire.await;
+        match #acquired {
+            ::core::result::Result::Ok(#guard) => {
+                #(let #lease = ::core::clone::Clone::clone(#krate::#guard_type::#borrow(&#guard));)*
+                match #krate::#guard_type::protect(#guard, async move #body)#on_lost.await {
+                    ::core::result::Result::Ok(#value) => #value,
+                    ::core::result::Result::Err(#error) => #lost,
+                }
+            }
+            ::core::result::Result::Err(#error) => #refused,
+        }
+    }
+}
+
+/// Writes the statements that name what turns an `error` into a result, and the results of a refusal and of a loss.
+fn ways_out(
+    args: &Args,
+    on_error: Option<TokenStream>,
+    output: &Type,
+    error: &Ident,
+) -> (TokenStream, TokenStream, TokenStream) {
+    let krate = &args.krate;
+    let [refuse, lose] = ["refuse", "lose"].map(hidden);
     let skips = args.on_busy == Some(OnBusy::Skip);
-    let (ways_out, refused, lost) = match on_error {
+    match on_error {
         Some(on_error) => {
             let ways_out = by(krate, &refuse, if skips { "by_or_skip" } else { "by" }, &on_error, output);
             let answer = quote!(#krate::__private::By::answer(#refuse, #error));
@@ -103,27 +138,6 @@ fn locked(
                 &lose
             };
             (ways_out, quote!(#refuse(#error)), quote!(#lose(#error)))
-        }
-    };
-    let on_lost = match args.on_lost {
-        None => TokenStream::new(),
-        Some(OnLost::Cancel) => quote!(.on_lost(#krate::OnLost::Cancel)),
-        Some(OnLost::Finish) => quote!(.on_lost(#krate::OnLost::Finish)),
-        Some(OnLost::Ignore) => quote!(.on_lost(#krate::OnLost::Ignore)),
-    };
-    let body = locked_body(args, names, output, body);
-    quote! {
-        #ways_out
-        let #acquired = #acquire.await;
-        match #acquired {
-            ::core::result::Result::Ok(#guard) => {
-                #(let #lease = ::core::clone::Clone::clone(#krate::#guard_type::#borrow(&#guard));)*
-                match #krate::#guard_type::protect(#guard, async move #body)#on_lost.await {
-                    ::core::result::Result::Ok(#value) => #value,
-                    ::core::result::Result::Err(#error) => #lost,
-                }
-            }
-            ::core::result::Result::Err(#error) => #refused,
         }
     }
 }
@@ -166,7 +180,7 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
                 quote!(.#call(::core::time::Duration::from_millis(#ms)))
             }
             Length::Given(value) => {
-                let variable = format_ident!("__lock_{name}", span = Span::mixed_site());
+                let variable = hidden(name);
                 let value = quote_spanned!(value.span()=> #krate::__private::duration(#value));
                 given.extend(quote!(let #variable = #value;));
                 quote!(.#call(#variable))
@@ -185,8 +199,7 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let acquire = Ident::new(if several { "acquire_all" } else { "acquire" }, Span::call_site());
     let label = args.keys.as_ref().map(|keys| keys.label(function));
     // A plain name would be a pattern to match where the user has a constant or a static of that name.
-    let [request, future] =
-        ["request", "acquire"].map(|name| format_ident!("__lock_{name}", span = Span::mixed_site()));
+    let [request, future] = ["request", "acquire"].map(hidden);
     let mut options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
     if args.renew == Some(true) {
         options = quote!(#krate::__private::renewed(#options));
@@ -233,6 +246,11 @@ fn keep_arguments(names: &Names, body: &Body) -> TokenStream {
         quote!(#(#cfgs)* #lint let _ = &#name;)
     })
     .collect()
+}
+
+/// Makes a name that, by mixed hygiene, is never the same as a name in the user's code.
+fn hidden(name: &str) -> Ident {
+    format_ident!("__lock_{name}", span = Span::mixed_site())
 }
 
 /// Lets a path point at another place, and mean what it meant.

@@ -8,9 +8,12 @@ use quote::quote;
 use syn::Token;
 
 use crate::{
-    args::{Args, Errors},
+    args::Args,
+    body::mentions,
+    errors::Errors,
     expand,
-    function::{Function, Names, is_closure, mentions},
+    function::{Function, is_closure},
+    names::Names,
 };
 
 /// Emits an item that is no function the attribute could read.

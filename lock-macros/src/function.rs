@@ -3,18 +3,12 @@
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Error, FnArg, Macro, Pat, PatIdent, Result, ReturnType, Signature, Token, Type, Visibility, braced,
+    Attribute, Error, Result, ReturnType, Signature, Token, Type, Visibility,
     ext::IdentExt,
     parse::{Parse, ParseStream},
-    token::Brace,
-    visit::{self, Visit},
 };
 
-use crate::{
-    args::Args,
-    boxed::{self, Boxed, Prologue},
-    policy::OnBusy,
-};
+use crate::{body::Body, boxed::Boxed};
 
 /// A function or method, with or without a body.
 pub(crate) struct Function {
@@ -24,75 +18,13 @@ pub(crate) struct Function {
     pub(crate) body: Option<Body>,
 }
 
-/// What stands between the braces.
-pub(crate) struct Body {
-    pub(crate) brace: Brace,
-    /// `#![allow(…)]` and the like, which must stay first.
-    pub(crate) attributes: Vec<Attribute>,
-    pub(crate) statements: TokenStream,
-}
-
 impl Function {
-    /// Checks everything but the types, which are for the compiler to check.
-    pub(crate) fn check(&self, args: &Args, boxed: Option<&Boxed>) -> Result<()> {
-        let signature = &self.signature;
-        if let Some(constness) = &signature.constness {
-            return Err(Error::new(constness.span, "a locked function cannot be `const`: it has to wait for its turn"));
-        }
-        if let Some(abi) = &signature.abi {
-            let message = "a locked function cannot be `extern`: it is an `async fn`, which only Rust can call";
-            return Err(Error::new_spanned(abi, message));
-        }
-        if self.body.is_none() {
-            let message = "this method has no body to lock; put the attribute on the methods that implement it";
-            return Err(Error::new(signature.ident.span(), message));
-        }
-        if signature.asyncness.is_none() && boxed.is_none() {
-            let message = if boxed::is_boxed_future(&signature.output) {
-                "`#[distributed_lock]` needs an `async fn`, or a function that is nothing but `Box::pin(async move { … })`; \
-                 move what comes before into the block"
-            } else if boxed::is_opaque_future(&signature.output) {
-                "`#[distributed_lock]` needs an `async fn`: write `async` before `fn`, and in place of \
-                 `impl Future<Output = T>` the `T`"
-            } else {
-                "`#[distributed_lock]` needs an `async fn`; if an attribute above it took the `async` away, as \
-                 `#[tokio::test]` does, put `#[distributed_lock]` above that attribute"
-            };
-            return Err(Error::new(signature.fn_token.span, message));
-        }
-        self.check_return_type(args, self.output(boxed))
-    }
-
-    /// Returns the type that the body gives; none where none is written.
+    /// Returns the type of the value of the body, or `None` if the signature names no type.
     pub(crate) fn output<'f>(&'f self, boxed: Option<&'f Boxed>) -> Option<&'f Type> {
         match (boxed, &self.signature.output) {
             (Some(boxed), _) => Some(&boxed.output),
             (None, ReturnType::Type(_, output)) => Some(output),
             (None, ReturnType::Default) => None,
-        }
-    }
-
-    /// Refuses return types that cannot be a `Result`, unless the errors have another way out; a path can be the alias of
-    /// one.
-    fn check_return_type(&self, args: &Args, output: Option<&Type>) -> Result<()> {
-        let on_lost = match (&args.on_error, args.on_busy, args.on_lost) {
-            (Some(_), ..) | (None, Some(OnBusy::Skip), Some(_)) => return Ok(()),
-            (None, Some(OnBusy::Skip), None) => "name `on_lost`",
-            (None, ..) => "write `on_busy = skip` and name `on_lost`",
-        };
-        let message = format!(
-            "a locked function returns a `Result` whose error is `From<lock_core::Error>`: that is how it says that the \
-             lock could not be acquired, or was lost; to return anything else write `on_error = path`, a function that \
-             makes it of a `lock_core::Error`, or for `()` and `Option` {on_lost}"
-        );
-        match output {
-            None => Err(Error::new(self.signature.ident.span(), message)),
-            // `#[async_trait]` writes the type that the user left out.
-            Some(Type::Tuple(unit)) if unit.elems.is_empty() && self.signature.asyncness.is_none() => {
-                Err(Error::new(self.signature.ident.span(), message))
-            }
-            Some(Type::Path(_) | Type::Group(_) | Type::Paren(_) | Type::Macro(_) | Type::Verbatim(_)) => Ok(()),
-            Some(other) => Err(Error::new_spanned(other, message)),
         }
     }
 }
@@ -105,22 +37,6 @@ impl Parse for Function {
         let signature = input.parse().map_err(|error| refuse_other_items(&start).err().unwrap_or(error))?;
         let body = if input.parse::<Option<Token![;]>>()?.is_some() { None } else { Some(input.parse()?) };
         Ok(Self { attributes, visibility, signature, body })
-    }
-}
-
-impl Parse for Body {
-    fn parse(input: ParseStream<'_>) -> Result<Self> {
-        let content;
-        let brace = braced!(content in input);
-        Ok(Self { brace, ..content.call(Self::parse_inside)? })
-    }
-}
-
-impl Body {
-    /// Reads what stands between the braces.
-    pub(crate) fn parse_inside(input: ParseStream<'_>) -> Result<Self> {
-        let attributes = input.call(Attribute::parse_inner)?;
-        Ok(Self { brace: Brace::default(), attributes, statements: input.parse()? })
     }
 }
 
@@ -138,7 +54,7 @@ impl ToTokens for Function {
     }
 }
 
-/// Says what the attribute stands on, where that is known not to be a function.
+/// Rejects an item that is known not to be a function, and names the item.
 fn refuse_other_items(input: ParseStream<'_>) -> Result<()> {
     const QUALIFIERS: [&str; 4] = ["unsafe", "auto", "extern", "default"];
     if is_closure(&input.fork().parse()?) {
@@ -162,155 +78,10 @@ fn refuse_other_items(input: ParseStream<'_>) -> Result<()> {
     Err(Error::new(word.span(), format!("`#[distributed_lock]` goes on an `async fn`, not on this `{word}`; {hint}")))
 }
 
-/// Returns whether `item` is a closure, which stands where an expression does and not where an item does.
+/// Returns whether `item` is a closure, which is an expression and not an item.
 pub(crate) fn is_closure(item: &TokenStream) -> bool {
     const QUALIFIERS: [&str; 4] = ["const", "static", "async", "move"];
     let qualifier = |tree: &TokenTree| matches!(tree, TokenTree::Ident(word) if QUALIFIERS.iter().any(|q| word == q));
     let first = item.clone().into_iter().find(|tree| !qualifier(tree));
     matches!(first, Some(TokenTree::Punct(sign)) if sign.as_char() == '|')
-}
-
-/// The names that a one-word value in a key may have.
-#[derive(Default)]
-pub(crate) struct Names {
-    /// `self` and what the patterns of the arguments bind.
-    arguments: Vec<Ident>,
-    /// The const parameters.
-    constants: Vec<Ident>,
-    /// What the body is to own, all arguments as a rule.
-    owned: Vec<Owned>,
-    /// What `lease = name` binds, which is no name yet when the key is made.
-    lease: Option<Ident>,
-    /// Whether a macro in the pattern of an argument may bind more.
-    open: bool,
-}
-
-/// An argument, by a name that its pattern binds.
-pub(crate) struct Owned {
-    pub(crate) name: Ident,
-    /// The `#[cfg(…)]` of the argument.
-    pub(crate) cfgs: Vec<Attribute>,
-}
-
-impl Names {
-    pub(crate) fn of(signature: &Signature) -> Self {
-        let mut names = Self::default();
-        for argument in &signature.inputs {
-            match argument {
-                FnArg::Receiver(receiver) => {
-                    let name = Ident::new("self", receiver.self_token.span);
-                    names.arguments.push(name.clone());
-                    names.owned.push(Owned { name, cfgs: Vec::new() });
-                }
-                FnArg::Typed(argument) => names.add(&argument.pat, &argument.attrs),
-            }
-        }
-        names.constants = signature.generics.const_params().map(|parameter| parameter.ident.clone()).collect();
-        names
-    }
-
-    /// The names that there are where the body of `boxed` begins.
-    pub(crate) fn inside(signature: &Signature, boxed: &Boxed) -> Self {
-        let mut names = Self::of(signature);
-        let Prologue { patterns, .. } = &boxed.prologue;
-        if !patterns.is_empty() {
-            let outside = std::mem::take(&mut names.arguments);
-            names.owned.clear();
-            patterns.iter().for_each(|(attributes, pattern)| names.add(pattern, attributes));
-            // `#[async_trait]` made up names for the arguments that are patterns.
-            names.arguments.retain(|name| name != "__self");
-            for name in outside.into_iter().rev() {
-                if !name.to_string().starts_with("__") && !names.arguments.contains(&name) {
-                    names.arguments.insert(0, name);
-                }
-            }
-        }
-        names
-    }
-
-    /// Takes in what the pattern of an argument binds.
-    fn add(&mut self, pattern: &Pat, attributes: &[Attribute]) {
-        let before = self.arguments.len();
-        self.visit_pat(pattern);
-        let cfgs: Vec<_> = attributes.iter().filter(|attribute| attribute.path().is_ident("cfg")).cloned().collect();
-        let owned = self.arguments[before..].iter().map(|name| Owned { name: name.clone(), cfgs: cfgs.clone() });
-        self.owned.extend(owned);
-    }
-
-    /// Returns the arguments that the body is to own.
-    pub(crate) fn owned(&self) -> &[Owned] {
-        &self.owned
-    }
-
-    pub(crate) fn has(&self, word: &Ident) -> bool {
-        self.find(&word.unraw()).is_some()
-    }
-
-    /// Returns where the name comes from; `word` without `r#`.
-    pub(crate) fn span(&self, word: &Ident) -> Option<Span> {
-        self.find(word).map(Ident::span)
-    }
-
-    /// Returns the name as the function has it; `word` without `r#`.
-    pub(crate) fn find(&self, word: &Ident) -> Option<&Ident> {
-        self.known().find(|name| name.unraw() == *word)
-    }
-
-    /// Refuses a word that is none of these names.
-    pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
-        if self.open || self.has(word) {
-            return Ok(());
-        }
-        let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
-        let known = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
-        let hint = if word == "self" {
-            "; only a method has a `self`".to_owned()
-        } else if self.lease.as_ref() == Some(word) {
-            "; the lease is there when the key has been locked, not before".to_owned()
-        } else {
-            format!("; for a constant write its path, as in `<self::{word}>`")
-        };
-        Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
-    }
-
-    /// Takes note of what `lease = name` binds; refuses a name that would hide an argument.
-    pub(crate) fn add_lease(&mut self, lease: Option<&Ident>) -> Result<()> {
-        self.lease = lease.cloned();
-        match lease {
-            Some(lease) if self.has(lease) => {
-                let message = format!("an argument of the function is called `{lease}` already; choose another name");
-                Err(Error::new(lease.span(), message))
-            }
-            _ => Ok(()),
-        }
-    }
-
-    /// Returns an argument to show how its value is written.
-    pub(crate) fn example(&self) -> Option<&Ident> {
-        self.arguments.iter().find(|name| *name != "self")
-    }
-
-    fn known(&self) -> impl Iterator<Item = &Ident> {
-        self.arguments.iter().chain(&self.constants)
-    }
-}
-
-impl<'ast> Visit<'ast> for Names {
-    fn visit_pat_ident(&mut self, pattern: &'ast PatIdent) {
-        self.arguments.push(pattern.ident.clone());
-        visit::visit_pat_ident(self, pattern);
-    }
-
-    fn visit_macro(&mut self, _: &'ast Macro) {
-        self.open = true;
-    }
-}
-
-/// Returns whether `word` stands anywhere in `tokens`.
-pub(crate) fn mentions(tokens: &TokenStream, word: &Ident) -> bool {
-    tokens.clone().into_iter().any(|tree| match tree {
-        TokenTree::Group(group) => mentions(&group.stream(), word),
-        TokenTree::Ident(found) => found == *word,
-        _ => false,
-    })
 }

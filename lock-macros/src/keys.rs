@@ -1,10 +1,6 @@
-//! What is locked: one key, a list of keys, or a collection that is known only at run time.
+//! The keys to lock: one key, a list of keys, or a collection that is known only at run time.
 
-use proc_macro2::TokenStream;
-use quote::{ToTokens, quote, quote_spanned};
-use syn::{Error, Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Path, Result, parse::ParseStream, spanned::Spanned};
-
-use crate::{args::Errors, function::Names, template::Template};
+use syn::{Error, Expr, ExprArray, ExprLit, Lit, LitStr, Result, parse::ParseStream};
 
 /// The value of `key` or of `keys`.
 pub(crate) enum Keys {
@@ -62,36 +58,6 @@ impl Keys {
     pub(crate) fn are_several(&self) -> bool {
         !matches!(self, Self::One(_))
     }
-
-    /// Writes an expression for the key or keys of a function with these `names`.
-    pub(crate) fn expand(&self, names: &Names, krate: &Path, errors: &mut Errors) -> Option<TokenStream> {
-        match self {
-            Self::One(key) => errors.keep(key.expand(names, krate)),
-            Self::List(keys) => {
-                let keys: Vec<_> = keys.iter().map(|key| errors.keep(key.expand(names, krate))).collect();
-                let keys: Option<Vec<_>> = keys.into_iter().collect();
-                keys.map(|keys| quote!([#(#krate::__private::key(&#keys)),*]))
-            }
-            Self::Collection(keys) => Some(keys.to_token_stream()),
-        }
-    }
-
-    /// Writes the name that the lock has in metrics: the templates as they were written, or where there are none the path
-    /// of the function.
-    pub(crate) fn label(&self, function: &Ident) -> TokenStream {
-        let templates = match self {
-            Self::One(Key::Template(template)) => Some(template.value()),
-            Self::List(keys) => keys.iter().map(Key::template).collect::<Option<Vec<_>>>().map(|list| list.join(", ")),
-            _ => None,
-        };
-        match templates {
-            Some(templates) => templates.into_token_stream(),
-            None => {
-                let name = format!("::{function}");
-                quote!(::core::concat!(::core::module_path!(), #name))
-            }
-        }
-    }
 }
 
 impl Key {
@@ -103,20 +69,6 @@ impl Key {
                 Err(Error::new_spanned(other, what))
             }
             other => Ok(Self::Expression(other)),
-        }
-    }
-
-    fn template(&self) -> Option<String> {
-        match self {
-            Self::Template(template) => Some(template.value()),
-            Self::Expression(_) => None,
-        }
-    }
-
-    fn expand(&self, names: &Names, krate: &Path) -> Result<TokenStream> {
-        match self {
-            Self::Template(template) => Template::parse(template, names).map(|template| template.expand(krate)),
-            Self::Expression(key) => Ok(quote_spanned!(key.span()=> &(#key))),
         }
     }
 }

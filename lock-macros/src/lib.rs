@@ -5,24 +5,32 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod errors;
+
+// The steps of a pipeline: no file uses a file of a later step.
+
+// Arguments.
 mod args;
-mod boxed;
 mod duration;
-mod expand;
-mod fallback;
-mod function;
 mod keys;
 mod policy;
 mod suggest;
+
+// Function.
+mod body;
+mod boxed;
+mod function;
+mod names;
+
+// Check and code.
+mod check;
+mod expand;
+mod fallback;
 mod template;
 
 use proc_macro::TokenStream;
 
-use crate::{
-    args::{Args, Errors},
-    boxed::Boxed,
-    function::{Function, Names},
-};
+use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names::Names};
 
 /// Runs the body of an async function or method while it holds a lease.
 ///

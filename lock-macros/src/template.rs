@@ -8,13 +8,15 @@
 
 use proc_macro2::{Group, Span, TokenStream, TokenTree};
 use quote::{ToTokens, quote_spanned};
-use syn::{Error, Expr, Ident, LitStr, Path, Result, ext::IdentExt, parse::Parser};
+use syn::{Error, Expr, LitStr, Path, Result, ext::IdentExt};
 
-use crate::function::Names;
+use self::value::{shortest_value, word};
+use crate::names::Names;
 
 mod braces;
 #[cfg(test)]
 mod fuzz;
+mod value;
 
 /// A template whose values are ready to be put into the code.
 #[derive(Debug)]
@@ -159,78 +161,6 @@ fn check_text(text: &str) -> std::result::Result<(), String> {
     }
 }
 
-/// Finds the shortest text up to a `>` that parses as one expression, and what follows the `>`.
-fn shortest_value(after: &str) -> std::result::Result<(&str, &str), String> {
-    let mut ends = after.match_indices('>').map(|(end, _)| end).peekable();
-    let Some(&first) = ends.peek() else {
-        return Err("a `<` without its `>`; for the character write `<<`".to_owned());
-    };
-    if after[..first].trim().is_empty() {
-        return Err("`<>` names no value; write one, as in `<id>`, or `<<>>` for the characters".to_owned());
-    }
-    ends.find(|&end| is_closed(&after[..end]) && syn::parse_str::<Expr>(&after[..end]).is_ok())
-        .map(|end| (after[..end].trim(), &after[end + 1..]))
-        .ok_or_else(|| {
-            let text = &after[..first];
-            match formatted(text) {
-                Some(value) => format!(
-                    "a value goes in by its `Display`, without `{}`; write `<{value}>`, or format it in an expression",
-                    &text[value.len()..]
-                ),
-                None => {
-                    format!("`<{text}>` holds no Rust expression; for the characters `<` and `>` write `<<` and `>>`")
-                }
-            }
-        })
-}
-
-/// Returns the value in `id:?` or `id:04`, as a format string has it.
-fn formatted(text: &str) -> Option<&str> {
-    let (value, option) = text.split_once(':')?;
-    let is_value = !option.starts_with(':') && is_closed(value) && syn::parse_str::<Expr>(value).is_ok();
-    is_value.then_some(value)
-}
-
-/// Returns whether every bracket and string that `text` opens is closed in it.
-///
-/// Only such texts may go to the compiler's tokenizer: it reports an open bracket by itself, however well the text
-/// goes on after the next `>`.
-fn is_closed(text: &str) -> bool {
-    let mut open = Vec::new();
-    let mut chars = text.chars();
-    while let Some(char) = chars.next() {
-        match char {
-            '(' => open.push(')'),
-            '[' => open.push(']'),
-            '{' => open.push('}'),
-            ')' | ']' | '}' if open.pop() != Some(char) => return false,
-            '"' => loop {
-                match chars.next() {
-                    Some('"') => break,
-                    Some('\\') => drop(chars.next()),
-                    Some(_) => {}
-                    None => return false,
-                }
-            },
-            // A character such as `'('` or `'\''`; a lifetime has no second quote.
-            '\'' => {
-                let inside = chars.as_str();
-                let escaped = usize::from(inside.starts_with('\\'));
-                if let Some((length, _)) = inside.char_indices().nth(escaped + 1).filter(|&(_, c)| c == '\'') {
-                    chars = inside[length + 1..].chars();
-                }
-            }
-            _ => {}
-        }
-    }
-    open.is_empty()
-}
-
-/// Reads a text that is one word, `self` included.
-fn word(text: &str) -> Option<Ident> {
-    Ident::parse_any.parse_str(text).ok()
-}
-
 /// Lets every token point at the literal, and the names of arguments mean the arguments.
 ///
 /// The two differ only where a `macro_rules!` wrote one of them: a literal from one macro then names the arguments of a
@@ -329,16 +259,6 @@ mod tests {
         assert!(parts("<order.id:04>").unwrap_err().contains("without `:04`; write `<order.id>`"));
         assert!(parts("<f(:?>").unwrap_err().contains("`<f(:?>` holds no Rust expression"));
         assert!(parts("<a::>").unwrap_err().contains("`<a::>` holds no Rust expression"));
-    }
-
-    #[test]
-    fn brackets_in_strings_and_characters_are_not_counted() {
-        for closed in ["f(a)[1]", "f(\"(\")", "f(\"\\\"(\")", "f('(')", "f('\\'', '[')", "f::<'a>('é')", "&'a str"] {
-            assert!(is_closed(closed), "{closed}");
-        }
-        for open in ["f(", "f)", "(]", "f(\"", "f(\"\\\"", "f('a", "{[}]"] {
-            assert!(!is_closed(open), "{open}");
-        }
     }
 
     #[test]

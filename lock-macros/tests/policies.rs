@@ -39,7 +39,9 @@ mod log {
 
     impl tracing::Subscriber for Events {
         fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-            metadata.is_event() && *metadata.level() == self.0 && metadata.target() == "lock_core::__private"
+            metadata.is_event()
+                && *metadata.level() == self.0
+                && metadata.target() == "lock_core::macro_support::result"
         }
 
         fn event(&self, _: &tracing::Event<'_>) {

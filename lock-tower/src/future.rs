@@ -16,11 +16,11 @@ use tower_service::Service;
 
 use crate::{
     admission::Place,
-    layer::Shared,
     metrics,
     mode::{Mode, UntilResponse},
     protocol::Protocol,
     refusal::{OutOfTime, Refusal},
+    shared::{Shared, shown},
 };
 
 pin_project! {
@@ -188,11 +188,6 @@ where
             (Err(error), _) => Err(protocol.fail(error)),
         })
     }
-}
-
-/// The name of a layer in the log, if it has one.
-pub(crate) fn shown(name: &'static str) -> Option<&'static str> {
-    (!name.is_empty()).then_some(name)
 }
 
 /// Tells a request whose caller does not wait forever how long its lease has taken.

@@ -2,32 +2,27 @@ use std::{
     any, fmt,
     marker::PhantomData,
     panic::Location,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering::Relaxed},
-    },
+    sync::{Arc, atomic::Ordering::Relaxed},
     time::Duration,
 };
 
-use lock_core::{LockManager, LockRequest, MAX_TTL, MIN_TTL, OnLost};
-use tower_layer::Layer;
+use lock_core::{LockManager, LockRequest, OnLost};
 
+use self::options::{OnBackendError, Options};
 use crate::{
-    admission::{Admission, Limits, Overloaded, Place},
-    flood::Flood,
-    future::shown,
+    admission::{Limits, Overloaded, Place},
     key::KeyExtractor,
-    metrics,
     misconfigured::Misconfigured,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
-    service::LockService,
+    shared::Shared,
 };
 
 #[cfg(feature = "grpc")]
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+pub(crate) mod options;
 
 /// Puts a lock around every request of a service.
 ///
@@ -39,92 +34,6 @@ pub struct LockLayer<K, P = Plain, M = UntilResponse> {
     options: Options,
     shared: Arc<Shared>,
     mode: PhantomData<fn() -> M>,
-}
-
-/// What the layer was told; the rest are the manager's defaults.
-#[derive(Clone, Copy, Debug)]
-struct Options {
-    ttl: Option<Duration>,
-    wait: Option<Duration>,
-    max_hold: Option<Duration>,
-    /// What bounds a hold that nothing else bounds.
-    usual_max_hold: Option<Duration>,
-    on_lost: Option<OnLost>,
-    on_backend_error: OnBackendError,
-    limits: Limits,
-    /// Whether the protocol was told to lock requests of no method at all.
-    locks_nothing: bool,
-    /// A name to lock that cannot be that of a method or service of gRPC.
-    misnamed: Option<&'static str>,
-    /// Whether the protocol was told to answer busy keys as if they were served.
-    busy_is_success: bool,
-    name: &'static str,
-    /// Where in the user's code the layer was made.
-    made_at: &'static Location<'static>,
-}
-
-/// What all clones of a layer, and all its services, have in common.
-#[derive(Debug, Default)]
-pub(crate) struct Shared {
-    admission: Arc<Admission>,
-    /// Requests that went through without a lock as the backend did not answer.
-    let_through: AtomicU64,
-    /// Which of them the log has had.
-    told: Flood,
-}
-
-impl Options {
-    /// What can never work about them, and what to do about it.
-    fn problem(&self) -> Option<String> {
-        let Self { ttl, max_hold, limits, locks_nothing, misnamed, busy_is_success, .. } = self;
-        match ttl {
-            Some(ttl) if *ttl < MIN_TTL => {
-                return Some(format!("a ttl of {ttl:?} is below {MIN_TTL:?}, the least; 10 s is usual"));
-            }
-            Some(ttl) if *ttl > MAX_TTL => return Some(format!("a ttl of {ttl:?} is above 100 years, the most")),
-            _ => {}
-        }
-        if let Some(name) = misnamed {
-            return Some(format!(
-                "{name:?} is not the name of a method or service of gRPC; write `/shop.Goods/Sell` or `shop.Goods`"
-            ));
-        }
-        let problem = if max_hold.is_some_and(|most| most.is_zero()) {
-            "a `max_hold` of zero leaves no time to work; use `no_max_hold` for no bound"
-        } else if limits.in_all == Some(0) || limits.per_key == Some(0) {
-            "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
-        } else if *locks_nothing {
-            "there are no methods to lock, so nothing would be; name some, or leave the layer out"
-        } else if *busy_is_success {
-            "a busy key would be answered as if the request was served; choose the status of an error, as 409 or ABORTED"
-        } else {
-            return None;
-        };
-        Some(problem.to_owned())
-    }
-}
-
-impl Shared {
-    /// Counts a request that goes through without its lock, and tells the operator, once a second.
-    pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
-        self.let_through.fetch_add(1, Relaxed);
-        let (lock, what) = (shown(name), "a request goes through without its lock");
-        match self.told.line() {
-            Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
-            None => tracing::debug!(%error, lock, "{what}"),
-        }
-    }
-}
-
-/// What becomes of a request when the backend does not answer; see [`LockLayer::on_backend_error`].
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-#[non_exhaustive]
-pub enum OnBackendError {
-    /// The request is refused, and the service not called.
-    #[default]
-    Refuse,
-    /// The service is called **without a lock**, which is logged as a warning and counted.
-    LetThrough,
 }
 
 impl<K> LockLayer<K> {
@@ -386,7 +295,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     /// Checks what is known without the type of the requests.
-    fn check_options(&self) -> Result<(), Misconfigured> {
+    pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
         // An interval of renewal is the manager's, and may not fit the layer's ttl.
         let problem = self.options.problem().or_else(|| self.request("lock").problem());
         problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
@@ -429,15 +338,6 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// Where to count what is let through, if anything is.
     pub(crate) fn lets_through(&self) -> Option<Arc<Shared>> {
         (self.options.on_backend_error == OnBackendError::LetThrough).then(|| Arc::clone(&self.shared))
-    }
-}
-
-impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
-    type Service = LockService<S, K, P, M>;
-
-    fn layer(&self, inner: S) -> Self::Service {
-        metrics::describe();
-        LockService::new(inner, self.clone(), self.check_options())
     }
 }
 

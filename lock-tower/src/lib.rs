@@ -282,6 +282,7 @@ mod mode;
 mod protocol;
 mod refusal;
 mod service;
+mod shared;
 
 #[cfg(feature = "grpc")]
 pub use crate::grpc::Grpc;
@@ -293,7 +294,7 @@ pub use crate::{
     admission::Overloaded,
     future::ResponseFuture,
     key::{Choice, IntoChoice, KeyExtractor},
-    layer::{LockLayer, OnBackendError},
+    layer::{LockLayer, options::OnBackendError},
     misconfigured::Misconfigured,
     mode::{BodyLease, Detached, Mode, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain, Protocol},

@@ -4,12 +4,14 @@ use std::{
     task::{Context, Poll},
 };
 
+use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::{
     future::{Asked, ResponseFuture},
     key::{Choice, KeyExtractor},
     layer::LockLayer,
+    metrics,
     misconfigured::Misconfigured,
     mode::{Mode, UntilResponse},
     protocol::Protocol,
@@ -28,6 +30,15 @@ pub struct LockService<S, K, P = crate::Plain, M = UntilResponse> {
     lock: LockLayer<K, P, M>,
     /// Whether it can work; shared by its clones, so that the log says it once.
     checked: Arc<OnceLock<Result<(), Misconfigured>>>,
+}
+
+impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
+    type Service = LockService<S, K, P, M>;
+
+    fn layer(&self, inner: S) -> Self::Service {
+        metrics::describe();
+        LockService::new(inner, self.clone(), self.check_options())
+    }
 }
 
 impl<S, K, P, M> LockService<S, K, P, M> {

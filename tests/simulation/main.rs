@@ -1,6 +1,5 @@
 //! The real engine in a simulated world; see `lock_tests::sim` for what is simulated and how to replay a schedule.
 
-mod mutants;
 mod node;
 
 use std::{

@@ -1,4 +1,4 @@
-use std::{error, fmt, sync::Arc};
+use std::{error, fmt, sync::Arc, time::Duration};
 
 use crate::error::ErrorKind;
 
@@ -51,6 +51,28 @@ impl BackendError {
     #[must_use]
     pub fn denied(message: impl Into<String>) -> Self {
         Self::new(ErrorKind::Denied, message)
+    }
+
+    /// The error of an operation that has no answer in the answer to its batch.
+    pub(crate) fn missing() -> Self {
+        Self::unavailable("the backend answered fewer operations than it was sent")
+    }
+
+    /// The error of an answer that does not fit the request.
+    pub(crate) fn unexpected(outcome: impl fmt::Debug) -> Self {
+        Self::unavailable(format!("the backend gave an answer that does not fit the request: {outcome:?}"))
+    }
+
+    /// The error of a request that was not answered within `limit`.
+    pub(crate) fn unanswered(limit: Duration) -> Self {
+        Self::unavailable(format!(
+            "the backend did not answer within {limit:?} of asking; check that it runs and can keep up"
+        ))
+    }
+
+    /// The error of a request that must not be sent again after the engine's task has ended with its runtime.
+    pub(crate) fn ended() -> Self {
+        Self::unavailable("the runtime of the engine ended before the answer came; look at the key before trying again")
     }
 
     /// Adds the cause.

@@ -9,10 +9,10 @@ use std::{
 
 use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
 use crate::{
+    backend::Token,
     clock::{Clock, Moment, TokioClock},
     health::NodeHealth,
     key::{HashOfKey, LockKey},
-    token::Token,
 };
 
 /// A store in the process: the same semantics as Redis, without a server.
@@ -137,6 +137,10 @@ impl fmt::Debug for Store {
 }
 
 impl Backend for MemoryBackend {
+    fn answers_at_once(&self) -> bool {
+        true
+    }
+
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let now = self.store.clock.now();
         let time = self.store.unix_origin.saturating_add(micros(now.since_origin()));

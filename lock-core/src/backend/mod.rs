@@ -8,6 +8,8 @@
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
+#[cfg(feature = "test-util")]
+pub mod conformance;
 mod error;
 mod items;
 mod memory;
@@ -15,6 +17,9 @@ mod operation;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
+pub(crate) mod timeouts;
+pub(crate) mod token;
+pub(crate) mod url;
 
 use std::{
     fmt,
@@ -38,11 +43,10 @@ pub use self::{
     memory::MemoryBackend,
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
+    token::{ForeignToken, TOKEN_MARK, Token},
 };
-pub use crate::token::{ForeignToken, TOKEN_MARK, Token};
 use crate::{
     clock::{Clock, SystemClock},
-    error::ErrorKind,
     health::NodeHealth,
     key::LockKey,
 };
@@ -64,9 +68,14 @@ impl<T> Reply<T> {
         Self(Either::Right(Box::pin(answer)))
     }
 
-    /// Whether it was made by [`ready`](Self::ready).
-    pub(crate) fn is_ready(&self) -> bool {
-        matches!(self.0, Either::Left(_))
+    /// Returns the answer of a reply that was made by [`ready`](Self::ready), and an error for any other.
+    pub(crate) fn at_once(self) -> Result<T, BackendError> {
+        match self.0 {
+            Either::Left(ready) => ready.into_inner(),
+            Either::Right(_) => {
+                Err(BackendError::unavailable("the backend did not answer at once, as it says it does"))
+            }
+        }
     }
 
     /// Makes a reply that is there already.
@@ -112,6 +121,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// replaced.
     fn epoch(&self) -> u64 {
         0
+    }
+
+    /// Returns whether every [`call`](Self::call) gives a reply that is [ready](Reply::ready): then the thread of a request
+    /// calls it, and no other task is needed. Default: `false`.
+    fn answers_at_once(&self) -> bool {
+        false
     }
 
     /// Returns whether a request that is polled now leaves at once. One that does not, since there is no connection, leaves
@@ -171,6 +186,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn epoch(&self) -> u64 {
         (**self).epoch()
+    }
+
+    fn answers_at_once(&self) -> bool {
+        (**self).answers_at_once()
     }
 
     fn is_reachable(&self) -> bool {
@@ -243,9 +262,7 @@ impl Answer {
 
     /// Returns the outcome of a batch of one.
     pub(crate) fn single(mut self) -> Result<Outcome, BackendError> {
-        self.outcomes.pop().unwrap_or_else(|| {
-            Err(BackendError::new(ErrorKind::Backend, "the backend answered a batch of one with nothing"))
-        })
+        self.outcomes.pop().unwrap_or_else(|| Err(BackendError::missing()))
     }
 }
 

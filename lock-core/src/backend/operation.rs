@@ -2,9 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
+use super::token::Token;
 #[cfg(doc)]
 use super::{Backend, Outcome};
-use crate::{clock::Moment, key::LockKey, token::Token};
+use crate::{clock::Moment, key::LockKey};
 
 /// One item of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -2,6 +2,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
 use crate::clock::Moment;
+use crate::error::ErrorKind;
 
 /// A backend whose every answer differs from the default.
 #[derive(Debug, Default)]

@@ -18,9 +18,11 @@ use super::*;
 use crate::{
     backend::{Operation, Outcome},
     end::End,
-    lease::Hold,
-    queue::fixture::{Manual, at, key, terms},
-    renewal::task::Calls,
+    engine::{
+        fixture::{Manual, at, key, terms},
+        hold::Hold,
+        task::Calls,
+    },
 };
 
 /// A backend that is never asked.

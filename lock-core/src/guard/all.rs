@@ -11,16 +11,17 @@ use super::LockGuard;
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::{
-    backend::{Batch, Operation, Outcomes},
+    backend::{BackendError, Batch, Operation, Outcomes},
     end::End,
     error::Error,
     fencing::FencingToken,
+    future::{
+        protected::{OnLost, Protected},
+        release::ReleaseAll,
+    },
     lease::Lease,
     leases::{EndedAll, Leases},
-    queue::no_answer,
-    release::ReleaseAll,
-    scope::{OnLost, Protected},
-    validity::Ttl,
+    ttl::Ttl,
 };
 
 /// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
@@ -147,7 +148,7 @@ impl LockAllGuard {
             let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
             let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
             let (outcomes, error) = match engine.call(batch).await {
-                Ok(answer) => (answer.outcomes, no_answer()),
+                Ok(answer) => (answer.outcomes, BackendError::missing()),
                 Err(error) => (Outcomes::new(), error),
             };
             let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));

@@ -2,8 +2,8 @@
 
 use syn::{Expr, ext::IdentExt};
 
-use super::{formatted, is_closed, word};
-use crate::function::Names;
+use super::value::{formatted, is_closed, word};
+use crate::names::Names;
 
 /// Returns `text` with `{{` and `}}` as the characters `{` and `}`.
 ///

@@ -4,7 +4,10 @@
 use proptest::{prelude::*, sample::select};
 use syn::parse_quote;
 
-use super::*;
+use super::{
+    value::{formatted, is_closed},
+    *,
+};
 
 /// Anything, often with what matters in a template.
 fn text() -> impl Strategy<Value = String> {

@@ -12,9 +12,9 @@ use ::axum::extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsR
 use ::http::Request;
 
 use super::{
-    Mistake, Parts,
+    parts::{Parts, Writer, Written},
     ready::{Absent, Find, Optional, read, write},
-    scoped::{Writer, Written},
+    text::Mistake,
 };
 
 /// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key.

@@ -10,9 +10,9 @@ use ::http::{HeaderName, Request, Uri};
 use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
-    Mistake, Parts,
+    parts::{Parts, Writer, Written},
     ready::{Absent, Find, Optional, read, write},
-    scoped::{Writer, Written},
+    text::Mistake,
 };
 
 /// Takes the value of a header, as a part of a [`scoped`](super::scoped) key.

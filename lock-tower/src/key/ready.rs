@@ -1,8 +1,8 @@
 use std::{borrow::Cow, fmt::Display, str::FromStr};
 
 use super::{
-    Choice, Parts,
-    scoped::{Writer, Written},
+    choice::Choice,
+    parts::{Parts, Writer, Written},
 };
 use crate::BoxError;
 

@@ -5,8 +5,9 @@ use std::{error::Error, fmt};
 use lock_core::key::MAX_KEY_BYTES;
 
 use super::{
-    Choice, KeyExtractor, Parts,
-    scoped::{Writer, Written},
+    choice::Choice,
+    extractor::KeyExtractor,
+    parts::{Parts, Writer, Written},
 };
 
 // For every lifetime, though only `'static` is of use: inside a coroutine the compiler forgets which one it was, and would

@@ -74,7 +74,6 @@ use std::{
 use lock_core::{
     LockManager,
     backend::{Backend, QuorumBackend},
-    mutants::Mutant,
 };
 use tokio::{runtime, task::JoinHandle};
 
@@ -108,15 +107,6 @@ pub struct Report {
     pub events: usize,
 }
 
-/// What is wrong on purpose.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Bug {
-    /// In the engine.
-    Engine(Mutant),
-    /// In the node.
-    Node(NodeMutant),
-}
-
 /// The people on stage.
 #[derive(Debug)]
 struct Stage {
@@ -131,27 +121,20 @@ struct Member {
     tasks: Vec<JoinHandle<()>>,
 }
 
-/// Runs the schedule of a seed and judges it. `logs` has everything written down, which takes longer.
+/// Runs the schedule of a seed and judges it. `bug` is a deliberate one in the node; `logs` has everything written down,
+/// which takes longer.
 #[must_use]
-pub fn run(seed: u64, bug: Option<Bug>, logs: bool) -> Report {
+pub fn run(seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
     run_on(1, seed, bug, logs)
 }
 
 /// Runs the schedule of a seed on a quorum of so many nodes; see [`run`].
 #[must_use]
-pub fn run_on(nodes: usize, seed: u64, bug: Option<Bug>, logs: bool) -> Report {
-    match bug {
-        Some(Bug::Engine(mutant)) => mutant.during(|| perform(nodes, seed, None, logs)),
-        Some(Bug::Node(mutant)) => perform(nodes, seed, Some(mutant), logs),
-        None => perform(nodes, seed, None, logs),
-    }
-}
-
-fn perform(nodes: usize, seed: u64, mutant: Option<NodeMutant>, logs: bool) -> Report {
+pub fn run_on(nodes: usize, seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, nodes);
     let of_world = dice.split();
-    let servers = (0..nodes).map(|_| Server::new(Node::new(mutant), plan.apart(&mut dice))).collect();
+    let servers = (0..nodes).map(|_| Server::new(Node::new(bug), plan.apart(&mut dice))).collect();
     let world = World::new(plan, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     let step = Arc::clone(&world);

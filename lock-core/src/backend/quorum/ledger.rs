@@ -1,6 +1,5 @@
 //! What is known of each node of a quorum, and what it still has to be told; pure.
 
-mod node;
 #[cfg(test)]
 mod tests;
 
@@ -9,16 +8,19 @@ use std::{
     time::Duration,
 };
 
-use self::node::{Look, Node, Possession};
-use super::{aim::Aim, ballot::majority};
+use super::{
+    aim::Aim,
+    asked::{Asked, Way},
+    majority::majority,
+    node::{Node, Possession},
+};
 use crate::{
-    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Renew},
-    cleanup::{AT_ONCE, Doubt, Parting, Try},
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
+    engine::cleanup::{AT_ONCE, Parting, Try},
     key::LockKey,
     mutants::Mutant,
-    token::Token,
-    validity::{MIN_TTL, Ttl},
+    ttl::Ttl,
 };
 
 /// The books of a quorum.
@@ -30,41 +32,6 @@ pub(super) struct Ledger {
     asking: HashMap<Token, u32>,
     /// The longest ttl that was asked for: how long anything can stand at a node that nobody hears of.
     longest: Duration,
-}
-
-/// What a node was asked.
-#[derive(Clone, Debug)]
-pub(super) struct Asked {
-    pub(super) node: usize,
-    pub(super) batch: Batch,
-    sent: Moment,
-    pub(super) way: Way,
-    /// Tokens to be released of which it surely has nothing.
-    needless: HashSet<Token>,
-    /// Tokens that are put back instead of being renewed.
-    put_back: HashSet<Token>,
-    /// Within which time the answer is of use: that of the renewals which became acquires.
-    pub(super) within: Duration,
-}
-
-/// How a node was reached when it was asked.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
-    pub(super) epoch: u64,
-    /// Whether the request left at once.
-    pub(super) open: bool,
-}
-
-impl Asked {
-    fn new(node: usize, batch: Batch, sent: Moment, way: Way) -> Self {
-        let (needless, put_back) = (HashSet::new(), HashSet::new());
-        Self { node, batch, sent, way, needless, put_back, within: Duration::MAX }
-    }
-
-    /// Whether it has left by an epoch of the node, as far as is known: one that found no connection waits for the next.
-    pub(super) fn has_left(&self, epoch: u64) -> bool {
-        self.way.open || epoch != self.way.epoch
-    }
 }
 
 impl Ledger {
@@ -87,6 +54,11 @@ impl Ledger {
     /// How long it is worth waiting for these nodes where others have decided.
     pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
         nodes.map(|node| self.nodes[node].round_trip * PATIENCE).max().unwrap_or_default().max(LEAST_PATIENCE)
+    }
+
+    /// What is known of a node.
+    pub(super) fn node(&mut self, node: usize) -> &mut Node {
+        &mut self.nodes[node]
     }
 
     /// Takes note that votes are counted for these tokens.
@@ -187,9 +159,7 @@ impl Ledger {
         now: Moment,
         epoch: u64,
     ) -> bool {
-        let longest = self.longest;
-        let node = asked.node;
-        let state = &mut self.nodes[node];
+        let state = &mut self.nodes[asked.node];
         state.silent = result.is_err();
         let (mut repeated, mut late) = (false, false);
         if let Ok(answer) = result {
@@ -203,7 +173,6 @@ impl Ledger {
         let mut outcomes = result.iter_mut().flat_map(|answer| &mut answer.outcomes);
         for operation in &asked.batch {
             let outcome = outcomes.next();
-            let state = &mut self.nodes[node];
             match operation {
                 Operation::Acquire(acquire) => {
                     let known = match &outcome {
@@ -211,67 +180,77 @@ impl Ledger {
                         Some(Err(error)) => !error.may_have_happened(),
                         None => none_happened,
                     };
-                    let over = state.settle(acquire.token, known);
+                    let over = self.nodes[asked.node].settle(acquire.token, known);
                     match outcome {
                         Some(Ok(Outcome::Held { .. })) if over => {
                             // What was executed before its release is gone.
                             if late {
-                                let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
-                                // (Also where another release of it is owed: that may have been sent before.)
-                                state.owed.push(
-                                    parting,
-                                    Doubt { until: now + acquire.ttl, unanswered_since: None },
-                                    now,
-                                );
+                                self.nodes[asked.node].owe_again(acquire, now);
                             }
                         }
-                        Some(Ok(Outcome::Held { .. })) => {
-                            state.placed.remove(&acquire.token);
-                            let put_back = asked.put_back.contains(&acquire.token).then_some(now);
-                            state.has(acquire.token, asked.sent, acquire.ttl, put_back);
-                            self.confirm(&acquire.key, acquire.token, now);
-                        }
-                        Some(Ok(outcome)) => {
-                            state.lacks(acquire.token, asked.sent);
-                            let placed = matches!(
-                                outcome,
-                                Outcome::Busy { position: Some(_), .. } | Outcome::Queued { position: Some(_) }
-                            );
-                            if let (true, Some(place)) = (placed, &acquire.place) {
-                                state.placed.insert(acquire.token, now + place.life);
-                            }
-                        }
+                        Some(Ok(outcome)) => self.acquire_answered(asked, acquire, outcome, now),
                         Some(Err(_)) | None => {}
                     }
                 }
-                Operation::Renew(renew) => match outcome {
-                    Some(Ok(outcome @ Outcome::Renewed { .. })) => {
-                        let had = state.has(renew.token, asked.sent, renew.ttl, Some(now));
-                        let had = had.filter(|had| had.until > now);
-                        let counts = had.is_some_and(|had| self.counts(renew.token, had));
-                        if !counts {
-                            *outcome = Outcome::Gone;
-                        }
-                        if let Some(has) = self.nodes[node].surely.get_mut(&renew.token) {
-                            let since = had.map_or(Some(now), |had| had.put_back);
-                            has.put_back = since.filter(|_| !counts);
-                        }
-                        self.confirm(&renew.key, renew.token, now);
+                Operation::Renew(renew) => {
+                    if let Some(Ok(outcome)) = outcome {
+                        self.renewal_answered(asked, renew, outcome, now);
                     }
-                    Some(Ok(_)) => state.lacks(renew.token, asked.sent),
-                    Some(Err(_)) | None => {}
-                },
+                }
                 Operation::Release(release) => {
                     let is_answer = outcome.is_some_and(|outcome| Try::answered(outcome));
-                    let doubt = state.released(release.token, is_answer, asked, epoch);
-                    if !asked.needless.contains(&release.token) && (!is_answer || doubt.is_some()) {
-                        state.owe_release(release, doubt, asked.sent, longest, now);
-                    }
+                    self.release_answered(asked, release, is_answer, now, epoch);
                 }
                 Operation::Inspect { .. } | Operation::Force { .. } => {}
             }
         }
-        !self.nodes[node].owed.is_empty() || self.nodes.iter().any(|node| !node.looks.is_empty())
+        !self.nodes[asked.node].owed.is_empty() || self.nodes.iter().any(|node| !node.looks.is_empty())
+    }
+
+    /// Takes a node's answer to the acquire of a token that is not over.
+    fn acquire_answered(&mut self, asked: &Asked, acquire: &Acquire, outcome: &Outcome, now: Moment) {
+        let state = &mut self.nodes[asked.node];
+        if let Outcome::Held { .. } = outcome {
+            state.placed.remove(&acquire.token);
+            let put_back = asked.put_back.contains(&acquire.token).then_some(now);
+            state.has(acquire.token, asked.sent, acquire.ttl, put_back);
+            self.confirm(&acquire.key, acquire.token, now);
+            return;
+        }
+        state.lacks(acquire.token, asked.sent);
+        let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. } | Outcome::Queued { position: Some(_) });
+        if let (true, Some(place)) = (placed, &acquire.place) {
+            state.placed.insert(acquire.token, now + place.life);
+        }
+    }
+
+    /// Takes a node's answer to a renewal. One that does not count becomes [`Outcome::Gone`].
+    fn renewal_answered(&mut self, asked: &Asked, renew: &Renew, outcome: &mut Outcome, now: Moment) {
+        let state = &mut self.nodes[asked.node];
+        if !matches!(outcome, Outcome::Renewed { .. }) {
+            state.lacks(renew.token, asked.sent);
+            return;
+        }
+        let had = state.has(renew.token, asked.sent, renew.ttl, Some(now));
+        let had = had.filter(|had| had.until > now);
+        let counts = had.is_some_and(|had| self.counts(renew.token, had));
+        if !counts {
+            *outcome = Outcome::Gone;
+        }
+        if let Some(has) = self.nodes[asked.node].surely.get_mut(&renew.token) {
+            let since = had.map_or(Some(now), |had| had.put_back);
+            has.put_back = since.filter(|_| !counts);
+        }
+        self.confirm(&renew.key, renew.token, now);
+    }
+
+    /// Takes note of whether a node has answered a release.
+    fn release_answered(&mut self, asked: &Asked, release: &Release, is_answer: bool, now: Moment, epoch: u64) {
+        let state = &mut self.nodes[asked.node];
+        let doubt = state.released(release.token, is_answer, asked, epoch);
+        if !asked.needless.contains(&release.token) && (!is_answer || doubt.is_some()) {
+            state.owe_release(release, doubt, asked.sent, self.longest, now);
+        }
     }
 
     /// Whether what a node has of a token counts: if it was put back there, a majority must have had it then.
@@ -353,81 +332,10 @@ impl Ledger {
         self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
-    /// The releases that a node is due to be told once more; to be answered by [`paid`](Self::paid).
-    pub(super) fn due(&mut self, node: usize, now: Moment, most: usize) -> Option<Vec<Try>> {
-        let Node { owed, owed_tokens, paying, .. } = &mut self.nodes[node];
-        if *paying {
-            return None;
-        }
-        owed.forget_expired(now, |token| {
-            owed_tokens.remove(&token);
-        });
-        let due = owed.due(now, most);
-        *paying = !due.is_empty();
-        paying.then_some(due)
-    }
-
-    /// Whether a node is due to be asked for leases, or for a sign of life: by what [`look`](Self::look) says then. To be
-    /// answered by [`looked`](Self::looked).
-    pub(super) fn looks(&mut self, node: usize, now: Moment) -> bool {
-        let Node { probe, looks, looking, .. } = &mut self.nodes[node];
-        let due = !*looking && (!looks.is_empty() || probe.is_some_and(|at| at <= now));
-        *looking |= due;
-        due
-    }
-
     /// What a node is asked that is to be looked at: for leases that it may have, or nothing.
     pub(super) fn look(&mut self, node: usize, sent: Moment, way: Way, most: usize) -> Asked {
-        let looks = &mut self.nodes[node].looks;
-        let mut batch = Batch::new();
-        while batch.len() < most
-            && let Some((key, Look { token, until })) = looks.pop_first()
-        {
-            let left = until.since(sent);
-            // A request that waits for a connection may be executed after the release, and lengthen what that left.
-            if way.open && left >= MIN_TTL {
-                batch.push(Operation::Renew(Renew::new(key, token, left)));
-            }
-        }
+        let batch = self.nodes[node].take_looks(sent, way, most);
         Asked::new(node, batch, sent, way)
-    }
-
-    /// Takes note that a node was looked at, and whether it answered; when it was asked and when that was over.
-    pub(super) fn looked(&mut self, node: usize, answered: bool, sent: Moment, now: Moment) {
-        let state = &mut self.nodes[node];
-        state.looking = false;
-        if !answered {
-            state.looks.clear();
-        }
-        if state.probe.is_some() && answered {
-            // It was not heard before: it may be slower than it was.
-            state.round_trip = state.round_trip.max(now.since(sent));
-        }
-        state.probe = state.probe.filter(|_| !answered).map(|_| now + PROBE);
-    }
-
-    /// Takes a node's answer to releases that were sent once more: when they were sent and when answered, and in which
-    /// epoch.
-    pub(super) fn paid(
-        &mut self,
-        node: usize,
-        tries: Vec<Try>,
-        result: &Result<Answer, BackendError>,
-        (sent, now, epoch): (Moment, Moment, u64),
-    ) {
-        let state = &mut self.nodes[node];
-        (state.silent, state.paying) = (result.is_err(), false);
-        if result.is_ok() {
-            // It was not heard before: it may be slower than it was.
-            state.round_trip = state.round_trip.max(now.since(sent));
-        }
-        let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
-        for Try { entry, release } in tries {
-            let answered = outcomes.next().is_some_and(Try::answered);
-            if state.owed.tried(entry, answered.then_some(epoch), sent, now) {
-                state.owed_tokens.remove(&release.token);
-            }
-        }
     }
 
     /// When a node is to be told something again.
@@ -460,9 +368,6 @@ impl Ledger {
 
 /// How much longer than it usually takes a node is waited for that is not needed.
 const PATIENCE: u32 = 4;
-
-/// Between two questions to a node that was not heard.
-const PROBE: Duration = Duration::from_millis(500);
 
 /// At least this long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);

@@ -3,24 +3,59 @@
 use std::{
     future::Future,
     pin::Pin,
-    sync::Weak,
+    sync::{Arc, Weak},
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
-use super::{Quorum, ledger::Asked};
+use super::{asked::Asked, shared::Quorum};
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Reply},
-    token::Token,
+    backend::{Answer, BackendError, Batch, Reply},
+    error::ErrorKind,
 };
 
 /// A request to one node, which enters its answer in the ledger.
 pub(super) struct Request {
-    pub(super) quorum: Weak<Quorum>,
+    quorum: Weak<Quorum>,
     pub(super) asked: Asked,
     /// The items of the ballot that it is for; none for all.
     pub(super) items: Option<Vec<usize>>,
-    pub(super) reply: Reply<Answer>,
-    pub(super) answered: bool,
+    reply: Reply<Answer>,
+    answered: bool,
+}
+
+impl Quorum {
+    /// Makes the request of a batch to one node.
+    pub(super) fn ask(
+        self: &Arc<Self>,
+        node: usize,
+        queue_node: usize,
+        batch: &Batch,
+        items: Option<Vec<usize>>,
+    ) -> Request {
+        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), self.way_to(node));
+        self.request(asked, items)
+    }
+
+    /// Makes the request that asks a node for the leases that it is to be asked for.
+    pub(super) fn look_at(self: &Arc<Self>, node: usize, most: usize) -> Request {
+        let asked = self.ledger().look(node, self.clock.now(), self.way_to(node), most);
+        self.request(asked, None)
+    }
+
+    fn request(self: &Arc<Self>, asked: Asked, items: Option<Vec<usize>>) -> Request {
+        let node = &self.nodes[asked.node];
+        let same = node.identity().and_then(|server| self.same_server(asked.node, Some(&server)));
+        let reply = match same {
+            Some(error) => Reply::ready(Err(error.did_not_happen())),
+            None => node.call(asked.batch.clone()),
+        };
+        let reply = match asked.within {
+            Duration::MAX => reply,
+            within => Reply::new(answer_within(self.clock.sleep(within), reply)),
+        };
+        Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
+    }
 }
 
 impl Future for Request {
@@ -63,26 +98,10 @@ impl Drop for Request {
     }
 }
 
-/// Acquires whose votes are being counted.
-pub(super) struct Asking<'a> {
-    quorum: &'a Quorum,
-    tokens: Vec<Token>,
-}
-
-impl<'a> Asking<'a> {
-    pub(super) fn begin(quorum: &'a Quorum, batch: &Batch) -> Self {
-        let token = |operation: &Operation| match operation {
-            Operation::Acquire(acquire) => Some(acquire.token),
-            _ => None,
-        };
-        let tokens: Vec<_> = batch.iter().filter_map(token).collect();
-        quorum.ledger().begin(&tokens);
-        Self { quorum, tokens }
-    }
-}
-
-impl Drop for Asking<'_> {
-    fn drop(&mut self) {
-        self.quorum.ledger().end(&self.tokens);
+async fn answer_within(limit: impl Future<Output = ()>, reply: Reply<Answer>) -> Result<Answer, BackendError> {
+    tokio::select! {
+        biased;
+        answer = reply => answer,
+        () = limit => Err(BackendError::new(ErrorKind::Backend, "a node did not take a lease back in time")),
     }
 }

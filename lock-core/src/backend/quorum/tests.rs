@@ -1,148 +1,21 @@
 //! A quorum of stores in the process, in virtual time, some of which fail.
 
+mod nodes;
+mod twins;
+
 use std::{
-    io,
-    sync::{
-        OnceLock,
-        atomic::{AtomicBool, AtomicU64, Ordering},
-        mpsc,
-    },
-    thread,
+    collections::HashSet,
+    sync::{Arc, atomic::Ordering},
     time::Duration,
 };
 
-use futures_util::FutureExt;
-use tokio::sync::oneshot;
-
-use super::*;
+use self::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
+use super::{ballot::Ballot, call::Asking, verdict::Certainty};
 use crate::{
     ErrorKind, LockManager,
-    backend::{Acquire, MemoryBackend, Outcome, Release, Renew},
-    token::Token,
+    backend::{Acquire, Answer, Backend, Batch, Operation, Outcome, Release, Renew, Token},
+    key::LockKey,
 };
-
-/// A node that can fail in several ways.
-#[derive(Clone, Debug, Default)]
-struct Node {
-    store: Arc<Mutex<MemoryBackend>>,
-    /// It executes nothing, and says so after a limit.
-    silent: Arc<AtomicBool>,
-    /// It executes nothing until it goes on, and then everything that it was asked; also what nobody waits for.
-    stopped: Arc<Mutex<Option<Vec<Stopped>>>>,
-    /// How long its answers take, in ms.
-    slow: Arc<AtomicU64>,
-    /// What it says it is, once it was asked for anything.
-    identity: Arc<Mutex<Option<Arc<str>>>>,
-    asked: Arc<AtomicBool>,
-    /// Its connections break as soon as they have carried an answer.
-    hangs_up: Arc<AtomicBool>,
-    epoch: Arc<AtomicU64>,
-}
-
-type Stopped = (Batch, oneshot::Sender<Reply<Answer>>);
-
-const LIMIT: Duration = Duration::from_millis(300);
-const TTL: Duration = Duration::from_secs(2);
-
-impl Backend for Node {
-    fn call(&self, batch: Batch) -> Reply<Answer> {
-        if !self.silent.load(Ordering::Relaxed) {
-            self.asked.store(true, Ordering::Relaxed);
-            if let Some(stopped) = &mut *self.stopped.lock().unwrap() {
-                let (sender, reply) = oneshot::channel();
-                stopped.push((batch, sender));
-                return Reply::new(async {
-                    let silence = |_| BackendError::new(ErrorKind::Backend, "silence");
-                    tokio::time::timeout(LIMIT, reply).await.map_err(silence)?.unwrap().await
-                });
-            }
-            let reply = self.store().call(batch);
-            let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
-            let by = self.identity.lock().unwrap().as_deref().map(|by| Arc::new(by.to_owned()));
-            let by = by.filter(|_| self.hangs_up.load(Ordering::Relaxed));
-            return Reply::new(async move {
-                tokio::time::sleep(way).await;
-                reply.await.map(|answer| Answer { by, ..answer })
-            });
-        }
-        Reply::new(async {
-            tokio::time::sleep(LIMIT).await;
-            Err(BackendError::new(ErrorKind::Backend, "silence"))
-        })
-    }
-
-    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        if self.silent.load(Ordering::Relaxed) {
-            return Reply::ready(Err(BackendError::new(ErrorKind::Backend, "silence").did_not_happen()));
-        }
-        self.store().list(prefix)
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.store().clock()
-    }
-
-    fn epoch(&self) -> u64 {
-        self.epoch.load(Ordering::Relaxed)
-    }
-
-    fn identity(&self) -> Option<Arc<str>> {
-        let is_connected = self.asked.load(Ordering::Relaxed) && !self.hangs_up.load(Ordering::Relaxed);
-        self.identity.lock().unwrap().clone().filter(|_| is_connected)
-    }
-
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.store().upkeep(calls)
-    }
-}
-
-impl Node {
-    fn store(&self) -> MemoryBackend {
-        self.store.lock().unwrap().clone()
-    }
-
-    fn stop(&self) {
-        *self.stopped.lock().unwrap() = Some(Vec::new());
-    }
-
-    fn go_on(&self) {
-        for (batch, sender) in self.stopped.lock().unwrap().take().unwrap() {
-            let _ = sender.send(self.store().call(batch));
-        }
-    }
-
-    fn is_server(&self, identity: &str) {
-        *self.identity.lock().unwrap() = Some(identity.into());
-    }
-
-    fn restart_empty(&self) {
-        *self.store.lock().unwrap() = MemoryBackend::new();
-    }
-
-    fn is_silent(&self, silent: bool) {
-        self.silent.store(silent, Ordering::Relaxed);
-    }
-
-    async fn has(&self, prefix: &str) -> bool {
-        !self.store().list(prefix.to_owned()).await.unwrap().is_empty()
-    }
-}
-
-fn nodes<const N: usize>() -> [Node; N] {
-    std::array::from_fn(|_| Node::default())
-}
-
-fn quorum(nodes: &[Node]) -> QuorumBackend {
-    QuorumBackend::new(nodes.iter().map(|node| Arc::new(node.clone()) as Arc<dyn Backend>)).unwrap()
-}
-
-fn manager(nodes: &[Node]) -> LockManager {
-    LockManager::builder().backend(quorum(nodes)).ttl(TTL).build().unwrap()
-}
-
-async fn a_while() {
-    tokio::time::sleep(Duration::from_millis(20)).await;
-}
 
 #[cfg(feature = "test-util")]
 #[tokio::test(start_paused = true)]
@@ -323,141 +196,6 @@ async fn an_order_that_one_node_broke_is_broken() {
     }
 }
 
-/// Three nodes of which the first two are one server.
-fn nodes_of_two_servers() -> [Node; 3] {
-    let [one, two] = nodes::<2>();
-    one.is_server("run 1");
-    two.is_server("run 2");
-    let again = Node { store: Arc::clone(&one.store), ..Node::default() };
-    again.is_server("run 1");
-    [one, again, two]
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_under_two_names_has_one_vote() {
-    let nodes = nodes_of_two_servers();
-    nodes[2].is_silent(true);
-    let manager = manager(&nodes);
-    let error = manager.lock("k").await.unwrap_err();
-    assert!(error.to_string().contains("node 2 is the same server as node 1 under another name"), "{error}");
-    assert_eq!(error.kind(), ErrorKind::Backend, "the other one may come back");
-    a_while().await;
-    assert!(!nodes[0].has("k").await, "what it got is released");
-    assert!(manager.force_release_all("").await.unwrap_err().to_string().contains("node 2 is the same"));
-    nodes[2].is_silent(false);
-    let guard = manager.lock("k").await.expect("two servers");
-    tokio::time::sleep(TTL * 2).await;
-    assert!(guard.is_held());
-    guard.release().await.unwrap();
-    a_while().await;
-    assert!(!nodes[0].has("k").await && !nodes[2].has("k").await);
-}
-
-#[tokio::test(start_paused = true)]
-async fn an_answer_counts_for_the_server_that_gave_it_though_nobody_is_connected_any_more() {
-    let nodes = nodes_of_two_servers();
-    nodes[2].is_silent(true);
-    for node in &nodes {
-        node.hangs_up.store(true, Ordering::Relaxed);
-    }
-    let error = manager(&nodes).lock("k").await.expect_err("one server of two");
-    assert!(error.to_string().contains("node 2 is the same server as node 1"), "{error}");
-}
-
-static TOLD_OF: OnceLock<QuorumBackend> = OnceLock::new();
-static TOLD: AtomicU64 = AtomicU64::new(0);
-
-/// A log writer that asks the store for something, as it could not under a lock of the store's.
-struct Writer;
-
-impl io::Write for Writer {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        if String::from_utf8_lossy(bytes).contains("has no vote") {
-            TOLD.fetch_add(1, Ordering::Relaxed);
-            let inspect = Operation::Inspect { key: LockKey::new("mine").unwrap() };
-            drop(TOLD_OF.get().unwrap().call(Batch::from([inspect])).now_or_never());
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-#[test]
-fn nodes_without_a_vote_are_told_of_once_and_without_a_lock() {
-    let (done, is_done) = mpsc::channel();
-    thread::spawn(move || {
-        let subscriber = tracing_subscriber::fmt().with_writer(|| Writer).with_ansi(false).finish();
-        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        tracing::subscriber::with_default(subscriber, || {
-            runtime.block_on(async {
-                let nodes = nodes::<3>();
-                let quorum = TOLD_OF.get_or_init(|| quorum(&nodes));
-                let inspect = || Batch::from([Operation::Inspect { key: LockKey::new("k").unwrap() }]);
-                quorum.call(inspect()).await.expect("three servers");
-                nodes[0].is_server("run 1");
-                nodes[1].is_server("run 1");
-                quorum.call(inspect()).await.expect("two servers");
-                quorum.call(inspect()).await.expect("two servers");
-            });
-        });
-        done.send(TOLD.load(Ordering::Relaxed)).unwrap();
-    });
-    let told = is_done.recv_timeout(Duration::from_secs(10)).expect("the writer does not wait for itself");
-    assert_eq!(told, 1);
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_under_two_names_is_refused_by_connect() {
-    let nodes = nodes_of_two_servers();
-    nodes[1].slow.store(50, Ordering::Relaxed);
-    let connect = |nodes: &[Node]| LockManager::builder().backend(quorum(nodes)).connect();
-    let error = connect(&nodes).await.unwrap_err();
-    let cause = error.cause().expect("the details");
-    assert_eq!(cause.kind(), ErrorKind::Unsupported);
-    assert!(cause.to_string().contains("node 2 is the same server as node 1"), "{cause}");
-    nodes[1].is_server("run 3");
-    nodes[1].slow.store(0, Ordering::Relaxed);
-    nodes[2].is_silent(true);
-    let begun = tokio::time::Instant::now();
-    connect(&nodes).await.expect("a majority answers");
-    assert!(begun.elapsed() <= PING, "{:?}", begun.elapsed());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
-    let nodes = nodes_of_two_servers();
-    let (one, other) = (manager(&nodes), manager(&nodes));
-    let guard = one.lock("k").await.unwrap();
-    nodes[0].restart_empty();
-    assert!(other.lock("k").try_acquire().await.unwrap().is_none(), "one server of two");
-    assert!(guard.is_held());
-}
-
-#[tokio::test(start_paused = true)]
-async fn a_name_that_comes_to_lead_to_another_nodes_server_loses_its_vote_until_it_leads_back() {
-    let [one, two, three] = nodes::<3>();
-    for (node, server) in [(&one, "run 1"), (&two, "run 2"), (&three, "run 3")] {
-        node.is_server(server);
-    }
-    let (first, second) = (one.store(), two.store());
-    let nodes = [one, two, three];
-    let manager = manager(&nodes);
-    let guard = manager.lock("k").await.unwrap();
-    *nodes[1].store.lock().unwrap() = first;
-    nodes[1].is_server("run 1");
-    nodes[2].is_silent(true);
-    tokio::time::sleep(TTL * 2).await;
-    assert!(!guard.is_held(), "one server of three");
-    assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::Backend);
-    *nodes[1].store.lock().unwrap() = second;
-    nodes[1].is_server("run 2");
-    drop(guard);
-    manager.lock("k").await.expect("two servers").release().await.unwrap();
-}
-
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_lost_with_a_majority_and_not_with_less() {
     let nodes = nodes::<5>();
@@ -491,10 +229,10 @@ async fn a_token_that_was_released_is_not_written_back() {
         let request = quorum.ask(node, 0, &acquire, None);
         ballot.vote(node, request.await);
     }
-    assert_eq!(ballot.standing(), Standing::Open, "two have it, and do not count alike");
+    assert_eq!(ballot.certainty(), Certainty::Open, "two have it, and do not count alike");
     quorum.clone().call(release).await.unwrap();
     assert!(quorum.write_backs(&mut ballot, 0).is_empty(), "nobody would release it");
-    assert_eq!(ballot.standing(), Standing::Sure, "but it is no lease");
+    assert_eq!(ballot.certainty(), Certainty::Sure, "but it is no lease");
     assert!(!matches!(ballot.answer().map(Answer::single), Ok(Ok(Outcome::Held { .. }))));
     assert!(!nodes[0].has("k").await && !nodes[1].has("k").await);
 }

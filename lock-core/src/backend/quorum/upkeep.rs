@@ -7,11 +7,11 @@ use std::{
     sync::{Arc, PoisonError},
 };
 
-use super::{Quorum, request::Request};
+use super::{request::Request, shared::Quorum};
 use crate::{
     backend::{Batch, Calls, Notice, Operation},
-    cleanup::Try,
     clock::{Clock, Moment},
+    engine::cleanup::Try,
 };
 use futures_util::{
     future::join_all,
@@ -59,7 +59,7 @@ impl Quorum {
 
     /// Tells a node what it has not answered, if that is due.
     fn pay(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
-        let tries = self.ledger().due(node, now, MOST)?;
+        let tries = self.ledger().node(node).due(now, MOST)?;
         let this = Arc::clone(self);
         let backend = &self.nodes[node];
         let batch: Batch = tries.iter().map(|Try { release, .. }| Operation::Release(release.clone())).collect();
@@ -67,13 +67,13 @@ impl Quorum {
         Some(Box::pin(async move {
             let result = reply.await;
             let trip = (now, this.clock.now(), this.nodes[node].epoch());
-            this.ledger().paid(node, tries, &result, trip);
+            this.ledger().node(node).paid(tries, &result, trip);
         }))
     }
 
     /// Asks a node for leases that it may have, or for a sign of life, if that is due.
     fn look(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
-        if !self.ledger().looks(node, now) {
+        if !self.ledger().node(node).looks(now) {
             return None;
         }
         let this = Arc::clone(self);
@@ -89,7 +89,7 @@ impl Quorum {
                 Pin::new(request.insert(this.look_at(node, MOST))).poll(cx)
             })
             .await;
-            this.ledger().looked(node, result.is_ok(), sent, this.clock.now());
+            this.ledger().node(node).looked(result.is_ok(), sent, this.clock.now());
         }))
     }
 }

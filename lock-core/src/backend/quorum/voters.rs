@@ -2,6 +2,8 @@
 
 use std::sync::Arc;
 
+use crate::{backend::BackendError, error::ErrorKind};
+
 /// The servers that answer by the name of each node, as far as they are known.
 #[derive(Debug)]
 pub(super) struct Voters {
@@ -52,6 +54,13 @@ impl Voters {
     fn twin(&self, node: usize) -> Option<usize> {
         self.nodes[node].twin
     }
+}
+
+/// The error of a node that is the same server as its twin, which votes for both.
+pub(super) fn same_server(node: usize, twin: usize) -> BackendError {
+    let (node, twin) = (node + 1, twin + 1);
+    let message = format!("node {node} is the same server as node {twin} under another name; name independent servers");
+    BackendError::new(ErrorKind::Unsupported, message)
 }
 
 #[cfg(test)]

@@ -5,6 +5,8 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
+use super::info;
+
 /// What was said already.
 #[derive(Default)]
 pub(super) struct Advice {
@@ -42,8 +44,8 @@ impl Advice {
     /// A server whose memory is limited may drop any key with a ttl, as every lock is one, unless its policy is
     /// `noeviction`. `info` is what INFO says of its memory; nothing where it may not be asked.
     pub(super) fn memory(&self, address: &str, info: &str) {
-        let limited = super::handshake::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
-        let policy = super::handshake::field(info, "maxmemory_policy").unwrap_or("noeviction");
+        let limited = info::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
+        let policy = info::field(info, "maxmemory_policy").unwrap_or("noeviction");
         if limited && policy != "noeviction" && first(&self.evicts) {
             tracing::warn!(
                 address,

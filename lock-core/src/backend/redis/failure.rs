@@ -4,8 +4,8 @@ use std::{error, fmt, io};
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::script;
-use crate::{backend::BackendError, error::ErrorKind, slot::FENCE_COUNTER};
+use super::{names::FENCE_COUNTER, source};
+use crate::{backend::BackendError, error::ErrorKind};
 
 /// Reads an error of the `redis` crate. `address` is the server's, without user and password.
 pub(super) fn of(error: RedisError, address: &str) -> BackendError {
@@ -69,6 +69,11 @@ pub(super) fn of_message(message: &str, address: &str) -> BackendError {
     of_server(code, detail, address)
 }
 
+/// Errors of the connection, as opposed to answers of the server.
+pub(super) fn is_broken(error: &RedisError) -> bool {
+    matches!(error.kind(), RedisErrorKind::Io | RedisErrorKind::Parse)
+}
+
 /// Whether the server is not a primary now, or has no data yet, as after a switchover.
 pub(super) fn is_demotion(error: &RedisError) -> bool {
     error.code().is_some_and(|code| DEMOTED.contains(&code))
@@ -95,7 +100,7 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     let in_script = detail.contains("user_script");
     let known = detail.to_ascii_lowercase();
     let says = |words: &str| known.contains(words);
-    let named = script::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
+    let named = source::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
     let detail = detail.split(" script: ").next().unwrap_or_default();
     let error = match code {
         "WRONGTYPE" if says("(xadd)") => BackendError::new(

@@ -12,13 +12,14 @@ use redis::{
 };
 use tokio::{
     sync::mpsc,
-    task::JoinHandle,
     time::{Instant, timeout},
 };
 
 use super::{
-    connection::{Connector, is_broken},
-    failure,
+    connection::Driver,
+    connector::Connector,
+    failure::{self, is_broken},
+    info::{self, field},
     stream::{self, Place, Stream},
 };
 use crate::{
@@ -47,15 +48,6 @@ pub(super) struct Connected {
 pub(super) struct Former {
     pub(super) run: Arc<String>,
     pub(super) id: i64,
-}
-
-/// The task that carries a connection, which ends with this.
-pub(super) struct Driver(JoinHandle<()>);
-
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
-    }
 }
 
 /// Why an attempt to connect has failed.
@@ -129,7 +121,7 @@ impl Connector {
         let opened = self.step(hello).await?;
         self.heard();
         Ok(opened.map(|(inner, driver)| {
-            let driver = Driver(tokio::spawn(driver));
+            let driver = Driver::new(tokio::spawn(driver));
             Connected { inner, driver, pushes, run: None, id: None, listening: false, round_trip: Duration::MAX }
         }))
     }
@@ -192,7 +184,8 @@ impl Connector {
         if let Some(Value::Int(id)) = replies.get(1) {
             connected.id = Some(*id);
         }
-        let [server, memory, replication] = [2, 3, 4].map(|at| replies.get(at).and_then(info).unwrap_or_default());
+        let [server, memory, replication] =
+            [2, 3, 4].map(|at| replies.get(at).and_then(info::text).unwrap_or_default());
         self.refuse(server, replication)?;
         self.advice.memory(self.address(), memory);
         connected.run = field(server, "run_id").map(|run| Arc::new(run.to_owned()));
@@ -253,20 +246,6 @@ impl Connector {
                 .any(|words| detail.contains(words)),
         }
     }
-}
-
-/// The text in the reply to `INFO`, if the user may ask for it.
-fn info(reply: &Value) -> Option<&str> {
-    match reply {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::VerbatimString { text, .. } => Some(text),
-        _ => None,
-    }
-}
-
-/// A field of `INFO`.
-pub(super) fn field<'a>(info: &'a str, name: &str) -> Option<&'a str> {
-    info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')).map(str::trim)
 }
 
 /// RESP3, HELLO and the options of CLIENT came with Redis 6.

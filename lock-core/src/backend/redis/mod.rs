@@ -1,32 +1,44 @@
 //! Redis as the backend: one node.
 
 mod advice;
+mod attempts;
 mod connection;
+mod connector;
 mod failure;
 mod handshake;
+mod info;
+mod link;
+mod names;
+mod pauses;
 mod script;
+mod settings;
+mod source;
 mod status;
 mod stream;
 #[cfg(test)]
 mod tests;
+mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
-use redis::{Cmd, ConnectionAddr, FromRedisValue, IntoConnectionInfo, from_redis_value};
+use redis::{Cmd, FromRedisValue, from_redis_value};
 use tokio::time::Instant;
 
 use self::{
-    connection::{Connection, Connector, Settings, Unanswered},
-    stream::Place,
+    connection::Connection,
+    connector::{Connector, Unanswered},
+    settings::Settings,
 };
-use super::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply};
+use super::{
+    Answer, Backend, BackendError, Batch, Calls, Operation, Reply,
+    timeouts::{CONNECT_TIMEOUT, Timeouts},
+    token::TOKEN_MARK,
+};
 use crate::{
-    builder::{CONNECT_TIMEOUT, check_timeout},
     error::{BuildError, ErrorKind},
     health::NodeHealth,
     key::LockKey,
-    token::TOKEN_MARK,
 };
 
 /// A store of leases in one Redis server: what [`LockManager::connect`](crate::LockManager::connect) makes of a
@@ -47,66 +59,12 @@ impl RedisBackend {
     /// # Errors
     /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off, or the timeout is out of range.
     pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
-        check_timeout("command timeout", command_timeout)?;
-        Self::with_timeouts(url, client_name, command_timeout, CONNECT_TIMEOUT)
+        Self::with_timeouts(url, client_name, Timeouts::new(command_timeout, CONNECT_TIMEOUT)?)
     }
 
     /// Makes a backend with timeouts that are in range.
-    pub(crate) fn with_timeouts(
-        url: &str,
-        client_name: &str,
-        command_timeout: Duration,
-        connect_timeout: Duration,
-    ) -> Result<Self, BuildError> {
-        // Nothing of the URL but host and port may get into an error: it may hold a password.
-        let wrong = |what: &str| BuildError::new(format!("the URL of the Redis server is wrong: {what}"));
-        let (scheme, rest) = url.split_once("://").unwrap_or_default();
-        let tls = matches!(scheme, "rediss" | "valkeys");
-        if tls && !cfg!(feature = "tls") {
-            return Err(BuildError::new(format!("{scheme}:// needs the feature `tls` of lock-core, which is off")));
-        }
-        if tls && url.contains('#') {
-            return Err(wrong("it ends with a fragment; a # in a password is written %23"));
-        }
-        // It would be taken for a part of the path, which is shown.
-        let place = url.strip_prefix("unix://").or_else(|| url.strip_prefix("redis+unix://")).unwrap_or_default();
-        if place.split('/').next().is_some_and(|before| before.contains('@')) {
-            return Err(wrong("a socket has no user and password before an @; write ?user=…&pass=… at the end"));
-        }
-        // The TLS of the crate would install a provider for the whole process.
-        let plain = tls.then(|| format!("redis://{rest}"));
-        let info = plain.as_deref().unwrap_or(url).into_connection_info().map_err(|error| {
-            if has_wrong_port(rest) {
-                return wrong(
-                    "the port after the host is not a number from 1 to 65535; in a password, @ : / % # are written %40 %3A \
-                     %2F %25 %23",
-                );
-            }
-            let what = error.to_string();
-            // The crate's own words, up to where it might repeat the input.
-            wrong(what.split(" - ").next().unwrap_or("it does not parse"))
-        })?;
-        let place = match info.addr() {
-            ConnectionAddr::Tcp(_, 0) => return Err(wrong("port 0 cannot be connected to; the usual one is 6379")),
-            ConnectionAddr::Tcp(host, port) => Place::Tcp { host: host.clone(), port: *port },
-            ConnectionAddr::Unix(path) => Place::Unix(path.clone()),
-            _ => return Err(wrong("this kind of address is not supported")),
-        };
-        if info.redis_settings().db() < 0 {
-            return Err(wrong("a database number is not negative"));
-        }
-        let (_, options) = url.split_once('?').unwrap_or_default();
-        let settings = Settings {
-            address: place.to_string(),
-            place,
-            tls,
-            redis: info.redis_settings().clone(),
-            // The crate's own default is RESP2, so its setting does not tell whether the URL asks for it.
-            resp2: options.split(['&', '#']).any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
-            client_name: client_name.to_owned(),
-            limit: command_timeout,
-            connect_limit: connect_timeout,
-        };
+    pub(crate) fn with_timeouts(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Self, BuildError> {
+        let settings = Settings::from_url(url, client_name, timeouts)?;
         Ok(Self { connector: Arc::new(Connector::new(settings)) })
     }
 }
@@ -150,16 +108,8 @@ impl Backend for RedisBackend {
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(Arc::clone(&self.connector).keep(calls))
+        Box::pin(upkeep::keep(Arc::clone(&self.connector), calls))
     }
-}
-
-/// Returns whether the text after the last `:` of the authority is not a port. It may be part of a password that was not
-/// percent-encoded.
-fn has_wrong_port(rest: &str) -> bool {
-    let authority = rest.split(['/', '?', '#']).next().unwrap_or_default();
-    let host = authority.rsplit('@').next().unwrap_or_default();
-    host.rsplit_once(':').is_some_and(|(_, port)| !port.ends_with(']') && port.parse::<u16>().is_err())
 }
 
 /// Sends a PING if there is a connection, and else waits for one, whose handshake the server answers.

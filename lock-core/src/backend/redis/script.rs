@@ -4,17 +4,18 @@ use std::{sync::OnceLock, time::Duration};
 
 use redis::{Cmd, Script, Value, cmd};
 
-use super::failure;
+use super::{
+    failure,
+    names::{self, FENCE_COUNTER},
+    source::SOURCE,
+};
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
     error::ErrorKind,
-    slot::{self, FENCE_COUNTER, WAITING},
 };
 
 /// What the reply begins an item with that failed.
 const ERROR: i64 = 0;
-
-const SOURCE: &str = include_str!("scripts/lock.lua");
 
 /// The call of a batch by the hash of the script.
 pub(super) fn evalsha(batch: &[Operation]) -> Cmd {
@@ -36,7 +37,7 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
         call.arg(operation.key().wire());
     }
     for operation in queues {
-        call.arg(slot::queue(operation.key().wire()));
+        call.arg(names::queue(operation.key().wire()));
     }
     let (mut floor, mut aim, mut place) = (0, 0, None);
     for operation in batch {
@@ -167,14 +168,6 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
     Some((Ok(outcome), values.as_slice()))
 }
 
-/// The command that an error of the script is about, which Redis 7 names by its line only.
-pub(super) fn command_in(detail: &str) -> Option<&'static str> {
-    let (_, line) = detail.split_once("user_script:")?;
-    let line = line.trim_start().split(|char: char| !char.is_ascii_digit()).next()?.parse::<usize>().ok()?;
-    let (_, called) = SOURCE.lines().nth(line.checked_sub(1)?)?.split_once("call('")?;
-    called.split('\'').next()
-}
-
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -190,27 +183,4 @@ fn misread(address: &str) -> BackendError {
             "{address} answered the lock script with what the script does not give; check that it is a Redis server"
         ),
     )
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::token::TOKEN_MARK;
-
-    #[test]
-    fn command_that_is_missing_is_named_by_its_line() {
-        let line = 1 + SOURCE.lines().position(|line| line.contains("call('TIME')")).unwrap();
-        for words in ["ERR unknown script: 1a2b, on @user_script:", "-ERR unknown @user_script: "] {
-            assert_eq!(command_in(&format!("{words}{line}.")), Some("TIME"));
-        }
-        assert_eq!(command_in("on @user_script:1."), None, "a comment");
-        for detail in ["", "on @user_script:", "on @user_script:0.", "on @user_script:99999999999999999999."] {
-            assert_eq!(command_in(detail), None);
-        }
-    }
-
-    #[test]
-    fn the_script_knows_our_tokens() {
-        assert!(SOURCE.contains(&format!("local MARK = '{TOKEN_MARK}'")));
-    }
 }

@@ -5,11 +5,10 @@ use std::time::Duration;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use redis::Value;
 
-use super::{connection, script};
+use super::{script, upkeep};
 use crate::{
-    backend::{Acquire, Operation, Outcome, Place, Release, Renew},
+    backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
     key::LockKey,
-    token::Token,
 };
 
 /// Any value, often one like those that the script gives.
@@ -119,13 +118,13 @@ fn replies_that_were_found_to_matter_are_refused() {
 #[test]
 fn messages_that_were_found_to_matter_call_nobody() {
     for payload in ["", " ", "k", "lock-core:1:", " k", "lock-core:1:00 k", "\0 \0"] {
-        assert_eq!(connection::call(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
+        assert_eq!(upkeep::call(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
     }
     let nameless = format!("{} ", Token::from_random(1).reveal());
     for payload in [nameless.into_bytes(), vec![0xff, b' ', 0xfe]] {
-        assert_eq!(connection::call(&[Value::BulkString(payload)]), None);
+        assert_eq!(upkeep::call(&[Value::BulkString(payload)]), None);
     }
-    assert_eq!(connection::call(&[]), None);
+    assert_eq!(upkeep::call(&[]), None);
 }
 
 proptest! {
@@ -162,7 +161,7 @@ proptest! {
 
     #[test]
     fn any_message_on_the_channel_of_calls_is_read_or_left(message in vec(value(), 0..5)) {
-        connection::call(&message);
+        upkeep::call(&message);
     }
 
     #[test]
@@ -171,7 +170,7 @@ proptest! {
         let token = Token::from_random(random);
         let payload = format!("{} {}", token.reveal(), key.wire()).into_bytes();
         let message = [Value::BulkString(b"a channel".to_vec()), Value::BulkString(payload)];
-        prop_assert_eq!(connection::call(&message), Some((key, token)));
+        prop_assert_eq!(upkeep::call(&message), Some((key, token)));
     }
 
     #[test]

@@ -2,9 +2,8 @@ use std::time::Duration;
 
 use super::*;
 use crate::{
-    backend::{Acquire, Place, Release, Renew},
+    backend::{Acquire, Place, Release, Renew, Token},
     key::LockKey,
-    token::Token,
 };
 
 const TTL: Duration = Duration::from_secs(3);
@@ -62,7 +61,7 @@ impl Ballot {
 
     /// The outcome, which nobody has to be waited for.
     fn sure(&self) -> Outcome {
-        assert_eq!(self.standing(), Standing::Sure);
+        assert_eq!(self.certainty(), Certainty::Sure);
         self.outcome().unwrap()
     }
 }
@@ -71,9 +70,9 @@ impl Ballot {
 fn a_majority_that_counts_alike_holds() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, held(10, 2));
-    assert_eq!(ballot.standing(), Standing::Open);
+    assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.says(2, held(10, 3));
-    assert_eq!(ballot.standing(), Standing::Likely, "the more have it, the more may fail");
+    assert_eq!(ballot.certainty(), Certainty::Likely, "the more have it, the more may fail");
     ballot.says(1, busy(None));
     assert_eq!(ballot.sure(), held(10, 2), "as many as all have");
 }
@@ -94,9 +93,9 @@ fn the_largest_fencing_token_is_written_back_to_a_majority_first() {
     }
     assert!(ballot.write_backs().is_empty(), "once");
     ballot.vote_on(0, [0], Ok(Answer::new([Ok(held(32, 1))])));
-    assert_eq!(ballot.standing(), Standing::Open, "two of five count so far");
+    assert_eq!(ballot.certainty(), Certainty::Open, "two of five count so far");
     ballot.vote_on(1, [0], Ok(Answer::new([Ok(held(40, 1))])));
-    assert_eq!((ballot.standing(), ballot.outcome().unwrap()), (Standing::Likely, held(30, 3)));
+    assert_eq!((ballot.certainty(), ballot.outcome().unwrap()), (Certainty::Likely, held(30, 3)));
 }
 
 #[test]
@@ -107,9 +106,9 @@ fn a_node_that_does_not_count_on_does_not_hold() {
         ballot.vote(1, Ok(Answer::new([Ok(held(20, 1))])));
         assert_eq!(ballot.write_backs().len(), 1);
         ballot.vote_on(0, [0], broken);
-        assert_ne!(ballot.standing(), Standing::Sure, "the third may make up for it");
+        assert_ne!(ballot.certainty(), Certainty::Sure, "the third may make up for it");
         ballot.vote(2, Ok(Answer::new([Ok(busy(None))])));
-        assert_eq!(ballot.standing(), Standing::Sure);
+        assert_eq!(ballot.certainty(), Certainty::Sure);
         assert!(matches!(ballot.outcome(), Ok(Outcome::Split { .. })), "{:?}", ballot.outcome());
     }
 }
@@ -119,7 +118,7 @@ fn who_is_busy_everywhere_keeps_its_place() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, busy(Some(4)));
     ballot.says(1, busy(None));
-    assert_eq!(ballot.standing(), Standing::Likely, "the third may have it");
+    assert_eq!(ballot.certainty(), Certainty::Likely, "the third may have it");
     assert!(matches!(ballot.outcome(), Ok(Outcome::Split { remaining: Some(TTL), .. })));
     ballot.says(2, Outcome::Queued { position: None });
     assert_eq!(ballot.sure(), busy(Some(4)));
@@ -130,7 +129,7 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(1, held(10, 1));
     ballot.says(2, held(10, 1));
-    assert_eq!(ballot.standing(), Standing::Likely, "it is heard, where it answers soon");
+    assert_eq!(ballot.certainty(), Certainty::Likely, "it is heard, where it answers soon");
     assert_eq!(ballot.outcome().unwrap(), held(10, 1));
     ballot.says(0, Outcome::Queued { position: Some(2) });
     assert!(matches!(ballot.sure(), Outcome::Split { .. }), "two nodes have the token");
@@ -145,7 +144,7 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
 fn too_few_answers_are_an_error_that_names_the_causes_and_keeps_the_doubt() {
     let mut all_surely = ballot(acquire(), 3);
     all_surely.fails(0, error().did_not_happen());
-    assert_eq!(all_surely.standing(), Standing::Open);
+    assert_eq!(all_surely.certainty(), Certainty::Open);
     all_surely.fails(1, BackendError::new(ErrorKind::Backend, "it is down").did_not_happen());
     let told = all_surely.outcome().unwrap_err();
     assert_eq!(told.to_string(), "2 of 3 nodes failed, and a lock needs 2: it broke; it is down");
@@ -190,7 +189,7 @@ fn a_lease_is_renewed_or_gone_by_a_majority_and_else_in_doubt() {
     let mut goes_on = ballot(renew(0), 3);
     goes_on.says(1, held(10, 1));
     goes_on.says(0, renewed(None, 0));
-    assert_ne!(goes_on.standing(), Standing::Sure, "it was put back there, and had been gone");
+    assert_ne!(goes_on.certainty(), Certainty::Sure, "it was put back there, and had been gone");
     goes_on.says(2, renewed(None, 0));
     assert_eq!(goes_on.sure(), renewed(None, 0));
     let mut gone = ballot(renew(0), 3);
@@ -201,7 +200,7 @@ fn a_lease_is_renewed_or_gone_by_a_majority_and_else_in_doubt() {
     unknown.says(0, renewed(None, 0));
     unknown.fails(1, error());
     unknown.says(2, Outcome::Gone);
-    assert_eq!(unknown.standing(), Standing::Sure);
+    assert_eq!(unknown.certainty(), Certainty::Sure);
     assert!(unknown.outcome().is_err());
 }
 
@@ -215,9 +214,9 @@ fn further_fencing_tokens_are_written_back_too_or_left_out() {
         panic!("one request to the one behind")
     };
     assert_eq!((renew.floor, renew.block), (27, 1));
-    assert_eq!(ballot.standing(), Standing::Open);
+    assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.vote_on(0, [0], Ok(Answer::new([Ok(renewed(Some(27), 1))])));
-    assert_eq!(ballot.standing(), Standing::Likely, "the third is heard, so that it counts next time");
+    assert_eq!(ballot.certainty(), Certainty::Likely, "the third is heard, so that it counts next time");
     ballot.says(2, Outcome::Gone);
     assert_eq!(ballot.sure(), renewed(Some(20), 8));
     let mut without = self::ballot(self::renew(8), 3);
@@ -237,7 +236,7 @@ fn a_release_tells_whether_a_majority_can_have_held() {
                 None => ballot.fails(node, error()),
             }
         }
-        assert_eq!(ballot.standing(), Standing::Sure);
+        assert_eq!(ballot.certainty(), Certainty::Sure);
         ballot.outcome().ok()
     };
     let (yes, gone) = (Some(Outcome::Released), Some(Outcome::Gone));
@@ -253,7 +252,7 @@ fn a_release_waits_for_those_who_are_not_slower_than_others() {
     let mut ballot = ballot(release(), 3);
     ballot.says(0, Outcome::Released);
     ballot.says(1, Outcome::Released);
-    assert_eq!(ballot.standing(), Standing::Likely);
+    assert_eq!(ballot.certainty(), Certainty::Likely);
     ballot.says(2, Outcome::Released);
     assert_eq!(ballot.sure(), Outcome::Released);
 }
@@ -262,14 +261,14 @@ fn a_release_waits_for_those_who_are_not_slower_than_others() {
 fn an_empty_batch_is_answered_when_a_majority_lives() {
     let mut ballot = Ballot::new(Batch::new(), 3, 0);
     ballot.vote(0, Ok(Answer::new([])));
-    assert_eq!(ballot.standing(), Standing::Open);
+    assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.vote(2, Err(error()));
     ballot.vote(1, Ok(Answer::new([])));
-    assert_eq!((ballot.standing(), ballot.answer().is_ok()), (Standing::Sure, true));
+    assert_eq!((ballot.certainty(), ballot.answer().is_ok()), (Certainty::Sure, true));
     let mut dead = Ballot::new(Batch::new(), 3, 0);
     dead.vote(0, Err(error()));
     dead.vote(1, Err(error()));
-    assert_eq!((dead.standing(), dead.answer().is_ok()), (Standing::Sure, false));
+    assert_eq!((dead.certainty(), dead.answer().is_ok()), (Certainty::Sure, false));
 }
 
 #[test]
@@ -277,9 +276,9 @@ fn each_item_of_a_batch_is_decided_by_itself() {
     let mut ballot = Ballot::new(Batch::from([release(), renew(0)]), 3, 0);
     let both = |one, other| Ok(Answer::new([Ok(one), Ok(other)]));
     ballot.vote(0, both(Outcome::Released, Outcome::Gone));
-    assert_eq!(ballot.standing(), Standing::Open);
+    assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.vote(1, both(Outcome::Released, renewed(None, 0)));
-    assert_eq!(ballot.standing(), Standing::Likely);
+    assert_eq!(ballot.certainty(), Certainty::Likely);
     ballot.vote(2, both(Outcome::Gone, renewed(None, 0)));
     let outcomes: Vec<_> = ballot.answer().unwrap().outcomes.into_iter().map(Result::unwrap).collect();
     assert_eq!(outcomes, [Outcome::Released, renewed(None, 0)]);
@@ -293,12 +292,12 @@ fn a_node_without_a_connection_leaves_no_doubt_and_is_waited_for_where_it_matter
     ballot.says(1, busy(None));
     assert_eq!(ballot.sure(), busy(Some(1)), "nothing has happened there");
     ballot.has_left(2, true);
-    assert_eq!(ballot.standing(), Standing::Likely, "now it may");
+    assert_eq!(ballot.certainty(), Certainty::Likely, "now it may");
     let mut alone = self::ballot(acquire(), 3);
     alone.has_left(1, false);
     alone.has_left(2, false);
     alone.says(0, held(1, 1));
-    assert_eq!(alone.standing(), Standing::Open, "they may come back in time");
+    assert_eq!(alone.certainty(), Certainty::Open, "they may come back in time");
 }
 
 #[test]
@@ -306,7 +305,7 @@ fn who_has_a_part_does_not_keep_it_for_the_sake_of_a_slow_node() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, held(1, 1));
     ballot.says(1, busy(None));
-    assert_eq!(ballot.standing(), Standing::Likely);
+    assert_eq!(ballot.certainty(), Certainty::Likely);
     assert!(matches!(ballot.outcome(), Ok(Outcome::Split { .. })));
     ballot.says(2, held(1, 1));
     assert_eq!(ballot.sure(), held(1, 1));
@@ -318,7 +317,7 @@ fn a_release_by_force_hears_everybody() {
     let mut forced = ballot(force(), 3);
     forced.says(0, Outcome::Released);
     forced.says(1, Outcome::Gone);
-    assert_eq!(forced.standing(), Standing::Open);
+    assert_eq!(forced.certainty(), Certainty::Open);
     let mut stopped = ballot(force(), 3);
     stopped.says(0, Outcome::Released);
     stopped.says(1, Outcome::Released);

@@ -55,7 +55,7 @@ impl Ledger {
     }
 
     fn due_now(&mut self, node: usize, now: Moment) -> Vec<Try> {
-        self.due(node, now, 10).unwrap_or_default()
+        self.node(node).due(now, 10).unwrap_or_default()
     }
 }
 
@@ -152,7 +152,7 @@ fn a_release_that_a_node_does_not_answer_is_owed_until_the_lease_has_expired() {
         assert!(due.len() == 1 && due[0].release.place && ledger.due_now(1, now).is_empty());
         assert!(!ledger.is_settled());
         tries += 1;
-        ledger.paid(1, due, &silence(), (now, now, 0));
+        ledger.node(1).paid(due, &silence(), (now, now, 0));
     }
     assert!(tries > 3 && now == at(3_100), "{tries} tries until {now:?}");
     assert!(ledger.is_settled());
@@ -168,10 +168,10 @@ fn an_acquire_in_doubt_is_released_again_after_a_reconnect_and_once_without() {
         assert_eq!(ledger.answered(&asked, &mut said(Outcome::Gone), at(401), epoch), again, "epoch {epoch}");
         if again {
             let due = ledger.due_now(2, at(401));
-            ledger.paid(2, due, &said(Outcome::Gone), (at(401), at(402), 1));
+            ledger.node(2).paid(due, &said(Outcome::Gone), (at(401), at(402), 1));
             assert!(ledger.next().is_some(), "it may still be executed");
             let due = ledger.due_now(2, at(3_401));
-            ledger.paid(2, due, &said(Outcome::Gone), (at(3_401), at(3_402), 1));
+            ledger.node(2).paid(due, &said(Outcome::Gone), (at(3_401), at(3_402), 1));
         }
         assert_eq!(ledger.next(), None);
     }
@@ -246,14 +246,14 @@ fn a_node_that_was_not_heard_is_asked_how_slow_it_is() {
     assert_eq!(ledger.patience([2].into_iter()), LEAST_PATIENCE);
     let asked = ledger.asks_for(2, &renew(), at(0), way(0));
     assert!(ledger.unheard(&asked, at(5), 0), "there is something to do");
-    assert_eq!((ledger.next(), ledger.looks(1, at(5))), (Some(at(5)), false));
-    assert!(ledger.looks(2, at(5)), "a sign of life");
-    assert!(!ledger.looks(2, at(6)), "one at a time");
+    assert_eq!((ledger.next(), ledger.node(1).looks(at(5))), (Some(at(5)), false));
+    assert!(ledger.node(2).looks(at(5)), "a sign of life");
+    assert!(!ledger.node(2).looks(at(6)), "one at a time");
     assert!(ledger.look(2, at(6), way(0), 10).batch.is_empty(), "no lease");
-    ledger.looked(2, false, at(5), at(300));
-    assert_eq!((ledger.next(), ledger.looks(2, at(400))), (Some(at(800)), false));
-    assert!(ledger.looks(2, at(800)));
-    ledger.looked(2, true, at(800), at(830));
+    ledger.node(2).looked(false, at(5), at(300));
+    assert_eq!((ledger.next(), ledger.node(2).looks(at(400))), (Some(at(800)), false));
+    assert!(ledger.node(2).looks(at(800)));
+    ledger.node(2).looked(true, at(800), at(830));
     assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(120), "now it is known");
     assert_eq!(ledger.next(), None);
 }
@@ -291,6 +291,6 @@ fn a_release_of_a_lease_that_was_extended_is_owed_until_that_has_expired() {
     let asked = ledger.asks_for(0, &release(), at(10_000), way(0));
     ledger.answered(&asked, &mut silence(), at(10_300), 0);
     assert_eq!(ledger.due_now(0, at(10_300)).len(), 1, "the doubt of the first request is over, the lease is not");
-    ledger.paid(0, Vec::new(), &silence(), (at(10_300), at(10_600), 0));
+    ledger.node(0).paid(Vec::new(), &silence(), (at(10_300), at(10_600), 0));
     assert!(!ledger.is_settled());
 }

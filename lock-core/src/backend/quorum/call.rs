@@ -1,0 +1,182 @@
+//! Calls to a quorum: all nodes are asked at once, and their votes counted as they come.
+
+use std::{
+    collections::{BTreeMap, HashSet},
+    future::{Future, poll_fn},
+    pin::Pin,
+    sync::{Arc, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use super::{
+    ballot::{Ballot, WriteBack},
+    request::Request,
+    shared::Quorum,
+    verdict::Certainty,
+    voters::same_server,
+};
+use crate::{
+    backend::{Answer, BackendError, Batch, Operation, Token},
+    error::ErrorKind,
+    mutants::Mutant,
+};
+
+impl Quorum {
+    /// Executes a batch, in parts where it goes on with a key that it acquires: only what is decided can be gone on with.
+    pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
+        if batch.is_empty() {
+            return self.ping().await;
+        }
+        let Some(end) = end_of_part(&batch) else { return self.decide(batch).await };
+        let mut whole = Answer::new([]);
+        let mut end = Some(end);
+        while !batch.is_empty() {
+            let rest = end.map_or_else(Batch::new, |end| batch.split_off(end));
+            let items = batch.len();
+            let part = std::mem::replace(&mut batch, rest);
+            match self.decide(part).await {
+                Ok(answer) => whole.append(answer),
+                Err(error) => whole.outcomes.extend((0..items).map(|_| Err(error.clone()))),
+            }
+            end = end_of_part(&batch);
+        }
+        whole.out_of_order = true;
+        Ok(whole)
+    }
+
+    /// Asks all nodes at once, and answers as soon as they have decided: on a majority, and when those that are not
+    /// slower than others have been heard.
+    async fn decide(self: &Arc<Self>, batch: Batch) -> Result<Answer, BackendError> {
+        let _asking = Asking::begin(self, &batch);
+        let queue_node = self.ledger().queue_node();
+        let mut ballot = Ballot::new(batch, self.nodes.len(), queue_node);
+        let mut requests = Vec::new();
+        let mut begun = false;
+        let mut patience = None;
+        poll_fn(|cx| {
+            count(&mut ballot, &mut requests, cx);
+            loop {
+                // Asked and sent in one go, so that no release comes between.
+                let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut further = match std::mem::replace(&mut begun, true) {
+                    false => (0..self.nodes.len())
+                        .map(|node| self.ask(node, queue_node, ballot.operations(), None))
+                        .collect(),
+                    true => self.write_backs(&mut ballot, queue_node),
+                };
+                let done = further.is_empty();
+                count(&mut ballot, &mut further, cx);
+                drop(order);
+                requests.append(&mut further);
+                if done {
+                    break;
+                }
+            }
+            self.tell_of_twins();
+            for request in &requests {
+                let node = request.asked.node;
+                ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
+            }
+            match ballot.certainty() {
+                Certainty::Open => Poll::Pending,
+                Certainty::Sure => Poll::Ready(ballot.answer()),
+                Certainty::Likely => {
+                    let waiting = requests.iter().map(|request| request.asked.node);
+                    let timer = patience.get_or_insert_with(|| {
+                        let is_ping = ballot.operations().is_empty();
+                        self.clock.sleep(if is_ping { PING } else { self.ledger().patience(waiting) })
+                    });
+                    timer.as_mut().poll(cx).map(|()| ballot.answer())
+                }
+            }
+        })
+        .await
+    }
+
+    /// Asks nodes to count further, so that a majority does.
+    pub(super) fn write_backs(self: &Arc<Self>, ballot: &mut Ballot, queue_node: usize) -> Vec<Request> {
+        let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
+        for WriteBack { node, item, operation } in ballot.write_backs() {
+            if self.ledger().is_over(&operation) && !Mutant::WriteBackAfterRelease.is_on() {
+                ballot.vote_on(node, [item], Err(released()));
+                continue;
+            }
+            let (batch, items) = of_node.entry(node).or_default();
+            batch.push(operation);
+            items.push(item);
+        }
+        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, queue_node, &batch, Some(items))).collect()
+    }
+
+    /// Asks for a sign of life: of a majority, and of the others if they give one soon, so that it shows which of them
+    /// have no vote.
+    async fn ping(self: &Arc<Self>) -> Result<Answer, BackendError> {
+        let answer = self.decide(Batch::new()).await?;
+        let twins = self.voters().any_twins();
+        match twins {
+            Some((node, twin)) => Err(same_server(node, twin).did_not_happen()),
+            None => Ok(answer),
+        }
+    }
+}
+
+/// Counts the answers that have come.
+fn count(ballot: &mut Ballot, requests: &mut Vec<Request>, cx: &mut Context<'_>) {
+    requests.retain_mut(|request| match Pin::new(&mut *request).poll(cx) {
+        Poll::Ready(result) => {
+            match request.items.take() {
+                None => ballot.vote(request.asked.node, result),
+                Some(items) => ballot.vote_on(request.asked.node, items, result),
+            }
+            false
+        }
+        Poll::Pending => true,
+    });
+}
+
+/// Acquires whose votes are being counted.
+pub(super) struct Asking<'a> {
+    quorum: &'a Quorum,
+    tokens: Vec<Token>,
+}
+
+impl<'a> Asking<'a> {
+    pub(super) fn begin(quorum: &'a Quorum, batch: &Batch) -> Self {
+        let token = |operation: &Operation| match operation {
+            Operation::Acquire(acquire) => Some(acquire.token),
+            _ => None,
+        };
+        let tokens: Vec<_> = batch.iter().filter_map(token).collect();
+        quorum.ledger().begin(&tokens);
+        Self { quorum, tokens }
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.quorum.ledger().end(&self.tokens);
+    }
+}
+
+/// Where a batch goes on with a key that it has acquired before.
+fn end_of_part(batch: &Batch) -> Option<usize> {
+    if batch.len() < 2 {
+        return None;
+    }
+    let mut acquired = HashSet::new();
+    batch.iter().position(|operation| {
+        let goes_on = acquired.contains(operation.key());
+        if let Operation::Acquire(acquire) = operation {
+            acquired.insert(&acquire.key);
+        }
+        goes_on
+    })
+}
+
+fn released() -> BackendError {
+    BackendError::new(ErrorKind::Backend, "the token was released while the nodes were asked")
+}
+
+/// How long a ping waits for nodes that are not needed: they may have to be connected first.
+pub(super) const PING: Duration = Duration::from_millis(100);

@@ -1,0 +1,302 @@
+//! The state of one node; pure.
+
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    time::Duration,
+};
+
+use super::asked::{Asked, Way};
+use crate::{
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Place, Release, Renew, Token},
+    clock::Moment,
+    engine::cleanup::{CleanUp, Doubt, Parting, Try},
+    key::LockKey,
+    mutants::Mutant,
+    ttl::{MIN_TTL, Ttl},
+};
+
+/// The state of a node, and the operations that it still has to be sent.
+#[derive(Debug, Default)]
+pub(super) struct Node {
+    /// Whether its last answer did not come.
+    pub(super) silent: bool,
+    /// Whether it can call this process.
+    pub(super) listening: bool,
+    /// How long its answers take, smoothed.
+    pub(super) round_trip: Duration,
+    /// Tokens with acquires that it has not answered.
+    pub(super) unanswered: HashMap<Token, Unanswered>,
+    /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
+    /// before: another may have held the key there.
+    pub(super) surely: HashMap<Token, Possession>,
+    /// Tokens that have a place there, as far as is known, and until when.
+    pub(super) placed: HashMap<Token, Moment>,
+    /// Releases that it has not answered, though the quorum may have.
+    pub(super) owed: CleanUp,
+    pub(super) owed_tokens: HashSet<Token>,
+    /// Whether a call with some of them is under way.
+    pub(super) paying: bool,
+    /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
+    pub(super) probe: Option<Moment>,
+    /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
+    pub(super) looks: BTreeMap<LockKey, Look>,
+    /// Whether it is being asked for leases, or for a sign of life.
+    pub(super) looking: bool,
+}
+
+/// A lease to ask a node for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    pub(super) token: Token,
+    /// Until when the node keeps the lease in any case, if it has it. Being asked does not make it longer.
+    pub(super) until: Moment,
+}
+
+/// A token that a node has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Possession {
+    pub(super) until: Moment,
+    /// When the latest request was sent that found it there: answers are not heard in the order of the requests.
+    pub(super) found: Moment,
+    /// When it was put back there. It counts once a majority of others is known to have had it then.
+    pub(super) put_back: Option<Moment>,
+}
+
+/// Acquires of one token that a node may still execute.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Unanswered {
+    pub(super) doubt: Doubt,
+    /// How many answers may still come.
+    pub(super) under_way: u32,
+    /// Whether one will not come.
+    pub(super) lost: bool,
+    /// Whether the token was released since they were sent.
+    pub(super) over: bool,
+}
+
+impl Node {
+    /// A place that this node can call, if it can call at all.
+    pub(super) fn place(&self, place: Place) -> Place {
+        if self.listening { place } else { Place { channel: "".into(), ..place } }
+    }
+
+    pub(super) fn took(&mut self, round_trip: Duration) {
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+
+    /// Takes note of an acquire that is sent.
+    pub(super) fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
+        let until = sent + acquire.ttl;
+        let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
+            doubt: Doubt { until, unanswered_since: Some(epoch) },
+            under_way: 0,
+            lost: false,
+            over: false,
+        });
+        entry.under_way += 1;
+        entry.doubt.until = entry.doubt.until.max(until);
+    }
+
+    /// Takes note that an acquire which had waited for a connection has left in this epoch.
+    pub(super) fn left_in(&mut self, token: Token, epoch: u64) {
+        if let Some(entry) = self.unanswered.get_mut(&token)
+            && entry.under_way == 1
+            && !entry.lost
+        {
+            entry.doubt.unanswered_since = Some(epoch);
+        }
+    }
+
+    /// Takes note that an acquire is not under way any more; `known` says that it was executed, or never will be. Returns
+    /// whether the token was released meanwhile.
+    pub(super) fn settle(&mut self, token: Token, known: bool) -> bool {
+        let Some(entry) = self.unanswered.get_mut(&token) else { return false };
+        entry.under_way = entry.under_way.saturating_sub(1);
+        entry.lost |= !known;
+        let Unanswered { under_way, lost, over, .. } = *entry;
+        if under_way == 0 && !lost {
+            self.unanswered.remove(&token);
+        }
+        over
+    }
+
+    /// Takes note of a release, and whether it was answered in this epoch. Returns what is in doubt still.
+    pub(super) fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
+        let entry = self.unanswered.get_mut(&token)?;
+        let doubt = entry.doubt;
+        // Of those that waited for a connection nobody knows which left first.
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch)
+            || Mutant::ReleaseSettlesAll.is_on();
+        if !answered || !(came_after || asked.sent >= doubt.until) {
+            return Some(doubt);
+        }
+        entry.lost = false;
+        if entry.under_way == 0 {
+            self.unanswered.remove(&token);
+        }
+        None
+    }
+
+    /// Takes note that it has a token, for at least `ttl` from `sent` on, and since when if that is news. Returns what was known
+    /// before.
+    pub(super) fn has(
+        &mut self,
+        token: Token,
+        sent: Moment,
+        ttl: Duration,
+        put_back: Option<Moment>,
+    ) -> Option<Possession> {
+        let until = Ttl::new(ttl).map_or(sent, |ttl| ttl.deadline(sent));
+        let before = self.surely.get(&token).copied();
+        let known = before.unwrap_or(Possession { until, found: sent, put_back });
+        let (until, found) = (known.until.max(until), known.found.max(sent));
+        self.surely.insert(token, Possession { until, found, put_back: put_back.or(known.put_back) });
+        before
+    }
+
+    /// Takes note that a request which was sent at `sent` did not find a token.
+    pub(super) fn lacks(&mut self, token: Token, sent: Moment) {
+        if self.surely.get(&token).is_some_and(|known| known.found <= sent) {
+            self.surely.remove(&token);
+        }
+    }
+
+    /// Has it asked for a lease, unless it does not answer anyway: then the next renewal finds out.
+    pub(super) fn look_for(&mut self, key: &LockKey, token: Token, until: Moment) {
+        if !self.silent {
+            self.looks.insert(key.clone(), Look { token, until });
+        }
+    }
+
+    pub(super) fn surely_has(&self, token: Token, now: Moment) -> bool {
+        self.surely.get(&token).is_some_and(|known| known.until > now)
+    }
+
+    /// Has a release sent again that was not answered, or leaves a doubt: until what it is for has expired.
+    pub(super) fn owe_release(
+        &mut self,
+        release: &Release,
+        doubt: Option<Doubt>,
+        sent: Moment,
+        longest: Duration,
+        now: Moment,
+    ) {
+        if Mutant::UnansweredNotOwed.is_on() {
+            return;
+        }
+        let mut parting = Parting::at_once(release.key.clone(), release.token);
+        (parting.place, parting.quiet) = (release.place, release.quiet);
+        if !release.after.is_zero() {
+            parting.keep_until = sent + release.after;
+        }
+        let until = release.until.min(sent + longest);
+        // What is in doubt may have been renewed since.
+        let until = doubt.map_or(until, |doubt| until.max(doubt.until));
+        let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
+        if now < until {
+            self.owe(parting, Doubt { until, unanswered_since }, now);
+        }
+    }
+
+    pub(super) fn owe(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
+        if self.owed_tokens.insert(parting.token) {
+            self.owed.push(parting, doubt, now);
+        }
+    }
+
+    /// Has the release of an acquire sent that was executed after its first release.
+    pub(super) fn owe_again(&mut self, acquire: &Acquire, now: Moment) {
+        let parting = Parting::at_once(acquire.key.clone(), acquire.token).quietly();
+        // (Also where another release of it is owed: that may have been sent before.)
+        self.owed.push(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
+    }
+
+    /// The releases that it is due to be told once more; to be answered by [`paid`](Self::paid).
+    pub(super) fn due(&mut self, now: Moment, most: usize) -> Option<Vec<Try>> {
+        let Self { owed, owed_tokens, paying, .. } = self;
+        if *paying {
+            return None;
+        }
+        owed.forget_expired(now, |token| {
+            owed_tokens.remove(&token);
+        });
+        let due = owed.due(now, most);
+        *paying = !due.is_empty();
+        paying.then_some(due)
+    }
+
+    /// Whether it is due to be asked for leases, or for a sign of life: by what [`take_looks`](Self::take_looks) says
+    /// then. To be answered by [`looked`](Self::looked).
+    pub(super) fn looks(&mut self, now: Moment) -> bool {
+        let Self { probe, looks, looking, .. } = self;
+        let due = !*looking && (!looks.is_empty() || probe.is_some_and(|at| at <= now));
+        *looking |= due;
+        due
+    }
+
+    /// What it is asked when it is looked at: for leases that it may have, or nothing.
+    pub(super) fn take_looks(&mut self, sent: Moment, way: Way, most: usize) -> Batch {
+        let mut batch = Batch::new();
+        while batch.len() < most
+            && let Some((key, Look { token, until })) = self.looks.pop_first()
+        {
+            let left = until.since(sent);
+            // A request that waits for a connection may be executed after the release, and lengthen what that left.
+            if way.open && left >= MIN_TTL {
+                batch.push(Operation::Renew(Renew::new(key, token, left)));
+            }
+        }
+        batch
+    }
+
+    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over.
+    pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) {
+        self.looking = false;
+        if !answered {
+            self.looks.clear();
+        }
+        if self.probe.is_some() && answered {
+            // It was not heard before: it may be slower than it was.
+            self.round_trip = self.round_trip.max(now.since(sent));
+        }
+        self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
+    }
+
+    /// Takes the answer to releases that were sent once more: when they were sent and when answered, and in which
+    /// epoch.
+    pub(super) fn paid(
+        &mut self,
+        tries: Vec<Try>,
+        result: &Result<Answer, BackendError>,
+        (sent, now, epoch): (Moment, Moment, u64),
+    ) {
+        (self.silent, self.paying) = (result.is_err(), false);
+        if result.is_ok() {
+            // It was not heard before: it may be slower than it was.
+            self.round_trip = self.round_trip.max(now.since(sent));
+        }
+        let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
+        for Try { entry, release } in tries {
+            let answered = outcomes.next().is_some_and(Try::answered);
+            if self.owed.tried(entry, answered.then_some(epoch), sent, now) {
+                self.owed_tokens.remove(&release.token);
+            }
+        }
+    }
+
+    /// Forgets what has expired by itself, at a cost that spreads over the requests.
+    pub(super) fn sweep(&mut self, now: Moment) {
+        if self.surely.len() == self.surely.capacity() {
+            self.surely.retain(|_, known| known.until > now);
+        }
+        if self.placed.len() == self.placed.capacity() {
+            self.placed.retain(|_, until| *until > now);
+        }
+        if self.unanswered.len() == self.unanswered.capacity() {
+            self.unanswered.retain(|_, entry| entry.under_way > 0 || entry.doubt.until > now);
+        }
+    }
+}
+
+/// Between two questions to a node that was not heard.
+const PROBE: Duration = Duration::from_millis(500);

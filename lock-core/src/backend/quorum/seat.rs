@@ -1,0 +1,130 @@
+//! What one node says of one operation, and how many say the same; pure.
+
+use std::time::Duration;
+
+use crate::backend::{BackendError, Outcome};
+
+/// The answer of one node to one operation.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Seat {
+    pub(super) vote: Vote,
+    /// Up to where the node has counted for it.
+    pub(super) counted: u64,
+    /// Whether it was asked to count further.
+    pub(super) asked_back: bool,
+}
+
+#[derive(Clone, Debug, Default)]
+pub(super) enum Vote {
+    #[default]
+    Waiting,
+    /// The request waits for a connection: nothing has happened there.
+    Away,
+    Said(Outcome),
+    Failed(BackendError),
+}
+
+/// A block of fencing tokens.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct FenceBlock {
+    pub(super) first: u64,
+    pub(super) size: u32,
+}
+
+impl FenceBlock {
+    pub(super) fn last(self) -> u64 {
+        self.first.saturating_add(u64::from(self.size)).saturating_sub(1)
+    }
+}
+
+impl Vote {
+    pub(super) fn is_waiting(&self) -> bool {
+        matches!(self, Self::Waiting)
+    }
+}
+
+impl Seat {
+    pub(super) fn said(&self) -> Option<&Outcome> {
+        match &self.vote {
+            Vote::Said(outcome) => Some(outcome),
+            Vote::Waiting | Vote::Away | Vote::Failed(_) => None,
+        }
+    }
+
+    pub(super) fn is_granted(&self) -> bool {
+        matches!(self.said(), Some(Outcome::Held { .. } | Outcome::Renewed { .. } | Outcome::Released))
+    }
+
+    pub(super) fn fences(&self) -> Option<FenceBlock> {
+        match self.said()? {
+            Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. } => {
+                Some(FenceBlock { first: *fence, size: *block })
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether the node agrees, and has counted to the last of these.
+    pub(super) fn counts(&self, fences: FenceBlock) -> bool {
+        self.is_granted() && self.counted >= fences.last()
+    }
+
+    pub(super) fn has_counted(&self, fences: Option<FenceBlock>) -> bool {
+        !self.is_granted() || fences.is_some_and(|fences| self.counts(fences))
+    }
+}
+
+/// How many nodes say what.
+#[derive(Debug, Default)]
+pub(super) struct Tally {
+    pub(super) waiting: usize,
+    pub(super) away: usize,
+    /// Held, renewed or released.
+    pub(super) granted: usize,
+    /// Not held with this token, or not by anybody. A key of another type is one too.
+    pub(super) gone: usize,
+    pub(super) failed: usize,
+    /// Of the failed ones, those that may have done it all the same.
+    pub(super) in_doubt: usize,
+}
+
+impl Tally {
+    pub(super) fn of(row: &[Seat]) -> Self {
+        let mut tally = Self::default();
+        for seat in row {
+            match &seat.vote {
+                Vote::Waiting => tally.waiting += 1,
+                Vote::Away => tally.away += 1,
+                Vote::Failed(error) => {
+                    tally.failed += 1;
+                    tally.in_doubt += usize::from(error.may_have_happened());
+                }
+                Vote::Said(_) if seat.is_granted() => tally.granted += 1,
+                Vote::Said(Outcome::Gone) => tally.gone += 1,
+                Vote::Said(_) => {}
+            }
+        }
+        tally
+    }
+}
+
+pub(super) fn failures(row: &[Seat]) -> Vec<BackendError> {
+    let failed = |seat: &Seat| match &seat.vote {
+        Vote::Failed(error) => Some(error.clone()),
+        Vote::Waiting | Vote::Away | Vote::Said(_) => None,
+    };
+    row.iter().filter_map(failed).collect()
+}
+
+/// The longest time that a holder has left, and whether one is of another library.
+pub(super) fn holders(row: &[Seat]) -> (Option<Duration>, bool) {
+    let mut longest = Some(Duration::ZERO);
+    let mut any_foreign = false;
+    for seat in row {
+        if let Some(Outcome::Busy { remaining, foreign, .. }) = seat.said() {
+            longest = longest.zip(*remaining).map(|(one, other)| one.max(other));
+            any_foreign |= foreign;
+        }
+    }
+    (longest, any_foreign)
+}

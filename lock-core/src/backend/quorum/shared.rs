@@ -1,0 +1,63 @@
+//! What the calls to a quorum and its upkeep share.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use tokio::sync::Notify;
+
+use super::{
+    asked::Way,
+    ledger::Ledger,
+    voters::{Voters, same_server},
+};
+use crate::{
+    backend::{Backend, BackendError},
+    clock::Clock,
+};
+
+/// The nodes, and what is known of them.
+pub(super) struct Quorum {
+    pub(super) nodes: Vec<Arc<dyn Backend>>,
+    pub(super) clock: Arc<dyn Clock>,
+    ledger: Mutex<Ledger>,
+    /// Which of the nodes are servers of their own.
+    voters: Mutex<Voters>,
+    /// Held while nodes are asked: what is entered first leaves first.
+    pub(super) order: Mutex<()>,
+    /// Tells the upkeep that a node has to be told something.
+    pub(super) owing: Notify,
+}
+
+impl Quorum {
+    pub(super) fn new(nodes: Vec<Arc<dyn Backend>>, clock: Arc<dyn Clock>) -> Self {
+        let ledger = Mutex::new(Ledger::new(nodes.len()));
+        let voters = Mutex::new(Voters::new(nodes.len()));
+        Self { nodes, clock, ledger, voters, order: Mutex::default(), owing: Notify::new() }
+    }
+
+    pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {
+        self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn way_to(&self, node: usize) -> Way {
+        let backend = &self.nodes[node];
+        Way { epoch: backend.epoch(), open: backend.is_reachable() }
+    }
+
+    pub(super) fn voters(&self) -> MutexGuard<'_, Voters> {
+        self.voters.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Says in the log which nodes have lost their votes. No lock is held meanwhile: a log writer may use this store.
+    pub(super) fn tell_of_twins(&self) {
+        let news = self.voters().take_news();
+        for (node, twin) in news {
+            tracing::warn!(error = %same_server(node, twin), "a node of the quorum has no vote");
+        }
+    }
+
+    /// The error of a node that is another one's server, which has one vote.
+    pub(super) fn same_server(&self, node: usize, server: Option<&str>) -> Option<BackendError> {
+        let twin = self.voters().sees(node, server)?;
+        Some(same_server(node, twin))
+    }
+}

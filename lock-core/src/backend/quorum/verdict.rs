@@ -1,0 +1,212 @@
+//! What the nodes say together of one operation; pure.
+
+use super::{
+    majority::{majority, too_few},
+    seat::{FenceBlock, Seat, Tally, Vote, failures, holders},
+};
+use crate::{
+    backend::{BackendError, Operation, Outcome},
+    mutants::Mutant,
+};
+
+/// How far a vote has come.
+#[derive(Clone, Debug)]
+pub(super) enum Verdict {
+    /// The nodes that have answered do not decide.
+    Open,
+    /// Decided, but the others had better be heard.
+    Likely(Result<Outcome, BackendError>),
+    Sure(Result<Outcome, BackendError>),
+}
+
+/// How sure the votes on an operation or a whole batch are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Certainty {
+    Open,
+    Likely,
+    Sure,
+}
+
+/// The votes on one operation.
+#[derive(Debug)]
+pub(super) struct Row<'a> {
+    pub(super) operation: &'a Operation,
+    /// One seat for each node.
+    pub(super) seats: &'a [Seat],
+    /// Who keeps the queue, and has a say in who comes first.
+    pub(super) queue_node: usize,
+    /// The fencing tokens of the operation, once a majority has agreed to it.
+    pub(super) fences: Option<FenceBlock>,
+}
+
+impl Verdict {
+    pub(super) fn certainty(&self) -> Certainty {
+        match self {
+            Self::Open => Certainty::Open,
+            Self::Likely(_) => Certainty::Likely,
+            Self::Sure(_) => Certainty::Sure,
+        }
+    }
+}
+
+impl Row<'_> {
+    pub(super) fn verdict(&self) -> Verdict {
+        let tally = Tally::of(self.seats);
+        match self.operation {
+            Operation::Acquire(_) => self.acquired(&tally),
+            Operation::Renew(renew) => self.renewed(&tally, renew.block > 0),
+            Operation::Release(_) | Operation::Force { .. } => self.released(&tally),
+            Operation::Inspect { .. } => self.inspected(&tally),
+        }
+    }
+
+    /// The fencing tokens that a majority can give, if one agrees to the operation.
+    pub(super) fn common_fences(&self) -> Option<FenceBlock> {
+        let granted = self.seats.iter().filter_map(Seat::fences);
+        if granted.clone().count() < self.most() {
+            return None;
+        }
+        let firsts = granted.clone().map(|fences| fences.first);
+        let first = if Mutant::SmallestFence.is_on() { firsts.min()? } else { firsts.max()? };
+        let size = granted.map(|fences| fences.size).min()?;
+        Some(FenceBlock { first, size })
+    }
+
+    /// Whether a majority agrees, and has counted to the last of these.
+    pub(super) fn is_counted(&self, fences: FenceBlock) -> bool {
+        self.seats.iter().filter(|seat| seat.counts(fences)).count() >= self.most()
+            || Mutant::FenceNotWrittenBack.is_on()
+    }
+
+    fn acquired(&self, tally: &Tally) -> Verdict {
+        let most = self.most();
+        let queue_vote = &self.seats[self.queue_node].vote;
+        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Queued { .. }));
+        if tally.granted >= most && !comes_later {
+            let Some(fences) = self.fences else { return Verdict::Open };
+            if !self.is_counted(fences) {
+                return Verdict::Open;
+            }
+            let held = Ok(Outcome::Held { fence: fences.first, block: fences.size });
+            // Others may wait at the queue node; and the more are known to have it, the more may fail.
+            return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
+        }
+        let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
+        if tally.granted + tally.waiting + tally.away >= most && !comes_later {
+            // It may yet be granted. But not all who want the key should wait for a node that is slow, each with a part.
+            return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
+        }
+        if tally.failed > self.seats.len() - most {
+            // Those that were not heard may have it.
+            let in_doubt = tally.granted + tally.waiting > 0;
+            return Verdict::Sure(Err(self.too_few(in_doubt)));
+        }
+        let outcome = Ok(self.lost(tally));
+        if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
+    }
+
+    /// What an acquire answers that was not granted.
+    fn lost(&self, tally: &Tally) -> Outcome {
+        let nowhere = tally.granted + tally.waiting + tally.in_doubt == 0;
+        if nowhere { self.refused() } else { self.split() }
+    }
+
+    /// What an acquire answers that has happened nowhere.
+    fn refused(&self) -> Outcome {
+        let position = match self.seats[self.queue_node].vote {
+            Vote::Said(Outcome::Busy { position, .. } | Outcome::Queued { position }) => position,
+            _ => None,
+        };
+        let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
+        if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
+            let (remaining, foreign) = holders(self.seats);
+            Outcome::Busy { remaining, foreign, position }
+        } else if said(|outcome| matches!(outcome, Outcome::Queued { .. })) {
+            Outcome::Queued { position }
+        } else {
+            Outcome::Gone
+        }
+    }
+
+    fn renewed(&self, tally: &Tally, takes_fences: bool) -> Verdict {
+        let most = self.most();
+        if tally.granted >= most {
+            let remaining = self.seats.iter().filter_map(|seat| match seat.said() {
+                Some(Outcome::Renewed { remaining, .. }) => Some(*remaining),
+                _ => None,
+            });
+            // A clock that was set back shows in the largest.
+            let remaining = remaining.max().unwrap_or_default();
+            let fences = self.fences.filter(|_| takes_fences);
+            let all_count = fences.is_some_and(|fences| self.is_counted(fences));
+            if takes_fences && !all_count && self.seats.iter().any(|seat| seat.asked_back && !seat.has_counted(fences))
+            {
+                return Verdict::Open;
+            }
+            // Renewed it is, though not all may count on.
+            let fences = fences.filter(|_| all_count);
+            let (fence, block) = (fences.map(|fences| fences.first), fences.map_or(0, |fences| fences.size));
+            let outcome = Ok(Outcome::Renewed { remaining, fence, block });
+            // The others are heard too, so that what they have counts next time.
+            return if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) };
+        }
+        if tally.gone > self.seats.len() - most {
+            return Verdict::Sure(Ok(Outcome::Gone));
+        }
+        let unknown = || Err(self.too_few(true));
+        if tally.granted + tally.waiting + tally.away < most {
+            return Verdict::Sure(unknown());
+        }
+        // A batch has many: they do not wait for the slowest node of one.
+        if tally.gone > 0 { Verdict::Likely(unknown()) } else { Verdict::Open }
+    }
+
+    fn released(&self, tally: &Tally) -> Verdict {
+        let most = self.most();
+        if tally.granted + tally.gone < most {
+            if tally.granted + tally.gone + tally.waiting + tally.away >= most {
+                return Verdict::Open;
+            }
+            return Verdict::Sure(Err(self.too_few(true)));
+        }
+        let outcome = match self.operation {
+            // Nobody repeats it; it must not strike the next holder when a node goes on that was stopped.
+            Operation::Force { .. } if tally.waiting + tally.away > 0 => return Verdict::Open,
+            Operation::Force { .. } if tally.in_doubt > 0 => Err(self.too_few(true)),
+            Operation::Force { .. } if tally.granted > 0 => Ok(Outcome::Released),
+            // Whether it can have been held by a majority.
+            _ if tally.granted > 0 && self.seats.len() - tally.gone >= most => Ok(Outcome::Released),
+            _ => Ok(Outcome::Gone),
+        };
+        if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
+    }
+
+    fn inspected(&self, tally: &Tally) -> Verdict {
+        let most = self.most();
+        let busy = self.seats.iter().filter(|seat| matches!(seat.said(), Some(Outcome::Busy { .. }))).count();
+        let heard = tally.waiting + tally.away == 0;
+        if heard && busy + tally.gone < most {
+            return Verdict::Sure(Err(self.too_few(false)));
+        }
+        // Those that failed may have it too.
+        if busy >= most || (heard && busy > 0 && busy + tally.failed >= most) {
+            let (remaining, foreign) = holders(self.seats);
+            return Verdict::Sure(Ok(Outcome::Busy { remaining, foreign, position: None }));
+        }
+        if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
+    }
+
+    /// What an acquire answers that some nodes may have granted.
+    fn split(&self) -> Outcome {
+        let (remaining, foreign) = holders(self.seats);
+        Outcome::Split { remaining: remaining.filter(|remaining| !remaining.is_zero()), foreign }
+    }
+
+    fn too_few(&self, elsewhere: bool) -> BackendError {
+        too_few(self.seats.len(), &failures(self.seats), elsewhere)
+    }
+
+    fn most(&self) -> usize {
+        majority(self.seats.len())
+    }
+}

@@ -1,0 +1,135 @@
+//! Attempts to connect: when the next begins, and when the server counts as down.
+
+use std::{error::Error as _, time::Duration};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use rand::{RngExt, rngs::StdRng};
+use tokio::time::{Instant, sleep_until, timeout};
+
+use super::{
+    connector::{ATTEMPTS, Connector},
+    handshake::{Connected, Failure, Former},
+    link::{Attempt, Down},
+    pauses::{REFUSED_PAUSE, jittered, pauses},
+};
+use crate::backend::Calls;
+
+/// The attempts that are made until one works.
+///
+/// The server is known to be down when there has been no sign of it for the limit of a command; but a connection that
+/// fell silent gets a moment, since another one may work at once.
+pub(super) struct Attempts<'a> {
+    connector: &'a Connector,
+    begun: Instant,
+    /// When the server counts as down.
+    known_at: Instant,
+    known: bool,
+    /// When the next attempt begins.
+    next: Instant,
+    /// When it may begin if a request asks.
+    soonest: Instant,
+    /// When the latest attempt began, if one did.
+    latest: Instant,
+    failures: u32,
+}
+
+impl<'a> Attempts<'a> {
+    /// Begins. `silent` is for how long the former connection had been silent, and `pause` is how long to wait with the
+    /// first attempt.
+    pub(super) fn new(connector: &'a Connector, silent: Duration, pause: Duration) -> Self {
+        let limit = connector.limit();
+        let begun = Instant::now();
+        Self {
+            connector,
+            begun,
+            known_at: begun + limit.saturating_sub(silent).max(MOMENT.min(limit / 4)),
+            known: false,
+            next: begun + pause,
+            soonest: begun + pause,
+            latest: begun,
+            failures: 0,
+        }
+    }
+
+    /// Attempts to connect until that works.
+    pub(super) async fn connect(mut self, former: &Option<Former>, calls: &Calls, random: &mut StdRng) -> Connected {
+        let connector = self.connector;
+        // An attempt that met a hole in the network is not waited for: others follow it.
+        let mut attempts = FuturesUnordered::new();
+        connector.forget_heard();
+        loop {
+            let failure = tokio::select! {
+                biased;
+                Some(attempt) = attempts.next() => match attempt {
+                    Ok(Ok(connected)) => return connected,
+                    Ok(Err(failure)) => failure,
+                    Err(_) => connector.out_of_time().into(),
+                },
+                () = sleep_until(self.next), if attempts.len() < ATTEMPTS => {
+                    let connect_limit = connector.settings.connect_limit;
+                    attempts.push(timeout(connect_limit, connector.connect(former.clone(), calls)));
+                    self.note_attempt();
+                    continue;
+                }
+                () = sleep_until(self.known_at), if !self.known => {
+                    self.note_silence();
+                    continue;
+                }
+                () = connector.link.wanted() => {
+                    self.next = self.next.min(self.soonest);
+                    continue;
+                }
+            };
+            self.note_failure(failure, attempts.is_empty(), random);
+        }
+    }
+
+    /// Takes note that an attempt has begun, and plans the next.
+    fn note_attempt(&mut self) {
+        let since = Instant::now();
+        self.latest = since;
+        self.next = since + self.connector.limit() / ATTEMPTS as u32;
+        self.soonest = self.next;
+        self.connector.link.note_attempt(since);
+    }
+
+    /// Takes note that the server is down, unless it is slow but has answered an attempt.
+    fn note_silence(&mut self) {
+        let limit = self.connector.limit();
+        if let Some(heard) = self.connector.last_heard()
+            && heard + limit > self.known_at
+        {
+            self.known_at = heard + limit;
+        } else {
+            self.known = true;
+            self.connector.link.note_known_down();
+        }
+    }
+
+    /// Takes note that an attempt has failed, and plans the next; `is_last` says that no other is in flight.
+    fn note_failure(&mut self, failure: Failure, is_last: bool, random: &mut StdRng) {
+        let connector = self.connector;
+        connector.forget_heard();
+        let Failure { error, refused } = failure;
+        connector.status.note(&error);
+        if self.failures == 0 {
+            tracing::warn!(address = connector.address(), %error, cause = error.source(), "could not connect; trying again");
+        }
+        let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(self.failures) };
+        let chance = random.random();
+        let now = Instant::now();
+        self.soonest = now + jittered(hurried, chance);
+        self.next = if connector.link.is_watched() { self.soonest } else { now + jittered(idle, chance) };
+        self.failures += 1;
+        connector.link.note_failure(Down {
+            since: self.begun,
+            error: Some(error.did_not_happen()),
+            known: self.known,
+            failures: self.failures,
+            attempt: if is_last { Attempt::Due(self.soonest) } else { Attempt::InFlight { since: self.latest } },
+        });
+    }
+}
+
+/// How long a new connection may take after the former one fell silent, until the server counts as down.
+const MOMENT: Duration = Duration::from_millis(100);

@@ -1,0 +1,293 @@
+//! The link to the node: its connection, or since when and why there is none.
+
+use std::{
+    mem,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
+
+use redis::aio::MultiplexedConnection;
+use tokio::{
+    sync::{Notify, watch},
+    time::{Instant, timeout_at},
+};
+
+use super::connection::{About, Connection, LEAST_SILENCE};
+use crate::{backend::BackendError, error::ErrorKind};
+
+/// The link that requests take their connection from, and that upkeep puts up and takes down.
+pub(super) struct Link {
+    state: watch::Sender<State>,
+    /// The epoch of the newest connection.
+    epoch: AtomicU64,
+    /// The newest epoch whose connection was found broken.
+    broken: AtomicU64,
+    /// That epoch again, and for how long its connection had been silent by then.
+    silent: Mutex<(u64, Duration)>,
+    found_broken: Notify,
+    /// A request asks, and there is no connection.
+    wanted: Notify,
+}
+
+enum State {
+    Up(Connection),
+    Down(Down),
+}
+
+/// Why there is no connection.
+pub(super) struct Down {
+    pub(super) since: Instant,
+    /// Why the last attempt failed, if there was one.
+    pub(super) error: Option<BackendError>,
+    /// Whether it has lasted for so long that requests do not wait for its end.
+    pub(super) known: bool,
+    /// How many attempts to connect have failed since.
+    pub(super) failures: u32,
+    pub(super) attempt: Attempt,
+}
+
+/// The latest attempt to connect.
+#[derive(Clone, Copy)]
+pub(super) enum Attempt {
+    /// None is in flight, and the next may begin then.
+    Due(Instant),
+    InFlight {
+        since: Instant,
+    },
+}
+
+impl Link {
+    /// Makes a link that is down: nothing was tried yet.
+    pub(super) fn new() -> Self {
+        Self {
+            state: watch::Sender::new(State::down()),
+            epoch: AtomicU64::new(0),
+            broken: AtomicU64::new(0),
+            silent: Mutex::default(),
+            found_broken: Notify::new(),
+            wanted: Notify::new(),
+        }
+    }
+
+    /// Returns the epoch of the newest connection; zero before the first.
+    pub(super) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Returns whether there is a connection that is not known to be broken.
+    pub(super) fn is_up(&self) -> bool {
+        matches!(&*self.state.borrow(), State::Up(connection) if self.is_newer(connection, 0))
+    }
+
+    /// Returns whether there is a connection that is not known to be broken, and since when that is so.
+    pub(super) fn is_up_since(&self) -> (bool, Instant) {
+        match &*self.state.borrow() {
+            State::Up(connection) if self.is_newer(connection, 0) => (true, connection.since()),
+            State::Up(_) => (false, Instant::now()),
+            State::Down(Down { since, .. }) => (false, *since),
+        }
+    }
+
+    /// Returns the run of the server that the connection leads to.
+    pub(super) fn run(&self) -> Option<Arc<String>> {
+        match &*self.state.borrow() {
+            State::Up(connection) => connection.run(),
+            State::Down(_) => None,
+        }
+    }
+
+    /// Returns the least time without an answer that counts as silence.
+    pub(super) fn least_silence(&self) -> Duration {
+        match &*self.state.borrow() {
+            State::Up(connection) => connection.least_silence(),
+            State::Down(_) => LEAST_SILENCE,
+        }
+    }
+
+    /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
+    ///
+    /// Fails at once while the server is known to be down, or refuses in a way that waiting cannot mend (a wrong password,
+    /// a server that is too old). But if nobody has looked for a while, it looks, for a moment. The error is `None` if all
+    /// that is known is that the time ran out.
+    pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, Option<BackendError>> {
+        if let State::Up(connection) = &*self.state.borrow()
+            && self.is_newer(connection, after)
+        {
+            return Ok(connection.clone());
+        }
+        let now = Instant::now();
+        let glance = match &*self.state.borrow() {
+            State::Down(Down { known: true, failures, attempt, .. }) => {
+                attempt.glance(now).map(|until| (*failures, until))
+            }
+            _ => None,
+        };
+        let (glance, limit) = glance.map_or((None, limit), |(failures, until)| (Some(failures), limit.min(until)));
+        self.wanted.notify_one();
+        let mut found = None;
+        let mut state = self.state.subscribe();
+        let settled = state.wait_for(|state| {
+            found = match state {
+                State::Up(connection) => self.is_newer(connection, after).then(|| Ok(connection.clone())),
+                State::Down(down) if glance == Some(down.failures) => None,
+                State::Down(down) => down.refusal().map(Err),
+            };
+            found.is_some()
+        });
+        let _ = timeout_at(limit, settled).await.map(drop);
+        found.unwrap_or_else(|| match &*self.state.borrow() {
+            State::Down(down) => Err(down.error.clone()),
+            State::Up(_) => Err(None),
+        })
+    }
+
+    /// Returns when the connection of an epoch is not the one that is up. Looks at the link from now on, polled or not.
+    pub(super) fn replaced(&self, epoch: u64) -> impl Future<Output = ()> {
+        let mut state = self.state.subscribe();
+        async move {
+            let _ = state.wait_for(|state| !matches!(state, State::Up(up) if up.epoch == epoch)).await.map(drop);
+        }
+    }
+
+    /// Returns when there is no connection.
+    pub(super) async fn down(&self) {
+        let _ = self.state.subscribe().wait_for(|state| matches!(state, State::Down(_))).await.map(drop);
+    }
+
+    /// Says that the connection of an epoch is of no use any more, and for how long it had been silent, if it was.
+    pub(super) fn replace(&self, epoch: u64, silent: Duration) {
+        {
+            let mut newest = self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+            if epoch > newest.0 {
+                *newest = (epoch, silent);
+            }
+        }
+        self.broken.fetch_max(epoch, Ordering::AcqRel);
+        self.found_broken.notify_waiters();
+    }
+
+    /// Returns when the connection of an epoch, or a newer one, was found broken.
+    pub(super) async fn broken(&self, epoch: u64) {
+        loop {
+            // Before the look, so that nothing is missed that is found after it.
+            let found_broken = self.found_broken.notified();
+            if self.broken.load(Ordering::Acquire) >= epoch {
+                return;
+            }
+            found_broken.await;
+        }
+    }
+
+    /// Returns for how long the connection of an epoch had been silent when it was found to be broken.
+    pub(super) fn silence(&self, epoch: u64) -> Duration {
+        let newest = *self.silent.lock().unwrap_or_else(PoisonError::into_inner);
+        if newest.0 == epoch { newest.1 } else { Duration::ZERO }
+    }
+
+    /// Puts a new connection up. Returns it, and whether another one was up.
+    pub(super) fn put_up(&self, inner: MultiplexedConnection, about: About) -> (Connection, bool) {
+        let mut connection = Connection::new(inner, 0, Arc::new(about));
+        let mut was_up = false;
+        // In one step, for those who ask whether there is a connection, and since when.
+        self.state.send_modify(|state| {
+            connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+            was_up = matches!(mem::replace(state, State::Up(connection.clone())), State::Up(_));
+        });
+        (connection, was_up)
+    }
+
+    /// Takes down the connection of an epoch. Returns whether one was up, or `None` if another one is, which stays.
+    pub(super) fn take_down(&self, epoch: u64) -> Option<bool> {
+        let mut ended = None;
+        self.state.send_if_modified(|state| {
+            if matches!(state, State::Up(connection) if connection.epoch != epoch) {
+                return false;
+            }
+            ended = Some(mem::replace(state, State::down()));
+            true
+        });
+        // A connection is dropped here, outside of the lock.
+        ended.map(|ended| matches!(ended, State::Up(_)))
+    }
+
+    /// Takes note that an attempt to connect has begun. Requests that look next see that; those that wait already are not
+    /// woken for it.
+    pub(super) fn note_attempt(&self, since: Instant) {
+        self.state.send_if_modified(|state| {
+            if let State::Down(down) = state {
+                down.attempt = Attempt::InFlight { since };
+            }
+            false
+        });
+    }
+
+    /// Takes note that the server is known to be down.
+    pub(super) fn note_known_down(&self) {
+        self.state.send_modify(|state| {
+            if let State::Down(down) = state {
+                down.known = true;
+            }
+        });
+    }
+
+    /// Takes note that an attempt to connect has failed, unless another upkeep has put a connection up.
+    pub(super) fn note_failure(&self, down: Down) {
+        self.state.send_if_modified(|state| {
+            let is_down = matches!(state, State::Down(_));
+            if is_down {
+                *state = State::Down(down);
+            }
+            is_down
+        });
+    }
+
+    /// Returns when a request has asked for a connection and found none.
+    pub(super) async fn wanted(&self) {
+        self.wanted.notified().await;
+    }
+
+    /// Returns whether requests wait, or have a command in flight: those look at the link.
+    pub(super) fn is_watched(&self) -> bool {
+        self.state.receiver_count() > 0
+    }
+
+    /// Returns whether a connection is newer than an epoch, and not known to be broken.
+    fn is_newer(&self, connection: &Connection, after: u64) -> bool {
+        connection.epoch > after.max(self.broken.load(Ordering::Acquire))
+    }
+}
+
+impl State {
+    /// Not yet tried, or just broken.
+    fn down() -> Self {
+        let since = Instant::now();
+        Self::Down(Down { since, error: None, known: false, failures: 0, attempt: Attempt::Due(since) })
+    }
+}
+
+impl Down {
+    /// Returns the error of a request that does not wait, since the server is known to be down, or refuses in a way that
+    /// waiting cannot mend. The inner `None` says that no attempt has failed with an error.
+    fn refusal(&self) -> Option<Option<BackendError>> {
+        let is_final = |error: &BackendError| error.kind() != ErrorKind::Backend;
+        (self.known || self.error.as_ref().is_some_and(is_final)).then(|| self.error.clone())
+    }
+}
+
+impl Attempt {
+    /// Returns until when a request looks at it that does not wait for the server: not for long, nor for one that began
+    /// before and has met silence.
+    fn glance(self, now: Instant) -> Option<Instant> {
+        let from = match self {
+            Self::Due(due) => (due <= now).then_some(now)?,
+            Self::InFlight { since } => since,
+        };
+        Some(from + GLANCE).filter(|until| *until > now)
+    }
+}
+
+/// How old an attempt to connect may become while requests wait for it, if the server is known to be down.
+const GLANCE: Duration = Duration::from_millis(15);

@@ -1,0 +1,277 @@
+//! Tokens that are over but may still be set in the backend; pure.
+//!
+//! A token comes here when its holder let go of it (a dropped guard), when its request was dropped or never answered,
+//! and when its lease was lost. It is released until that is known to have worked, and no token that is in use is ever
+//! here: a clean-up of a token in use would make two holders.
+
+use std::{collections::BTreeSet, time::Duration};
+
+use slab::Slab;
+
+use crate::{
+    backend::{BackendError, Outcome, Release, Token},
+    clock::Moment,
+    error::ErrorKind,
+    key::LockKey,
+    mutants::Mutant,
+};
+
+/// The tokens to release, and when to try each again.
+#[derive(Debug, Default)]
+pub(crate) struct CleanUp {
+    entries: Slab<Entry>,
+    /// Entries that wait for their next try.
+    waiting: BTreeSet<(Moment, usize)>,
+}
+
+#[derive(Debug)]
+struct Entry {
+    parting: Parting,
+    doubt: Doubt,
+    tries: u32,
+}
+
+/// A token that is over, and how its key is to be left.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Parting {
+    pub(crate) key: LockKey,
+    pub(crate) token: Token,
+    /// Until when the key stays busy all the same; [`AT_ONCE`] for one that is free at once.
+    pub(crate) keep_until: Moment,
+    /// Whether the token may have a place in the queue of the key.
+    pub(crate) place: bool,
+    /// Whether nobody is called, since the token was no lease: a majority of the nodes did not have it.
+    pub(crate) quiet: bool,
+}
+
+/// The end of a key that is free as soon as its holder is done.
+pub(crate) const AT_ONCE: Moment = Moment::from_origin(Duration::ZERO);
+
+impl Parting {
+    /// A key that is free at once.
+    pub(crate) fn at_once(key: LockKey, token: Token) -> Self {
+        Self { key, token, keep_until: AT_ONCE, place: false, quiet: false }
+    }
+
+    /// The end of a token that may have a place in the queue.
+    pub(crate) fn with_place(mut self) -> Self {
+        self.place = !Mutant::PlaceNotLeft.is_on();
+        self
+    }
+
+    /// The end of a token that was no lease.
+    pub(crate) fn quietly(mut self) -> Self {
+        self.quiet = true;
+        self
+    }
+
+    /// The request to send at the moment that `now` gives.
+    pub(crate) fn release(&self, doubt: Doubt, now: impl FnOnce() -> Moment) -> Release {
+        let mut release = Release::new(self.key.clone(), self.token);
+        (release.place, release.quiet, release.until) = (self.place, self.quiet, doubt.until);
+        if self.keep_until == AT_ONCE {
+            return release;
+        }
+        let now = now();
+        // In whole milliseconds, rounded up: shorter than asked for is what nobody wants.
+        let left = self.keep_until.since(now).as_micros().div_ceil(1_000);
+        let after = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
+        release.after(after)
+    }
+}
+
+/// What must be true before a token can be forgotten.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Doubt {
+    /// The latest moment until which a request for the token can block others, if it was executed in time.
+    pub(crate) until: Moment,
+    /// The epoch of the backend when the unanswered request was sent; none if every request was answered.
+    ///
+    /// A release answered in the same epoch was executed after the request, and settles it. A request sent in an
+    /// older epoch (over a connection that was replaced) may still be executed after the release.
+    pub(crate) unanswered_since: Option<u64>,
+}
+
+/// A release that the driver sends for the list.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Try {
+    pub(crate) entry: usize,
+    pub(crate) release: Release,
+}
+
+impl Try {
+    /// Whether this is an answer to a release: a wrong type is one too, since the token is not there.
+    pub(crate) fn answered(result: &Result<Outcome, BackendError>) -> bool {
+        result.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WrongType)
+    }
+}
+
+impl CleanUp {
+    /// Adds a token; it is due at once.
+    pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
+        if Mutant::NoCleanUp.is_on() {
+            return;
+        }
+        let entry = self.entries.insert(Entry { parting, doubt, tries: 0 });
+        self.waiting.insert((now, entry));
+    }
+
+    /// Adds a token whose first release is sent now; it must be answered by [`tried`](Self::tried).
+    pub(crate) fn begin(&mut self, parting: Parting, doubt: Doubt, now: Moment) -> Try {
+        let release = parting.release(doubt, || now);
+        Try { entry: self.entries.insert(Entry { parting, doubt, tries: 0 }), release }
+    }
+
+    /// Takes back what was [begun](Self::begin) and not answered.
+    pub(crate) fn take_back(&mut self, entry: usize) -> Option<(Parting, Doubt)> {
+        self.entries.try_remove(entry).map(|Entry { parting, doubt, .. }| (parting, doubt))
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.entries.is_empty()
+    }
+
+    /// The moment of the next try.
+    pub(crate) fn next(&self) -> Option<Moment> {
+        self.waiting.first().map(|(at, _)| *at)
+    }
+
+    /// Takes at most `most` tries that are due; each must be answered by [`tried`](Self::tried).
+    pub(crate) fn due(&mut self, now: Moment, most: usize) -> Vec<Try> {
+        let mut due = Vec::new();
+        while due.len() < most
+            && let Some(&(at, entry)) = self.waiting.first()
+            && at <= now
+        {
+            self.waiting.pop_first();
+            let Entry { parting, doubt, .. } = &self.entries[entry];
+            due.push(Try { entry, release: parting.release(*doubt, || now) });
+        }
+        due
+    }
+
+    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or none if it was not. Returns
+    /// whether that was the last.
+    pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
+        let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return true };
+        let settled = match (answered, doubt.unanswered_since) {
+            (Some(_), None) => true,
+            (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
+            (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until,
+            // Whatever was set has expired by itself.
+            (None, None) => now >= doubt.until,
+            (None, Some(_)) => false,
+        };
+        if settled {
+            self.entries.remove(entry);
+            return true;
+        }
+        // After an answer only a request that is executed late can be left, which grows less likely with time.
+        let longest = if answered.is_some() { LONGEST_PAUSE } else { LONGEST_RETRY };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (2 * (*tries).min(8))).min(longest);
+        *tries = tries.saturating_add(1);
+        // A try that is sent once everything in doubt has expired is the last.
+        let at = if now < doubt.until { (now + pause).min(doubt.until) } else { now + pause };
+        self.waiting.insert((at, entry));
+        false
+    }
+
+    /// Tries everything again: for the next task, when the last one has ended and its tries with it.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        self.waiting = self.entries.iter().map(|(entry, _)| (now, entry)).collect();
+    }
+
+    /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
+    pub(crate) fn forget_expired(&mut self, now: Moment, mut forgotten: impl FnMut(Token)) {
+        let waiting = &mut self.waiting;
+        waiting.retain(|(_, entry)| {
+            let keep = self.entries[*entry].doubt.until > now;
+            if !keep {
+                forgotten(self.entries.remove(*entry).parting.token);
+            }
+            keep
+        });
+    }
+}
+
+/// The pause after the first try; each is four times as long as the one before.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// The longest pause after a try that was not answered.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+
+/// The longest pause after a try that was answered.
+const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    fn with(unanswered_since: Option<u64>) -> CleanUp {
+        let mut list = CleanUp::default();
+        let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
+        list.push(parting, Doubt { until: at(1_000), unanswered_since }, at(0));
+        list
+    }
+
+    fn one(list: &mut CleanUp, now: Moment) -> usize {
+        let due = list.due(now, 10);
+        assert_eq!(due.len(), 1);
+        due[0].entry
+    }
+
+    #[test]
+    fn an_answered_release_of_an_answered_token_is_the_end() {
+        let mut list = with(None);
+        let entry = one(&mut list, at(0));
+        assert!(list.due(at(0), 10).is_empty(), "a try under way is not sent again");
+        list.tried(entry, Some(7), at(0), at(1));
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn an_unanswered_request_of_the_same_epoch_is_settled_by_one_release() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(0));
+        list.tried(entry, Some(7), at(0), at(1));
+        assert!(list.is_empty());
+    }
+
+    #[test]
+    fn after_a_reconnect_releases_go_on_until_one_is_sent_after_the_deadline() {
+        let mut list = with(Some(7));
+        let mut sent_at = Vec::new();
+        let mut now = at(0);
+        while !list.is_empty() {
+            now = list.next().unwrap().max(now);
+            let entry = one(&mut list, now);
+            sent_at.push(now);
+            list.tried(entry, Some(8), now, now);
+        }
+        assert_eq!(sent_at, [at(0), at(50), at(250), at(1_000)]);
+    }
+
+    #[test]
+    fn a_token_in_doubt_stays_for_as_long_as_nothing_answers() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(5_000));
+        list.tried(entry, None, at(5_000), at(6_000));
+        assert!(!list.is_empty());
+        list.forget_expired(at(6_000), |_| {});
+        assert!(list.is_empty() && list.next().is_none());
+    }
+
+    #[test]
+    fn an_answered_token_is_left_to_expire_when_nothing_answers() {
+        let mut list = with(None);
+        let entry = one(&mut list, at(0));
+        list.tried(entry, None, at(0), at(500));
+        let entry = one(&mut list, at(550));
+        list.tried(entry, None, at(550), at(1_000));
+        assert!(list.is_empty());
+    }
+}

@@ -1,0 +1,347 @@
+//! What the engine's task and its handles share: the state behind one lock, and the flags around it.
+
+use std::{
+    fmt,
+    future::Future,
+    panic::{self, AssertUnwindSafe},
+    pin::Pin,
+    sync::{Arc, PoisonError},
+    task::{Context, Poll},
+    time::Duration,
+};
+
+use smallvec::SmallVec;
+use tokio::{runtime::Handle, sync::Notify};
+
+use super::{
+    deferred::Deferred,
+    queues::{
+        Queues,
+        requests::{Calls, List},
+    },
+    sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
+    task,
+};
+use crate::{
+    backend::{Backend, BackendError},
+    clock::{Clock, Moment, Sleep},
+    error::ErrorKind,
+    mutants::Mutant,
+};
+
+/// What the task and the handles share.
+pub(crate) struct Core {
+    pub(crate) backend: Arc<dyn Backend>,
+    pub(crate) clock: Arc<dyn Clock>,
+    /// The runtime of the builder; else the task runs on that of the first request.
+    runtime: Option<Handle>,
+    /// Whether the backend answers at once, so that its calls need no task.
+    pub(super) answers_at_once: bool,
+    state: Mutex<State>,
+    /// Tokens that futures of the user's have to hand to the clean-up; see [`Owed`].
+    owed: AtomicUsize,
+    /// Whether requests are taken and the task runs, to be seen without the lock.
+    open: AtomicBool,
+    /// Wakes the task before the moment it sleeps until.
+    pub(crate) wake: Notify,
+    /// Tells `shutdown` that something has changed.
+    pub(crate) settled: Notify,
+}
+
+/// Everything that changes.
+pub(crate) struct State {
+    pub(crate) queues: Queues,
+    /// Whether the task runs.
+    running: bool,
+    /// Whether the builder's runtime has ended.
+    runtime_ended: bool,
+    /// Until when the task sleeps unless it is woken.
+    asleep_until: Moment,
+    /// Whether a thread is in [`Core::call_at_once`].
+    calling: bool,
+    /// Requests are refused.
+    pub(super) shut_down: bool,
+    /// Nobody is left who could ask for anything: the task ends when it has cleaned up.
+    pub(super) closed: bool,
+}
+
+impl Core {
+    pub(super) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        runtime: Option<Handle>,
+        queues: Queues,
+    ) -> Arc<Self> {
+        let state = State {
+            queues,
+            running: false,
+            runtime_ended: false,
+            asleep_until: Moment::NEVER,
+            calling: false,
+            shut_down: false,
+            closed: false,
+        };
+        Arc::new(Self {
+            answers_at_once: backend.answers_at_once(),
+            backend,
+            clock,
+            runtime,
+            state: Mutex::new(state),
+            owed: AtomicUsize::new(0),
+            open: AtomicBool::new(false),
+            wake: Notify::new(),
+            settled: Notify::new(),
+        })
+    }
+
+    /// Starts the task if it does not run; refuses to after a shutdown.
+    pub(super) fn admit(self: &Arc<Self>) -> Result<(), ErrorKind> {
+        if self.open.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        let mut state = self.state();
+        if state.shut_down {
+            return Err(ErrorKind::ShutDown);
+        }
+        if state.running {
+            return Ok(());
+        }
+        if state.runtime_ended {
+            return Err(ErrorKind::NoRuntime);
+        }
+        let runtime = match &self.runtime {
+            Some(runtime) => runtime.clone(),
+            None => Handle::try_current().map_err(|_| ErrorKind::NoRuntime)?,
+        };
+        state.running = true;
+        self.open.store(true, Ordering::Release);
+        drop(state);
+        // A runtime that has ended drops the task at once, which then says that it does not run.
+        runtime.spawn(task::run(task::Running::new(Arc::clone(self))));
+        if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+    }
+
+    /// Refuses requests from now on.
+    pub(super) fn close(&self) {
+        self.open.store(false, Ordering::SeqCst);
+    }
+
+    /// Why a request cannot go on without the task.
+    pub(super) fn ended(&self, kind: ErrorKind) -> BackendError {
+        match (kind, &self.runtime) {
+            (ErrorKind::NoRuntime, Some(_)) => BackendError::new(
+                kind,
+                "the runtime that the manager was given by `LockManager::builder().runtime(..)` has ended; use one that \
+                 lives as long as the manager",
+            ),
+            _ => BackendError::new(kind, kind.to_string()),
+        }
+    }
+
+    /// Makes a timer of the clock, on the builder's runtime if one was given.
+    pub(super) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
+        let _entered = self.runtime.as_ref().map(Handle::enter);
+        Timer { sleep: self.clock.sleep(duration), core: Arc::clone(self) }
+    }
+
+    /// Polls a timer, which may belong to the builder's runtime.
+    ///
+    /// A runtime that has ended makes its timers panic, and it can end between any look at it and the poll. It refuses
+    /// tasks by then, which tells such a panic from any other.
+    fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Result<R, BackendError> {
+        let Some(runtime) = &self.runtime else { return Ok(poll()) };
+        let _entered = runtime.enter();
+        panic::catch_unwind(AssertUnwindSafe(poll)).map_err(|panic| {
+            let probe = runtime.spawn(std::future::pending::<()>());
+            if !probe.is_finished() {
+                probe.abort();
+                panic::resume_unwind(panic);
+            }
+            self.ended(ErrorKind::NoRuntime)
+        })
+    }
+
+    pub(crate) fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the state; then, without the lock, does what was put off, and wakes the task if there is something for it
+    /// to do sooner than it thought.
+    pub(crate) fn with<R>(&self, change: impl FnOnce(&mut State) -> R) -> R {
+        let mut state = self.state();
+        let result = change(&mut state);
+        let mut deferred = SmallVec::<[Deferred; 2]>::new();
+        deferred.extend(state.queues.take_deferred());
+        if self.answers_at_once {
+            state = self.call_at_once(state, &mut deferred);
+        }
+        let due = state.poll_timeout() < state.asleep_until;
+        if due {
+            // Once is enough until it has looked.
+            state.asleep_until = Moment::from_origin(Duration::ZERO);
+        }
+        let shut_down = state.shut_down;
+        drop(state);
+        if due {
+            self.wake.notify_one();
+        }
+        if shut_down {
+            self.settled.notify_waiters();
+        }
+        drop(deferred);
+        result
+    }
+
+    /// Sends what waits to a backend that answers at once: a store in the process needs no other task to wait for it.
+    ///
+    /// One thread calls at a time, because requests must be executed in the order in which they leave. The others leave
+    /// theirs to that thread, which looks again before it stops (flat combining: Hendler, Incze, Shavit and Tzafrir,
+    /// 2010).
+    fn call_at_once<'a>(
+        &'a self,
+        mut state: MutexGuard<'a, State>,
+        deferred: &mut SmallVec<[Deferred; 2]>,
+    ) -> MutexGuard<'a, State> {
+        if state.calling || !state.queues.has_requests() {
+            return state;
+        }
+        state.calling = true;
+        loop {
+            let (now, epoch) = (self.clock.now(), self.backend.epoch());
+            let calls = state.queues.poll_transmit(now, epoch);
+            if calls.is_empty() {
+                state.calling = false;
+                return state;
+            }
+            drop(state);
+            let answers: SmallVec<[_; 1]> =
+                calls.into_iter().map(|(call, batch)| (call, self.backend.call(batch).at_once())).collect();
+            state = self.state();
+            for (call, answer) in answers {
+                state.queues.handle_response(call, answer, now, epoch);
+            }
+            deferred.extend(state.queues.take_deferred());
+        }
+    }
+
+    /// Decides what to send now, and until when to sleep.
+    pub(super) fn step(&self) -> Step {
+        let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
+        self.with(|state| state.step(self, now, epoch, settled))
+    }
+
+    /// Counts a token that a future of the user's is to hand to the clean-up before it drops this.
+    pub(super) fn owe(self: &Arc<Self>) -> Owed {
+        self.owed.fetch_add(1, Ordering::SeqCst);
+        Owed(Arc::clone(self))
+    }
+
+    /// Whether no future of the user's has a token left to release.
+    pub(super) fn owes_nothing(&self) -> bool {
+        self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
+    }
+
+    /// Says that the task has ended: leases that it kept are lost. `begun` says whether it was ever polled: the builder's
+    /// runtime, if it drops a task that was not, has ended for good, and is not asked again by each waiter.
+    pub(super) fn stopped(&self, begun: bool) {
+        let now = self.clock.now();
+        let mut state = self.state();
+        state.running = false;
+        self.open.store(false, Ordering::Release);
+        state.asleep_until = Moment::NEVER;
+        state.runtime_ended |= !begun && self.runtime.is_some();
+        state.queues.restart(now);
+        let deferred = state.queues.take_deferred();
+        drop(state);
+        drop(deferred);
+        self.settled.notify_waiters();
+    }
+}
+
+/// What the state decided to do next.
+pub(super) struct Step {
+    /// The moment of the decision.
+    pub(super) now: Moment,
+    pub(super) calls: Calls,
+    pub(super) lists: Vec<List>,
+    /// Until when to sleep.
+    pub(super) until: Moment,
+    /// Whether there is nothing left to do, now or later.
+    pub(super) finished: bool,
+}
+
+impl State {
+    /// Whether the task runs.
+    pub(super) fn is_running(&self) -> bool {
+        self.running
+    }
+
+    /// Returns when the task has something to do.
+    fn poll_timeout(&self) -> Moment {
+        self.queues.poll_timeout()
+    }
+
+    fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
+        let queues = &mut self.queues;
+        queues.handle_timeout(now);
+        if self.closed {
+            queues.cleanup.forget_expired(now, |_| {});
+        }
+        let mut calls = queues.poll_renewals(now);
+        if !core.answers_at_once {
+            calls.extend(queues.poll_transmit(now, epoch));
+        }
+        let lists = queues.poll_lists();
+        let mut until = queues.poll_timeout();
+        let settled = !self.closed || settled;
+        if until < Moment::NEVER || !settled {
+            until = until.min(now + NAP);
+        }
+        self.asleep_until = until;
+        let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
+        Step { now, calls, lists, until, finished }
+    }
+}
+
+/// A timer that ends with an error if its runtime does.
+pub(crate) struct Timer {
+    sleep: Sleep,
+    core: Arc<Core>,
+}
+
+impl Future for Timer {
+    type Output = Result<(), BackendError>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { sleep, core } = &mut *self;
+        match core.in_runtime(|| sleep.as_mut().poll(cx)) {
+            Ok(polled) => polled.map(Ok),
+            Err(ended) => Poll::Ready(Err(ended)),
+        }
+    }
+}
+
+/// A token that only a future of the user's knows of, polled or not: until it is done, or dropped, the task of a manager
+/// that was shut down stays for what it may leave.
+pub(crate) struct Owed(Arc<Core>);
+
+impl Drop for Owed {
+    fn drop(&mut self) {
+        self.0.owed.fetch_sub(1, Ordering::SeqCst);
+        if !self.0.open.load(Ordering::SeqCst) {
+            self.0.wake.notify_one();
+            self.0.settled.notify_waiters();
+        }
+    }
+}
+
+impl fmt::Debug for Core {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").field("backend", &self.backend).finish_non_exhaustive()
+    }
+}
+
+/// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
+/// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
+/// up would not be looked at before the old timer.)
+const NAP: Duration = Duration::from_millis(250);

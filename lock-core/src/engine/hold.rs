@@ -1,0 +1,365 @@
+//! What a guard, its leases and the engine share of one local holder's part of a tenure.
+
+use std::{
+    fmt,
+    panic::Location,
+    sync::{Arc, PoisonError},
+    task::{Context, Poll, Waker},
+    time::Duration,
+};
+
+use slab::Slab;
+
+use super::{
+    metrics,
+    sync::{Mutex, MutexGuard},
+};
+use crate::{
+    clock::{Clock, Moment},
+    end::End,
+    error::LossReason,
+    fencing::FencingToken,
+    key::LockKey,
+    mutants::Mutant,
+    ttl::Ttl,
+};
+
+/// One local holder's part of a tenure: what guard, leases and engine share.
+pub(crate) struct Hold {
+    pub(crate) key: LockKey,
+    pub(crate) fence: FencingToken,
+    /// Where it was asked for, to be named when the same task asks again.
+    pub(crate) since: &'static Location<'static>,
+    /// What it is called in metrics.
+    label: &'static str,
+    /// What was asked for.
+    pub(crate) ttl: Ttl,
+    clock: Arc<dyn Clock>,
+    state: Mutex<State>,
+}
+
+/// How far a lease may be relied on.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Validity {
+    pub(crate) deadline: Moment,
+    /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
+    pub(crate) version: u32,
+}
+
+struct State {
+    /// How it ended; none while it is held. Never changes back.
+    ended: Option<End>,
+    /// Until when the holder may rely on the lease; only raised before it has passed.
+    deadline: Moment,
+    /// When `max_hold` ends the hold.
+    latest: Moment,
+    /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
+    version: u32,
+    /// When it began; never for one that is not counted.
+    begun: Moment,
+    /// Who waits for the end; few leases have anybody.
+    wakers: Option<Box<Slab<Waker>>>,
+}
+
+impl Hold {
+    pub(crate) fn new(
+        key: LockKey,
+        fence: FencingToken,
+        since: &'static Location<'static>,
+        label: &'static str,
+        ttl: Ttl,
+        clock: Arc<dyn Clock>,
+        validity: Validity,
+    ) -> Self {
+        let Validity { deadline, version } = validity;
+        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
+        Self { key, fence, since, label, ttl, clock, state: Mutex::new(state) }
+    }
+
+    /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
+    /// as held ([`count`](Self::count)) when no lock is held.
+    pub(crate) fn begin(&self, now: Moment, latest: Moment) -> bool {
+        let mut state = self.state();
+        if state.ended.is_some() || state.over(now).is_some() {
+            return false;
+        }
+        state.begun = now;
+        state.latest = latest;
+        true
+    }
+
+    /// Counts it as held, in the metrics.
+    pub(crate) fn count(&self) {
+        metrics::begun(self.label);
+    }
+
+    /// The label in metrics.
+    pub(crate) fn label(&self) -> &'static str {
+        self.label
+    }
+
+    /// What a hold that follows in the same tenure may rely on.
+    pub(crate) fn validity(&self) -> Validity {
+        let state = self.state();
+        Validity { deadline: state.deadline, version: state.version }
+    }
+
+    /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
+    pub(crate) fn check(&self) -> Result<(), End> {
+        self.check_at(self.clock.now())
+    }
+
+    /// The same, for who has looked at the clock just now.
+    pub(crate) fn check_at(&self, now: Moment) -> Result<(), End> {
+        self.settle_at(now, None).0.map_or(Ok(()), Err)
+    }
+
+    /// Ends the hold if its time is over or `end` is given; one that ended before stays as it ended. Returns the end that
+    /// stands, and its announcement, to be dropped when no lock is held.
+    pub(crate) fn settle(&self, end: Option<End>) -> (Option<End>, Ending) {
+        self.settle_at(self.clock.now(), end)
+    }
+
+    fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
+        let mut state = self.state();
+        if state.ended.is_some() {
+            return (state.ended, Ending::default());
+        }
+        let Some(end) = state.over(now).map(End::Lost).or(end) else { return (None, Ending::default()) };
+        state.ended = Some(end);
+        let wakers = std::mem::take(&mut state.wakers);
+        let counted = (state.begun != Moment::NEVER).then(|| (self.label, end, now.since(state.begun)));
+        drop(state);
+        (Some(end), Ending { wakers, counted })
+    }
+
+    pub(crate) fn remaining(&self) -> Duration {
+        let now = self.clock.now();
+        let state = self.state();
+        if state.ended.is_some() { Duration::ZERO } else { state.deadline.min(state.latest).since(now) }
+    }
+
+    /// The moment at which it ends if nothing happens.
+    pub(crate) fn end(&self) -> Moment {
+        let state = self.state();
+        state.deadline.min(state.latest)
+    }
+
+    pub(crate) fn version(&self) -> u32 {
+        self.state().version
+    }
+
+    /// Ends the hold, unless it has ended before; returns the end that stands.
+    pub(crate) fn finish(&self, end: End) -> End {
+        self.settle(Some(end)).0.unwrap_or(end)
+    }
+
+    /// Ends the hold as its holder wishes, unless it is over already.
+    pub(crate) fn release_at(&self, now: Moment) -> Result<(), LossReason> {
+        let (ended, ending) = self.settle_at(now, Some(End::Released));
+        if let Some(reason) = ended.and_then(End::loss) {
+            return Err(reason);
+        }
+        if let Some((_, _, held)) = ending.counted {
+            tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+        }
+        Ok(())
+    }
+
+    /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
+    /// lapsed hold is not revived: it has to be settled. Returns what the old deadline had left, for the metrics.
+    pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
+        let now = self.clock.now();
+        let mut state = self.state();
+        let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
+        if state.ended.is_some() || lapsed {
+            return None;
+        }
+        let slack = state.deadline.since(now);
+        if state.version == version {
+            state.deadline = state.deadline.max(deadline);
+        }
+        Some(slack)
+    }
+
+    /// Lowers the deadline, if `deadline` is earlier; returns the version that the next request belongs to.
+    pub(crate) fn lower(&self, deadline: Moment) -> u32 {
+        let mut state = self.state();
+        if deadline < state.deadline {
+            state.deadline = deadline;
+            state.version = state.version.wrapping_add(1);
+        }
+        state.version
+    }
+
+    pub(crate) fn poll_ended(&self, registered: &mut Option<usize>, cx: &mut Context<'_>) -> Poll<End> {
+        if let Err(end) = self.check() {
+            return Poll::Ready(end);
+        }
+        let mut state = self.state();
+        if let Some(end) = state.ended {
+            return Poll::Ready(end);
+        }
+        let wakers = state.wakers.get_or_insert_default();
+        let unused = match registered.and_then(|index| wakers.get_mut(index)) {
+            Some(waker) if waker.will_wake(cx.waker()) => None,
+            Some(waker) => Some(std::mem::replace(waker, cx.waker().clone())),
+            None => {
+                *registered = Some(wakers.insert(cx.waker().clone()));
+                None
+            }
+        };
+        // The lock goes first: a waker may own a task, and that a guard.
+        drop(state);
+        drop(unused);
+        Poll::Pending
+    }
+
+    /// Forgets the waker that a lease has registered.
+    pub(crate) fn unregister(&self, registered: usize) {
+        let mut state = self.state();
+        let unused = state.wakers.as_mut().and_then(|wakers| wakers.try_remove(registered));
+        // The lock goes first: a waker may own a task, and that a guard.
+        drop(state);
+        drop(unused);
+    }
+
+    /// How many wakers are registered.
+    #[cfg(test)]
+    pub(crate) fn registered(&self) -> usize {
+        self.state().wakers.as_ref().map_or(0, |wakers| wakers.len())
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Why it is over at `now`, if it is.
+    fn over(&self, now: Moment) -> Option<LossReason> {
+        if now >= self.latest {
+            Some(LossReason::MaxHold)
+        } else if now >= self.deadline {
+            Some(LossReason::Expired)
+        } else {
+            None
+        }
+    }
+}
+
+/// The end of a hold, still to be announced: when this is dropped, watchers are woken and metrics recorded.
+///
+/// A waker may run code of the user's executor, which may ask the engine for something, and a recorder of metrics may
+/// block: neither may happen under a lock of the engine's.
+#[must_use = "dropped at once, it is done at once"]
+#[derive(Debug, Default)]
+pub(crate) struct Ending {
+    wakers: Option<Box<Slab<Waker>>>,
+    /// Label, end and duration for the metrics, if the hold had begun.
+    counted: Option<(&'static str, End, Duration)>,
+}
+
+impl Drop for Ending {
+    fn drop(&mut self) {
+        if let Some((label, end, held)) = self.counted.take() {
+            metrics::ended(label, end.loss(), held);
+        }
+        if Mutant::LossNotTold.is_on() {
+            self.wakers = None;
+        }
+        if let Some(mut wakers) = self.wakers.take() {
+            wakers.drain().for_each(Waker::wake);
+        }
+    }
+}
+
+impl fmt::Debug for Hold {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Hold").field("key", &self.key).field("fence", &self.fence).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+    use crate::{clock::Sleep, lease::Lease};
+
+    /// A clock that stands where the test puts it.
+    #[derive(Debug, Default)]
+    struct Hand(AtomicU64);
+
+    impl Clock for Hand {
+        fn now(&self) -> Moment {
+            at(self.0.load(Ordering::SeqCst))
+        }
+
+        fn sleep(&self, _: Duration) -> Sleep {
+            Box::pin(std::future::pending())
+        }
+    }
+
+    fn at(ms: u64) -> Moment {
+        Moment::from_origin(Duration::from_millis(ms))
+    }
+
+    /// A hold until 1,000 ms, at most until 5,000 ms, and its clock.
+    fn hold() -> (Hold, Arc<Hand>) {
+        let clock = Arc::new(Hand::default());
+        let key = LockKey::new("k").unwrap();
+        let (fence, since) = (FencingToken::new(1), Location::caller());
+        let validity = Validity { deadline: at(1_000), version: 0 };
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let hold = Hold::new(key, fence, since, "", ttl, Arc::clone(&clock) as _, validity);
+        hold.begin(at(0), at(5_000));
+        (hold, clock)
+    }
+
+    #[test]
+    fn a_lapsed_hold_is_not_revived_by_an_answer_that_comes_before_anybody_looked() {
+        let (hold, clock) = hold();
+        clock.0.store(1_000, Ordering::SeqCst);
+        assert_eq!(hold.raise(at(2_000), hold.version()), None);
+        assert_eq!(hold.check(), Err(End::Lost(LossReason::Expired)));
+        assert_eq!(hold.remaining(), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_deadline_is_raised_up_to_the_longest_hold_and_never_lowered_by_an_answer() {
+        let (hold, clock) = hold();
+        hold.raise(at(9_000), hold.version());
+        hold.raise(at(500), hold.version());
+        assert_eq!(hold.remaining(), Duration::from_millis(5_000));
+        clock.0.store(5_000, Ordering::SeqCst);
+        assert_eq!(hold.check(), Err(End::Lost(LossReason::MaxHold)));
+    }
+
+    #[test]
+    fn the_first_end_stands() {
+        let (hold, clock) = hold();
+        let forced = End::Lost(LossReason::Forced);
+        assert_eq!(hold.finish(forced), forced);
+        clock.0.store(1_000, Ordering::SeqCst);
+        assert_eq!(hold.finish(End::Lost(LossReason::Taken)), forced);
+        assert_eq!(hold.finish(End::HandedOver), forced);
+        assert_eq!(hold.release_at(at(1_000)), Err(LossReason::Forced));
+        assert_eq!(hold.check(), Err(forced));
+    }
+
+    #[test]
+    fn a_lease_that_is_dropped_leaves_no_waker() {
+        let (hold, _) = hold();
+        let hold = Arc::new(hold);
+        let mut leases: Vec<_> = (0..3).map(|_| Lease::new(Arc::clone(&hold))).collect();
+        let mut cx = Context::from_waker(Waker::noop());
+        for lease in &mut leases {
+            assert!(lease.poll_ended(&mut cx).is_pending());
+            assert!(lease.poll_ended(&mut cx).is_pending());
+        }
+        assert_eq!(hold.registered(), 3);
+        leases.pop();
+        assert_eq!(hold.registered(), 2);
+    }
+}

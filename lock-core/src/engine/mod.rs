@@ -1,0 +1,307 @@
+//! What a manager, its requests and its guards share: the backend, the clock, the randomness, and the state that the
+//! one engine task works on.
+//!
+//! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
+//! The task itself holds only the [`Core`].
+
+pub(crate) mod cleanup;
+mod core;
+pub(crate) mod deferred;
+#[cfg(test)]
+pub(crate) mod fixture;
+pub(crate) mod hold;
+pub(crate) mod limits;
+pub(crate) mod metrics;
+#[cfg(all(test, lock_loom))]
+mod models;
+pub(crate) mod queues;
+mod response;
+pub(crate) mod schedule;
+pub(crate) mod slack;
+pub(crate) mod sync;
+mod task;
+pub(crate) mod tenure;
+pub(crate) mod wheel;
+
+use std::{
+    fmt,
+    sync::Arc,
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use rand::{SeedableRng, rngs::StdRng};
+use tokio::runtime::Handle;
+
+use self::{
+    cleanup::{Doubt, Parting},
+    core::{Core, State},
+    limits::Limits,
+    queues::{Departure, Newcomer, Queues, line::WaiterId, requests::List},
+    response::Asked,
+    tenure::{Acquired, HoldId, Offer, Terms},
+};
+pub(crate) use self::{
+    core::{Owed, Timer},
+    response::Response,
+};
+use crate::{
+    backend::{Backend, Batch, Renew, Token},
+    clock::{Clock, Moment},
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
+    health::Health,
+    key::LockKey,
+    mutants::Mutant,
+    ttl::Ttl,
+};
+
+/// A handle that keeps the engine alive.
+pub(crate) struct Engine {
+    core: Arc<Core>,
+}
+
+impl Engine {
+    pub(crate) fn new(
+        backend: Arc<dyn Backend>,
+        clock: Arc<dyn Clock>,
+        runtime: Option<Handle>,
+        seed: Option<u64>,
+        limits: Limits,
+    ) -> Arc<Self> {
+        let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
+        let limits = Limits { answer: backend.time_limit(), ..limits };
+        let queues = Queues::new(Arc::clone(&clock), random, limits);
+        Arc::new(Self { core: Core::new(backend, clock, runtime, queues) })
+    }
+
+    /// Identifies the manager: the same key of another manager is another lock.
+    pub(crate) fn id(&self) -> usize {
+        Arc::as_ptr(&self.core) as usize
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.core.clock.now()
+    }
+
+    /// Makes a timer of the clock, on the builder's runtime if one was given.
+    pub(crate) fn sleep(&self, duration: Duration) -> Timer {
+        self.core.sleep(duration)
+    }
+
+    /// Whether requests are answered before they return, so that their futures need no waker.
+    pub(crate) fn answers_at_once(&self) -> bool {
+        self.core.answers_at_once
+    }
+
+    pub(crate) fn epoch(&self) -> u64 {
+        self.core.backend.epoch()
+    }
+
+    pub(crate) fn token(&self) -> Token {
+        self.core.state().queues.token()
+    }
+
+    /// Says how everything is doing, as far as is known here.
+    pub(crate) fn health(&self) -> Health {
+        // The task connects. A service that gets requests only when it is ready would never start it otherwise.
+        let admits = self.core.admit().is_ok();
+        let nodes = self.core.backend.health();
+        let now = self.now();
+        let tenures = &mut self.core.state().queues.tenures;
+        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now))
+    }
+
+    /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
+    pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
+        self.core.admit().map_err(|kind| Error::backend(attempt, None, self.core.ended(kind)))
+    }
+
+    /// Begins a request of a holder, which is not refused while a shutdown waits for holders.
+    pub(crate) fn admit_holder(&self, attempt: &'static str) -> Result<(), Error> {
+        match self.core.admit() {
+            Err(ErrorKind::ShutDown) | Ok(()) => Ok(()),
+            Err(kind) => Err(Error::backend(attempt, None, self.core.ended(kind))),
+        }
+    }
+
+    /// Sends a batch in a call of its own.
+    pub(crate) fn call(&self, batch: Batch) -> Response {
+        let (asked, response) = Asked::new(&self.core, self.now());
+        self.core.with(|state| state.queues.request(batch, asked));
+        response
+    }
+
+    /// Lists the keys that begin with `prefix` and are held by a lease of this library.
+    pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
+        let (asked, response) = Asked::new(&self.core, self.now());
+        self.core.with(|state| state.queues.request_list(List { prefix, asked }));
+        response
+    }
+
+    /// Begins an acquire of one key.
+    pub(crate) fn arrive(&self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
+        self.core.with(|state| {
+            if state.shut_down {
+                return Err(Error::new(ErrorKind::ShutDown, ACQUIRE).on(newcomer.key));
+            }
+            state.queues.arrive(newcomer, now)
+        })
+    }
+
+    /// Asks how a waiter stands; see [`Queues::poll`].
+    pub(crate) fn poll_waiter(&self, waiter: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        self.core.with(|state| state.queues.poll(waiter, waker, now))
+    }
+
+    /// Ends the wait of a waiter, if that can be; see [`Queues::give_up`].
+    pub(crate) fn give_up(&self, waiter: WaiterId, now: Moment) -> Poll<Error> {
+        self.core.with(|state| state.queues.give_up(waiter, now))
+    }
+
+    /// Forgets a waiter whose future is dropped.
+    pub(crate) fn leave(&self, waiter: WaiterId) {
+        let now = self.now();
+        self.core.with(|state| state.queues.leave(waiter, now));
+    }
+
+    /// Enters the tenure of a lease that was taken up, and begins its hold.
+    pub(crate) fn take_up(
+        &self,
+        key: &LockKey,
+        terms: &Terms,
+        acquired: Acquired,
+        now: Moment,
+    ) -> Result<Offer, Error> {
+        self.core.with(|state| {
+            if state.shut_down {
+                return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
+            }
+            Ok(state.queues.enter(key, terms, acquired, now))
+        })
+    }
+
+    /// Ends a hold and hands its key on: what a dropped guard does.
+    pub(crate) fn abandon(&self, hold: HoldId, now: Moment) {
+        self.core.with(|state| state.queues.depart(hold, now));
+    }
+
+    /// Ends a hold as its holder wishes, and says what is left to do.
+    pub(crate) fn release(&self, hold: HoldId, now: Moment) -> (Departure, Response) {
+        let (asked, response) = Asked::new(&self.core, now);
+        (self.core.with(|state| state.queues.release(hold, asked)), response)
+    }
+
+    /// Ends a hold and gives its token to the caller, who hands it on.
+    pub(crate) fn hand_over(&self, hold: HoldId) -> Option<(Parting, Ttl)> {
+        let now = self.now();
+        self.core.with(|state| state.queues.hand_over(hold, now))
+    }
+
+    /// Counts a token that a future of the user's is to [clean up](Self::clean_up) before it drops this.
+    pub(crate) fn owe(&self) -> Owed {
+        self.core.owe()
+    }
+
+    /// Releases a token until that is known to have worked.
+    pub(crate) fn clean_up(&self, parting: Parting, doubt: Doubt) {
+        let now = self.now();
+        self.core.with(|state| state.queues.cleanup.push(parting, doubt, now));
+    }
+
+    /// The request that renews a hold by the user's own wish; none if the hold is over.
+    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl, now: Moment) -> Option<Renew> {
+        let state = self.core.state();
+        Some(state.queues.tenures.of_hold(hold)?.renew(ttl, now))
+    }
+
+    /// Takes note of what a request sent at `sent` found to be left at the key.
+    pub(crate) fn found(&self, hold: HoldId, remaining: Duration, sent: Moment) {
+        self.core.with(|state| state.queues.tenures.found(hold, remaining, sent));
+    }
+
+    /// Takes note that the deadline of a hold was moved by a request sent at `sent`.
+    pub(crate) fn extended(&self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        self.core.with(|state| state.queues.tenures.extended(hold, sent, ttl));
+    }
+
+    /// Ends a hold because an answer said that the key is not its own any more.
+    pub(crate) fn taken(&self, hold: HoldId) {
+        let now = self.now();
+        self.core.with(|state| {
+            let ended = state.queues.tenures.lose(hold, LossReason::Taken);
+            state.queues.bury(ended, now);
+        });
+    }
+
+    /// Ends the local holds of a key that was released by force.
+    pub(crate) fn forced(&self, key: &LockKey) {
+        let now = self.now();
+        self.core.with(|state| state.queues.forced(key, now));
+    }
+
+    /// Whether new requests are refused as the manager was shut down.
+    pub(crate) fn is_shut_down(&self) -> bool {
+        self.core.with(|state| state.shut_down)
+    }
+
+    /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
+    /// most `last` longer. Returns how many leases were cut short.
+    pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
+        let now = self.now();
+        // The runtime of the task may have ended: then this one does what it left.
+        if !self.core.state().queues.is_released() {
+            let _ = self.core.admit();
+        }
+        self.core.with(|state| {
+            state.shut_down = true;
+            self.core.close();
+            state.queues.shut_down(now);
+        });
+        let grace = if Mutant::ShutDownAtOnce.is_on() { Duration::ZERO } else { grace };
+        self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
+        let now = self.now();
+        let cut = self.core.with(|state| {
+            let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
+            let cut = ended.len();
+            if !Mutant::ShutDownKeeps.is_on() {
+                state.queues.bury(ended, now);
+            }
+            cut
+        });
+        let is_released = |state: &State| state.queues.is_released() && self.core.owes_nothing();
+        self.wait_until(last, |state| is_released(state) || !state.is_running()).await;
+        self.core.state().closed = true;
+        self.core.wake.notify_one();
+        self.wait_until(last, |state| !state.is_running()).await;
+        cut
+    }
+
+    async fn wait_until(&self, most: Duration, done: impl Fn(&State) -> bool) {
+        let mut timer = self.sleep(most);
+        loop {
+            let mut settled = std::pin::pin!(self.core.settled.notified());
+            settled.as_mut().enable();
+            if done(&self.core.state()) {
+                return;
+            }
+            tokio::select! {
+                biased;
+                () = settled => {}
+                _ = &mut timer => return,
+            }
+        }
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.core.state().closed = true;
+        self.core.wake.notify_one();
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("backend", &self.core.backend).finish_non_exhaustive()
+    }
+}

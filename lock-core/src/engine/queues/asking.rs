@@ -1,0 +1,280 @@
+//! What is sent to the backend, and what becomes of the answers and of the calls that come from it.
+
+use std::{sync::Arc, time::Duration};
+
+use rand::RngExt;
+
+use super::{
+    LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Queues,
+    contender::{Contender, Found},
+    line::{Standing, WaiterId},
+    requests::{Item, RoundTrip},
+};
+use crate::{
+    backend::{self, BackendError, Notice, Outcome, Place, Token},
+    clock::Moment,
+    end::End,
+    engine::{
+        cleanup::{Doubt, Parting},
+        tenure::{Acquired, Terms},
+    },
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
+    key::LockKey,
+    mutants::Mutant,
+};
+
+impl Queues {
+    /// Takes the answer to a contender's request. An answer for a contender that is over is ignored: its token is on the
+    /// clean-up list, or its tenure goes on.
+    pub(crate) fn acquired(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        result: Result<Outcome, BackendError>,
+        trip: RoundTrip,
+    ) {
+        let RoundTrip { sent, now, epoch, repeated } = trip;
+        if result.is_ok() {
+            self.took(now.since(sent));
+            self.trouble = None;
+        }
+        let window = self.window();
+        let Some((id, contender)) = self.lines.contender(key, token) else {
+            // A check was granted after an earlier request with the same token: the later one reaches further.
+            if let (Ok(Outcome::Held { .. }), Some(tenure)) = (&result, self.lines.tenure(key))
+                && self.tenures.token(tenure) == Some(token)
+            {
+                self.tenures.granted_again(tenure, sent);
+            }
+            return;
+        };
+        let found = match result {
+            Ok(Outcome::Held { fence, block }) => {
+                contender.answered(sent, epoch, repeated);
+                let doubt = contender.doubt();
+                let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
+                return self.got(key, id, acquired, now);
+            }
+            Ok(Outcome::Busy { remaining, foreign, position }) => {
+                Found { remaining, foreign, position, kept_free: None }
+            }
+            Ok(Outcome::Queued { position }) => {
+                Found { remaining: None, foreign: false, position, kept_free: Some(window) }
+            }
+            Ok(Outcome::Split { remaining, foreign }) => {
+                contender.answered(sent, epoch, repeated);
+                let doubt = contender.doubt();
+                if !Mutant::SplitKept.is_on() {
+                    self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
+                }
+                let anew = Token::from_random(self.random.random());
+                if let Some((_, contender)) = self.lines.contender(key, token)
+                    && !Mutant::SplitTokenAgain.is_on()
+                {
+                    contender.begin_anew(anew);
+                }
+                return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);
+            }
+            Ok(outcome) => {
+                return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
+            }
+            Err(error) => {
+                let outdated = contender.failed(sent, error.may_have_happened());
+                return match error.kind() {
+                    ErrorKind::Backend if outdated => {}
+                    ErrorKind::Backend => self.failed(id, error, now),
+                    _ => self.fail(key, &Error::backend(ACQUIRE, Some(key), error), now),
+                };
+            }
+        };
+        contender.answered(sent, epoch, repeated);
+        if Mutant::PlaceNotKept.is_on()
+            && let Some((parting, doubt)) = contender.parting(key)
+        {
+            let callable = contender.callable;
+            contender.begin_anew(Token::from_random(self.random.random()));
+            contender.callable = callable;
+            self.cleanup.push(parting, doubt, now);
+        }
+        self.refused(id, found, now);
+    }
+
+    /// The contender did not get the key: it waits, unless it only tries or its time is over.
+    fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
+        contender.free_at = found.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
+        let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
+        self.learn(id, now);
+        let waiter = self.lines.waiter(id);
+        if waiter.tries || waiter.overdue {
+            let key = waiter.key.clone();
+            let error = self.busy(&key, now);
+            return self.dismiss(id, error, now);
+        }
+        if !waiter.waits
+            && let Err(error) = self.limits.in_all(self.lines.waiting())
+        {
+            let error = error.on(&self.lines.waiter(id).key);
+            return self.dismiss(id, error, now);
+        }
+        self.lines.wait(id);
+        self.wheel.set(id, now + pause);
+    }
+
+    /// A place of this process was called: it takes the key, or says that it does not want it any more.
+    pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
+        if Mutant::CallNotHeard.is_on() {
+            return;
+        }
+        self.calls_refused = false;
+        if self.lines.contender(&key, token).is_some() {
+            self.ask(&key, token, true);
+        } else {
+            self.disown(key, token, now);
+        }
+    }
+
+    /// Releases a token that nobody here has any more, as when its request was executed after its release.
+    pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
+        // Its holder's release is still to be sent, and is the one that has to find the key.
+        let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
+        if self.outbox.iter().any(is_released) {
+            return;
+        }
+        let is_over = self.lines.contender(&key, token).is_none()
+            && !self.handed_over.contains_key(&token)
+            && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
+        if is_over {
+            let doubt = Doubt { until: now, unanswered_since: None };
+            let mut parting = Parting::at_once(key, token).with_place();
+            // A call may come late, when its waiter has had the key already and left it to expire.
+            parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
+            self.cleanup.push(parting, doubt, now);
+        }
+    }
+
+    /// Takes note that the backend would not call anybody: waiters come by themselves until somebody is called again.
+    pub(crate) fn calls_refused(&mut self) {
+        self.calls_refused = true;
+    }
+
+    /// Takes what the backend tells of its own accord.
+    pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
+        match notice {
+            Notice::Called { key, token } => self.called(key, token, now),
+            Notice::Listening(listening) => self.listen(listening),
+        }
+    }
+
+    /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
+    pub(crate) fn listen(&mut self, listening: bool) {
+        self.listening = listening;
+        self.calls_refused = false;
+        self.ask_again(|contender| contender.trouble.is_some() || listening && contender.answered);
+    }
+
+    /// Begins anew after the engine's task has ended and its requests with it.
+    pub(crate) fn restart(&mut self, now: Moment) {
+        self.listening = false;
+        self.put_back();
+        self.cleanup.restart(now);
+        let ended = self.tenures.lose_all(LossReason::ShutDown);
+        self.bury(ended, now);
+        self.deferred.lost_more(self.losses.take_all());
+        self.ask_again(|contender| {
+            contender.abandon_requests();
+            true
+        });
+        // Somebody has to start the next task.
+        for id in self.lines.ids() {
+            let waker = self.lines.waiter(id).waker.take();
+            self.deferred.wake(waker);
+        }
+    }
+
+    /// Fails every waiter.
+    pub(crate) fn shut_down(&mut self, now: Moment) {
+        let error = |key: &LockKey| Error::new(ErrorKind::ShutDown, ACQUIRE).on(key);
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::InLine(_) = waiter.state {
+                let key = waiter.key.clone();
+                self.fail(&key, &error(&key), now);
+            }
+        }
+        // Nobody is in line any more who could have the hold that was offered to another.
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::Failed(_) = waiter.state {
+                continue;
+            }
+            let failed = Standing::Failed(error(&waiter.key));
+            self.deferred.wake(waiter.waker.take());
+            if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
+                self.wheel.unset(id);
+                offered.finish(End::Released);
+                self.depart(hold, now);
+            }
+        }
+    }
+
+    /// Has the contender's request sent: before all others where it was called.
+    pub(super) fn ask(&mut self, key: &LockKey, token: Token, called: bool) {
+        let Some((id, contender)) = self.lines.contender(key, token) else { return };
+        if std::mem::replace(&mut contender.queued, true) {
+            return;
+        }
+        // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
+        let own = self.lines.waiter(id).key.clone();
+        let item = Item::Ask(if called && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
+        if called {
+            self.outbox.push_front(item);
+        } else {
+            self.outbox.push_back(item);
+        }
+    }
+
+    pub(super) fn ask_again(&mut self, whether: impl Fn(&mut Contender) -> bool) {
+        for id in self.lines.ids() {
+            let waiter = self.lines.waiter(id);
+            if let Standing::InLine(Some(contender)) = &mut waiter.state
+                && whether(contender)
+            {
+                let (key, token) = (waiter.key.clone(), contender.token);
+                self.ask(&key, token, false);
+            }
+        }
+    }
+
+    pub(super) fn acquire(
+        &self,
+        key: &LockKey,
+        terms: &Terms,
+        token: Token,
+        tries: bool,
+        block: u32,
+    ) -> backend::Acquire {
+        let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
+        if terms.is_passed_on() {
+            request.block = block;
+        }
+        if !tries {
+            let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
+            let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
+            request.place = Some(Place::new(channel, life, self.window()));
+        }
+        request
+    }
+
+    /// How long the others wait for a waiter that was called.
+    pub(super) fn window(&self) -> Duration {
+        LEAST_WINDOW.max(Duration::from_nanos(self.round_trip * 4))
+    }
+
+    /// Takes note of how long a call to the backend took.
+    pub(super) fn took(&mut self, round_trip: Duration) {
+        let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
+        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    }
+}

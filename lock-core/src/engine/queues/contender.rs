@@ -1,0 +1,340 @@
+//! The one waiter of a process that asks the backend for a key, and its pace; pure.
+
+use std::time::Duration;
+
+use crate::{
+    backend::Token,
+    clock::Moment,
+    engine::cleanup::{Doubt, Parting},
+    error::Error,
+    key::LockKey,
+    mutants::Mutant,
+    ttl::Ttl,
+};
+
+/// What represents a process in the queue of a key: a tenure-to-be.
+#[derive(Debug)]
+pub(crate) struct Contender {
+    /// Drawn anew for each tenure; kept while its place or its unanswered request is.
+    pub(crate) token: Token,
+    /// What must be true before the token can be forgotten.
+    doubt: Doubt,
+    /// How many requests it has sent, and how many of them somebody waits for still.
+    sent: u32,
+    under_way: u32,
+    /// Whether it has a place, as far as is known.
+    placed: bool,
+    /// Whether the place that was asked for last can be called.
+    pub(crate) callable: bool,
+    /// Whether the backend has answered once.
+    pub(crate) answered: bool,
+    /// Whether a request waits to be sent.
+    pub(crate) queued: bool,
+    /// When the latest answered request was sent.
+    heard: Moment,
+    /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
+    pub(crate) free_at: Moment,
+    /// The error of its last request, if that failed and the next one may not.
+    pub(crate) trouble: Option<Error>,
+    /// How often it has polled, or failed.
+    tries: u32,
+    /// Whether the holder was another library, when it was heard of last: that calls nobody.
+    pub(crate) foreign: bool,
+}
+
+/// What an answer said of the key.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Found {
+    /// What the holder's ttl has left, if it has one.
+    pub(crate) remaining: Option<Duration>,
+    /// Whether the holder is another library, which calls nobody.
+    pub(crate) foreign: bool,
+    /// The place in the queue; none without a place.
+    pub(crate) position: Option<u32>,
+    /// For how long the key is kept free for another, who was called; after that, somebody has it, or nobody came.
+    pub(crate) kept_free: Option<Duration>,
+}
+
+impl Contender {
+    pub(crate) fn new(token: Token) -> Self {
+        Self {
+            token,
+            doubt: Doubt { until: Moment::from_origin(Duration::ZERO), unanswered_since: None },
+            sent: 0,
+            under_way: 0,
+            placed: false,
+            callable: false,
+            answered: false,
+            queued: false,
+            heard: Moment::from_origin(Duration::ZERO),
+            free_at: Moment::NEVER,
+            trouble: None,
+            tries: 0,
+            foreign: false,
+        }
+    }
+
+    /// Whether a request is in flight, or waits to be sent.
+    pub(crate) fn is_asking(&self) -> bool {
+        self.queued || self.under_way > 0
+    }
+
+    /// Takes note of a request that is sent `now`, in an epoch of the backend.
+    pub(crate) fn sending(&mut self, ttl: Ttl, now: Moment, epoch: u64) {
+        self.queued = false;
+        self.sent += 1;
+        self.under_way += 1;
+        self.doubt.until = self.doubt.until.max(ttl.end(now));
+        self.doubt.unanswered_since.get_or_insert(epoch);
+    }
+
+    /// Records an answer to the request that was sent at `sent`. It came in an epoch of the backend: requests of that
+    /// epoch which were sent before it were executed before it. Of one that was sent after it nothing is known.
+    pub(crate) fn answered(&mut self, sent: Moment, epoch: u64, repeated: bool) {
+        self.answered = true;
+        self.heard = self.heard.max(sent);
+        if self.trouble.take().is_some() {
+            self.tries = 0;
+        }
+        self.settle(epoch, repeated);
+    }
+
+    fn settle(&mut self, epoch: u64, repeated: bool) {
+        self.under_way = self.under_way.saturating_sub(1);
+        let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
+        let repeated = repeated && !Mutant::RepeatSettles.is_on();
+        if !repeated && self.under_way == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
+            self.doubt.unanswered_since = None;
+        }
+    }
+
+    /// Records that a request sent at `sent` failed; `happened` says that it may have been, or may be, executed. Returns
+    /// whether a later request was answered, so that the failure says nothing about the backend.
+    pub(crate) fn failed(&mut self, sent: Moment, happened: bool) -> bool {
+        if happened {
+            self.under_way = self.under_way.saturating_sub(1);
+        } else {
+            // That says nothing of any other request.
+            self.settle(u64::MAX, false);
+        }
+        self.answered && sent < self.heard
+    }
+
+    /// How long it waits before it asks again after a failure. It keeps its place; a new connection has it ask at once.
+    pub(crate) fn pause_in_trouble(&mut self, trouble: Error, jitter: f64) -> Duration {
+        self.trouble = Some(trouble);
+        let pause = grow(FIRST_RETRY, LONGEST_RETRY, self.tries);
+        self.tries = self.tries.saturating_add(1);
+        pause.mul_f64(0.5 + jitter / 2.0)
+    }
+
+    /// Takes note that the engine's task has ended, and that its requests are not answered any more.
+    pub(crate) fn abandon_requests(&mut self) {
+        self.under_way = 0;
+    }
+
+    /// Goes on with another token, since the one that it had is over.
+    pub(crate) fn begin_anew(&mut self, token: Token) {
+        let Self { tries, heard, free_at, foreign, .. } = *self;
+        *self = Self { tries, heard, free_at, foreign, answered: true, ..Self::new(token) };
+    }
+
+    pub(crate) fn doubt(&self) -> Doubt {
+        self.doubt
+    }
+
+    /// What is to be released when it gives up; none if the backend surely has nothing of it.
+    pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
+        let left = (self.placed || self.doubt.unanswered_since.is_some()) && !Mutant::DroppedAcquireForgets.is_on();
+        left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
+    }
+
+    /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
+    /// lies in 0.0..1.0, so that waiters do not march in step.
+    pub(crate) fn pause(&mut self, found: Found, listening: bool, jitter: f64) -> Duration {
+        let Found { remaining, foreign, position, kept_free } = found;
+        self.placed = position.is_some();
+        self.foreign = foreign;
+        if self.placed && listening && !self.callable {
+            return Duration::ZERO;
+        }
+        let near = position.is_none_or(|position| position <= NEAR);
+        let called = self.callable && self.placed && listening && !foreign;
+        let pause = match (called, foreign) {
+            (true, _) => return self.check(remaining.or(kept_free), near, jitter),
+            (false, false) => grow(FIRST, LONGEST, self.tries),
+            (false, true) if near => grow(FIRST_FOREIGN, LONGEST_FOREIGN, self.tries),
+            (false, true) => LONGEST_FOREIGN,
+        };
+        self.tries = self.tries.saturating_add(1);
+        until_expiry(pause.mul_f64(0.5 + jitter / 2.0), remaining, near)
+    }
+
+    fn check(&mut self, remaining: Option<Duration>, near: bool, jitter: f64) -> Duration {
+        self.tries = 0;
+        until_expiry(CHECK.mul_f64(0.75 + jitter / 2.0), remaining, near)
+    }
+}
+
+fn grow(first: Duration, longest: Duration, tries: u32) -> Duration {
+    first.saturating_mul(1 << tries.min(6)).min(longest)
+}
+
+/// Who is near the front comes just after the holder's expiry, since a key that expires calls nobody.
+fn until_expiry(pause: Duration, remaining: Option<Duration>, near: bool) -> Duration {
+    match remaining {
+        Some(remaining) if near => pause.min(remaining + Duration::from_millis(1)),
+        _ => pause,
+    }
+}
+
+/// Between two checks of a place that can be called, on average.
+pub(crate) const CHECK: Duration = Duration::from_millis(500);
+/// How many places come when the holder's ttl is over, and ask a foreign holder often.
+const NEAR: u32 = 3;
+/// The first pause of a waiter that cannot be called.
+const FIRST: Duration = Duration::from_millis(5);
+/// The longest pause of a waiter that cannot be called.
+const LONGEST: Duration = Duration::from_millis(80);
+/// The first pause after a failure.
+const FIRST_RETRY: Duration = Duration::from_millis(50);
+/// The longest pause after a failure.
+const LONGEST_RETRY: Duration = Duration::from_secs(1);
+/// The first pause while another library has the key.
+const FIRST_FOREIGN: Duration = Duration::from_millis(25);
+/// The longest pause while another library has the key.
+const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fixture::at;
+
+    fn contender() -> Contender {
+        Contender { callable: true, ..Contender::new(Token::from_random(1)) }
+    }
+
+    fn found(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Found {
+        Found { remaining, foreign, position, kept_free: None }
+    }
+
+    #[test]
+    fn pauses_without_calls_grow_to_a_bound_and_keep_half_of_it_as_jitter() {
+        let mut contender = contender();
+        let pauses: Vec<_> = (0..10).map(|_| contender.pause(found(None, false, Some(1)), false, 1.0)).collect();
+        assert_eq!(pauses[0], FIRST);
+        assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
+        assert_eq!(pauses[9], LONGEST);
+        assert_eq!(contender.pause(found(None, false, None), true, 0.0), LONGEST / 2);
+    }
+
+    #[test]
+    fn bad_input_18_a_holder_without_ttl_is_polled_at_the_longest_pause() {
+        let mut contender = contender();
+        let last = (0..20).map(|_| contender.pause(found(None, true, Some(1)), true, 1.0)).last();
+        assert_eq!(last, Some(LONGEST_FOREIGN));
+        assert_eq!(self::contender().pause(found(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
+    }
+
+    #[test]
+    fn the_first_places_come_just_after_the_end_of_a_ttl() {
+        let left = Duration::from_millis(3);
+        for position in [1, 3] {
+            let pause = contender().pause(found(Some(left), false, Some(position)), true, 0.5);
+            assert_eq!(pause, left + Duration::from_millis(1));
+        }
+        assert_eq!(contender().pause(found(Some(left), false, Some(4)), true, 0.5), CHECK);
+    }
+
+    #[test]
+    fn the_first_places_look_again_when_another_that_was_called_must_have_come() {
+        let window = Duration::from_millis(100);
+        let pause = |position| {
+            let found = Found { kept_free: Some(window), ..found(None, false, Some(position)) };
+            contender().pause(found, true, 0.5)
+        };
+        assert_eq!((pause(2), pause(4)), (window + Duration::from_millis(1), CHECK));
+    }
+
+    #[test]
+    fn a_place_that_was_made_before_calls_could_come_is_made_anew_at_once() {
+        let mut contender = Contender::new(Token::from_random(1));
+        assert_eq!(contender.pause(found(None, false, Some(1)), true, 1.0), Duration::ZERO);
+    }
+
+    #[test]
+    fn a_ttl_that_a_stepped_clock_makes_endless_is_not_waited_for() {
+        let pause = contender().pause(found(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
+        assert!(pause <= CHECK.mul_f64(1.25));
+    }
+
+    #[test]
+    fn an_answer_settles_the_requests_of_its_epoch_only() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let mut contender = contender();
+        assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
+        contender.sending(ttl, at(0), 1);
+        contender.sending(ttl, at(10), 2);
+        contender.answered(at(0), 2, false);
+        assert_eq!(contender.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
+        contender.answered(at(0), 1, true);
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "a copy may have gone out before");
+        contender.answered(at(0), 1, false);
+        assert_eq!(contender.doubt().unanswered_since, None);
+    }
+
+    #[test]
+    fn an_answer_says_nothing_of_a_request_that_was_sent_after_it_or_over_another_connection() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let twice = || {
+            let mut contender = contender();
+            contender.sending(ttl, at(0), 1);
+            contender.sending(ttl, at(10), 1);
+            contender
+        };
+        let mut contender = twice();
+        assert!(!contender.failed(at(0), false));
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is under way");
+        let mut contender = twice();
+        contender.answered(at(0), 1, false);
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");
+        contender.answered(at(0), 1, false);
+        assert_eq!(contender.doubt().unanswered_since, None);
+        let mut contender = twice();
+        contender.abandon_requests();
+        contender.answered(at(0), 2, false);
+        assert_eq!(
+            contender.doubt().unanswered_since,
+            Some(1),
+            "the first may be executed over the old connection still"
+        );
+        let mut alone = self::contender();
+        alone.sending(ttl, at(0), 1);
+        alone.answered(at(0), 2, false);
+        assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
+    }
+
+    #[test]
+    fn a_failure_of_a_request_older_than_an_answer_says_nothing_about_the_backend() {
+        let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
+        let mut contender = contender();
+        contender.sending(ttl, at(0), 1);
+        contender.sending(ttl, at(10), 1);
+        contender.answered(at(10), 1, false);
+        assert!(contender.failed(at(0), true));
+        contender.sending(ttl, at(20), 1);
+        assert!(!contender.failed(at(20), true));
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be executed still");
+    }
+
+    #[test]
+    fn pauses_after_failures_grow_to_a_second() {
+        let mut contender = contender();
+        let trouble = || Error::new(crate::ErrorKind::Backend, "acquire");
+        let pauses: Vec<_> = (0..8).map(|_| contender.pause_in_trouble(trouble(), 1.0)).collect();
+        assert!(pauses.is_sorted() && pauses[0] == FIRST_RETRY && pauses[7] == LONGEST_RETRY, "{pauses:?}");
+        contender.answered(at(0), 1, false);
+        assert!(contender.trouble.is_none());
+        assert_eq!(contender.pause_in_trouble(trouble(), 0.0), FIRST_RETRY / 2);
+    }
+}

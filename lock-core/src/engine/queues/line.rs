@@ -1,0 +1,304 @@
+//! Who waits for which key in this process, in the order of arrival; pure.
+//!
+//! The waiters of all keys live in one slab and are linked through it, so that one who gives up in the middle of a line
+//! leaves at once and at no cost.
+
+use std::{collections::HashMap, sync::Arc, task::Waker};
+
+use slab::Slab;
+
+use super::{Newcomer, contender::Contender};
+use crate::{
+    clock::Moment,
+    engine::{
+        hold::Hold,
+        tenure::{HoldId, TenureId, Terms},
+    },
+    error::Error,
+    key::{HashOfKey, LockKey},
+};
+
+/// All lines. There is one for a key exactly while this process possesses it or somebody waits for it.
+#[derive(Debug, Default)]
+pub(crate) struct Lines {
+    lines: HashMap<LockKey, Line, HashOfKey>,
+    waiters: Slab<Waiter>,
+    /// How many waiters are known to wait.
+    waiting: usize,
+}
+
+#[derive(Debug)]
+pub(crate) struct Line {
+    first: Link,
+    last: Link,
+    /// How many waiters stand in it.
+    pub(crate) length: u32,
+    /// How many of them do not know yet whether the key is busy.
+    unknowing: u32,
+    /// How many of them try once, and are gone when that is known.
+    tries: u32,
+    /// The tenure whose holds may follow one another in the process.
+    pub(crate) tenure: Option<TenureId>,
+    /// How many holds followed one another in the last tenure.
+    pub(crate) holds: u32,
+}
+
+/// Names a waiter: a number of the slab, owned by one future.
+pub(crate) type WaiterId = usize;
+
+#[derive(Debug)]
+pub(crate) struct Waiter {
+    pub(crate) key: LockKey,
+    pub(crate) terms: Terms,
+    /// Whether it tries once and takes no place.
+    pub(crate) tries: bool,
+    /// When it asked for the key.
+    pub(crate) asked: Moment,
+    /// Whether it knows that the key is, or was, busy. Until then it waits for the first answer, and no longer than a
+    /// request may take; from then on it waits in line, whatever becomes of the backend meanwhile.
+    pub(crate) knows: bool,
+    /// Whether its wait is over and only the first answer is missing.
+    pub(crate) overdue: bool,
+    /// Whether it is known to wait, and counts as such: the key is busy.
+    pub(crate) waits: bool,
+    pub(crate) waker: Option<Waker>,
+    pub(crate) state: Standing,
+    previous: Link,
+    next: Link,
+}
+
+#[derive(Debug)]
+pub(crate) enum Standing {
+    /// In line; the first is the contender where the process does not possess the key.
+    InLine(Option<Contender>),
+    /// Its turn has come: the hold is its own as soon as its future is polled.
+    Turn(HoldId, Arc<Hold>),
+    /// Its turn has passed because its future was not polled; out of the line until it is.
+    Missed,
+    /// Out of the line, with what its future is to answer.
+    Failed(Error),
+}
+
+/// A waiter in a line, in less memory: there is a line for each lease.
+type Link = u32;
+
+const NOBODY: Link = Link::MAX;
+
+impl Lines {
+    /// The line of a key that somebody in this process has or wants.
+    pub(crate) fn of(&self, key: &LockKey) -> Option<&Line> {
+        self.lines.get(key)
+    }
+
+    /// How many waiters there are for whom the key is busy.
+    pub(crate) fn waiting(&self) -> usize {
+        self.waiting
+    }
+
+    /// The tenure that passes the key on in the process.
+    pub(crate) fn tenure(&self, key: &LockKey) -> Option<TenureId> {
+        self.lines.get(key)?.tenure
+    }
+
+    pub(crate) fn first(&self, key: &LockKey) -> Option<WaiterId> {
+        self.lines.get(key)?.first()
+    }
+
+    /// The contender of a key, if it has this token.
+    pub(crate) fn contender(
+        &mut self,
+        key: &LockKey,
+        token: crate::backend::Token,
+    ) -> Option<(WaiterId, &mut Contender)> {
+        let first = self.first(key)?;
+        match &mut self.waiters[first].state {
+            Standing::InLine(Some(contender)) if contender.token == token => Some((first, contender)),
+            _ => None,
+        }
+    }
+
+    /// Puts a newcomer at the end of the line; `knows` says that the key is known to be busy.
+    pub(crate) fn enter(
+        &mut self,
+        newcomer: &Newcomer<'_>,
+        waker: Option<Waker>,
+        knows: bool,
+        now: Moment,
+    ) -> WaiterId {
+        let id = self.waiters.insert(Waiter {
+            key: newcomer.key.clone(),
+            terms: newcomer.terms,
+            tries: newcomer.tries,
+            asked: now,
+            knows,
+            overdue: false,
+            waits: false,
+            waker,
+            state: Standing::InLine(None),
+            previous: NOBODY,
+            next: NOBODY,
+        });
+        self.append(id);
+        id
+    }
+
+    /// Puts a waiter that is out of the line at its end again.
+    pub(crate) fn reenter(&mut self, id: WaiterId) {
+        self.waiters[id].state = Standing::InLine(None);
+        self.waiters[id].knows = true;
+        self.append(id);
+        self.wait(id);
+    }
+
+    /// Counts a waiter that is in line as one for whom the key is busy.
+    pub(crate) fn wait(&mut self, id: WaiterId) {
+        self.waiting += usize::from(!std::mem::replace(&mut self.waiters[id].waits, true));
+    }
+
+    fn append(&mut self, id: WaiterId) {
+        let link = Link::try_from(id).expect("memory ends before four billion waiters do");
+        let line = self.lines.entry(self.waiters[id].key.clone()).or_insert(Line::EMPTY);
+        let last = std::mem::replace(&mut line.last, link);
+        line.length += 1;
+        line.unknowing += u32::from(!self.waiters[id].knows);
+        line.tries += u32::from(self.waiters[id].tries);
+        if last == NOBODY {
+            line.first = link;
+        } else {
+            self.waiters[last as WaiterId].next = link;
+        }
+        self.waiters[id].previous = last;
+        self.waiters[id].next = NOBODY;
+    }
+
+    /// Takes a waiter that is in line out of it, and gives it a new state; its contender is returned. Must be followed by
+    /// [`tidy`](Self::tidy) where nobody else comes to possess or to contend for the key.
+    pub(crate) fn take_out(&mut self, id: WaiterId, state: Standing) -> Option<Contender> {
+        let waiter = &mut self.waiters[id];
+        let Standing::InLine(contender) = &mut waiter.state else { return None };
+        let contender = contender.take();
+        waiter.state = state;
+        self.waiting -= usize::from(std::mem::take(&mut waiter.waits));
+        let (previous, next) = (waiter.previous, waiter.next);
+        if let Some(line) = self.lines.get_mut(&waiter.key) {
+            line.length -= 1;
+            line.unknowing -= u32::from(!waiter.knows);
+            line.tries -= u32::from(waiter.tries);
+            if previous == NOBODY {
+                line.first = next;
+            }
+            if next == NOBODY {
+                line.last = previous;
+            }
+        }
+        if previous != NOBODY {
+            self.waiters[previous as WaiterId].next = next;
+        }
+        if next != NOBODY {
+            self.waiters[next as WaiterId].previous = previous;
+        }
+        contender
+    }
+
+    /// The contender of a key, if there is one.
+    pub(crate) fn first_contender(&mut self, key: &LockKey) -> Option<&mut Contender> {
+        let first = self.first(key)?;
+        match &mut self.waiters[first].state {
+            Standing::InLine(contender) => contender.as_mut(),
+            _ => None,
+        }
+    }
+
+    /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that a
+    /// search from the end usually passes few others.
+    pub(crate) fn unknowing(&self, key: &LockKey) -> Vec<WaiterId> {
+        let mut found = Vec::new();
+        let Some(line) = self.lines.get(key) else { return found };
+        let mut link = line.last;
+        while found.len() < line.unknowing as usize && link != NOBODY {
+            let waiter = &self.waiters[link as WaiterId];
+            if !waiter.knows {
+                found.push(link as WaiterId);
+            }
+            link = waiter.previous;
+        }
+        found
+    }
+
+    /// Notes that a waiter in line knows that its key is busy.
+    pub(crate) fn learn(&mut self, id: WaiterId) {
+        let waiter = &mut self.waiters[id];
+        if !std::mem::replace(&mut waiter.knows, true)
+            && let Some(line) = self.lines.get_mut(&waiter.key)
+        {
+            line.unknowing -= 1;
+        }
+    }
+
+    /// Forgets a waiter that is out of the line.
+    pub(crate) fn forget(&mut self, id: WaiterId) -> Waiter {
+        self.waiters.remove(id)
+    }
+
+    pub(crate) fn waiter(&mut self, id: WaiterId) -> &mut Waiter {
+        &mut self.waiters[id]
+    }
+
+    pub(crate) fn get(&mut self, id: WaiterId) -> Option<&mut Waiter> {
+        self.waiters.get_mut(id)
+    }
+
+    /// Every waiter, in an order that a replay repeats.
+    pub(crate) fn ids(&self) -> Vec<WaiterId> {
+        self.waiters.iter().map(|(id, _)| id).collect()
+    }
+
+    /// Says that a tenure possesses the key for the process.
+    pub(crate) fn possess(&mut self, key: &LockKey, tenure: TenureId) {
+        match self.lines.get_mut(key) {
+            Some(line) => line.tenure = Some(tenure),
+            None => _ = self.lines.insert(key.clone(), Line { tenure: Some(tenure), ..Line::EMPTY }),
+        }
+    }
+
+    /// Ends a tenure that had so many local holds. If it possessed the key for the process, returns the first waiter, or
+    /// removes the empty line.
+    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId, holds: u32) -> Option<WaiterId> {
+        let line = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure))?;
+        (line.tenure, line.holds) = (None, holds);
+        let first = line.first();
+        if first.is_none() {
+            self.lines.remove(key);
+        }
+        first
+    }
+
+    /// Removes the line of a key that nobody possesses or wants.
+    pub(crate) fn tidy(&mut self, key: &LockKey) {
+        if self.lines.get(key).is_some_and(|line| line.length == 0 && line.tenure.is_none()) {
+            self.lines.remove(key);
+        }
+    }
+
+    /// Whether there is no line, whoever is left out of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
+
+impl Line {
+    const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, unknowing: 0, tries: 0, tenure: None, holds: 0 };
+
+    /// How many stand in it to wait.
+    pub(crate) fn waiters(&self) -> usize {
+        (self.length - self.tries) as usize
+    }
+
+    pub(crate) fn first(&self) -> Option<WaiterId> {
+        (self.first != NOBODY).then_some(self.first as WaiterId)
+    }
+
+    pub(crate) fn last(&self) -> Option<WaiterId> {
+        (self.last != NOBODY).then_some(self.last as WaiterId)
+    }
+}

@@ -1,0 +1,115 @@
+//! What becomes of waiters while the backend does not answer.
+//!
+//! A waiter that was never told whether its key is busy fails with its request, and in any case when the backend has had
+//! its time. One that knows its key to be busy has nothing to gain from an error: it stays in line, keeps its place there
+//! and in the backend, and goes on when that answers again, until its own wait is over.
+
+use std::time::Duration;
+
+use super::{
+    Queues,
+    line::{Standing, Waiter, WaiterId},
+};
+use rand::RngExt;
+
+use crate::{
+    backend::BackendError,
+    clock::Moment,
+    error::{ACQUIRE, Error, ErrorKind},
+    key::LockKey,
+};
+
+impl Waiter {
+    /// When it has waited for its first answer for too long, if requests are answered within `limit`.
+    fn loses_patience(&self, limit: Duration) -> Moment {
+        // A call that was sent at once fails just before that, and knows better why.
+        if self.knows { Moment::NEVER } else { self.asked + limit.saturating_add(LATE) }
+    }
+
+    /// Whether it has waited for its first answer for too long.
+    pub(super) fn is_unanswered(&self, now: Moment, limit: Duration) -> bool {
+        now >= self.loses_patience(limit)
+    }
+}
+
+impl Queues {
+    /// Has a waiter looked at again at a moment, or when it has waited for its first answer for too long.
+    pub(super) fn look_at(&mut self, id: WaiterId, at: Moment) {
+        let at = at.min(self.lines.waiter(id).loses_patience(self.limits.answer));
+        if at < Moment::NEVER {
+            self.wheel.set(id, at);
+        }
+    }
+
+    pub(super) fn wake(&mut self, id: WaiterId) {
+        let waker = self.lines.waiter(id).waker.take();
+        self.deferred.wake(waker);
+    }
+
+    /// Notes that the key of this contender is busy: everybody in its line knows now, and those that do not wait leave. The
+    /// contender itself is left to the caller.
+    pub(super) fn learn(&mut self, contender: WaiterId, now: Moment) {
+        self.lines.learn(contender);
+        let key = self.lines.waiter(contender).key.clone();
+        self.learn_all(&key, now);
+    }
+
+    /// Notes that a key is busy, for everybody in its line.
+    pub(super) fn learn_all(&mut self, key: &LockKey, now: Moment) {
+        for id in self.lines.unknowing(key) {
+            self.lines.learn(id);
+            let waiter = self.lines.waiter(id);
+            if waiter.tries || waiter.overdue {
+                let error = self.busy(key, now);
+                self.send_away(id, error);
+            }
+        }
+    }
+
+    /// The contender's request failed, and the next one may not.
+    pub(super) fn failed(&mut self, contender: WaiterId, error: BackendError, now: Moment) {
+        let key = self.lines.waiter(contender).key.clone();
+        let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
+        self.trouble = Some((now, error));
+        for id in self.lines.unknowing(&key) {
+            if id != contender {
+                self.send_away(id, trouble.clone());
+            }
+        }
+        let waiter = self.lines.waiter(contender);
+        let knows = waiter.knows;
+        match &mut waiter.state {
+            Standing::InLine(Some(first)) if knows => {
+                let pause = first.pause_in_trouble(trouble, self.random.random());
+                self.wheel.set(contender, now + pause);
+            }
+            _ => self.dismiss(contender, trouble, now),
+        }
+    }
+
+    /// A waiter has waited for its first answer for too long.
+    pub(super) fn was_not_answered(&mut self, id: WaiterId, now: Moment) {
+        let (limit, key) = (self.limits.answer, self.lines.waiter(id).key.clone());
+        let recent = self.trouble.as_ref().filter(|(at, _)| now < *at + limit);
+        let error = match recent {
+            Some((_, error)) => Error::backend(ACQUIRE, Some(&key), error.clone()),
+            None => Error::new(ErrorKind::Backend, ACQUIRE).on(&key).detail(format!(
+                "the backend did not answer within {limit:?} of asking; check that it runs and can keep up"
+            )),
+        };
+        match self.lines.waiter(id).state {
+            Standing::InLine(Some(_)) => self.dismiss(id, error, now),
+            _ => self.send_away(id, error),
+        }
+    }
+
+    /// Sends a waiter that is not the contender away with an error.
+    fn send_away(&mut self, id: WaiterId, error: Error) {
+        self.lines.take_out(id, Standing::Failed(error));
+        self.wheel.unset(id);
+        self.wake(id);
+    }
+}
+
+/// How much later than the time limit of a call a waiter loses its patience.
+const LATE: Duration = Duration::from_millis(10);

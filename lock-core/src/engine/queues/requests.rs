@@ -1,0 +1,465 @@
+//! Every request from its registration to its answer: what waits to be sent, what is in flight, and for whom.
+//!
+//! Requests that come while others are in flight share a call (group commit, as of a database's log).
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use super::{
+    Queues,
+    contender::CHECK,
+    line::{self},
+};
+use crate::{
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
+    clock::Moment,
+    engine::{
+        cleanup::{Doubt, Parting, Try},
+        response::Asked,
+        schedule,
+        tenure::{Renewing, block_for},
+    },
+    error::ErrorKind,
+    key::LockKey,
+    mutants::Mutant,
+};
+
+/// Names a call in flight.
+pub(crate) type CallId = usize;
+
+/// Calls to send.
+pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// The acquire of a contender.
+    Ask(LockKey, Token),
+    Release(Parting, Doubt, Asked),
+    /// Another block of fencing tokens.
+    Refill(Renewing),
+    /// A call of its own.
+    Call(Batch, Asked),
+}
+
+/// A request for a list of keys.
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) prefix: String,
+    pub(crate) asked: Asked<Vec<LockKey>>,
+}
+
+/// What an operation in flight is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    Ask(LockKey, Token),
+    /// With its entry in the clean-up list.
+    Release(usize, Asked),
+    Refill(Renewing),
+}
+
+/// A call in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    sent: Moment,
+    work: Work,
+}
+
+/// What a call is for.
+#[derive(Debug)]
+enum Work {
+    Renew(Vec<Renewing>),
+    /// Clean-ups, then what waited to be sent.
+    Send(Vec<Try>, Vec<Purpose>),
+    /// With a copy of the batch, if it may be sent again.
+    Call(Option<Batch>, Asked),
+}
+
+/// How a call went, for the operations in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    pub(crate) sent: Moment,
+    pub(crate) now: Moment,
+    /// The backend's epoch when it was answered: if a request was sent in that one, no connection was replaced between.
+    pub(crate) epoch: u64,
+    /// Whether it was sent more than once.
+    pub(crate) repeated: bool,
+}
+
+/// How many calls are in flight, by kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    renewing: usize,
+    sending: usize,
+}
+
+/// What the calls in flight leave room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Room {
+    Any,
+    /// Nothing less than a whole call.
+    WholeCalls,
+    Nothing,
+}
+
+impl Room {
+    fn of(sending: usize) -> Self {
+        match sending {
+            0..SENDING => Self::Any,
+            SENDING..MOST_SENDING => Self::WholeCalls,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether another call is sent while so many requests wait.
+    fn takes(self, waiting: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::WholeCalls => waiting >= BATCH,
+            Self::Nothing => false,
+        }
+    }
+}
+
+impl Queues {
+    // ---- registration
+
+    /// Registers a call of its own.
+    pub(crate) fn request(&mut self, batch: Batch, asked: Asked) {
+        self.expect_answer(asked.at);
+        self.outbox.push_back(Item::Call(batch, asked));
+    }
+
+    pub(super) fn request_release(&mut self, parting: Parting, doubt: Doubt, asked: Asked) {
+        self.expect_answer(asked.at);
+        self.outbox.push_back(Item::Release(parting, doubt, asked));
+    }
+
+    pub(crate) fn request_list(&mut self, list: List) {
+        self.lists.push(list);
+    }
+
+    /// Takes the requests for lists of keys.
+    pub(crate) fn poll_lists(&mut self) -> Vec<List> {
+        std::mem::take(&mut self.lists)
+    }
+
+    /// Has requests that go unanswered looked for when one that was made at `asked` is late.
+    fn expect_answer(&mut self, asked: Moment) {
+        if self.answers_due == Moment::NEVER {
+            self.answers_due = asked + self.limits.answer;
+        }
+    }
+
+    // ---- sending
+
+    /// Whether something is to be sent, except renewals.
+    pub(crate) fn has_requests(&self) -> bool {
+        !self.outbox.is_empty() || !self.cleanup.is_empty()
+    }
+
+    /// When there is something to send next, except renewals. Requests wait until there is room for a call.
+    pub(super) fn next_to_send(&self) -> Moment {
+        if !Room::of(self.counted.sending).takes(self.outbox.len()) {
+            return Moment::NEVER;
+        }
+        if !self.outbox.is_empty() || !self.lists.is_empty() {
+            return Moment::from_origin(Duration::ZERO);
+        }
+        self.cleanup.next().unwrap_or(Moment::NEVER)
+    }
+
+    /// Takes the renewals that are due.
+    pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
+        let mut calls = Calls::new();
+        while self.counted.renewing < schedule::CALLS && self.tenures.has_renewals() {
+            let renewals = self.tenures.renewals(schedule::BATCH, now);
+            if renewals.is_empty() {
+                break;
+            }
+            let batch = renewals.iter().map(|renewal| Operation::Renew(renewal.request.clone())).collect();
+            self.counted.renewing += 1;
+            calls.push((self.register(Work::Renew(renewals), now), batch));
+        }
+        calls
+    }
+
+    /// Takes what is to be sent, except renewals.
+    pub(crate) fn poll_transmit(&mut self, now: Moment, epoch: u64) -> Calls {
+        let mut calls = Calls::new();
+        while Room::of(self.counted.sending).takes(self.outbox.len()) {
+            let (batch, work) = match self.own_call() {
+                Some(call) => call,
+                None => self.shared_call(now, epoch),
+            };
+            // A sign of life is an empty batch.
+            if batch.is_empty() && !matches!(work, Work::Call(..)) {
+                break;
+            }
+            self.counted.sending += 1;
+            calls.push((self.register(work, now), batch));
+        }
+        calls
+    }
+
+    fn register(&mut self, work: Work, sent: Moment) -> CallId {
+        self.in_flight.insert(InFlight { sent, work })
+    }
+
+    /// Takes the first request if it has a call of its own. One that is no longer waited for is cancelled.
+    fn own_call(&mut self) -> Option<(Batch, Work)> {
+        loop {
+            let Some(Item::Call(_, asked)) = self.outbox.front() else { return None };
+            let cancelled = asked.is_cancelled() || asked.is_answered();
+            let Some(Item::Call(batch, asked)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
+            if cancelled {
+                continue;
+            }
+            // The next holder may have the key by the time a forced release is sent again.
+            let again = !batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
+            return Some((batch.clone(), Work::Call(again.then_some(batch), asked)));
+        }
+    }
+
+    /// Takes requests that share a call.
+    fn shared_call(&mut self, now: Moment, epoch: u64) -> (Batch, Work) {
+        // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. At most
+        // half of a call, so that a mass of releases does not hold up the requests.
+        let room = BATCH - self.outbox.len().min(BATCH / 2);
+        let tries = self.cleanup.due(now, room);
+        let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
+        let (operations, purposes) = self.send(BATCH - batch.len(), now, epoch);
+        batch.extend(operations);
+        (batch, Work::Send(tries, purposes))
+    }
+
+    /// Takes what waits to be sent `now`, at most `most`, up to a request with a call of its own.
+    pub(super) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Batch, Vec<Purpose>) {
+        let (mut operations, mut purposes) = (Batch::new(), Vec::new());
+        while operations.len() < most
+            && !matches!(self.outbox.front(), Some(Item::Call(..)))
+            && let Some(item) = self.outbox.pop_front()
+        {
+            match item {
+                Item::Ask(key, token) => {
+                    // One that gave up meanwhile sends nothing.
+                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
+                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
+                    let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
+                    let request = self.acquire(&key, &terms, token, tries, block);
+                    if let Some((_, contender)) = self.lines.contender(&key, token) {
+                        contender.callable = self.listening;
+                        contender.sending(terms.ttl, now, epoch);
+                    }
+                    let jitter = self.jitter();
+                    self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    operations.push(Operation::Acquire(request));
+                    purposes.push(Purpose::Ask(key, token));
+                }
+                Item::Release(parting, doubt, asked) => {
+                    // On the list from now on, lest it be forgotten if the engine's task ends.
+                    let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
+                    operations.push(Operation::Release(release));
+                    purposes.push(Purpose::Release(entry, asked));
+                }
+                Item::Refill(refill) => {
+                    operations.push(Operation::Renew(refill.request.clone()));
+                    purposes.push(Purpose::Refill(refill));
+                }
+                Item::Call(..) => unreachable!("it was looked at"),
+            }
+        }
+        (operations, purposes)
+    }
+
+    // ---- answers
+
+    /// Takes the answer to a call.
+    pub(crate) fn handle_response(
+        &mut self,
+        call: CallId,
+        result: Result<Answer, BackendError>,
+        now: Moment,
+        epoch: u64,
+    ) {
+        let Some(InFlight { sent, work }) = self.in_flight.try_remove(call) else { return };
+        match work {
+            Work::Renew(renewals) => {
+                self.counted.renewing -= 1;
+                self.renewals_answered(renewals, result, sent, now);
+            }
+            Work::Send(tries, purposes) => {
+                self.counted.sending -= 1;
+                self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
+            }
+            Work::Call(_, asked) => {
+                self.counted.sending -= 1;
+                self.deferred.wake(asked.answer(result));
+            }
+        }
+    }
+
+    fn renewals_answered(
+        &mut self,
+        renewals: Vec<Renewing>,
+        result: Result<Answer, BackendError>,
+        sent: Moment,
+        now: Moment,
+    ) {
+        let outcomes = match result {
+            Ok(answer) => answer.outcomes,
+            Err(error) => {
+                let logged = now >= self.complaint;
+                if logged {
+                    self.complaint = now + COMPLAINTS;
+                }
+                self.deferred.renewals_failed(renewals.len(), error, logged);
+                Outcomes::new()
+            }
+        };
+        let mut outcomes = outcomes.into_iter();
+        for renewal in renewals {
+            let outcome = match outcomes.next() {
+                Some(Ok(outcome)) => Some(outcome),
+                // Something else stands at the key: it is not ours any more.
+                Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
+                Some(Err(_)) | None => None,
+            };
+            self.renewed(&renewal, outcome, sent, now);
+        }
+    }
+
+    fn shared_answered(
+        &mut self,
+        tries: Vec<Try>,
+        purposes: Vec<Purpose>,
+        result: Result<Answer, BackendError>,
+        trip: RoundTrip,
+    ) {
+        let RoundTrip { sent, now, epoch, .. } = trip;
+        let (repeated, out_of_order) =
+            result.as_ref().map_or((false, false), |answer| (answer.repeated, answer.out_of_order));
+        if result.as_ref().is_ok_and(|answer| answer.calls_refused) {
+            self.calls_refused();
+        }
+        let (outcomes, error) = match result {
+            Ok(answer) => (answer.outcomes, None),
+            Err(error) => (Outcomes::new(), Some(error)),
+        };
+        let mut outcomes = outcomes.into_iter();
+        for Try { entry, .. } in tries {
+            let answered = outcomes.next().is_some_and(|outcome| Try::answered(&outcome));
+            self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
+        }
+        for purpose in purposes {
+            let missing = || error.clone().unwrap_or_else(BackendError::missing);
+            let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
+            let late = match &purpose {
+                Purpose::Ask(key, token) if out_of_order => Some((key.clone(), *token)),
+                _ => None,
+            };
+            self.answered(purpose, outcome, RoundTrip { repeated, ..trip });
+            // Its release, if there was one, may have been executed and answered before it.
+            if let Some((key, token)) = late {
+                self.disown(key, token, now);
+            }
+        }
+    }
+
+    /// Takes the answer to an operation that [`send`](Self::send) gave out.
+    pub(super) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: RoundTrip) {
+        match purpose {
+            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
+            Purpose::Release(entry, asked) => {
+                self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
+                let repeated = trip.repeated || asked.repeated;
+                self.deferred.wake(asked.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
+            }
+            Purpose::Refill(refill) => {
+                let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
+                let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
+                self.bury(ended, trip.now);
+            }
+        }
+    }
+
+    // ---- without an answer
+
+    /// Fails requests that were made too long ago and were not answered. (Waiters have timers of their own.)
+    pub(super) fn fail_unanswered(&mut self, now: Moment) {
+        if now < self.answers_due {
+            return;
+        }
+        let limit = self.limits.answer;
+        let mut next = Moment::NEVER;
+        let waiting = self.outbox.iter().filter_map(|item| match item {
+            Item::Release(_, _, asked) | Item::Call(_, asked) => Some(asked),
+            Item::Ask(..) | Item::Refill(_) => None,
+        });
+        let in_flight = self.in_flight.iter().flat_map(|(_, call)| match &call.work {
+            Work::Call(_, asked) => std::slice::from_ref(asked).iter().collect::<Vec<_>>(),
+            Work::Send(_, purposes) => purposes
+                .iter()
+                .filter_map(|purpose| if let Purpose::Release(_, asked) = purpose { Some(asked) } else { None })
+                .collect(),
+            Work::Renew(_) => Vec::new(),
+        });
+        for asked in waiting.chain(in_flight) {
+            if now < asked.at + limit {
+                next = next.min(asked.at + limit);
+            } else {
+                self.deferred.wake(asked.answer(Err(BackendError::unanswered(limit))));
+            }
+        }
+        self.answers_due = next;
+    }
+
+    /// Puts what was in flight back when the task has ended, for the next one to send.
+    pub(super) fn put_back(&mut self) {
+        let calls = std::mem::take(&mut self.in_flight);
+        self.counted = Counted::default();
+        for (_, InFlight { work, .. }) in calls {
+            match work {
+                Work::Send(_, purposes) => {
+                    for purpose in purposes {
+                        // Contenders ask again, and tenures are lost.
+                        if let Purpose::Release(entry, asked) = purpose
+                            && let Some((parting, doubt)) = self.cleanup.take_back(entry)
+                        {
+                            self.outbox.push_back(Item::Release(parting, doubt, asked.again()));
+                        }
+                    }
+                }
+                Work::Call(Some(batch), asked) => {
+                    self.outbox.push_back(Item::Call(batch, asked.again()));
+                }
+                Work::Call(None, asked) => self.deferred.wake(asked.answer(Err(BackendError::ended()))),
+                Work::Renew(_) => {}
+            }
+        }
+        self.outbox.retain(|item| !matches!(item, Item::Refill(_)));
+        // Somebody has to start the next task.
+        for item in &self.outbox {
+            if let Item::Release(_, _, asked) | Item::Call(_, asked) = item {
+                self.deferred.wake(asked.waker());
+            }
+        }
+        for list in &self.lists {
+            self.deferred.wake(list.asked.waker());
+        }
+    }
+}
+
+/// How often failing renewals are complained of in the log.
+const COMPLAINTS: Duration = Duration::from_secs(1);
+
+/// The most operations in one call, except for renewals.
+const BATCH: usize = 256;
+
+/// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
+const SENDING: usize = 2;
+
+/// The most calls in flight at once if there is a whole call more to send: over a long way, requests would be out of time
+/// before they are sent.
+const MOST_SENDING: usize = 16;

@@ -1,0 +1,176 @@
+//! Who comes next: how a hold, a turn or a place goes from one waiter to another.
+
+use super::{
+    Queues, TURN,
+    contender::{CHECK, Contender},
+    line::{Line, Standing, WaiterId},
+    requests::Item,
+};
+use crate::{
+    clock::Moment,
+    engine::{
+        cleanup::Parting,
+        tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+    },
+    error::{ACQUIRE, Error, ErrorKind, LossReason},
+    key::LockKey,
+    mutants::Mutant,
+};
+
+impl Queues {
+    /// Has the next waiter's hold follow in the same tenure.
+    pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
+        let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key()) else { return false };
+        let line = self.lines.of(key).filter(|line| line.tenure == Some(hold.tenure));
+        let next = if Mutant::LastComeFirst.is_on() { Line::last } else { Line::first };
+        let Some(next) = line.and_then(next) else { return false };
+        let key = key.clone();
+        let terms = self.lines.waiter(next).terms;
+        let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
+        self.offer(next, offer, now);
+        if let Some(line) = self.lines.of(&key).filter(|line| line.length > 0)
+            && let Some(refill) = self.tenures.refill(hold.tenure, line.length as usize, line.holds, now)
+        {
+            self.outbox.push_back(Item::Refill(refill));
+        }
+        true
+    }
+
+    /// Offers a hold to a waiter, whose turn has come.
+    pub(super) fn offer(&mut self, id: WaiterId, (hold, arc): Offer, now: Moment) {
+        self.lines.take_out(id, Standing::Turn(hold, arc));
+        self.wheel.set(id, now + TURN);
+        self.wake(id);
+    }
+
+    /// The contender's request was granted.
+    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
+        let mut acquired = acquired;
+        if Mutant::LateAnswerHolds.is_on() && now >= terms.ttl.deadline(acquired.sent) {
+            acquired.sent = now;
+        }
+        if now >= terms.ttl.deadline(acquired.sent) {
+            // No validity left: that is no acquire. Its token is over, and a new one asks.
+            let parting = Parting::at_once(key.clone(), acquired.token).with_place();
+            self.cleanup.push(parting, acquired.doubt, now);
+            if overdue {
+                self.lines.waiter(id).state = Standing::InLine(None);
+                let ttl = terms.ttl.get();
+                let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
+                self.dismiss(id, Error::new(ErrorKind::Backend, ACQUIRE).on(key).detail(detail), now);
+            } else {
+                self.contend(id);
+            }
+            return;
+        }
+        let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
+        self.lines.possess(key, offer.0.tenure);
+        self.offer(id, offer, now);
+        self.learn_all(key, now);
+    }
+
+    /// Sends the first waiter away with an error; the next one contends.
+    pub(super) fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
+        let contender = self.lines.take_out(id, Standing::Failed(error));
+        self.wheel.unset(id);
+        self.wake(id);
+        match contender {
+            Some(contender) => self.succeed(&key, contender, &terms, tries, now),
+            None => self.begin_again(&key),
+        }
+    }
+
+    /// Fails everybody who waits for a key: what the backend said of it holds for all.
+    pub(super) fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
+        while let Some(id) = self.lines.first(key) {
+            let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
+            self.wheel.unset(id);
+            self.wake(id);
+            if let Some((parting, doubt)) = contender.and_then(|contender| contender.parting(key)) {
+                self.cleanup.push(parting, doubt, now);
+            }
+        }
+        self.lines.tidy(key);
+    }
+
+    /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
+    pub(super) fn succeed(&mut self, key: &LockKey, contender: Contender, terms: &Terms, tries: bool, now: Moment) {
+        if let Some(next) = self.lines.first(key) {
+            let waiter = self.lines.waiter(next);
+            if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
+                let token = contender.token;
+                // Nobody calls a place that was made before calls could come, and a foreign holder calls nobody.
+                let is_called = contender.callable && self.listening && !contender.foreign;
+                let asks = !(is_called || Mutant::DeafPlacePassedOn.is_on());
+                if Mutant::CleanUpInUse.is_on()
+                    && let Some((parting, doubt)) = contender.parting(key)
+                {
+                    self.cleanup.push(parting, doubt, now);
+                }
+                waiter.state = Standing::InLine(Some(contender));
+                self.look_at(next, now + CHECK);
+                if asks {
+                    self.ask(key, token, false);
+                }
+                return;
+            }
+        }
+        if let Some((parting, doubt)) = contender.parting(key) {
+            self.cleanup.push(parting, doubt, now);
+        }
+        self.begin_again(key);
+    }
+
+    /// Ends what this process has of a key that was released by force.
+    pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
+        let taken_up = self.taken_up.get(key).cloned().unwrap_or_default();
+        for tenure in self.lines.tenure(key).into_iter().chain(taken_up) {
+            let ended = self.tenures.take_away(tenure, LossReason::Forced);
+            self.bury(ended, now);
+        }
+    }
+
+    /// A tenure is over: the first waiter contends, if there is one.
+    pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId, holds: u32) {
+        if let Some(taken_up) = self.taken_up.get_mut(key) {
+            taken_up.retain(|other| *other != tenure);
+            if taken_up.is_empty() {
+                self.taken_up.remove(key);
+            }
+        }
+        if let Some(first) = self.lines.dispossess(key, tenure, holds) {
+            self.contend(first);
+        }
+    }
+
+    /// Has the first waiter contend, unless the process possesses the key.
+    pub(super) fn begin_again(&mut self, key: &LockKey) {
+        match self.lines.first(key) {
+            Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
+            _ => self.lines.tidy(key),
+        }
+    }
+
+    /// Makes the first waiter the contender, with a token of its own.
+    pub(super) fn contend(&mut self, id: WaiterId) {
+        let contender = Contender::new(self.token());
+        let token = contender.token;
+        let waiter = self.lines.waiter(id);
+        waiter.state = Standing::InLine(Some(contender));
+        let key = waiter.key.clone();
+        self.ask(&key, token, false);
+    }
+
+    /// Puts a waiter at the end of its line again.
+    pub(super) fn rejoin(&mut self, id: WaiterId) {
+        self.lines.reenter(id);
+        let key = self.lines.waiter(id).key.clone();
+        if self.lines.first(&key) == Some(id) {
+            self.begin_again(&key);
+        }
+    }
+}

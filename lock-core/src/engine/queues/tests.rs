@@ -1,0 +1,543 @@
+mod outage;
+mod process;
+mod split;
+
+use self::process::{Process, newcomer};
+use super::{requests::RoundTrip, *};
+use crate::{
+    backend::{self, Operation},
+    engine::{
+        cleanup::Doubt,
+        fixture::{at, key, terms},
+    },
+    error::ErrorKind,
+    key::COMPARED,
+};
+
+fn token(operation: &Operation) -> Token {
+    match operation {
+        Operation::Acquire(acquire) => acquire.token,
+        Operation::Renew(renew) => renew.token,
+        Operation::Release(release) => release.token,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn a_release_travels_with_the_request_of_the_next_waiter() {
+    let mut process = Process::new();
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
+    let second = process.wait();
+    assert!(process.send().0.is_empty(), "one request for the key is enough");
+    let held = Outcome::Held { fence: 1, block: 1 };
+    process.queues.acquired(&key(), request.token, Ok(held), process.trip());
+    assert!(process.poll(second).is_pending());
+    let first = process.hold(id);
+    assert!(matches!(process.release(first), Departure::Released));
+    assert_eq!(process.grant(), ["release", "acquire"], "they travel together");
+    assert!(process.poll(second).is_ready());
+}
+
+#[test]
+fn a_request_after_a_dropped_guard_travels_with_its_release() {
+    let mut process = Process::new();
+    let first = process.wait();
+    process.grant();
+    let held = process.hold(first);
+    process.queues.depart(held.0, at(0));
+    process.wait();
+    assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
+}
+
+#[test]
+fn waiters_are_served_in_the_order_in_which_they_came_with_rising_fences_and_one_request() {
+    let mut process = Process::new();
+    let waiters: Vec<_> = (0..5).map(|_| process.wait()).collect();
+    let (operations, purposes) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!((operations.len(), request.block), (1, 5), "a fencing token for each who waits");
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 100, block: 5 }), process.trip());
+    }
+    for (index, waiter) in waiters.iter().enumerate() {
+        for later in &waiters[index + 1..] {
+            assert!(process.poll(*later).is_pending());
+        }
+        let held = process.hold(*waiter);
+        assert_eq!(held.1.fence.get(), 100 + index as u64);
+        let departure = process.release(held);
+        assert!(index == 4 || matches!(departure, Departure::Passed), "{departure:?}");
+    }
+    assert_eq!(process.grant(), ["release"]);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_hot_key_has_its_fencing_tokens_filled_up_before_they_are_used_up() {
+    let mut process = Process::new();
+    let waiters: Vec<_> = (0..100).map(|_| process.wait()).collect();
+    assert_eq!(process.grant(), ["acquire"]);
+    let (mut last, mut renewals) = (0, 0);
+    for waiter in waiters.iter().take(99) {
+        let held = process.hold(*waiter);
+        assert!(held.1.fence.get() > last);
+        last = held.1.fence.get();
+        assert!(matches!(process.release(held), Departure::Passed));
+        renewals += process.grant().len();
+    }
+    assert!((3..9).contains(&renewals), "{renewals} requests for 99 holds");
+}
+
+#[test]
+fn after_its_budget_a_process_lets_others_come_first() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    let held = process.hold(first);
+    process.pass_time(99);
+    let Departure::Passed = process.release(held) else { panic!("the budget is not used up") };
+    let held = process.hold(second);
+    let third = process.wait();
+    process.pass_time(1);
+    assert!(matches!(process.release(held), Departure::Released));
+    let (operations, _) = process.send();
+    let [Operation::Release(release), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
+    assert_ne!(release.token, acquire.token, "each tenure has a token of its own");
+    assert!(process.poll(third).is_pending());
+}
+
+#[test]
+fn a_waiter_that_is_not_polled_in_time_loses_its_turn_and_stands_at_the_end_when_it_is() {
+    let mut process = Process::new();
+    let (first, second, third) = (process.wait(), process.wait(), process.wait());
+    process.grant();
+    process.pass_time(99);
+    assert!(process.poll(second).is_pending());
+    process.pass_time(2);
+    // Out of budget too: the next one asks.
+    process.grant();
+    let held = process.hold(second);
+    assert!(process.poll(first).is_pending());
+    let Departure::Passed = process.release(held) else { panic!("there are waiters") };
+    let held = process.hold(third);
+    let Departure::Released = process.release(held) else { panic!("the fencing tokens are used up") };
+    process.grant();
+    let held = process.hold(first);
+    drop(process.release(held));
+    process.grant();
+    process.cleaned_up();
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_future_dropped_when_its_turn_has_come_passes_the_key_on() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    process.leave(first);
+    let held = process.hold(second);
+    process.queues.depart(held.0, at(0));
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    let (operations, purposes) = process.send();
+    let first_token = token(&operations[0]);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
+    assert!(process.cleaned_up().is_empty(), "the place is kept");
+    process.queues.called(key(), first_token, at(0));
+    let (operations, _) = process.send();
+    assert_eq!(token(&operations[0]), first_token);
+
+    // On other terms the place is left, and the next one asks anew.
+    let mut process = Process::new();
+    let (first, other) = (process.wait(), process.wait_on(terms(500)));
+    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].place);
+    let (operations, _) = process.send();
+    assert_ne!(token(&operations[0]), left[0].token);
+    let _ = (second, other);
+}
+
+#[test]
+fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    let (_, purposes) = process.send();
+    assert!(process.queues.give_up(waiter, at(0)).is_pending(), "the key may be free");
+    for purpose in purposes {
+        let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+        process.queues.answered(purpose, Ok(busy), process.trip());
+    }
+    assert_eq!(process.error(waiter), ErrorKind::Busy);
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].place, "its place is left");
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_wait_that_ends_is_told_what_the_holder_has_left_unless_that_is_over_by_now() {
+    for (later, said) in [(40, Duration::from_millis(60)), (100, Duration::from_secs(1))] {
+        let mut process = Process::new();
+        let (first, second) = (process.wait(), process.wait());
+        let remaining = Some(Duration::from_millis(100));
+        process.answer(|_, _| Ok(Outcome::Busy { remaining, foreign: false, position: Some(1) }));
+        process.clock.set(later);
+        for waiter in [second, first] {
+            let Poll::Ready(error) = process.queues.give_up(waiter, at(later)) else { panic!("it knows") };
+            assert_eq!(error.retry_after(), Some(said), "after {later} ms");
+        }
+    }
+}
+
+#[test]
+fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    let (operations, purposes) = process.send();
+    let ours = token(&operations[0]);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    process.queues.called(key(), ours, at(0));
+    process.queues.called(key(), ours, at(0));
+    assert_eq!(process.grant(), ["acquire"], "once is enough");
+    process.queues.called(key(), ours, at(0));
+    assert!(process.cleaned_up().is_empty() && process.send().0.is_empty(), "it has the key meanwhile");
+    let stranger = Token::from_random(7);
+    process.queues.called(key(), stranger, at(0));
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].token == stranger && left[0].place);
+    assert!(process.poll(waiter).is_ready());
+}
+
+#[test]
+fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
+    let mut process = Process::new();
+    let waiter = process.wait_on(terms(100));
+    let (operations, purposes) = process.send();
+    let over = token(&operations[0]);
+    let sent = process.trip();
+    process.clock.set(100);
+    for purpose in purposes {
+        let trip = RoundTrip { now: at(100), ..sent };
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), trip);
+    }
+    assert!(process.poll(waiter).is_pending());
+    assert_eq!(process.cleaned_up()[0].token, over);
+    assert_ne!(token(&process.send().0[0]), over);
+}
+
+#[test]
+fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_others() {
+    let mut process = Process::new();
+    let waiters = [process.wait(), process.wait()];
+    let other = process.join(newcomer(&LockKey::new("other").unwrap(), terms(9_000), false));
+    let mut first = true;
+    process.answer(|_, _| match std::mem::take(&mut first) {
+        true => Err(BackendError::new(ErrorKind::WrongType, "a list")),
+        false => Ok(Outcome::Held { fence: 1, block: 1 }),
+    });
+    for waiter in waiters {
+        assert_eq!(process.error(waiter), ErrorKind::WrongType);
+    }
+    assert!(matches!(process.poll(other), Poll::Ready(Ok(_))));
+}
+
+#[test]
+fn a_try_takes_no_place_and_leaves_nothing_to_be_released() {
+    let mut process = Process::new();
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
+    assert!(request.place.is_none());
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
+    assert_eq!(process.error(id), ErrorKind::Busy);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn more_waiters_than_allowed_are_refused_and_holders_do_not_count() {
+    let mut process = Process::limited(2, 3);
+    let held = process.wait();
+    process.grant();
+    process.hold(held);
+    let (first, _second) = (process.wait(), process.wait());
+    let error = process.arrive(newcomer(&key(), terms(9_000), false)).unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Overloaded, Some("k")));
+    assert!(error.to_string().contains("max_waiters_per_key"), "{error}");
+    process.leave(first);
+    process.wait();
+    // In all: one more elsewhere, behind a holder there.
+    let other = LockKey::new("other").unwrap();
+    let id = process.join(newcomer(&other, terms(9_000), false));
+    process.grant();
+    process.hold(id);
+    process.join(newcomer(&other, terms(9_000), false));
+    let error = process.arrive(newcomer(&other, terms(9_000), false)).unwrap_err();
+    assert!(error.to_string().contains("`max_waiters`"), "{error}");
+}
+
+#[test]
+fn a_hold_that_is_over_ends_nobody_else_s() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    let held = process.hold(first);
+    let over = held.0;
+    assert!(matches!(process.release(held), Departure::Passed));
+    let next = process.hold(second);
+    assert!(matches!(process.queues.release(over, Asked::to_nobody(at(0))), Departure::Over));
+    process.queues.depart(over, at(0));
+    assert!(process.queues.hand_over(over, at(0)).is_none());
+    assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
+}
+
+#[test]
+fn places_are_asked_for_again_when_calls_can_come() {
+    let mut process = Process::new();
+    let _waiter = process.wait();
+    let (operations, purposes) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!(&*request.place.as_ref().unwrap().channel, "", "nobody would hear a call");
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+    }
+    process.queues.listen(true);
+    let (operations, _) = process.send();
+    let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
+    assert_eq!(request.place.as_ref().unwrap().channel, *process.queues.channel());
+}
+
+#[test]
+fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
+    let mut process = Process::new();
+    let waiters = [process.wait(), process.wait()];
+    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    process.queues.shut_down(at(0));
+    for waiter in waiters {
+        assert_eq!(process.error(waiter), ErrorKind::ShutDown);
+    }
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_shut_down_gives_back_what_was_offered_to_a_waiter() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    process.queues.shut_down(at(0));
+    assert_eq!((process.error(first), process.error(second)), (ErrorKind::ShutDown, ErrorKind::ShutDown));
+    assert_eq!(process.queues.tenures.len(), 0);
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_try_that_missed_its_turn_is_over() {
+    let mut process = Process::new();
+    let id = process.try_it();
+    process.grant();
+    let other = process.wait();
+    process.pass_time(101);
+    assert_eq!(process.error(id), ErrorKind::Busy);
+    process.grant();
+    process.hold(other);
+}
+
+#[test]
+fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    assert!(matches!(process.release(held), Departure::Released));
+    let (operations, purposes) = process.send();
+    drop(purposes);
+    process.queues.restart(at(0));
+    assert!(!process.queues.is_released());
+    let again = process.cleaned_up();
+    assert_eq!(again.iter().map(|release| release.token).collect::<Vec<_>>(), [token(&operations[0])]);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    let token = process.queues.tenures.token(held.0.tenure).unwrap();
+    assert!(matches!(process.release(held), Departure::Released));
+    // An older request of the same token was answered out of order.
+    process.queues.disown(key(), token, at(0));
+    assert!(process.cleaned_up().is_empty(), "the release would find nothing");
+    assert_eq!(process.grant(), ["release"]);
+    process.queues.disown(key(), token, at(0));
+    assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
+}
+
+#[test]
+fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let (hold, _) = process.hold(id);
+    let (parting, ttl) = process.queues.hand_over(hold, at(0)).unwrap();
+    process.queues.called(key(), parting.token, at(1));
+    assert!(process.cleaned_up().is_empty());
+    process.clock.set(ttl.get().as_millis() as u64);
+    let now = process.now();
+    process.queues.called(key(), Token::from_random(7), now);
+    assert_eq!(process.cleaned_up().len(), 1, "of a place that nobody has");
+}
+
+#[test]
+fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
+    let mut process = Process::limited(usize::MAX, 1);
+    let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
+    let waiters = keys.each_ref().map(|key| process.join(newcomer(key, terms(9_000), false)));
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    let granted = Outcome::Held { fence: 1, block: 1 };
+    process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
+    assert!(process.poll(waiters[0]).is_pending(), "the first who waits");
+    assert_eq!(process.error(waiters[1]), ErrorKind::Overloaded);
+    process.hold(waiters[2]);
+    assert_eq!(process.cleaned_up().len(), 1, "the place of the one who was refused");
+    process.leave(waiters[0]);
+    process.join(newcomer(&keys[2], terms(9_000), false));
+}
+
+#[test]
+fn waiters_come_by_themselves_while_nobody_may_be_called() {
+    let mut process = Process::new();
+    process.queues.listen(true);
+    let _waiter = process.wait();
+    let queued = |_: &mut Process, _: &backend::Acquire| Ok(Outcome::Queued { position: Some(9) });
+    process.answer(queued);
+    process.pass_time(200);
+    assert!(process.answer(queued).is_empty(), "it will be called");
+    process.pass_time(500);
+    process.queues.calls_refused();
+    assert_eq!(process.answer(queued), ["acquire"]);
+    for _ in 0..9 {
+        process.pass_time(81);
+        assert_eq!(process.answer(queued), ["acquire"], "it comes by itself");
+    }
+    // Somebody may call again.
+    process.queues.called(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
+    process.pass_time(81);
+    process.answer(queued);
+    process.pass_time(200);
+    assert!(process.answer(queued).iter().all(|kind| *kind != "acquire"), "it will be called");
+}
+
+#[test]
+fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.grant();
+    let (_, of_line) = process.hold(waiter);
+    let mut take_up = |name: &str, token| {
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let token = Token::from_random(token);
+        let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+        process.queues.enter(&LockKey::new(name).unwrap(), &terms(9_000), acquired, at(0))
+    };
+    // The first of them lost its key unnoticed.
+    let (taken_up, again, other) = (take_up("k", 1), take_up("k", 2), take_up("other", 3));
+    process.queues.forced(&key(), at(0));
+    let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.check_at(at(0)).is_ok());
+    assert_eq!(held, [false, false, false, true]);
+    assert_eq!(process.cleaned_up().len(), 3);
+    process.queues.depart(other.0, at(0));
+    process.cleaned_up();
+    assert!(process.queues.is_empty() && process.queues.taken_up.is_empty());
+}
+
+#[test]
+fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
+    struct Flag(std::sync::atomic::AtomicBool);
+    impl std::task::Wake for Flag {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, std::sync::atomic::Ordering::Relaxed);
+        }
+    }
+    let mut process = Process::limited(usize::MAX, 1);
+    let (first, request) = process.ask(newcomer(&key(), terms(9_000), false));
+    let second = process.wait();
+    process.pass_time(700);
+    assert_eq!(process.send().0.len(), 1, "a check");
+    let woken = Arc::new(Flag(false.into()));
+    assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(700)).is_pending());
+    // There are too many waiters, and the second has the first one's token.
+    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
+    let granted = Outcome::Held { fence: 1, block: 1 };
+    process.queues.acquired(&key(), request.token, Ok(granted), process.trip());
+    assert_eq!(process.error(first), ErrorKind::Overloaded);
+    drop(process.queues.take_deferred());
+    assert!(woken.0.load(std::sync::atomic::Ordering::Relaxed), "its turn has come");
+    process.hold(second);
+}
+
+#[test]
+fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_few() {
+    let looks_for_each = |keys: u64| {
+        let mut process = Process::new();
+        let key = |number| LockKey::new(format!("k:{number}")).unwrap();
+        let mut holds = Vec::new();
+        for number in 0..keys {
+            let doubt = Doubt { until: at(0), unanswered_since: None };
+            let token = Token::from_random(number.into());
+            let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+            holds.push(process.queues.enter(&key(number), &terms(9_000), acquired, at(0)).1);
+        }
+        let before = COMPARED.get();
+        for number in 0..keys {
+            process.queues.forced(&key(number), at(0));
+        }
+        assert!(holds.iter().all(|hold| hold.check_at(at(0)).is_err()));
+        (COMPARED.get() - before) / keys as usize
+    };
+    let (few, many) = (looks_for_each(100), looks_for_each(10_000));
+    assert!(many <= few + 2, "{many} looks for each of 10,000 keys, {few} for each of 100");
+}
+
+#[test]
+fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
+    for dropped in [false, true] {
+        let mut process = Process::new();
+        let waiter = process.wait_on(Terms { at_least: Duration::from_secs(60), ..terms(9_000) });
+        let (operations, purposes) = process.send();
+        let token = token(&operations[0]);
+        for purpose in purposes {
+            process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), process.trip());
+        }
+        let held = process.hold(waiter);
+        if dropped {
+            held.1.release_at(at(0)).unwrap();
+            process.queues.depart(held.0, at(0));
+            assert_eq!(process.cleaned_up()[0].after, Duration::from_secs(60));
+        } else {
+            assert!(matches!(process.release(held), Departure::Released));
+            assert_eq!(process.grant(), ["release"]);
+        }
+        process.pass_time(10);
+        process.queues.called(key(), token, at(10));
+        let released = process.cleaned_up();
+        assert_eq!((released[0].token, released[0].after), (token, Duration::from_millis(59_990)));
+        process.clock.advance(60_000);
+        process.queues.called(key(), token, process.now());
+        assert_eq!(process.cleaned_up()[0].after, Duration::ZERO);
+    }
+}

@@ -1,0 +1,157 @@
+//! The one task of a manager: sends what the state decides to send, hands it the answers, and polls the backend's upkeep.
+
+use std::{
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+
+use super::{
+    core::{Core, Step},
+    queues::requests::{CallId, List},
+    response::Asked,
+};
+use crate::{
+    backend::{self, Answer, BackendError, Reply},
+    clock::{Moment, Sleep},
+    error::ErrorKind,
+    key::LockKey,
+};
+
+/// The task's hold on the core: says that the task has ended, however it ends.
+pub(crate) struct Running {
+    core: Arc<Core>,
+    /// Whether the task was polled.
+    begun: bool,
+}
+
+impl Running {
+    pub(crate) fn new(core: Arc<Core>) -> Self {
+        Self { core, begun: false }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.core.stopped(self.begun);
+    }
+}
+
+/// A call in flight.
+struct InFlight {
+    call: CallId,
+    reply: Reply<Answer>,
+}
+
+impl Future for InFlight {
+    type Output = (CallId, Result<Answer, BackendError>);
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let call = self.call;
+        Pin::new(&mut self.reply).poll(cx).map(|answer| (call, answer))
+    }
+}
+
+/// Works until the last handle of the manager is gone and everything is cleaned up.
+pub(crate) async fn run(mut running: Running) {
+    running.begun = true;
+    let core = &running.core;
+    let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
+    let mut upkeep = core.backend.upkeep(told);
+    let mut calls = FuturesUnordered::<InFlight>::new();
+    let mut lists = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + Send>>>::new();
+    let mut timer = Timer::default();
+    let mut answers = 0_usize;
+    loop {
+        let Step { now, calls: sent, lists: asked, until, finished } = core.step();
+        calls.extend(sent.into_iter().map(|(call, batch)| InFlight { call, reply: core.backend.call(batch) }));
+        lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
+        if finished && calls.is_empty() && lists.is_empty() {
+            break;
+        }
+        tokio::select! {
+            biased;
+            Some((call, result)) = calls.next() => {
+                let (now, epoch) = (core.clock.now(), core.backend.epoch());
+                core.with(|state| state.queues.handle_response(call, result, now, epoch));
+                answers += 1;
+                // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
+                // upkeep still has to connect anew, and the runtime to see to its timers and sockets.
+                if answers.is_multiple_of(ANSWERS) {
+                    tokio::select! {
+                        biased;
+                        () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
+                        () = tokio::task::yield_now() => {}
+                    }
+                }
+            }
+            // Before the notices that it gives.
+            () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
+            Some(notice) = notices.recv() => {
+                let now = core.clock.now();
+                core.with(|state| state.queues.handle_notice(notice, now));
+            }
+            Some(()) = lists.next() => {}
+            () = core.wake.notified() => {}
+            () = timer.until(core, until, now) => {}
+        }
+    }
+}
+
+/// Lists keys for a request. If the task ends before the answer is there, the request is told.
+fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let reply = core.backend.list(list.prefix);
+    let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };
+    Box::pin(async move {
+        let keys = reply.await;
+        unanswered.answer(keys);
+    })
+}
+
+/// A request for a list of keys that is in flight.
+struct Unanswered {
+    core: Arc<Core>,
+    asked: Asked<Vec<LockKey>>,
+}
+
+impl Unanswered {
+    fn answer(&self, keys: Result<Vec<LockKey>, BackendError>) {
+        if let Some(waker) = self.asked.answer(keys) {
+            waker.wake();
+        }
+    }
+}
+
+impl Drop for Unanswered {
+    fn drop(&mut self) {
+        // The first answer stands.
+        self.answer(Err(self.core.ended(ErrorKind::NoRuntime)));
+    }
+}
+
+/// One timer, which is kept for as long as its time stays the same.
+#[derive(Default)]
+struct Timer {
+    set: Option<(Moment, Sleep)>,
+}
+
+impl Timer {
+    async fn until(&mut self, core: &Core, until: Moment, now: Moment) {
+        if until == Moment::NEVER {
+            return std::future::pending().await;
+        }
+        if self.set.as_ref().is_none_or(|(at, _)| *at != until) {
+            self.set = Some((until, core.clock.sleep(until.since(now))));
+        }
+        if let Some((_, sleep)) = &mut self.set {
+            sleep.await;
+        }
+        self.set = None;
+    }
+}
+
+/// After so many answers the upkeep is polled, even if more are there.
+const ANSWERS: usize = 16;

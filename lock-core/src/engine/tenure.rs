@@ -1,0 +1,261 @@
+//! What this process possesses: a tenure of each key, and its holds; pure.
+//!
+//! Holds of one tenure follow one another without a word to the backend, each with a fencing token of the block that
+//! the tenure took. (The cohort lock of Dice, Marathe and Shavit, *Lock Cohorting*, 2012, on a network.)
+
+mod tenures;
+#[cfg(test)]
+mod tests;
+
+use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
+
+pub(crate) use self::tenures::Tenures;
+use crate::{
+    backend::{Renew, Token},
+    clock::{Clock, Moment},
+    engine::{
+        cleanup::{Doubt, Parting},
+        hold::{Ending, Hold, Validity},
+        schedule,
+    },
+    error::LossReason,
+    fencing::FencingToken,
+    key::LockKey,
+    mutants::Mutant,
+    ttl::{Renewal, Ttl},
+};
+
+/// What a request asks of its lease.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Terms {
+    pub(crate) ttl: Ttl,
+    pub(crate) renewal: Renewal,
+    pub(crate) max_hold: Option<Duration>,
+    pub(crate) at_least: Duration,
+    pub(crate) since: &'static Location<'static>,
+    pub(crate) label: &'static str,
+}
+
+impl Terms {
+    /// Whether a lease that is kept in this way may be passed on to a waiter with these terms.
+    pub(crate) fn fit(&self, ttl: Ttl, renewal: Renewal) -> bool {
+        self.ttl == ttl && self.renewal == renewal && self.is_passed_on()
+    }
+
+    /// Whether a lease with these terms may be passed on at all.
+    pub(crate) fn is_passed_on(&self) -> bool {
+        self.renewal != Renewal::Never
+    }
+}
+
+/// An acquire that was answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Acquired {
+    pub(crate) token: Token,
+    /// The first fencing token of the block.
+    pub(crate) fence: u64,
+    pub(crate) block: u32,
+    /// When the request was sent.
+    pub(crate) sent: Moment,
+    pub(crate) doubt: Doubt,
+    /// Whether holds may follow one another in the process.
+    pub(crate) passes: bool,
+}
+
+/// A process's stay in possession of a key, from its acquire to its release.
+#[derive(Debug)]
+pub(crate) struct Tenure {
+    /// Drawn anew for each tenure.
+    pub(crate) token: Token,
+    pub(crate) ttl: Ttl,
+    renewal: Renewal,
+    /// When it was entered: it ends some time after that even if waiters of this process are left, so that those of
+    /// others are not kept waiting.
+    since: Moment,
+    /// Whether holds may follow one another in the process.
+    passes: bool,
+    fences: Fences,
+    /// Whether another block was asked for.
+    refilling: bool,
+    /// The present holder.
+    hold: Arc<Hold>,
+    /// The number of the present hold, counted within the tenure.
+    number: u32,
+    /// When to renew next; never for a fixed lease.
+    renew_at: Moment,
+    /// Whether a renewal waits for its turn or its answer.
+    renewing: bool,
+    /// Renewals that failed since the last success.
+    failures: u32,
+    /// What was found to be left at the key, where that is too much.
+    too_far: Option<Duration>,
+    /// Until when the key stays busy even if the hold ends sooner.
+    keep_until: Moment,
+    doubt: Doubt,
+}
+
+/// Names a hold: a guard speaks to the engine with it, and one that is over names nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct HoldId {
+    pub(crate) tenure: TenureId,
+    number: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct TenureId {
+    index: u32,
+    /// Tells a tenure from a later one at the same index.
+    serial: NonZeroU64,
+}
+
+impl TenureId {
+    fn new(index: usize, serial: NonZeroU64) -> Self {
+        Self { index: u32::try_from(index).expect("memory ends before four billion leases do"), serial }
+    }
+
+    fn index(self) -> usize {
+        self.index as usize
+    }
+}
+
+/// A renewal that the engine is to send, and what it must know when the answer comes.
+#[derive(Debug)]
+pub(crate) struct Renewing {
+    tenure: TenureId,
+    /// The version of the hold's deadline when it was sent.
+    version: u32,
+    pub(crate) request: Renew,
+}
+
+/// A hold that may begin.
+pub(crate) type Offer = (HoldId, Arc<Hold>);
+
+/// A tenure that ended by itself: its token must be released.
+#[derive(Debug)]
+pub(crate) struct Ended {
+    pub(crate) tenure: TenureId,
+    pub(crate) parting: Parting,
+    pub(crate) doubt: Doubt,
+    pub(crate) reason: LossReason,
+    /// Whether it was to be renewed, and its deadline passed before.
+    pub(crate) lapsed: bool,
+    /// To be dropped when the engine's lock is not held.
+    pub(crate) ending: Ending,
+}
+
+impl Tenure {
+    pub(crate) fn key(&self) -> &LockKey {
+        &self.hold.key
+    }
+
+    /// How its key is to be left by its holder.
+    pub(crate) fn parting(&self) -> Parting {
+        Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false, quiet: false }
+    }
+
+    /// How many holds followed one another in it, or would have if there had been fencing tokens for them.
+    pub(crate) fn holds(&self) -> u32 {
+        if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
+    }
+
+    /// What must be true before the token can be forgotten once the tenure is over.
+    pub(crate) fn doubt(&self) -> Doubt {
+        self.doubt
+    }
+
+    /// The request that renews it for `ttl`, to be sent `now`. One that mends an expiry that is too far ahead leaves as
+    /// much as any request before it asked for: whichever of them is executed later, no holder's deadline comes after
+    /// the key's.
+    pub(crate) fn renew(&self, ttl: Ttl, now: Moment) -> Renew {
+        let renew = |ttl| Renew::new(self.key().clone(), self.token, ttl);
+        match self.too_far {
+            None => renew(ttl.get()),
+            Some(found) => renew(self.doubt.until.since(now).max(ttl.get()) + Duration::from_millis(1)).mending(found),
+        }
+    }
+
+    /// Takes note of what is left at the key, where that is more than any request so far can have asked for: then the
+    /// backend's clock was set back, and the key would outlive a holder that dies by as much.
+    fn found(&mut self, remaining: Duration, sent: Moment) {
+        let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
+        self.too_far = (remaining > most).then_some(remaining);
+    }
+
+    /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
+    fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
+        self.renew_at = match self.renewal.interval(self.ttl) {
+            Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
+            Some(interval) => schedule::after_success(sent, interval, deadline),
+            None => Moment::NEVER,
+        };
+    }
+
+    /// When the engine must look at the tenure, whose hold lasts until `end`.
+    fn timer(&self, end: Moment) -> Moment {
+        if self.renewing { end } else { end.min(self.renew_at) }
+    }
+}
+
+/// The fencing tokens of a block that are left, and the block that follows.
+#[derive(Debug)]
+struct Fences {
+    next: u64,
+    left: u32,
+    /// How many the following block has: together with `left` in eight bytes, since there are many tenures.
+    following: u32,
+    first_following: u64,
+}
+
+impl Fences {
+    /// What is left of a block when its first token has been given out.
+    fn after_first(first: u64, block: u32) -> Self {
+        Self { next: first.saturating_add(1), left: block.saturating_sub(1), following: 0, first_following: 0 }
+    }
+
+    fn take(&mut self) -> Option<u64> {
+        if self.left == 0 {
+            (self.next, self.left) = (self.first_following, std::mem::take(&mut self.following));
+        }
+        self.left = self.left.checked_sub(1)?;
+        let fence = self.next;
+        self.next = fence.saturating_add(1);
+        Some(fence)
+    }
+
+    fn left(&self) -> u64 {
+        u64::from(self.left) + u64::from(self.following)
+    }
+
+    fn follow(&mut self, first: u64, block: u32) {
+        (self.first_following, self.following) = (first, block);
+    }
+}
+
+impl Terms {
+    fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
+        let fence = FencingToken::new(fence);
+        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity))
+    }
+}
+
+/// How many fencing tokens to ask for when so many waiters could use one, and so many holds have followed one another in
+/// this tenure or the last: the next block has to come before this one is used up.
+pub(crate) fn block_for(waiters: usize, holds: u32) -> u32 {
+    let waiters = u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK);
+    let used = if holds < MANY_HOLDS { 0 } else { holds.saturating_mul(2).min(LARGEST_USED_BLOCK) };
+    waiters.max(used)
+}
+
+/// For how long holds follow one another in a process before the next one has to ask the backend, where waiters of other
+/// processes may come first.
+pub(crate) const BUDGET: Duration = Duration::from_millis(100);
+
+/// Larger blocks would let the counter run ahead of the clock (by a microsecond for each), which keeps fencing tokens
+/// rising over a loss of data.
+const LARGEST_BLOCK: u32 = 32;
+
+/// From how many holds in a tenure on more are expected than wait.
+const MANY_HOLDS: u32 = 16;
+
+/// The largest block for a key that uses them up: half of what the script lets the counter lead.
+const LARGEST_USED_BLOCK: u32 = 512;

@@ -1,0 +1,181 @@
+use super::*;
+use crate::{
+    backend::Outcome,
+    engine::{
+        deferred::Deferred,
+        fixture::{Manual, at, terms},
+    },
+};
+
+fn clock() -> Arc<dyn Clock> {
+    Arc::new(Manual::default())
+}
+
+fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
+    let doubt = Doubt { until: at(0), unanswered_since: None };
+    let acquired = Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true };
+    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &clock(), at(0));
+    tenures.begin(id, terms, at(0));
+    id
+}
+
+fn enter(tenures: &mut Tenures, key: &str, ttl_ms: u64) -> HoldId {
+    enter_with(tenures, key, &terms(ttl_ms), 1)
+}
+
+#[test]
+fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the_next() {
+    let mut tenures = Tenures::new();
+    let terms = terms(900);
+    let first = enter_with(&mut tenures, "k", &terms, 2);
+    let (second, hold) = tenures.pass(first, &terms, &clock(), at(1)).unwrap();
+    assert_eq!(hold.fence.get(), 11);
+    assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+    assert!(tenures.pass(second, &terms, &clock(), at(1)).is_none(), "the block is used up");
+    let refill = tenures.refill(second.tenure, 5, 0, at(1)).unwrap();
+    assert_eq!(refill.request.block, 5);
+    assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
+    let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
+    assert!(tenures.refilled(&refill, Some(answer), at(1), &mut Deferred::default()).is_none());
+    let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
+    assert_eq!(hold.fence.get(), 20);
+    assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
+}
+
+#[test]
+fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
+    let pass = |terms: &Terms, next: &Terms, now| {
+        let mut tenures = Tenures::new();
+        let first = enter_with(&mut tenures, "k", terms, 9);
+        tenures.pass(first, next, &clock(), now).is_some()
+    };
+    let long = terms(900);
+    assert!(pass(&long, &long, at(99)));
+    assert!(!pass(&long, &long, at(100)), "others have waited for long enough");
+    assert!(!pass(&long, &terms(901), at(1)));
+    assert!(!pass(&long, &Terms { renewal: Renewal::Never, ..long }, at(1)));
+    let fixed = Terms { renewal: Renewal::Never, ..long };
+    assert!(!pass(&fixed, &fixed, at(1)), "nothing would renew it");
+    let short = terms(100);
+    assert!(pass(&short, &short, at(40)));
+    assert!(!pass(&short, &short, at(60)), "less than half the ttl is left");
+    let kept = Terms { at_least: Duration::from_millis(50), ..long };
+    assert!(!pass(&kept, &long, at(49)) && pass(&kept, &long, at(50)));
+}
+
+#[test]
+fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
+    let mut tenures = Tenures::new();
+    for ttl_ms in [900, 300, 600, 1_200] {
+        enter(&mut tenures, &ttl_ms.to_string(), ttl_ms);
+    }
+    assert!(tenures.advance(at(500)).is_empty());
+    let first = tenures.renewals(2, at(500));
+    let rest = tenures.renewals(9, at(500));
+    let keys = |renewals: &[Renewing]| -> Vec<_> {
+        renewals.iter().map(|renewal| renewal.request.key.as_str().to_owned()).collect()
+    };
+    assert_eq!((keys(&first), keys(&rest)), (vec!["300".into(), "600".into()], vec!["900".into(), "1200".into()]));
+}
+
+#[test]
+fn a_hold_that_is_over_names_nothing_even_when_its_place_is_taken_again() {
+    let mut tenures = Tenures::new();
+    let first = enter(&mut tenures, "first", 900);
+    assert!(tenures.leave(first).is_some());
+    let second = enter(&mut tenures, "second", 900);
+    assert_eq!(first.tenure.index, second.tenure.index);
+    assert!(tenures.leave(first).is_none() && tenures.lose(first, LossReason::Taken).is_none());
+    assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
+    let later = HoldId { number: 2, ..second };
+    assert!(tenures.leave(later).is_none(), "a later hold of the tenure is another hold");
+    assert_eq!(tenures.len(), 1);
+}
+
+#[test]
+fn a_tenure_whose_holder_has_just_released_it_is_left_to_what_that_says_next() {
+    let mut tenures = Tenures::new();
+    let hold = enter(&mut tenures, "k", 900);
+    // The guard ends its hold first, and speaks to the engine then: others may come in between.
+    assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(0)), Ok(()));
+    assert!(tenures.settle(hold.tenure).is_none());
+    assert!(tenures.advance(at(300)).is_empty());
+    assert!(tenures.leave(hold).is_some());
+}
+
+#[test]
+fn a_renewal_under_way_is_not_sent_again_and_its_late_answer_is_ignored() {
+    let mut tenures = Tenures::new();
+    let hold = enter(&mut tenures, "k", 900);
+    tenures.advance(at(300));
+    let renewals = tenures.renewals(9, at(300));
+    tenures.advance(at(600));
+    assert!(!tenures.has_renewals());
+    tenures.leave(hold);
+    assert!(
+        tenures.renewed(&renewals[0], Some(Outcome::Gone), at(300), at(601), 0.5, &mut Deferred::default()).is_none()
+    );
+}
+
+#[test]
+fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
+    let (long, short) = (terms(900), terms(90));
+    let ended = |terms: &Terms| {
+        let mut tenures = Tenures::new();
+        let hold = enter_with(&mut tenures, "k", terms, 9);
+        tenures.advance(at(29));
+        assert_eq!(tenures.of_hold(hold).unwrap().hold.release_at(at(29)), Ok(()));
+        (tenures, hold)
+    };
+    // A newcomer looks.
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.settle(hold.tenure).is_none());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    // The time of a renewal has come.
+    let (mut tenures, hold) = ended(&short);
+    assert!(tenures.advance(at(30)).is_empty());
+    assert!(tenures.pass(hold, &short, &clock(), at(30)).is_some());
+    tenures.advance(at(31));
+    assert!(tenures.has_renewals(), "the next hold is renewed");
+    // A renewal is answered.
+    let (mut tenures, hold) = ended(&long);
+    let renewal =
+        Renewing { tenure: hold.tenure, version: 0, request: tenures.of_hold(hold).unwrap().renew(long.ttl, at(29)) };
+    tenures.renewed(
+        &renewal,
+        Some(Outcome::Renewed { remaining: long.ttl.get(), fence: None, block: 0 }),
+        at(29),
+        at(30),
+        0.5,
+        &mut Deferred::default(),
+    );
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    tenures.advance(at(330));
+    assert!(tenures.has_renewals(), "the next hold is renewed");
+    // It says that the key is not ours, or the key was released by force.
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    let (mut tenures, hold) = ended(&long);
+    assert!(tenures.lose_all(LossReason::Forced).is_empty());
+    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    assert!(tenures.leave(hold).is_some());
+}
+
+#[test]
+fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
+    assert_eq!([block_for(0, 0), block_for(7, 15), block_for(99, 16)], [1, 7, 32]);
+    assert_eq!([block_for(2, 20), block_for(2, 999), block_for(2, u32::MAX)], [40, 512, 512]);
+    let mut tenures = Tenures::new();
+    let terms = terms(900);
+    let mut hold = enter_with(&mut tenures, "k", &terms, 32);
+    for _ in 0..15 {
+        hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+        assert!(tenures.refill(hold.tenure, 2, 0, at(1)).is_none(), "enough for two");
+    }
+    hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+    assert_eq!(tenures.refill(hold.tenure, 2, 0, at(1)).unwrap().request.block, 34);
+    let hold = enter_with(&mut tenures, "other", &terms, 100);
+    let refill = tenures.refill(hold.tenure, 2, 300, at(1)).unwrap();
+    assert_eq!(refill.request.block, 512, "the last tenure was over before an answer could come");
+}

@@ -1,0 +1,125 @@
+use std::fmt;
+
+/// The kinds of [`Error`](crate::Error), for a `match`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// Another holder kept the key for the whole wait; nothing is held.
+    Busy,
+    /// The lease was held and is gone; scoped work was dropped.
+    Lost(LossReason),
+    /// The backend did not answer in time or could not be reached. Whatever may have been set is released in the
+    /// background.
+    Backend,
+    /// The key holds something that is no lock (a hash, a list); it was left untouched.
+    WrongType,
+    /// The server lacks, or its ACL forbids, a command that the lock needs.
+    Unsupported,
+    /// The server refused the user, the password, or the access to the key.
+    Denied,
+    /// An argument is out of its range; nothing was sent.
+    Invalid(Argument),
+    /// More waiters than the configured limit.
+    Overloaded,
+    /// The same task holds the key already inside a scoped form, and would have waited for itself.
+    WouldDeadlock,
+    /// The lease that was to be taken up is not there any more, or another process has taken it up.
+    NotHeld,
+    /// No manager was given, scoped or installed.
+    NoManager,
+    /// The request was made outside a tokio runtime, or the runtime given to the builder has ended.
+    NoRuntime,
+    /// The manager was shut down.
+    ShutDown,
+}
+
+/// The argument that an [`ErrorKind::Invalid`] is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Argument {
+    /// A key: 1 to 1,024 bytes of UTF-8, prefix included.
+    Key,
+    /// The collection given to [`lock_all`](crate::LockManager::lock_all): at least one key.
+    Keys,
+    /// A ttl: 10 ms to 100 years.
+    Ttl,
+    /// The interval of renewal: at least 10 ms, and at most half of the ttl.
+    RenewEvery,
+    /// The longest hold: above zero.
+    MaxHold,
+    /// The least time that the key stays busy: at most 100 years.
+    AtLeast,
+    /// The text of a [`Handover`](crate::Handover).
+    Handover,
+    /// The configuration of a manager; see [`BuildError`](crate::BuildError).
+    Settings,
+}
+
+/// Why a lease that was held is gone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum LossReason {
+    /// Its deadline passed: it was not renewed, or no renewal was answered in time.
+    Expired,
+    /// The backend says that the key is free or somebody else's.
+    Taken,
+    /// It was held for as long as [`max_hold`](crate::LockRequest::max_hold) allows.
+    MaxHold,
+    /// This manager was asked to [`force_release`](crate::LockManager::force_release) the key.
+    Forced,
+    /// The manager was shut down, or the runtime that renewed the lease has ended.
+    ShutDown,
+}
+
+impl fmt::Display for ErrorKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Busy => f.write_str("another holder has it; wait longer, or try again later"),
+            Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
+            Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
+            Self::WrongType => f.write_str("the key holds something that is no lock; use another key"),
+            Self::Unsupported => f.write_str("the server lacks a command that the lock needs"),
+            Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
+            Self::Invalid(argument) => write!(f, "{argument} is out of range"),
+            Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),
+            Self::WouldDeadlock => f.write_str("this task holds the key already and would wait for itself"),
+            Self::NotHeld => f.write_str("the lease is not there any more; acquire the key anew"),
+            Self::NoManager => f.write_str(
+                "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
+                 `LockManager::scope`, or name a manager",
+            ),
+            Self::NoRuntime => f.write_str(
+                "there is no tokio runtime to run on; call from inside one, or give one that lives to \
+                 `LockManager::builder().runtime(..)`",
+            ),
+            Self::ShutDown => f.write_str("the lock manager was shut down"),
+        }
+    }
+}
+
+impl fmt::Display for Argument {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Key => "the key",
+            Self::Keys => "the set of keys",
+            Self::Ttl => "the ttl",
+            Self::RenewEvery => "the renewal interval",
+            Self::MaxHold => "the longest hold",
+            Self::AtLeast => "the least time that the key stays busy",
+            Self::Handover => "the handover",
+            Self::Settings => "the configuration of the manager",
+        })
+    }
+}
+
+impl fmt::Display for LossReason {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Expired => "its deadline passed before it was renewed; check the backend, or use a longer ttl",
+            Self::Taken => "the key was deleted or taken by another holder",
+            Self::MaxHold => "it was held for as long as its `max_hold` allows",
+            Self::Forced => "it was released by force",
+            Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
+        })
+    }
+}

@@ -1,0 +1,48 @@
+//! The errors of requests for a key: how each is made of what the request met.
+//!
+//! Apart from [`Error`] itself, since a [`LockKey`] is refused with one.
+
+use std::{panic::Location, time::Duration};
+
+use super::{Error, ErrorKind, LossReason};
+use crate::{backend::BackendError, end::End, key::LockKey};
+
+impl Error {
+    /// Says which key the request was about.
+    pub(crate) fn on(self, key: &LockKey) -> Self {
+        let (wire, prefix) = key.parts();
+        self.naming(wire, prefix)
+    }
+
+    pub(crate) fn busy(attempt: &'static str, key: &LockKey, wait: Duration) -> Self {
+        Self::new(ErrorKind::Busy, attempt).on(key).busy_for(wait)
+    }
+
+    pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {
+        Self::new(ErrorKind::Lost(reason), attempt).on(key)
+    }
+
+    /// Creates the error of a request about a lease that has ended. Only a loss is told as one.
+    pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
+        match end {
+            End::Lost(reason) => Self::lost(attempt, key, reason),
+            End::Released | End::HandedOver => Self::new(ErrorKind::NotHeld, attempt).on(key),
+        }
+    }
+
+    pub(crate) fn would_deadlock(key: &LockKey, here: &Location<'_>, held_since: &Location<'_>) -> Self {
+        Self::new(ErrorKind::WouldDeadlock, "acquire").on(key).detail(format!(
+            "asked for at {here}, but this task holds it since {held_since} and would wait for itself; \
+             pass the lease on, or take the lock in one of the two places only"
+        ))
+    }
+
+    pub(crate) fn backend(attempt: &'static str, key: Option<&LockKey>, error: BackendError) -> Self {
+        let (kind, message, source) = error.into_parts();
+        let this = Self::new(kind, attempt).detail(message).caused_by(source);
+        match key {
+            Some(key) => this.on(key),
+            None => this,
+        }
+    }
+}

@@ -1,0 +1,278 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::{reentry, take_up::TakeUp};
+use crate::{
+    clock::Moment,
+    engine::{
+        Engine, Timer, metrics,
+        queues::{Newcomer, line::WaiterId},
+        tenure::Offer,
+    },
+    error::{ACQUIRE, Error, ErrorKind},
+    guard::LockGuard,
+    key::LockKey,
+    request::LockRequest,
+};
+
+/// The future of [`LockRequest::acquire`] and of awaiting a [`LockRequest`].
+///
+/// An uncontended acquire is one round trip, sent by the engine together with whatever else is to be sent. While the key
+/// is busy, the request waits in line behind earlier requests of its process, and its process waits behind those that
+/// queued before it.
+///
+/// Keep polling it. When its turn comes, the future has 100 ms to be polled. One that is put aside (in a `select!` loop,
+/// say) loses its turn and rejoins the line at the end when it is polled again.
+///
+/// # Cancel safety
+/// Dropping the future leaves nothing behind: what a request under way may have set is released in the background.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct Acquire {
+    /// None once it is over.
+    request: Option<LockRequest>,
+    progress: Progress,
+    /// Made with the first poll.
+    watch: Option<Watch>,
+}
+
+/// How far it has come.
+#[derive(Debug)]
+struct Progress {
+    step: Step,
+    /// When the wait is over; known from the first poll on.
+    give_up: Moment,
+    /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
+    now: Moment,
+}
+
+/// What shows an acquire to those who look in.
+struct Watch {
+    began: Moment,
+    waiting: metrics::Waiting,
+    span: tracing::Span,
+}
+
+enum Step {
+    Begin,
+    /// In line; the engine sends what is to be sent.
+    Waiting {
+        waiter: Waiter,
+        timer: Option<Timer>,
+    },
+    /// Takes up a lease that was handed over: there is nothing to wait for.
+    TakingUp(Box<TakeUp>),
+    Finished,
+}
+
+/// What must be left when the future is dropped.
+#[derive(Clone, Copy)]
+struct Waiter {
+    /// None once it is over.
+    id: Option<WaiterId>,
+    /// Whether the engine has the waker of the poll that goes on: it has just been given.
+    known: bool,
+}
+
+impl Drop for Acquire {
+    fn drop(&mut self) {
+        if let Some(request) = &self.request {
+            self.progress.leave(&request.engine);
+        }
+    }
+}
+
+impl Acquire {
+    pub(crate) fn new(request: LockRequest) -> Self {
+        let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, now: Moment::NEVER };
+        Self { request: Some(request), progress, watch: None }
+    }
+}
+
+impl Watch {
+    fn begin(request: &LockRequest, began: Moment) -> Self {
+        let LockRequest { keys, label, .. } = request;
+        Self {
+            began,
+            waiting: metrics::Waiting::begin(label),
+            span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
+        }
+    }
+}
+
+impl Future for Acquire {
+    type Output = Result<LockGuard, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let Self { request, progress, watch } = &mut *self;
+        let Some(asked) = request else { panic!("`Acquire` polled after completion") };
+        // A hold that begins now counts from now, not from the last poll.
+        progress.now = asked.engine.now();
+        let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
+        let entered = watching.span.enter();
+        let result = ready!(progress.poll(asked, cx));
+        drop(entered);
+        progress.leave(&asked.engine);
+        let result = match (result, request.take()) {
+            (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),
+            (Err(error), Some(asked)) => Err(asked.failed(error)),
+            (_, None) => unreachable!("it was asked"),
+        };
+        if let Some(Watch { began, mut waiting, span }) = watch.take() {
+            let _entered = span.entered();
+            let waited = progress.now.since(began);
+            waiting.end(&result, waited);
+            match &result {
+                Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
+                Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
+            }
+        }
+        Poll::Ready(result)
+    }
+}
+
+impl Progress {
+    /// Finishes; forgets the waiter if it is not over.
+    fn leave(&mut self, engine: &Engine) {
+        let step = std::mem::replace(&mut self.step, Step::Finished);
+        if let Step::Waiting { waiter, .. } = &step
+            && let Some(id) = waiter.id
+        {
+            engine.leave(id);
+        }
+    }
+
+    fn poll(&mut self, request: &LockRequest, cx: &mut Context<'_>) -> Poll<Result<Offer, Error>> {
+        let engine = &request.engine;
+        loop {
+            match &mut self.step {
+                Step::Begin => {
+                    let (key, terms) = request.check()?;
+                    engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
+                    reentry::refuse(engine, key, request.since, request.tries_once())?;
+                    let now = self.now;
+                    self.give_up = now + request.options.wait.get();
+                    self.step = match request.from {
+                        Some(from) => Step::TakingUp(Box::new(TakeUp::new(engine, key.clone(), terms, from, now))),
+                        None => {
+                            // A backend that answers at once has answered by the time that the waiter is asked for.
+                            let waker = (!engine.answers_at_once()).then(|| cx.waker());
+                            let newcomer = Newcomer { key, terms, tries: request.tries_once(), waker };
+                            let id = Some(engine.arrive(newcomer, now)?);
+                            Step::Waiting { waiter: Waiter { id, known: waker.is_some() }, timer: None }
+                        }
+                    };
+                }
+                Step::Waiting { waiter, timer } => {
+                    if let Poll::Ready(result) = waiter.poll(engine, cx, self.now) {
+                        return Poll::Ready(result);
+                    }
+                    engine.admit(ACQUIRE).map_err(|error| request.on_key(error))?;
+                    if self.give_up == Moment::NEVER {
+                        return Poll::Pending;
+                    }
+                    let left = self.give_up.since(self.now);
+                    let timer_ended = ready!(Pin::new(timer.get_or_insert_with(|| engine.sleep(left))).poll(cx));
+                    timer_ended.map_err(|error| request.on_key(Error::backend(ACQUIRE, None, error)))?;
+                    self.now = engine.now();
+                    if self.now < self.give_up {
+                        *timer = None;
+                        continue;
+                    }
+                    match waiter.give_up(engine, self.now) {
+                        Poll::Ready(error) => return Poll::Ready(Err(error)),
+                        // The first answer is still to come, or the backend's time limit; or it has come just now.
+                        Poll::Pending => self.give_up = Moment::NEVER,
+                    }
+                }
+                Step::TakingUp(take_up) => return take_up.poll(cx, &mut self.now),
+                Step::Finished => unreachable!("the request is gone by then"),
+            }
+        }
+    }
+}
+
+impl LockRequest {
+    /// What its caller is told.
+    fn failed(&self, error: Error) -> Error {
+        match error.kind() {
+            // The queue does not know for how long it was to wait.
+            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            _ => error,
+        }
+    }
+
+    fn on_key(&self, error: Error) -> Error {
+        self.keys.as_ref().map_or_else(Clone::clone, |key| error.on(key))
+    }
+}
+
+impl Waiter {
+    fn poll(&mut self, engine: &Engine, cx: &Context<'_>, now: Moment) -> Poll<Result<Offer, Error>> {
+        let Some(id) = self.id.filter(|_| !std::mem::take(&mut self.known)) else { return Poll::Pending };
+        let result = ready!(engine.poll_waiter(id, cx.waker(), now));
+        self.id = None;
+        Poll::Ready(result)
+    }
+
+    /// Ends its wait. Pending if the first answer is still to come.
+    fn give_up(&mut self, engine: &Engine, now: Moment) -> Poll<Error> {
+        let Some(id) = self.id else { unreachable!("its answer has ended the future") };
+        let error = ready!(engine.give_up(id, now));
+        self.id = None;
+        Poll::Ready(error)
+    }
+}
+
+impl std::fmt::Debug for Watch {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Watch").field("began", &self.began).finish_non_exhaustive()
+    }
+}
+
+impl std::fmt::Debug for Step {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Begin => "Begin",
+            Self::Waiting { .. } => "Waiting",
+            Self::TakingUp(_) => "TakingUp",
+            Self::Finished => "Finished",
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        panic::{AssertUnwindSafe, catch_unwind},
+        task::Waker,
+        time::Duration,
+    };
+
+    use super::*;
+    use crate::LockManager;
+
+    fn is_refused<F: Future + Unpin>(future: &mut F) -> bool {
+        let mut cx = Context::from_waker(Waker::noop());
+        catch_unwind(AssertUnwindSafe(|| Pin::new(future).poll(&mut cx).is_ready())).is_err()
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn an_acquire_that_is_polled_after_its_end_gives_no_guard() {
+        let manager = LockManager::in_memory();
+        let mut one = manager.lock("a").acquire();
+        let held = (&mut one).await.unwrap();
+        assert!(is_refused(&mut one));
+        drop(held);
+        let mut all = manager.lock_all(["a", "b"]).acquire();
+        assert_eq!((&mut all).await.unwrap().leases().iter().count(), 2);
+        assert!(is_refused(&mut all));
+        let _busy = manager.lock("a").await.unwrap();
+        let mut failed = manager.lock_all(["a", "b"]).wait(Duration::ZERO).acquire();
+        assert_eq!((&mut failed).await.unwrap_err().kind(), ErrorKind::Busy);
+        assert!(is_refused(&mut failed));
+    }
+}

@@ -1,0 +1,94 @@
+use std::{
+    future::Future,
+    pin::Pin,
+    task::{Context, Poll, ready},
+    vec,
+};
+
+use super::Acquire;
+use crate::{
+    clock::Moment,
+    error::ACQUIRE,
+    error::{Error, ErrorKind},
+    guard::{LockAllGuard, LockGuard},
+    key::LockKey,
+    request::{LockAllRequest, Wait},
+};
+
+/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1): one after the other, in the order of their bytes.
+///
+/// # Cancel safety
+/// Dropping the future releases what it has acquired and leaves nothing behind.
+#[derive(Debug)]
+#[must_use = "a future does nothing unless it is awaited"]
+pub struct AcquireAll {
+    request: LockAllRequest,
+    keys: Keys,
+    current: Option<Acquire>,
+    guards: Vec<LockGuard>,
+    give_up: Moment,
+}
+
+/// The keys that are still to be acquired.
+#[derive(Debug)]
+enum Keys {
+    /// Those of the request.
+    All,
+    Left(vec::IntoIter<LockKey>),
+    Finished,
+}
+
+impl AcquireAll {
+    pub(crate) fn new(request: LockAllRequest) -> Self {
+        Self { request, keys: Keys::All, current: None, guards: Vec::new(), give_up: Moment::NEVER }
+    }
+
+    fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockAllGuard, Error>> {
+        let Self { request, keys, current, guards, give_up } = self;
+        let engine = &request.engine;
+        if let Keys::All = keys {
+            *give_up = engine.now() + request.options.wait.get();
+            *keys = Keys::Left(request.keys.clone()?.into_iter());
+        }
+        let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
+        loop {
+            if let Some(acquire) = current {
+                let guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.whole_wait(error))?;
+                *current = None;
+                guards.push(guard);
+            }
+            let Some(key) = keys.next() else { break };
+            // Waiting for this key while holding those before it in the order: two such requests never wait for each
+            // other.
+            let mut one = request.for_key(key);
+            if let Wait::Atmost(_) = one.options.wait {
+                one.options.wait = Wait::Atmost(give_up.since(engine.now()));
+            }
+            *current = Some(Acquire::new(one));
+        }
+        let guard = LockAllGuard::new(std::mem::take(guards));
+        Poll::Ready(guard.check(ACQUIRE).map(|()| guard))
+    }
+}
+
+impl LockAllRequest {
+    /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
+    fn whole_wait(&self, error: Error) -> Error {
+        match error.kind() {
+            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            _ => error,
+        }
+    }
+}
+
+impl Future for AcquireAll {
+    type Output = Result<LockAllGuard, Error>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let result = ready!(self.poll_inner(cx));
+        self.keys = Keys::Finished;
+        self.current = None;
+        self.guards.clear();
+        Poll::Ready(result)
+    }
+}

@@ -1,0 +1,251 @@
+//! Work that runs only while its lease is held.
+
+use std::{
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use pin_project_lite::pin_project;
+
+use crate::{
+    end::End,
+    engine::hold::Hold,
+    error::{Error, KEEP},
+    future::{
+        reentry::Held,
+        release::{Release, ReleaseAll},
+    },
+    guard::{LockAllGuard, LockGuard},
+    key::LockKey,
+};
+
+pin_project! {
+    /// The future of [`LockGuard::protect`]: runs work while the lease is held, drops it when the lease is lost, and
+    /// releases the lease when the work is done.
+    ///
+    /// # Cancel safety
+    /// Dropping it drops the work and releases the lease in the background.
+    #[must_use = "a future does nothing unless it is awaited"]
+    pub struct Protected<F: Future> {
+        #[pin]
+        state: State<F>,
+    }
+}
+
+pin_project! {
+    #[project = StateProj]
+    #[project_replace = StateOwned]
+    enum State<F: Future> {
+        Working {
+            #[pin]
+            work: F,
+            guard: Guard,
+            on_lost: OnLost,
+            // Which lease was lost, if the work goes on all the same.
+            lost: Option<(LockKey, End)>,
+            span: tracing::Span,
+            // What the task holds while it polls the work; known from the first poll on.
+            held: Option<Held>,
+        },
+        Releasing {
+            release: Releasing,
+            output: Option<F::Output>,
+        },
+        Finished,
+    }
+}
+
+/// What becomes of scoped work when its lease is lost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum OnLost {
+    /// The work is dropped where it stands, and the error returned.
+    #[default]
+    Cancel,
+    /// The work runs to its end, and then the error is returned in place of its result: for work that must not be
+    /// broken off. Somebody else may do the same work meanwhile.
+    Finish,
+    /// Nobody looks; the work's result is returned.
+    Ignore,
+}
+
+/// One guard or several.
+enum Guard {
+    One(LockGuard),
+    All(LockAllGuard),
+}
+
+/// One release or several.
+enum Releasing {
+    One(Release),
+    All(ReleaseAll),
+}
+
+impl<F: Future> Protected<F> {
+    pub(crate) fn new(guard: LockGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::One(guard), work, on_lost)
+    }
+
+    pub(crate) fn all(guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
+        Self::working(Guard::All(guard), work, on_lost)
+    }
+
+    fn working(guard: Guard, work: F, on_lost: OnLost) -> Self {
+        let span = guard.span();
+        Self { state: State::Working { work, guard, on_lost, lost: None, span, held: None } }
+    }
+
+    /// Sets what becomes of this work when its lease is lost. Default: that of the request, which is [`OnLost::Cancel`]
+    /// unless it [says otherwise](crate::LockRequest::on_lost).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager, LossReason, OnLost};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("report").await?;
+    /// let mut done = false;
+    /// let work = async {
+    ///     manager.force_release("report").await?;
+    ///     tokio::task::yield_now().await;
+    ///     done = true; // not reached with `OnLost::Cancel`
+    ///     Ok::<_, lock_core::Error>(())
+    /// };
+    /// let lost = guard.protect(work).on_lost(OnLost::Finish).await;
+    /// assert_eq!(lost.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    /// assert!(done);
+    /// # Ok(()) }
+    /// ```
+    pub fn on_lost(mut self, policy: OnLost) -> Self {
+        if let State::Working { on_lost, .. } = &mut self.state {
+            *on_lost = policy;
+        }
+        self
+    }
+}
+
+impl<F: Future> Future for Protected<F> {
+    type Output = Result<F::Output, Error>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        let mut state = self.project().state;
+        loop {
+            match state.as_mut().project() {
+                StateProj::Working { work, guard, on_lost, lost, span, held } => {
+                    let entered = span.enter();
+                    let first = held.is_none();
+                    let looks = *on_lost != OnLost::Ignore && lost.is_none();
+                    if looks
+                        && (first || guard.poll_ended(cx))
+                        && let Some(ended) = guard.ended()
+                    {
+                        if *on_lost == OnLost::Cancel {
+                            // The work is dropped here, and the guard after it.
+                            drop(entered);
+                            state.set(State::Finished);
+                            return Poll::Ready(Err(Error::ended(KEEP, &ended.0, ended.1)));
+                        }
+                        *lost = Some(ended);
+                    }
+                    let holding = held.take().unwrap_or_else(|| guard.enter());
+                    let (polled, holding) = holding.around(|| work.poll(cx));
+                    *held = holding;
+                    let Poll::Ready(output) = polled else {
+                        // Who is done at once need not be told of a loss.
+                        if looks && first && guard.poll_ended(cx) {
+                            continue;
+                        }
+                        return Poll::Pending;
+                    };
+                    drop(entered);
+                    if let Some((key, end)) = lost.take() {
+                        state.set(State::Finished);
+                        return Poll::Ready(Err(Error::ended(KEEP, &key, end)));
+                    }
+                    let owned = state.as_mut().project_replace(State::Finished);
+                    let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
+                    state.set(State::Releasing { release: guard.release(), output: Some(output) });
+                }
+                StateProj::Releasing { release, output } => {
+                    if let Err(error) = ready!(release.poll(cx)) {
+                        tracing::warn!(%error, "the work is done, but its lease could not be given back");
+                    }
+                    let output = output.take().expect("the output is taken once, on completion");
+                    state.set(State::Finished);
+                    return Poll::Ready(Ok(output));
+                }
+                StateProj::Finished => panic!("`Protected` polled after completion"),
+            }
+        }
+    }
+}
+
+impl<F: Future> fmt::Debug for Protected<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Protected").finish_non_exhaustive()
+    }
+}
+
+impl Guard {
+    /// What the task holds while it polls the work.
+    fn enter(&self) -> Held {
+        let manager = self.guards().first().and_then(LockGuard::manager);
+        Held::enter(manager, self.holds())
+    }
+
+    fn guards(&self) -> &[LockGuard] {
+        match self {
+            Self::One(guard) => std::slice::from_ref(guard),
+            Self::All(guard) => guard.guards(),
+        }
+    }
+
+    fn holds(&self) -> impl Iterator<Item = &Arc<Hold>> {
+        self.guards().iter().map(|guard| guard.lease().hold())
+    }
+
+    /// Which lease has ended, if one has.
+    fn ended(&self) -> Option<(LockKey, End)> {
+        self.holds().find_map(|hold| hold.check().err().map(|end| (hold.key.clone(), end)))
+    }
+
+    /// Whether a lease has ended; has the task woken when one does.
+    fn poll_ended(&mut self, cx: &mut Context<'_>) -> bool {
+        match self {
+            Self::One(guard) => guard.poll_ended(cx).is_ready(),
+            Self::All(guard) => guard.poll_ended(cx).is_ready(),
+        }
+    }
+
+    fn span(&self) -> tracing::Span {
+        match self {
+            Self::One(guard) => {
+                tracing::debug_span!("lock.hold", key = guard.key(), fencing_token = guard.fencing_token().get())
+            }
+            Self::All(guard) => {
+                tracing::debug_span!("lock.hold", keys = ?guard.guards().iter().map(|guard| guard.key()).collect::<Vec<_>>())
+            }
+        }
+    }
+
+    fn release(self) -> Releasing {
+        match self {
+            Self::One(guard) => Releasing::One(guard.release()),
+            Self::All(guard) => Releasing::All(guard.release()),
+        }
+    }
+}
+
+impl Releasing {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Error>> {
+        match self {
+            Self::One(release) => Pin::new(release).poll(cx),
+            Self::All(release) => Pin::new(release).poll(cx),
+        }
+    }
+}

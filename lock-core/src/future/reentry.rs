@@ -1,0 +1,67 @@
+//! What the present task holds in scoped forms, so that it does not wait for itself.
+
+use std::{cell::Cell, panic::Location, sync::Arc, time::Duration};
+
+use smallvec::SmallVec;
+
+use crate::{
+    engine::{Engine, hold::Hold},
+    error::{ACQUIRE, Error},
+    key::LockKey,
+};
+
+tokio::task_local! {
+    /// Some but while it is looked at.
+    static HELD: Cell<Option<Held>>;
+}
+
+/// The keys that the present task holds in scoped forms, the innermost first.
+#[derive(Clone)]
+pub(super) struct Held {
+    manager: Option<usize>,
+    holds: SmallVec<[Arc<Hold>; 1]>,
+    outer: Option<Arc<Self>>,
+}
+
+impl Held {
+    /// Adds the holds of a manager to what the present task holds.
+    pub(super) fn enter<'a>(manager: Option<usize>, holds: impl Iterator<Item = &'a Arc<Hold>>) -> Self {
+        let holds = holds.map(Arc::clone).collect();
+        let outer = Self::look(|outer| outer.map(|outer| Arc::new(outer.clone())));
+        Self { manager, holds, outer }
+    }
+
+    /// Shows the present task's to `looks`.
+    fn look<R>(looks: impl FnOnce(Option<&Self>) -> R) -> R {
+        let held = HELD.try_with(Cell::take).ok().flatten();
+        let seen = looks(held.as_ref());
+        if held.is_some() {
+            let _ = HELD.try_with(|slot| slot.set(held));
+        }
+        seen
+    }
+
+    /// Polls what is done while it is held; gives it back, unless that panics.
+    pub(super) fn around<R>(self, polls: impl FnOnce() -> R) -> (R, Option<Self>) {
+        HELD.sync_scope(Cell::new(Some(self)), || (polls(), HELD.with(Cell::take)))
+    }
+
+    fn find(&self, manager: usize, key: &LockKey) -> Option<&Hold> {
+        let found = self.holds.iter().find(|hold| self.manager == Some(manager) && hold.key == *key);
+        match found {
+            Some(hold) => Some(hold),
+            None => self.outer.as_ref().and_then(|outer| outer.find(manager, key)),
+        }
+    }
+}
+
+/// Refuses a key that the present task holds in a scoped form: a request that waits would wait for itself, and one that
+/// tries finds the key busy. A lease that is lost is not held.
+pub(crate) fn refuse(engine: &Engine, key: &LockKey, here: &Location<'_>, tries: bool) -> Result<(), Error> {
+    Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
+        Some(hold) if hold.check().is_err() => Ok(()),
+        Some(hold) if tries => Err(Error::busy(ACQUIRE, key, Duration::ZERO).free_in(Some(hold.remaining()))),
+        Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
+        None => Ok(()),
+    })
+}

@@ -1,0 +1,116 @@
+//! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
+
+mod key;
+mod result;
+
+use std::{
+    future::{self, Ready},
+    ops::Deref,
+    time::Duration,
+};
+
+use futures_util::future::Either;
+
+pub use self::{
+    key::{AsKey, AsKeys, AsPart, Key, key},
+    result::{
+        Answer, By, FromLockError, Logged, Loses, OnError, Outcome, Skip, by, by_or_skip, lost, not_lost, refused,
+        skipped,
+    },
+};
+use crate::{
+    Error, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
+    future::{Acquire, AcquireAll},
+    ttl::Renewal,
+};
+
+/// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
+pub fn manager(given: &impl AsManager) -> LockManager {
+    given.as_manager().clone()
+}
+
+/// Takes the value of `ttl = …` and the like.
+pub fn duration(given: impl IsDuration) -> Duration {
+    given.duration()
+}
+
+/// `renew = true`: renews the lease also where the manager's leases are fixed.
+pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
+    if request.options.renewal == Renewal::Never {
+        request.options.renewal = Renewal::ThirdOfTtl;
+    }
+    request
+}
+
+/// Asks for the lock, unless there is no manager.
+#[track_caller]
+pub fn acquire(
+    manager: Result<LockManager, Error>,
+    key: impl AsKey,
+    options: impl FnOnce(LockRequest) -> LockRequest,
+) -> Either<Acquire, Ready<Result<LockGuard, Error>>> {
+    match manager {
+        Ok(manager) => Either::Left(options(manager.lock(key.as_key())).acquire()),
+        Err(error) => Either::Right(future::ready(Err(error))),
+    }
+}
+
+/// Asks for all of several locks, unless there is no manager.
+#[track_caller]
+pub fn acquire_all(
+    manager: Result<LockManager, Error>,
+    keys: impl AsKeys,
+    options: impl FnOnce(LockAllRequest) -> LockAllRequest,
+) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
+    match manager {
+        Ok(manager) => Either::Left(options(keys.request(&manager)).acquire()),
+        Err(error) => Either::Right(future::ready(Err(error))),
+    }
+}
+
+/// Gives the type of a body a name; called in code that is never reached.
+#[must_use]
+pub fn never<R>() -> R {
+    unreachable!("the expansion calls this behind `if false`")
+}
+
+/// What `ttl`, `wait`, `max_hold` and `at_least` may be.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a `Duration`",
+    label = "not a `Duration`",
+    note = "write a string such as `\"3s\"`, or an expression of type `std::time::Duration`, as in `Duration::from_secs(3)`"
+)]
+pub trait IsDuration {
+    /// Gives it.
+    fn duration(self) -> Duration;
+}
+
+impl IsDuration for Duration {
+    fn duration(self) -> Duration {
+        self
+    }
+}
+
+/// What `manager = …` may give.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no `LockManager`",
+    label = "neither a `LockManager` nor a pointer to one",
+    note = "`manager` takes an expression of type `LockManager`, `&LockManager`, or `Arc<LockManager>`"
+)]
+pub trait AsManager {
+    /// Borrows the manager.
+    fn as_manager(&self) -> &LockManager;
+}
+
+impl AsManager for LockManager {
+    fn as_manager(&self) -> &LockManager {
+        self
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<P: Deref<Target: AsManager>> AsManager for P {
+    fn as_manager(&self) -> &LockManager {
+        self.deref().as_manager()
+    }
+}

@@ -1,0 +1,76 @@
+use std::borrow::Cow;
+
+use crate::BoxError;
+
+/// What a [`KeyExtractor`](crate::KeyExtractor) decided about a request.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Choice {
+    /// The service is called while this key is held. A key that is empty or longer than 1,024 bytes is refused.
+    Lock(String),
+    /// The service is called **without a lock**.
+    Pass,
+    /// The service is not called. In HTTP the answer is 400 with the text of this error, which the client sees.
+    Refuse(BoxError),
+}
+
+/// What the closure of a [`LockLayer`](crate::LockLayer) may return.
+///
+/// | returned | meaning |
+/// | --- | --- |
+/// | `String`, `&'static str`, `Cow<str>` | lock this key |
+/// | `Some(…)` | as what is in it |
+/// | `None` | call the service **without a lock** |
+/// | `Ok(…)` | as what is in it |
+/// | `Err(…)` | refuse the request; the error is whatever becomes a boxed one, a `String` too |
+///
+/// So `request.headers().get("x-account")` turned into an `Option` lets requests without the header through, and
+/// turned into a `Result` refuses them.
+#[diagnostic::on_unimplemented(
+    message = "the key of a request cannot be a `{Self}`",
+    label = "neither text, nor an `Option` or a `Result` of text",
+    note = "return a `String`, a `&'static str`, an `Option` (`None` passes without a lock) or a `Result` of one \
+            (`Err` refuses the request)"
+)]
+pub trait IntoChoice {
+    /// Converts it.
+    fn into_choice(self) -> Choice;
+}
+
+impl IntoChoice for Choice {
+    fn into_choice(self) -> Choice {
+        self
+    }
+}
+
+impl IntoChoice for String {
+    fn into_choice(self) -> Choice {
+        Choice::Lock(self)
+    }
+}
+
+// For every lifetime, though a closure can hardly return another than `'static`: inside a coroutine the compiler
+// forgets which one it was, and would find a service with `&'static str` not to be `Send`.
+impl IntoChoice for &str {
+    fn into_choice(self) -> Choice {
+        Choice::Lock(self.to_owned())
+    }
+}
+
+impl IntoChoice for Cow<'_, str> {
+    fn into_choice(self) -> Choice {
+        Choice::Lock(self.into_owned())
+    }
+}
+
+impl<T: IntoChoice> IntoChoice for Option<T> {
+    fn into_choice(self) -> Choice {
+        self.map_or(Choice::Pass, T::into_choice)
+    }
+}
+
+impl<T: IntoChoice, E: Into<BoxError>> IntoChoice for Result<T, E> {
+    fn into_choice(self) -> Choice {
+        self.map_or_else(|error| Choice::Refuse(error.into()), T::into_choice)
+    }
+}

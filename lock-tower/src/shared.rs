@@ -1,0 +1,33 @@
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, Ordering::Relaxed},
+};
+
+use crate::{admission::Admission, flood::Flood};
+
+/// What all clones of a layer, and all its services, have in common.
+#[derive(Debug, Default)]
+pub(crate) struct Shared {
+    pub(crate) admission: Arc<Admission>,
+    /// Requests that went through without a lock as the backend did not answer.
+    pub(crate) let_through: AtomicU64,
+    /// Which of them the log has had.
+    told: Flood,
+}
+
+impl Shared {
+    /// Counts a request that goes through without its lock, and tells the operator, once a second.
+    pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
+        self.let_through.fetch_add(1, Relaxed);
+        let (lock, what) = (shown(name), "a request goes through without its lock");
+        match self.told.line() {
+            Some(others) => tracing::warn!(%error, lock, others = (others > 0).then_some(others), "{what}"),
+            None => tracing::debug!(%error, lock, "{what}"),
+        }
+    }
+}
+
+/// The name of a layer in the log, if it has one.
+pub(crate) fn shown(name: &'static str) -> Option<&'static str> {
+    (!name.is_empty()).then_some(name)
+}
