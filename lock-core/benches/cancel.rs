@@ -161,9 +161,9 @@ fn busy_key(number: usize) -> String {
     format!("busy:{number}")
 }
 
-/// All keys of the server but the counter of fencing tokens, which stays.
+/// All keys of the server but those of the library that stay.
 async fn keys(connection: &mut MultiplexedConnection) -> Vec<String> {
     let mut keys: Vec<String> = redis::cmd("KEYS").arg("*").query_async(connection).await.expect("KEYS");
-    keys.retain(|key| !key.ends_with("lock-core:fence"));
+    keys.retain(|key| !key.ends_with("lock-core:fence") && !key.ends_with("lock-core:waiting"));
     keys
 }

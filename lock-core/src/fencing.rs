@@ -9,8 +9,8 @@ use std::{
 /// Send it along with every write that the lock protects, and let the store refuse a write whose fencing token is
 /// smaller than the largest it has seen: then a holder that was stopped, lost its lease and woke up again cannot
 /// overwrite its successor. (Martin Kleppmann, *How to do distributed locking*, 2016.) It is
-/// `max(last + 1, server time in µs)`, so it keeps rising when the server loses its data, unless its clock is set back
-/// at the same time.
+/// `max(last + 1, server time in ms × 1000)`, so it keeps rising when the server loses its data, unless its clock is set
+/// back at the same time.
 ///
 /// It goes to the service that is written to and back as text, as an integer, or as [`i64`] for a database, and that service
 /// can have it as this type, too: it has the order of the numbers.

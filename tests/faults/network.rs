@@ -230,13 +230,6 @@ async fn fault_26_lost_reply_of_a_release_frees_once_and_never_another_ones_leas
     judged(&run);
 }
 
-/// The fencing token that `server` granted last.
-async fn last_fence(server: &RedisServer) -> u64 {
-    let counter = server.call(&["GET", "{0}lock-core:fence"]).await.text().expect("something was granted");
-    let fence = counter.split(' ').next().expect("split gives one part at least");
-    fence.parse().expect("a fencing token is a number")
-}
-
 #[tokio::test]
 async fn fault_27_request_that_comes_two_seconds_late_makes_no_second_holder_and_is_cleaned_up() {
     let Wire { server, proxy, run, client, .. } = behind_proxy("fault-27").await;
@@ -250,7 +243,7 @@ async fn fault_27_request_that_comes_two_seconds_late_makes_no_second_holder_and
             other.acquire("k", LONG).await;
         }
         sleep((2 * TTL).saturating_sub(span(since, now()))).await;
-        let (calls, granted) = (server.script_calls().await, last_fence(&server).await);
+        let (calls, granted) = (server.script_calls().await, server.last_fence().await);
         let healed = Instant::now();
         proxy.pass();
         eventually(SOON, "the late request arrives", async || server.script_calls().await > calls).await;
@@ -260,7 +253,7 @@ async fn fault_27_request_that_comes_two_seconds_late_makes_no_second_holder_and
             assert!(other.tell("check").await.starts_with("check held"));
             assert_eq!(other.tell("release").await, "released");
         } else {
-            eventually(SOON, "it takes the key", async || last_fence(&server).await > granted).await;
+            eventually(SOON, "it takes the key", async || server.last_fence().await > granted).await;
             eventually(SOON, "nothing is left", async || server.call(&["GET", "k"]).await.is_nil()).await;
             figure(27, "a late request's key is gone after", healed.elapsed());
         }

@@ -38,7 +38,7 @@ fn the_format_is_read_as_it_is_written_down() {
         {"process":"p1/t1","op":"release","key":"k","token":"T/1","t_invoke":8,"result":"info"}
         {"process":"p3","op":"crash","t_invoke":9}
         {"process":"nemesis","op":"fault","t_invoke":9,"t_return":10}
-        {"op":"leftover","key":"{k}lock-core:fence","pttl":59000,"max_pttl":61000}
+        {"op":"leftover","key":"{0}lock-core:waiting","pttl":1900,"max_pttl":10000}
     "#;
     let mut history = History::default();
     history.add_lines("all.jsonl", lines).unwrap();

@@ -66,19 +66,13 @@ impl Nodes {
         having
     }
 
-    /// Waits until no server has anything but its counter of fencing tokens, which is to expire.
+    /// Waits until no server has anything of a lock.
     async fn are_clean(&self, within: Duration) {
         for server in &self.servers {
             if server.connect().await.is_err() {
                 continue;
             }
-            eventually(within, "nothing is left", async || {
-                let left = server.keys("*").await;
-                left.iter().all(|key| key == "{0}lock-core:fence")
-            })
-            .await;
-            let ttl = server.call(&["PTTL", "{0}lock-core:fence"]).await.integer();
-            assert!(ttl.is_some_and(|ttl| ttl != -1), "the counter expires");
+            eventually(within, "nothing is left", async || server.left().await.is_empty()).await;
         }
     }
 }

@@ -1,7 +1,8 @@
 //! The simulated node against the script in a real Redis: the same batches, the same answers.
 //!
 //! The real server's clock cannot be held, so ttls, places and call windows outlast the test here; what ends in time is
-//! for the conformance suite, which the script passes, and for the rules of the simulation.
+//! for the conformance suite, which the script passes, and for the rules of the simulation. With a counter that is far ahead
+//! of every clock, fencing tokens are the same, too.
 
 use std::{sync::Arc, time::Duration};
 
@@ -13,15 +14,19 @@ use lock_tests::{Dice, RedisServer, sim::Node};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
+/// A fencing token of the year 2223, at the end of its millisecond.
+const FAR: u64 = 8_000_000_000_000_980;
 
-/// An answer without times and numbers that only one of the two can know.
-fn plain(outcome: Outcome) -> String {
+/// An answer without times, and without numbers if only one of the two can know them.
+fn plain(outcome: Outcome, numbers: bool) -> String {
     match outcome {
+        Outcome::Held { fence, block } if numbers => format!("held {fence} x{block}"),
         Outcome::Held { block, .. } => format!("held x{block}"),
         Outcome::Busy { foreign, position, remaining } => {
             format!("busy {foreign} {position:?} {}", remaining.is_some())
         }
         Outcome::Queued { position } => format!("queued {position:?}"),
+        Outcome::Renewed { fence, block, .. } if numbers => format!("renewed {fence:?} x{block}"),
         Outcome::Renewed { fence, block, .. } => format!("renewed {} x{block}", fence.is_some()),
         other => format!("{other:?}"),
     }
@@ -39,6 +44,10 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
             let mut acquire = Acquire::new(key, mine, LONG).or_wait(place);
             acquire.block = 1 + u32::try_from(dice.below(3)).expect("a small number");
             acquire.aim = dice.below(2);
+            if dice.below(8) == 0 {
+                // Some are behind the counter, and some near or far ahead.
+                (acquire.floor, acquire.aim) = (FAR + dice.below(3_000), FAR + dice.below(30_000));
+            }
             Operation::Acquire(acquire)
         }
         5 => Operation::Renew(Renew::new(key, mine, LONG).with_block(u32::from(dice.below(2) == 0))),
@@ -78,6 +87,12 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
     node.listen(heard);
     let channels: [Arc<str>; 3] = [Arc::clone(heard), "lock-core:calls:gone".into(), "".into()];
     let mut micros = 1_750_000_000_000_000;
+    let numbers = seed.is_multiple_of(2);
+    if numbers {
+        node.count_from(FAR);
+        let id = format!("{}-{}", FAR / 1_000, FAR % 1_000);
+        server.call(&["XADD", RedisServer::COUNTER, "MAXLEN", "0", &id, "", ""]).await;
+    }
     let mut story = Vec::new();
     for _ in 0..60 {
         micros += 1_000 + dice.below(3_000);
@@ -89,8 +104,9 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
         let batch: Vec<_> = (0..1 + dice.below(4)).map(|_| operation(&mut dice, channel)).collect();
         let real = backend.call(Batch::from(batch.clone())).await.expect("the server answers");
-        let real: Vec<_> = real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"))).collect();
-        let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(plain).collect();
+        let real: Vec<_> =
+            real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();
+        let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(|outcome| plain(outcome, numbers)).collect();
         story.push(format!("{batch:?}\n  -> {real:?}"));
         assert_eq!(simulated, real, "seed {seed}, after:\n{}", story.join("\n"));
     }

@@ -168,6 +168,34 @@ impl RedisServer {
         keys
     }
 
+    /// The keys that stand there, but those that stay when nobody holds a lock or waits for one: the counter of fencing
+    /// tokens, and for some seconds until when somebody may be waiting.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn left(&self) -> Vec<String> {
+        let mut keys = self.keys("*").await;
+        keys.retain(|key| key != Self::COUNTER && key != Self::WAITING);
+        keys
+    }
+
+    /// The fencing token that was given out last, or `None` if none ever was.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does, and when the counter is not a stream.
+    pub async fn last_fence(&self) -> Option<u64> {
+        if self.call(&["EXISTS", Self::COUNTER]).await.integer() == Some(0) {
+            return None;
+        }
+        let reply = self.call(&["XINFO", "STREAM", Self::COUNTER]).await;
+        let fields = reply.items().chunks(2);
+        let ids = fields.filter(|field| field[0].text().as_deref() == Some("last-generated-id"));
+        let id = ids.filter_map(|field| field.get(1)?.text()).next().expect("a stream has a last id");
+        let (ms, seq) = id.split_once('-').expect("an id has two parts");
+        let number = |part: &str| part.parse::<u64>().expect("a part of an id is a number");
+        Some(number(ms) * 1_000 + number(seq))
+    }
+
     /// The connections of everybody but the harness.
     ///
     /// # Panics
@@ -206,6 +234,10 @@ impl RedisServer {
 
     /// The name that the harness gives to its own connections.
     pub const OWN_NAME: &str = "lock-tests";
+    /// The key of the counter of fencing tokens.
+    pub const COUNTER: &str = "{0}lock-core:fence";
+    /// The key that says until when somebody may be waiting.
+    pub const WAITING: &str = "{0}lock-core:waiting";
 }
 
 /// What is special about a server.

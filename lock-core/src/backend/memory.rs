@@ -201,8 +201,7 @@ impl State {
                     let mends = renew.too_far.is_some_and(|found| left <= found && left + MENDS_WITHIN > found);
                     entry.expires = if mends { now + renew.ttl } else { entry.expires.max(now + renew.ttl) };
                     let remaining = entry.expires.since(now);
-                    let fence =
-                        (renew.block > 0).then(|| self.fences(renew.block, counts_from(time, renew.floor, renew.aim)));
+                    let fence = (renew.block > 0).then(|| self.fences(renew.block, time, renew.floor, renew.aim));
                     Outcome::Renewed { remaining, fence, block: renew.block }
                 }
                 _ => Outcome::Gone,
@@ -264,14 +263,16 @@ impl State {
         }
         self.sweep(now);
         self.remove_place(key, *token);
-        let fence = self.fences(acquire.block, counts_from(time, acquire.floor, acquire.aim));
+        let fence = self.fences(acquire.block, time, acquire.floor, acquire.aim);
         self.entries.insert(key.clone(), Entry { token: *token, expires });
         Outcome::Held { fence, block: acquire.block }
     }
 
-    /// Takes a block of fencing tokens.
-    fn fences(&mut self, block: u32, time: u64) -> u64 {
-        let first = time.max(self.last_fence.saturating_add(1));
+    /// Takes a block of fencing tokens, counted from the clock, or from `floor` or a near `aim` if these are ahead.
+    fn fences(&mut self, block: u32, time: u64, floor: u64, aim: u64) -> u64 {
+        let next = time.max(self.last_fence.saturating_add(1));
+        let is_near = aim <= next.saturating_add(micros(AIMS_WITHIN));
+        let first = next.max(floor).max(if is_near { aim } else { 0 });
         self.last_fence = first.saturating_add(u64::from(block)).saturating_sub(1);
         first
     }
@@ -356,12 +357,6 @@ impl State {
             });
         }
     }
-}
-
-/// What counts as the clock for fencing tokens.
-fn counts_from(time: u64, floor: u64, aim: u64) -> u64 {
-    let aim = if aim <= time.saturating_add(micros(AIMS_WITHIN)) { aim } else { 0 };
-    time.max(floor).max(aim)
 }
 
 /// How long after an expiry was found to be too far ahead it is still known to be that one.

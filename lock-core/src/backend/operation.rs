@@ -48,7 +48,7 @@ pub struct Acquire {
     pub token: Token,
     /// How long the key is held without a renewal; whole milliseconds, 10 ms to 100 years.
     pub ttl: Duration,
-    /// How many fencing tokens to take, at least 1.
+    /// How many fencing tokens to take, at least 1. A store may give fewer, but not none.
     pub block: u32,
     /// Where set, the key is not taken when it is free but only from this token; else the answer is
     /// [`Outcome::Gone`].
@@ -59,14 +59,14 @@ pub struct Acquire {
     /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts
     /// alone.
     pub floor: u64,
-    /// A number to begin with, in µs since 1970, if the store's clock is behind it by at most [`AIMS_WITHIN`], so that
-    /// several stores whose clocks differ a little count alike; zero for none. A store may ignore it.
+    /// A number to begin with, in µs since 1970, if it is at most [`AIMS_WITHIN`] ahead of the next one that the store would
+    /// give, so that several stores whose clocks differ a little count alike; zero for none. A store may ignore it.
     #[doc(hidden)]
     pub aim: u64,
 }
 
-/// How far behind an [aim](Acquire::aim) a store's clock may be: so far do fencing tokens lead it at most for the sake of
-/// an aim, whatever the clock of the caller shows.
+/// How far ahead of a store's next fencing token an [aim](Acquire::aim) may be: no acquire makes numbers leap by more for
+/// the sake of an aim, whatever the clock of the caller shows.
 pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
 
 /// How a process that waits for a key is called when its turn has come.
@@ -98,7 +98,7 @@ pub struct Renew {
     pub block: u32,
     /// The least number that these may begin with; zero where the store counts alone.
     pub floor: u64,
-    /// A number to begin with if the store's clock is near; see [`Acquire::aim`].
+    /// A number to begin with if the store counts near it; see [`Acquire::aim`].
     #[doc(hidden)]
     pub aim: u64,
     /// What a renewal found to be left, where that is more than any request of this token can have asked for: the

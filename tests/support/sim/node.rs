@@ -2,7 +2,11 @@
 //!
 //! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use lock_core::{
     backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
@@ -86,20 +90,16 @@ pub(super) struct Push {
 #[derive(Debug, Default)]
 pub struct Node {
     keys: BTreeMap<LockKey, Entry>,
-    counter: Counter,
+    /// The last fencing token given out.
+    last_fence: u64,
+    /// Until when somebody may be waiting.
+    waiting: u64,
     queues: BTreeMap<LockKey, Queue>,
     /// Channels that somebody listens on.
     pub(super) channels: BTreeMap<Arc<str>, usize>,
     mutant: Option<NodeMutant>,
     pub(super) audit: Audit,
     pushes: Vec<Push>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Counter {
-    last: u64,
-    waiting: u64,
-    expires: u64,
 }
 
 #[derive(Debug, Default)]
@@ -122,13 +122,13 @@ struct Waiting {
 
 /// The local variables of one run of the script.
 struct Call {
-    micros: u64,
-    /// What counts as the clock for fencing tokens.
-    clock: u64,
     now: u64,
-    together: u64,
-    fence: u64,
-    reserved: Option<u64>,
+    floor: u64,
+    aim: u64,
+    /// The fencing tokens that were drawn last: the first, and how many.
+    drawn: Option<(u64, u64)>,
+    /// The keys that have had some of this call.
+    have_drawn: BTreeSet<LockKey>,
 }
 
 impl Node {
@@ -145,9 +145,14 @@ impl Node {
     /// Forgets everything but who listens.
     pub(super) fn forget(&mut self) {
         self.keys.clear();
-        self.counter = Counter::default();
+        (self.last_fence, self.waiting) = (0, 0);
         self.queues.clear();
         self.audit.forget();
+    }
+
+    /// Takes `last` for the fencing token that was given out last.
+    pub fn count_from(&mut self, last: u64) {
+        self.last_fence = last;
     }
 
     /// Takes somebody for a listener of a channel.
@@ -169,26 +174,13 @@ impl Node {
         sender: Option<(usize, u64)>,
     ) -> (Vec<Outcome>, Vec<Push>) {
         let now = micros / 1_000;
-        if self.counter.expires < now {
-            self.counter = Counter::default();
-        }
-        let together = batch
-            .iter()
-            .map(|operation| match operation {
-                Operation::Acquire(acquire) => u64::from(acquire.block),
-                Operation::Renew(renew) => u64::from(renew.block),
-                _ => 0,
-            })
-            .sum();
         let numbers = batch.iter().map(|operation| match operation {
             Operation::Acquire(acquire) => (acquire.floor, acquire.aim),
             Operation::Renew(renew) => (renew.floor, renew.aim),
             _ => (0, 0),
         });
         let (floor, aim) = numbers.fold((0, 0), |most, these| (most.0.max(these.0), most.1.max(these.1)));
-        let near = if aim <= micros + 10_000 { aim } else { 0 };
-        let clock = micros.max(floor).max(near);
-        let mut call = Call { micros, clock, now, together, fence: 0, reserved: None };
+        let mut call = Call { now, floor, aim, drawn: None, have_drawn: BTreeSet::new() };
         let outcomes = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
         (outcomes, std::mem::take(&mut self.pushes))
     }
@@ -217,7 +209,7 @@ impl Node {
                 Some(Entry { holder: Holder::Foreign(_), .. }) if !foreign => Outcome::Gone,
                 Some(_) => {
                     self.keys.remove(key);
-                    if call.now < self.counter.waiting {
+                    if call.now < self.waiting {
                         self.call_first(key, None, call.now);
                     }
                     Outcome::Released
@@ -235,17 +227,17 @@ impl Node {
             entry.holder == Holder::Ours(*token) || from.is_some_and(|from| entry.holder == Holder::Ours(from))
         });
         if mine || (held.is_none() && from.is_none()) {
-            let waits = held.is_none() && call.now < self.counter.waiting && !self.has(NodeMutant::Barging);
+            let waits = held.is_none() && call.now < self.waiting && !self.has(NodeMutant::Barging);
             if waits && self.call_first(key, Some(*token), call.now) {
                 return Outcome::Queued { position: self.keep_place(key, *token, place.as_ref(), call) };
             }
-            let (fence, size) = self.take_fences(u64::from(*block), call);
+            let (fence, size) = self.take_fences(key, u64::from(*block), call);
             let own = held.filter(|entry| entry.holder == Holder::Ours(*token));
             let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
             let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
             let holder = Holder::Ours(*token);
             self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false });
-            if call.now < self.counter.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
+            if call.now < self.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
                 if held.is_some() {
                     self.remove_place(key, *token);
                 } else {
@@ -275,7 +267,7 @@ impl Node {
         let (fence, block) = match renew.block {
             0 => (None, 0),
             block => {
-                let (fence, size) = self.take_fences(u64::from(block), call);
+                let (fence, size) = self.take_fences(&renew.key, u64::from(block), call);
                 (Some(fence), u32::try_from(size).unwrap_or(u32::MAX))
             }
         };
@@ -284,10 +276,10 @@ impl Node {
 
     fn release(&mut self, release: &Release, call: &Call) -> Outcome {
         let Release { key, token, .. } = release;
-        if release.place && call.now < self.counter.waiting {
+        if release.place && call.now < self.waiting {
             self.remove_place(key, *token);
         }
-        match release.place && call.now < self.counter.waiting {
+        match release.place && call.now < self.waiting {
             true => self.audit.left(key, *token),
             false => self.audit.lapsed(key, *token),
         }
@@ -306,7 +298,7 @@ impl Node {
         }
         let free = self.held(key, call.now).is_none();
         let calls = !release.quiet && !self.has(NodeMutant::NoCallOnInRelease);
-        if free && call.now < self.counter.waiting && calls {
+        if free && call.now < self.waiting && calls {
             self.call_first(key, None, call.now);
         }
         if mine { Outcome::Released } else { Outcome::Gone }
@@ -354,33 +346,37 @@ impl Node {
         }
     }
 
-    fn write_counter(&mut self, call: &Call) {
-        let lead = self.counter.last.saturating_sub(call.micros).div_ceil(1_000);
-        self.counter.expires = call.now + 60_000 + lead;
+    /// Draws a block of fencing tokens from the counter: its first, and its size.
+    fn draw(&mut self, size: u64, call: &Call) -> (u64, u64) {
+        let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.now * 1_000 };
+        let next = clock.max(self.last_fence + 1);
+        let near = if call.aim <= next + 10_000 { call.aim } else { 0 };
+        let first = next.max(near).max(call.floor);
+        let size = size.min(1_000 - first % 1_000);
+        self.last_fence = first + size - 1;
+        (first, size)
     }
 
-    fn take_fences(&mut self, size: u64, call: &mut Call) -> (u64, u64) {
-        let fits = |size: u64| call.reserved.is_some_and(|reserved| call.fence + size - 1 <= reserved);
-        let leads = !fits(size) && self.counter.last > call.clock + LEAD;
-        let (size, together) = if leads { (1, 1) } else { (size, call.together.min(LEAD)) };
-        if !fits(size) {
-            let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.clock };
-            let first = clock.max(self.counter.last + 1);
-            self.counter.last = first + size.max(together) - 1;
-            self.write_counter(call);
-            (call.fence, call.reserved) = (first, Some(self.counter.last));
+    /// The fencing tokens of an item; keys that have had none in this call share what was drawn last.
+    fn take_fences(&mut self, key: &LockKey, size: u64, call: &mut Call) -> (u64, u64) {
+        let is_new = call.have_drawn.insert(key.clone());
+        if let Some((first, drawn)) = call.drawn
+            && is_new
+            && size <= drawn
+        {
+            return (first, size);
         }
-        call.fence += size;
-        (call.fence - size, size)
+        let drawn = self.draw(size, call);
+        call.drawn = Some(drawn);
+        drawn
     }
 
     fn keep_place(&mut self, key: &LockKey, token: Token, place: Option<&Place>, call: &Call) -> Option<u32> {
         let place = place?;
         let life = ms(place.life);
         let ends = call.now + life;
-        if ends > self.counter.waiting {
-            self.counter.waiting = ends + 500;
-            self.write_counter(call);
+        if ends > self.waiting {
+            self.waiting = ends + 500;
         }
         let window = ms(place.window);
         let waiting = Waiting { token, ends, life, stamp: 0, window, channel: Arc::clone(&place.channel) };
@@ -398,7 +394,7 @@ impl Node {
         let ticket = ticket.unwrap_or(queue.next);
         queue.next = queue.next.max(ticket + 1);
         queue.places.insert(ticket, waiting);
-        queue.expires = self.counter.waiting + 1_000;
+        queue.expires = self.waiting + 1_000;
         u32::try_from((ticket + 1).saturating_sub(queue.first)).ok()
     }
 
@@ -484,9 +480,6 @@ fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
     let remaining = Some(Duration::from_millis(entry.expires - now));
     Outcome::Busy { remaining, foreign: matches!(entry.holder, Holder::Foreign(_)), position }
 }
-
-/// By how many µs the counter may lead the clock before blocks shrink to one.
-const LEAD: u64 = 1_000;
 
 fn ms(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)

@@ -4,7 +4,7 @@ use std::{error, fmt, io};
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::source;
+use super::{names::FENCE_COUNTER, source};
 use crate::{backend::BackendError, error::ErrorKind};
 
 /// Reads an error of the `redis` crate. `address` is the server's, without user and password.
@@ -103,6 +103,14 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     let named = source::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
     let detail = detail.split(" script: ").next().unwrap_or_default();
     let error = match code {
+        "WRONGTYPE" if says("(xadd)") => BackendError::new(
+            ErrorKind::Unsupported,
+            format!(
+                "{server} does not count fencing tokens in a stream at `{FENCE_COUNTER}`, as when an older version of \
+                 lock-core uses it too; stop the older version, then wait a minute or delete that key"
+            ),
+        )
+        .did_not_happen(),
         "WRONGTYPE" => BackendError::new(
             ErrorKind::WrongType,
             "the key holds something that is no lock (a hash, a list, …); it was left untouched, use another key",

@@ -6,6 +6,9 @@
 /// The counter of fencing tokens of a server without slots.
 pub(super) const FENCE_COUNTER: &str = "{0}lock-core:fence";
 
+/// Until when somebody may be waiting for a key under that counter.
+pub(super) const WAITING: &str = "{0}lock-core:waiting";
+
 /// The queue of a key.
 pub(super) fn queue(key: &str) -> String {
     format!("{{0}}lock-core:queue:{key}")

@@ -32,23 +32,21 @@ pub(super) fn eval(batch: &[Operation]) -> Cmd {
 fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     let queues = batch.iter().filter(|operation| !matches!(operation, Operation::Renew(_)));
     let mut call = cmd(command);
-    call.arg(script).arg(1 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER);
+    call.arg(script).arg(2 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER).arg(WAITING);
     for operation in batch {
         call.arg(operation.key().wire());
     }
     for operation in queues {
         call.arg(names::queue(operation.key().wire()));
     }
-    let (mut fences, mut floor, mut aim, mut place) = (0, 0, 0, None);
+    let (mut floor, mut aim, mut place) = (0, 0, None);
     for operation in batch {
         match operation {
             Operation::Acquire(acquire) => {
-                fences += acquire.block;
                 (floor, aim) = (floor.max(acquire.floor), aim.max(acquire.aim));
                 place = place.or(acquire.place.as_ref());
             }
             Operation::Renew(renew) => {
-                fences += renew.block;
                 (floor, aim) = (floor.max(renew.floor), aim.max(renew.aim));
             }
             _ => {}
@@ -58,9 +56,9 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     let place = place.map(|Place { channel, life, window }| format!("{} {} {channel}", millis(*life), millis(*window)));
     call.arg(batch.len());
     if floor == 0 && aim == 0 {
-        call.arg(fences);
+        call.arg("");
     } else {
-        call.arg(format!("{fences} {floor} {aim}"));
+        call.arg(format!("{floor} {aim}"));
     }
     call.arg(place.unwrap_or_default());
     for operation in batch {

@@ -1,11 +1,10 @@
 -- Every operation of the lock, in one source, so that a server that has forgotten its scripts has forgotten all of them.
 --
--- KEYS  1: the counter of fencing tokens; then the key of each item; then the queues of those keys, of all items but
---       `renew`.
--- ARGV  1: how many items; 2: how many fencing tokens they ask for together; or that, the least number that they may
---       begin with, and one to begin with if the clock is behind it by at most 10 ms (0 for none); 3: how the caller's
---       waiters are called: `life window channel`, the life of a place and the call window in ms ('' where nobody may
---       wait); then each item:
+-- KEYS  1: C, the counter of fencing tokens; 2: W, until when somebody may be waiting; then the key of each item; then the
+--       queues of those keys, of all items but `renew`.
+-- ARGV  1: how many items; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
+--       most 10 ms ahead of the counter (0 for none); 3: how the caller's waiters are called: `life window channel`, the
+--       life of a place and the call window in ms ('' where nobody may wait); then each item:
 --         acquire  token, ttl in ms, size of the block; takes a place where the key is busy
 --         try      the same without a place
 --         take     the same, from the holder whose token follows
@@ -18,104 +17,105 @@
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size | BUSY pttl foreign position | QUEUED position |
 --       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0; and where
---       ARGV[2] has three numbers, TIME in µs.
+--       ARGV[2] is not empty, TIME in µs.
 --
+-- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
+-- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
 -- `token end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
--- The counter holds `last`, the last fencing token given out, or `last until`: until that time in ms, and no longer,
--- somebody may be waiting for a key under this counter.
 --
 -- Invariants
 -- * A key holds a token or nothing; it is written only if it is free and nobody with a live place comes first, or holds
 --   the item's own token (or the one to take it from). Nobody is ever given a lease: who is called takes it.
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
--- * The counter is written before the key, so that a key is never held without a fencing token of its own.
+-- * A fencing token is drawn before the key is written, so that a key is never held without a number of its own.
+-- * W is written before a place that it would not cover, so that every place is seen.
 -- * No clock of a caller decides who holds; the server's decides only who may be passed over. (The floor and the
 --   aim of a caller, who has seen several nodes, only raise fencing tokens.)
--- Where nobody waits it is four commands for an acquire and two for a release: each costs as much as the rest together.
+-- Where nobody waits it is three commands for an acquire and two for a release: each costs as much as the rest together.
 
 local ERROR, HELD, BUSY, QUEUED, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5, 6
 local MARK = 'lock-core:1:' -- what our tokens begin with
+local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
-
-local items, fences_asked, floor, aim = tonumber(ARGV[1]), tonumber(ARGV[2])
-local alone = fences_asked ~= nil
-if not alone then
-  fences_asked, floor, aim = string.match(ARGV[2], '^(%d+) (%d+) (%d+)$')
-  fences_asked, floor, aim = tonumber(fences_asked), tonumber(floor), tonumber(aim)
-  if not (floor < 2 ^ 53) then floor = 0 end -- nor could it be counted from
-end
-local got = call('MGET', unpack(KEYS, 1, items + 1))
-local last, waiting = tonumber(got[1]), 0
-if not last then
-  last, waiting = string.match(got[1] or '', '^(%d+) (%d+)$')
-  last, waiting = tonumber(last) or 0, tonumber(waiting) or 0
-elseif not (last >= 0 and last < 2 ^ 53) then
-  last = 0 -- what is no such number counts as absent: the clock alone keeps the tokens rising
-end
-local micros, now = 0, 0
-if fences_asked > 0 or waiting > 0 then
-  local time = call('TIME')
-  micros = time[1] * 1000000 + time[2]
-  now = math.floor(micros / 1000)
-  if waiting <= now then waiting = 0 end
-end
-
--- Most calls are one of these two.
-if items == 1 and waiting == 0 and alone then
-  local operation, token = ARGV[4], ARGV[5]
-  if operation == 'release' and got[2] == token then
-    if type(pcall('DEL', KEYS[2])) ~= 'table' then return { RELEASED, 0 } end
-  elseif (operation == 'acquire' or operation == 'try') and not got[2] and last < micros then
-    local size = fences_asked
-    if not pcall('SET', KEYS[1], micros + size - 1, 'PX', '60001').err then
-      last = micros + size - 1
-      local set = pcall('SET', KEYS[2], token, 'PX', ARGV[6], 'NX')
-      if set and not set.err then return { HELD, micros, size, 0 } end
-    end
-  end
-end
-
-local written = {} -- what this call has put at a key: a token, or false
-local refused = 0
-local fence, reserved = 0, -1 -- the numbers that the counter has been raised for
-local LEAD = 1000 -- by how many µs the counter may lead the clock before blocks shrink to one
 
 -- The error in a reply, if it is one, with the command, which Redis 7 leaves out.
 local function refusal(reply, command)
   return type(reply) == 'table' and reply.err and reply.err .. ' (' .. command .. ')'
 end
 
-local function write_counter()
-  -- It outlives its lead over the clock: after that, the clock alone is larger.
-  local lives = '60000'
-  if last > micros then lives = lives + math.ceil((last - micros) / 1000) end
-  local value = last
-  if waiting > 0 then value = string.format('%.0f %.0f', last, waiting) end -- not tostring: it would lose digits
-  return refusal(pcall('SET', KEYS[1], value, 'PX', lives), 'SET')
+local items = tonumber(ARGV[1])
+local floor, aim = string.match(ARGV[2], '^(%d+) (%d+)$')
+floor, aim = tonumber(floor) or 0, tonumber(aim) or 0
+
+-- Draws a block of fencing tokens from the counter: its first, its size, or an error. A block ends with its millisecond, so
+-- that the counter leads the clock by less than one.
+local function draw(size)
+  local id = pcall('XADD', KEYS[1], 'MAXLEN', '0', '*', '', '')
+  if type(id) == 'table' then return nil, nil, refusal(id, 'XADD') end
+  local ms, seq = string.match(id, '^(%d+)-(%d+)$')
+  ms, seq = tonumber(ms), tonumber(seq)
+  -- Where seq is too large, the clock was set back, or a million were drawn in a second: the next ms begins.
+  local first = ms * 1000 + math.min(seq, 1000)
+  if aim <= first + 10000 then first = math.max(first, aim) end
+  first = math.max(first, floor)
+  size = math.min(size, 1000 - first % 1000)
+  local last = first + size - 1
+  if not (last < MOST) then return nil, nil, 'ERR ' .. KEYS[1] .. ' has counted too far, delete it (XADD)' end
+  if seq > 999 or last > ms * 1000 + seq then
+    id = string.format('%.0f-%.0f', math.floor(last / 1000), last % 1000) -- not tostring: it would lose digits
+    local failed = refusal(pcall('XADD', KEYS[1], 'MAXLEN', '0', id, '', ''), 'XADD')
+    if failed then return nil, nil, failed end
+  end
+  return first, size
 end
 
--- Takes a block of fencing tokens: its first, its size, or an error. The counter is raised once for the whole call,
--- unless it runs ahead of the clock: then each item gets one. A floor counts as the clock, and so does an aim that is near:
--- that of the fastest of several nodes.
-local clock = micros
-if not alone then
-  clock = math.max(clock, floor)
-  if aim <= micros + 10000 then clock = math.max(clock, aim) end
-end
-local function take_fences(size)
-  local together = math.min(fences_asked, LEAD)
-  if fence + size - 1 > reserved and last > clock + LEAD then size, together = 1, 1 end
-  if fence + size - 1 > reserved then
-    local first = last < clock and clock or last + 1
-    last = first + (size > together and size or together) - 1
-    local failed = write_counter()
-    if failed then return nil, nil, failed end
-    fence, reserved = first, last
+local got = call('MGET', unpack(KEYS, 2, items + 2))
+local waiting = tonumber(got[1]) or 0
+if not (waiting < MOST) then waiting = 0 end
+
+-- Most calls are one of these two.
+if items == 1 and waiting == 0 and ARGV[2] == '' then
+  local operation, key, held, token = ARGV[4], KEYS[3], got[2], ARGV[5]
+  if operation == 'release' and held == token then
+    if type(pcall('DEL', key)) ~= 'table' then return { RELEASED, 0 } end
+  elseif (operation == 'acquire' or operation == 'try') and not held then
+    local first, size = draw(tonumber(ARGV[7]))
+    if first then
+      local set = pcall('SET', key, token, 'PX', ARGV[6], 'NX')
+      if set and not set.err then return { HELD, first, size, 0 } end
+    end
   end
-  fence = fence + size
-  return fence - size, size
+end
+
+local now = 0 -- the time in ms, where it matters: somebody may be waiting, or takes a place
+local micros = 0
+local function look_at_clock(call)
+  local time = call('TIME')
+  if time.err then return refusal(time, 'TIME') end
+  micros = time[1] * 1000000 + time[2]
+  now = math.floor(micros / 1000)
+end
+if waiting > 0 or ARGV[2] ~= '' then look_at_clock(call) end
+if waiting <= now then waiting = 0 end
+
+local written = {} -- what this call has put at a key: a token, or false
+local refused = 0
+
+-- The fencing tokens of an item: the first, how many, or an error. Numbers have to rise per key only, so that keys that have
+-- had none in this call share what was drawn last.
+local drawn, drawn_size
+local has_drawn = {}
+local function take_fences(key, size)
+  if not drawn or has_drawn[key] or size > drawn_size then
+    local failed
+    drawn, drawn_size, failed = draw(size)
+    if failed then return nil, nil, failed end
+    size = drawn_size
+  end
+  has_drawn[key] = true
+  return drawn, size
 end
 
 -- The bounds of a queue, and the ticket that a token has there.
@@ -124,14 +124,18 @@ local function look(queue, token)
   return tonumber(found[1]), tonumber(found[2]), tonumber(found[3])
 end
 
--- Gives a token a place at the end of the queue, or keeps the one that it has, uncalled. Returns its position.
+-- Gives a token a place at the end of the queue, or keeps the one that it has, uncalled. Returns its position, or 0 and
+-- perhaps an error.
 local function keep_place(queue, token)
   local life, window, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
+  local failed = now == 0 and look_at_clock(pcall)
+  if failed then return 0, failed end
   local ends = now + tonumber(life)
   if ends > waiting then
-    -- Somewhat later, so that not every place writes the counter.
-    waiting = ends + 500
-    if write_counter() then return 0 end
+    -- Somewhat later, so that not every place writes it.
+    local until_then = ends + 500
+    if refusal(pcall('SET', KEYS[2], until_then, 'PX', until_then - now), 'SET') then return 0 end
+    waiting = until_then
   end
   local first, following, ticket = look(queue, token)
   local place = token .. ' ' .. ends .. ' ' .. life .. ' 0 ' .. window .. ' ' .. channel
@@ -226,16 +230,16 @@ local function reply(code, one, two, three)
   r = r + (three and 4 or two and 3 or one and 2 or 1)
 end
 
-local a, q = 4, items + 1
-for k = 2, items + 1 do
-  local operation, token, key = ARGV[a], ARGV[a + 1], KEYS[k]
+local a, q = 4, items + 2
+for i = 1, items do
+  local operation, token, key = ARGV[a], ARGV[a + 1], KEYS[i + 2]
   local queue
   if operation ~= 'renew' then
     q = q + 1
     queue = KEYS[q]
   end
   local held = written[key]
-  if held == nil then held = got[k] end
+  if held == nil then held = got[i + 1] end
 
   if operation == 'acquire' or operation == 'try' or operation == 'take' then
     local may_take, others_wait, ticket
@@ -248,15 +252,17 @@ for k = 2, items + 1 do
       if operation == 'take' then
         reply(GONE)
       else
-        local left = call('PTTL', key)
-        reply(BUSY, left, is_foreign(held), operation == 'acquire' and keep_place(queue, token) or 0)
+        local left, position, failed = call('PTTL', key), 0
+        if operation == 'acquire' then position, failed = keep_place(queue, token) end
+        if failed then reply(ERROR, failed) else reply(BUSY, left, is_foreign(held), position) end
       end
     else
       if not held and waiting > 0 then may_take, others_wait, ticket = passes(queue, key, token) end
       if not may_take then
-        reply(QUEUED, operation == 'acquire' and keep_place(queue, token) or 0)
+        local position = operation == 'acquire' and keep_place(queue, token) or 0
+        reply(QUEUED, position)
       else
-        local first, size, failed = take_fences(tonumber(ARGV[a + 3]))
+        local first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
         local set
         if failed then
           set = { err = failed }
@@ -328,7 +334,7 @@ for k = 2, items + 1 do
         reply(ERROR, refusal(pushed, 'PEXPIRE'))
       else
         local first, size = 0, 0
-        if ARGV[a + 3] ~= '0' then first, size = take_fences(tonumber(ARGV[a + 3])) end
+        if ARGV[a + 3] ~= '0' then first, size = take_fences(key, tonumber(ARGV[a + 3])) end
         reply(RENEWED, mends and ttl or math.max(left, ttl), first or 0, size or 0)
       end
     end
@@ -357,5 +363,5 @@ for k = 2, items + 1 do
   end
 end
 replies[r + 1] = refused
-if not alone then replies[r + 2] = micros end
+if ARGV[2] ~= '' then replies[r + 2] = micros end
 return replies
