@@ -6,7 +6,7 @@ use redis::{Cmd, Script, Value, cmd};
 
 use super::{
     failure,
-    names::{self, FENCE_COUNTER},
+    names::{self, FENCE_COUNTER, WAITING},
     source::SOURCE,
 };
 use crate::{
