@@ -473,10 +473,12 @@ fn answer_that_comes_while_the_runtime_stands_still_counts() {
                     let call = work.call(acquire(&format!("k{threads}{round}"), 2));
                     let call = tokio::spawn(call);
                     tokio::time::sleep(ms(20)).await;
-                    for _ in 0..threads {
-                        tokio::spawn(async move { std::thread::sleep(limit + ms(100)) });
-                    }
+                    let still = || tokio::spawn(async move { std::thread::sleep(limit + ms(100)) });
+                    let still: Vec<_> = (0..threads).map(|_| still()).collect();
                     call.await.expect("no panic").expect("the answer is there");
+                    for standstill in still {
+                        standstill.await.expect("no panic");
+                    }
                     assert_eq!(work.epoch(), epoch, "the connection is as healthy as before");
                 }
             })
@@ -496,6 +498,8 @@ async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
     let proxy = FaultProxy::start(server.address()).await;
     proxy.delay(ms(150), Duration::ZERO);
     let manager = LockManager::connect(&server.url_at(&proxy.address())).await.expect("connects");
+    // The first call of all takes two round trips, since the server does not have the script yet.
+    assert!(!manager.is_locked("k").await.expect("is answered"));
     let guard = manager.lock("k").ttl(ms(900)).await.expect("the key is free");
     let accepted = proxy.accepted();
     for _ in 0..30 {

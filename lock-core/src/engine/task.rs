@@ -1,7 +1,7 @@
 //! The one task of a manager: sends what the state decides to send, hands it the answers, and polls the backend's upkeep.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -67,29 +67,37 @@ pub(crate) async fn run(mut running: Running) {
     let mut answers = 0_usize;
     loop {
         let Step { now, calls: sent, lists: asked, until, finished } = core.step();
+        let mut sends = !sent.is_empty();
         calls.extend(sent.into_iter().map(|(call, batch)| InFlight { call, reply: core.backend.call(batch) }));
         lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
         if finished && calls.is_empty() && lists.is_empty() {
             break;
         }
+        // The upkeep carries the connection. What has come is read before the requests look at the clock: an answer that is
+        // there counts, however late it is looked for. And what they have begun to send leaves at once.
+        let exchange = poll_fn(|cx| {
+            keep(&mut upkeep, cx);
+            let answer = calls.poll_next_unpin(cx);
+            if std::mem::take(&mut sends) {
+                keep(&mut upkeep, cx);
+            }
+            match answer {
+                Poll::Ready(Some(answer)) => Poll::Ready(answer),
+                Poll::Ready(None) | Poll::Pending => Poll::Pending,
+            }
+        });
         tokio::select! {
             biased;
-            Some((call, result)) = calls.next() => {
+            (call, result) = exchange => {
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;
                 // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
-                // upkeep still has to connect anew, and the runtime to see to its timers and sockets.
+                // runtime still has to see to its timers and sockets.
                 if answers.is_multiple_of(ANSWERS) {
-                    tokio::select! {
-                        biased;
-                        () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
-                        () = tokio::task::yield_now() => {}
-                    }
+                    tokio::task::yield_now().await;
                 }
             }
-            // Before the notices that it gives.
-            () = &mut upkeep => upkeep = Box::pin(std::future::pending()),
             Some(notice) = notices.recv() => {
                 let now = core.clock.now();
                 core.with(|state| state.queues.handle_notice(notice, now));
@@ -98,6 +106,15 @@ pub(crate) async fn run(mut running: Running) {
             () = core.wake.notified() => {}
             () = timer.until(core, until, now) => {}
         }
+    }
+}
+
+type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+/// Polls the upkeep, which may have nothing left to do.
+fn keep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
+    if upkeep.as_mut().poll(cx).is_ready() {
+        *upkeep = Box::pin(std::future::pending());
     }
 }
 
@@ -153,5 +170,5 @@ impl Timer {
     }
 }
 
-/// After so many answers the upkeep is polled, even if more are there.
+/// After so many answers the runtime has a turn, even if more are there.
 const ANSWERS: usize = 16;
