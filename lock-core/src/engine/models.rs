@@ -7,35 +7,53 @@
 //! The queues themselves are pure, under one lock; here is what lies between two takings of it: a guard that ends its
 //! hold and then speaks to the engine, and a task that goes to sleep while others have something for it to do.
 
-use std::{future::poll_fn, pin::Pin};
+use std::{
+    future::poll_fn,
+    pin::{Pin, pin},
+};
 
 use loom::{
     future::block_on,
     thread::{Builder, JoinHandle},
 };
 
-use super::*;
+use super::{
+    fixture::{Manual, at, key, terms},
+    hold::Hold,
+    *,
+};
 use crate::{
-    backend::{Operation, Outcome},
+    backend::{Answer, Operation, Outcome, Reply},
     end::End,
-    engine::{
-        fixture::{Manual, at, key, terms},
-        hold::Hold,
-        task::Calls,
-    },
 };
 
-/// A backend that is never asked.
+/// A backend that gives everything out, at once or never.
 #[derive(Debug)]
-struct Nothing;
+struct Store {
+    answers_at_once: bool,
+}
 
-impl Backend for Nothing {
-    fn call(&self, _: Batch) -> Reply<Answer> {
-        Reply::new(std::future::pending())
+impl Backend for Store {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        if !self.answers_at_once {
+            return Reply::new(std::future::pending());
+        }
+        Reply::ready(Ok(Answer::new(batch.iter().map(|operation| Ok(granted(operation))))))
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
         Reply::new(std::future::pending())
+    }
+
+    fn answers_at_once(&self) -> bool {
+        self.answers_at_once
+    }
+}
+
+fn granted(operation: &Operation) -> Outcome {
+    match operation {
+        Operation::Acquire(_) => Outcome::Held { fence: 1, block: 9 },
+        _ => Outcome::Released,
     }
 }
 
@@ -52,37 +70,51 @@ fn spawn<T: Send + 'static>(body: impl FnOnce() -> T + Send + 'static) -> JoinHa
 /// In words.
 const STACK: usize = 1 << 17;
 
-fn engine() -> Arc<Engine> {
+fn engine_of(store: Store) -> Arc<Engine> {
     let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
-    let engine = Engine::new(Arc::new(Nothing), Arc::new(Manual::default()), None, Some(1), limits);
-    engine.core.state().running = true;
+    let engine = Engine::new(Arc::new(store), Arc::new(Manual::default()), None, Some(1), limits);
+    engine.core.run_by_hand();
     engine
 }
 
-fn arrive(engine: &Engine) -> Arrival {
-    engine.arrive(Newcomer { key: &key(), terms: terms(9_000), tries: false, waker: Waker::noop() }, at(0)).unwrap()
+/// An engine whose task is the test.
+fn engine() -> Arc<Engine> {
+    engine_of(Store { answers_at_once: false })
+}
+
+fn arrive(engine: &Engine) -> WaiterId {
+    engine.arrive(Newcomer { key: &key(), terms: terms(9_000), tries: false, waker: None }, at(0)).unwrap()
+}
+
+/// Sends what waits, and answers it. Returns how many operations there were.
+fn send(engine: &Engine) -> usize {
+    engine.core.with(|state| {
+        let calls = state.queues.poll_transmit(at(0), 1);
+        let sent = calls.iter().map(|(_, batch)| batch.len()).sum();
+        for (call, batch) in calls {
+            let answer = Answer::new(batch.iter().map(|operation| Ok(granted(operation))));
+            state.queues.handle_response(call, Ok(answer), at(0), 1);
+        }
+        sent
+    })
 }
 
 /// A lease that was acquired.
 fn held(engine: &Engine) -> (HoldId, Arc<Hold>) {
-    let Arrival::Ask(waiter, request) = arrive(engine) else { panic!("nothing is under way") };
-    let answer = Answer::new([Ok(Outcome::Held { fence: 1, block: 9 })]);
-    let trip = Trip { sent: at(0), now: at(0), epoch: 1, repeated: false };
-    let granted = engine.acquired(&key(), waiter, Waker::noop(), request.token, Ok(answer), trip);
-    let Poll::Ready(Ok(offer)) = granted else { panic!("it was granted") };
+    let waiter = arrive(engine);
+    send(engine);
+    let Poll::Ready(Ok(offer)) = engine.poll_waiter(waiter, Waker::noop(), at(0)) else { panic!("it was granted") };
     offer
 }
 
-/// Whether a waiter has its turn, or somebody is about to ask for the key.
-fn goes_on(engine: &Engine, arrival: &Arrival) -> bool {
-    let &Arrival::Wait(waiter) = arrival else { return true };
-    let turn = engine.poll_waiter(waiter, Waker::noop(), at(0)).is_ready();
-    let asks = |operation: &Operation| matches!(operation, Operation::Acquire(_));
-    turn || engine.core.state().queues.send(9, at(0), 1).0.iter().any(asks)
+/// Whether a waiter has its turn, now or after what waits was sent.
+fn goes_on(engine: &Engine, waiter: WaiterId) -> bool {
+    send(engine);
+    engine.poll_waiter(waiter, Waker::noop(), at(0)).is_ready()
 }
 
 #[test]
-fn who_arrives_while_a_guard_is_released_takes_nothing_from_it_and_is_served() {
+fn a_request_made_while_a_guard_is_released_takes_nothing_from_it_and_is_served() {
     model(|| {
         let engine = engine();
         let (id, hold) = held(&engine);
@@ -91,24 +123,83 @@ fn who_arrives_while_a_guard_is_released_takes_nothing_from_it_and_is_served() {
             move || arrive(&engine)
         });
         hold.release_at(at(0)).unwrap();
-        let departure = engine.release(id, at(0));
-        let arrival = other.join().unwrap();
+        let (departure, _response) = engine.release(id, at(0));
+        let waiter = other.join().unwrap();
         assert!(!matches!(departure, Departure::Over), "the holder released it, and nobody else");
-        assert!(goes_on(&engine, &arrival), "{arrival:?}");
+        assert!(goes_on(&engine, waiter));
     });
 }
 
 #[test]
-fn of_two_who_arrive_at_once_one_asks_and_the_other_has_the_key_after_it() {
+fn of_two_requests_at_once_one_is_sent_and_both_are_served() {
     model(|| {
         let engine = engine();
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || arrive(&engine)
         });
-        let arrivals = [arrive(&engine), other.join().unwrap()];
-        let asks = arrivals.iter().filter(|arrival| matches!(arrival, Arrival::Ask(..))).count();
-        assert_eq!(asks, 1, "{arrivals:?}");
+        let waiters = [arrive(&engine), other.join().unwrap()];
+        assert_eq!(send(&engine), 1);
+        let served = waiters.map(|waiter| engine.poll_waiter(waiter, Waker::noop(), at(0)));
+        let held = served.into_iter().filter_map(|served| match served {
+            Poll::Ready(offer) => Some(offer.unwrap().0),
+            Poll::Pending => None,
+        });
+        assert_eq!(held.count(), 1);
+    });
+}
+
+#[test]
+fn two_threads_that_call_at_once_leave_nothing_unsent() {
+    model(|| {
+        let engine = engine_of(Store { answers_at_once: true });
+        let both = |engine: &Engine, name: &str| {
+            let key = LockKey::new(name).unwrap();
+            let newcomer = Newcomer { key: &key, terms: terms(9_000), tries: false, waker: None };
+            let waiter = engine.arrive(newcomer, at(0)).unwrap();
+            block_on(poll_fn(|cx| engine.poll_waiter(waiter, cx.waker(), at(0)))).unwrap()
+        };
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || both(&engine, "a").0
+        });
+        let (id, hold) = both(&engine, "b");
+        hold.release_at(at(0)).unwrap();
+        let (_, response) = engine.release(id, at(0));
+        assert!(block_on(response).is_ok());
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn the_future_of_a_request_is_woken_by_its_answer() {
+    model(|| {
+        let engine = engine();
+        let mut response = engine.call(Batch::from([Operation::Inspect { key: key() }]));
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || send(&engine)
+        });
+        assert!(block_on(Pin::new(&mut response)).is_ok());
+        assert_eq!(other.join().unwrap(), 1);
+    });
+}
+
+#[test]
+fn a_request_goes_on_with_the_next_task_when_one_ends_under_it() {
+    model(|| {
+        let engine = engine();
+        let response = engine.call(Batch::from([Operation::Inspect { key: key() }]));
+        let calls = engine.core.with(|state| state.queues.poll_transmit(at(0), 1));
+        assert_eq!(calls.len(), 1, "it is in flight");
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || engine.core.stopped(true)
+        });
+        // Outside a runtime no task can start, which the future is told as soon as it looks.
+        let told = block_on(async { pin!(response).await });
+        assert_eq!(told.unwrap_err().kind(), ErrorKind::NoRuntime);
+        other.join().unwrap();
     });
 }
 
@@ -126,11 +217,10 @@ fn what_there_is_to_do_is_never_slept_over() {
             }
         });
         let core = &engine.core;
-        let (mut counted, mut sent) = (Calls::default(), 0);
+        let mut sent = 0;
         block_on(async {
             while sent < 2 {
-                let step = core.with(|state| state.step(core, at(0), 1, true, &mut counted));
-                match step.work.iter().map(|(batch, _)| batch.len()).sum() {
+                match core.step().calls.iter().map(|(_, batch)| batch.len()).sum() {
                     0 => core.wake.notified().await,
                     batch => sent += batch,
                 }
@@ -145,15 +235,12 @@ fn a_waiter_is_woken_when_its_turn_comes() {
     model(|| {
         let engine = engine();
         let (id, hold) = held(&engine);
-        let waiter = match arrive(&engine) {
-            Arrival::Wait(waiter) => waiter,
-            asks => panic!("{asks:?}"),
-        };
+        let waiter = arrive(&engine);
         let other = spawn({
             let engine = Arc::clone(&engine);
             move || {
                 hold.release_at(at(0)).unwrap();
-                assert!(matches!(engine.release(id, at(0)), Departure::Passed));
+                assert!(matches!(engine.release(id, at(0)).0, Departure::Passed));
             }
         });
         let offer = block_on(poll_fn(|cx| engine.poll_waiter(waiter, cx.waker(), at(0))));
@@ -163,7 +250,7 @@ fn a_waiter_is_woken_when_its_turn_comes() {
 }
 
 #[test]
-fn who_listens_for_a_loss_is_told() {
+fn a_watcher_of_a_lease_is_told_of_its_loss() {
     model(|| {
         let engine = engine();
         let (id, hold) = held(&engine);
