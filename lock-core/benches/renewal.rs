@@ -41,7 +41,7 @@ async fn main() {
     report.figure("renewals_per_call", "renewals", &renewals, "", Target::ValueAtLeast(80.0));
     report.remark("raw: EXPIRE in pipelines of 500; shares are of one core");
     report.remark(
-        "server_script_share: what INFO counts for EVALSHA, for raw for EXPIRE; nobody else is served meanwhile",
+        "server_script_share: what INFO counts for EVALSHA, for raw for EXPIRE (which PEXPIRE equals); nobody else is served meanwhile",
     );
 
     if let Some(folder) = &report.plots {
