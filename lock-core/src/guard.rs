@@ -315,7 +315,10 @@ impl Extension<'_> {
         let ended = |end| Error::ended(EXTEND, &hold.key, end);
         match result {
             Ok(Outcome::Renewed { remaining, .. }) => {
-                let counts_from = if Mutant::ExtendFromReply.is_on() { engine.now() } else { sent };
+                let mut counts_from = sent;
+                if Mutant::ExtendFromReply.is_on() {
+                    counts_from = engine.now();
+                }
                 if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
                     metrics::renewed(hold.label(), slack);
                 }

@@ -50,8 +50,6 @@ pub enum Mutant {
     AnswerSettlesAll,
     /// An answer to a request that was repeated settles also the copy that was sent before it.
     RepeatSettles,
-    /// A future that was kept aside sends its request when its token is over.
-    LateRequestGoesOut,
     /// The deadline of an extend counts from its answer.
     ExtendFromReply,
     /// The deadline that a refill of fencing tokens raises counts from its answer.
@@ -129,7 +127,6 @@ mod switch {
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::RepeatSettles,
-            Self::LateRequestGoesOut,
             Self::ExtendFromReply,
             Self::RefillFromReply,
             Self::PlaceNotKept,

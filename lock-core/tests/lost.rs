@@ -252,6 +252,7 @@ async fn bad_input_22_and_62_the_same_key_inside_a_scoped_form_would_deadlock_an
     let guard = manager.lock("lost").await.unwrap();
     let work = async {
         manager.force_release("lost").await.unwrap();
+        tokio::task::yield_now().await;
         let again = manager.lock("lost").await.unwrap();
         again.release().await.unwrap();
         assert!(manager.lock("lost").try_acquire().await.unwrap().is_some());

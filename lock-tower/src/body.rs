@@ -10,7 +10,7 @@ use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
 use pin_project_lite::pin_project;
 
-use crate::{BoxError, flood::Flood, mode::BodyLease};
+use crate::{error::BoxError, flood::Flood, mode::BodyLease};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or

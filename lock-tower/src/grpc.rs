@@ -10,7 +10,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 
 use crate::{
-    BoxError,
+    error::BoxError,
     failure::{Replace, Told},
     messages::of_messages,
     mode::BodyLease,

@@ -262,6 +262,7 @@
 mod admission;
 #[cfg(feature = "http")]
 mod body;
+mod error;
 #[cfg(feature = "http")]
 mod failure;
 mod flood;
@@ -292,6 +293,7 @@ pub use crate::held::{Held, NotLocked};
 pub use crate::metrics::describe as describe_metrics;
 pub use crate::{
     admission::Overloaded,
+    error::BoxError,
     future::ResponseFuture,
     key::{Choice, IntoChoice, KeyExtractor},
     layer::{LockLayer, options::OnBackendError},
@@ -303,9 +305,6 @@ pub use crate::{
 };
 #[cfg(feature = "http")]
 pub use crate::{body::ResponseBody, http::Http};
-
-/// Any error, as tower boxes it.
-pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 #[cfg(all(doctest, feature = "axum"))]
 #[doc = include_str!("../README.md")]

@@ -4,7 +4,7 @@
 /// both: the lease is in the extensions of the request, the body in one that can hold it, and errors stay what they are.
 macro_rules! of_messages {
     () => {
-        type Response = http::Response<crate::ResponseBody<ResBody>>;
+        type Response = http::Response<crate::body::ResponseBody<ResBody>>;
         type Error = Err;
 
         fn attach(&self, request: &mut http::Request<ReqBody>, lease: &lock_core::Lease) {

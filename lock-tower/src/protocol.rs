@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use lock_core::Lease;
 
-use crate::{BoxError, mode::BodyLease, refusal::Refusal};
+use crate::{error::BoxError, mode::BodyLease, refusal::Refusal};
 
 /// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
 ///

@@ -5,7 +5,7 @@ use lock_core::{
     answer::{Answer, Case},
 };
 
-use crate::{BoxError, admission::Overloaded, key::Mistake, misconfigured::Misconfigured};
+use crate::{admission::Overloaded, error::BoxError, key::Mistake, misconfigured::Misconfigured};
 
 /// Why the lock did not let a request through, or its answer out. A [`Protocol`](crate::Protocol) makes an answer of it.
 ///

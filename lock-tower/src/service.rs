@@ -14,7 +14,7 @@ use crate::{
     metrics,
     misconfigured::Misconfigured,
     mode::{Mode, UntilResponse},
-    protocol::Protocol,
+    protocol::{Plain, Protocol},
     refusal::Refusal,
 };
 
@@ -25,7 +25,7 @@ use crate::{
 ///
 /// See the [crate's documentation](crate) for examples.
 #[derive(Debug)]
-pub struct LockService<S, K, P = crate::Plain, M = UntilResponse> {
+pub struct LockService<S, K, P = Plain, M = UntilResponse> {
     inner: S,
     lock: LockLayer<K, P, M>,
     /// Whether it can work; shared by its clones, so that the log says it once.

@@ -31,7 +31,6 @@ const LAST_FOUND: [(Bug, u64); 9] = [
     (Bug::Engine(Mutant::RenewalRevives), 870),
     (Bug::Engine(Mutant::CleanUpOnce), 318),
     (Bug::Engine(Mutant::AnswerSettlesAll), 785),
-    (Bug::Engine(Mutant::LateRequestGoesOut), 2_847),
     (Bug::Engine(Mutant::RefillFromReply), 619),
     (Bug::Engine(Mutant::ShutDownForgets), 4_695),
     (Bug::Engine(Mutant::FenceNotWrittenBack), 151),

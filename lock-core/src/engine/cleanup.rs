@@ -55,7 +55,10 @@ impl Parting {
 
     /// The end of a token that may have a place in the queue.
     pub(crate) fn with_place(mut self) -> Self {
-        self.place = !Mutant::PlaceNotLeft.is_on();
+        if Mutant::PlaceNotLeft.is_on() {
+            return self;
+        }
+        self.place = true;
         self
     }
 

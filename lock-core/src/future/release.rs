@@ -58,6 +58,9 @@ fn read(key: &LockKey, result: Result<Answer, BackendError>) -> Result<(), Error
         )),
         Ok(Outcome::Gone) => Err(Error::lost(RELEASE, key, LossReason::Taken)),
         Ok(outcome) => Err(Error::backend(RELEASE, Some(key), BackendError::unexpected(outcome))),
+        Err(error) if error.kind() == ErrorKind::NoRuntime => Err(Error::new(ErrorKind::Backend, RELEASE).on(key).detail(
+            "the runtime of the engine ended before the answer came; the key is free when its ttl is over, if not before",
+        )),
         Err(error) => Err(Error::backend(RELEASE, Some(key), error)),
     }
 }

@@ -1,6 +1,6 @@
 use std::borrow::Cow;
 
-use crate::BoxError;
+use crate::error::BoxError;
 
 /// What a [`KeyExtractor`](crate::KeyExtractor) decided about a request.
 #[derive(Debug)]

@@ -4,7 +4,7 @@ use super::{
     choice::Choice,
     parts::{Parts, Writer, Written},
 };
-use crate::BoxError;
+use crate::error::BoxError;
 
 /// A part of a key that lets a request through **without a lock** when it finds nothing. A request whose value cannot be
 /// used is refused all the same.

@@ -2,7 +2,7 @@ use lock_core::LockManager;
 
 use super::{LockLayer, MAX_HOLD};
 
-impl<K> LockLayer<K, crate::Grpc> {
+impl<K> LockLayer<K, crate::grpc::Grpc> {
     /// Makes a layer for gRPC requests: what the lock refuses is a response with a status code of gRPC, see
     /// [`Grpc`](crate::Grpc).
     ///
@@ -13,13 +13,13 @@ impl<K> LockLayer<K, crate::Grpc> {
     #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, key: K) -> Self {
-        let mut layer = Self::with_protocol(manager, key, crate::Grpc::default());
+        let mut layer = Self::with_protocol(manager, key, crate::grpc::Grpc::default());
         layer.options.usual_max_hold = Some(MAX_HOLD);
         layer
     }
 }
 
-impl<K, M> LockLayer<K, crate::Grpc, M> {
+impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
@@ -96,7 +96,7 @@ impl<K, M> LockLayer<K, crate::Grpc, M> {
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
     where
-        F: Fn(&crate::Refusal, tonic::Status) -> tonic::Status + Send + Sync + 'static,
+        F: Fn(&crate::refusal::Refusal, tonic::Status) -> tonic::Status + Send + Sync + 'static,
     {
         self.protocol = self.protocol.answer(answer);
         self

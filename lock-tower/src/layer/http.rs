@@ -2,7 +2,7 @@ use lock_core::LockManager;
 
 use super::{LockLayer, MAX_HOLD};
 
-impl<K> LockLayer<K, crate::Http> {
+impl<K> LockLayer<K, crate::http::Http> {
     /// Makes a layer for HTTP requests: what the lock refuses is a response with a status that says why, see
     /// [`Http`](crate::Http).
     ///
@@ -12,13 +12,13 @@ impl<K> LockLayer<K, crate::Http> {
     #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, key: K) -> Self {
-        let mut layer = Self::with_protocol(manager, key, crate::Http::default());
+        let mut layer = Self::with_protocol(manager, key, crate::http::Http::default());
         layer.options.usual_max_hold = Some(MAX_HOLD);
         layer
     }
 }
 
-impl<K, M> LockLayer<K, crate::Http, M> {
+impl<K, M> LockLayer<K, crate::http::Http, M> {
     /// Locks requests of these methods only; at least one. Default: all but GET, HEAD and OPTIONS.
     ///
     /// # Examples
@@ -94,7 +94,7 @@ impl<K, M> LockLayer<K, crate::Http, M> {
     #[must_use]
     pub fn answer<F>(mut self, answer: F) -> Self
     where
-        F: Fn(&crate::Refusal, ::http::Response<bytes::Bytes>) -> ::http::Response<bytes::Bytes>
+        F: Fn(&crate::refusal::Refusal, ::http::Response<bytes::Bytes>) -> ::http::Response<bytes::Bytes>
             + Send
             + Sync
             + 'static,

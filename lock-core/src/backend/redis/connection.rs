@@ -1,15 +1,18 @@
 //! One connection to the node, and what is known about it.
 
 use std::{
+    future::Future,
+    pin::{Pin, pin},
     sync::{
         Arc,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
+    task::{Context, Poll},
     time::Duration,
 };
 
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
-use tokio::{task::JoinHandle, time::Instant};
+use tokio::time::Instant;
 
 /// A connection that is ready for use. Clones share it.
 #[derive(Clone)]
@@ -28,11 +31,11 @@ pub(super) struct About {
     demoted: AtomicBool,
     /// The run of the server.
     run: Option<Arc<String>>,
-    _driver: Driver,
 }
 
-/// The task that carries a connection, which ends with this.
-pub(super) struct Driver(JoinHandle<()>);
+/// What carries a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
+/// no detour through another task.
+pub(super) struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
 
 impl Connection {
     pub(super) fn new(inner: MultiplexedConnection, epoch: u64, about: Arc<About>) -> Self {
@@ -77,14 +80,9 @@ impl Connection {
 
 impl About {
     /// Describes a connection that was made just now.
-    pub(super) fn new(driver: Driver, run: Option<Arc<String>>, round_trip: Duration) -> Self {
-        let about = Self {
-            since: Instant::now(),
-            round_trip: AtomicU64::new(u64::MAX),
-            demoted: AtomicBool::new(false),
-            run,
-            _driver: driver,
-        };
+    pub(super) fn new(run: Option<Arc<String>>, round_trip: Duration) -> Self {
+        let about =
+            Self { since: Instant::now(), round_trip: AtomicU64::new(u64::MAX), demoted: AtomicBool::new(false), run };
         about.answered_within(round_trip);
         about
     }
@@ -99,14 +97,27 @@ impl About {
 }
 
 impl Driver {
-    pub(super) fn new(task: JoinHandle<()>) -> Self {
-        Self(task)
+    pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
+        Self(Box::pin(driver))
+    }
+
+    /// Carries what `exchange` sends and waits for.
+    pub(super) async fn carry<T>(&mut self, exchange: impl Future<Output = T>) -> T {
+        let mut exchange = pin!(exchange);
+        tokio::select! {
+            biased;
+            done = &mut exchange => done,
+            // What waits for an answer is told that the connection has ended.
+            () = self => exchange.await,
+        }
     }
 }
 
-impl Drop for Driver {
-    fn drop(&mut self) {
-        self.0.abort();
+impl Future for Driver {
+    type Output = ();
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        self.0.as_mut().poll(cx)
     }
 }
 

@@ -121,7 +121,7 @@ impl Connector {
         let opened = self.step(hello).await?;
         self.heard();
         Ok(opened.map(|(inner, driver)| {
-            let driver = Driver::new(tokio::spawn(driver));
+            let driver = Driver::new(driver);
             Connected { inner, driver, pushes, run: None, id: None, listening: false, round_trip: Duration::MAX }
         }))
     }
@@ -170,8 +170,8 @@ impl Connector {
         let (mut asks, mut subscribes) = (connected.inner.clone(), connected.inner.clone());
         let listen = async { if resp2 { None } else { Some(subscribes.subscribe(&**calls.channel()).await) } };
         let begun = Instant::now();
-        let (replies, subscribed) =
-            self.step(async { tokio::join!(asks.send_packed_commands(&questions, 0, 5), listen) }).await?;
+        let asked = async { tokio::join!(asks.send_packed_commands(&questions, 0, 5), listen) };
+        let (replies, subscribed) = self.step(connected.driver.carry(asked)).await?;
         connected.round_trip = begun.elapsed();
         let replies = replies.map_err(failed)?;
         // Without a password the older protocol lets us come this far.

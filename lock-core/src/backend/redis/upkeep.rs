@@ -11,7 +11,7 @@ use tokio::{
 
 use super::{
     attempts::Attempts,
-    connection::{About, Connection},
+    connection::{About, Connection, Driver},
     connector::{Connector, Unanswered},
     failure,
     handshake::{Connected, Former},
@@ -43,10 +43,10 @@ pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
             _ => jittered(pauses(short_lived - 2).0, random.random()),
         };
         let attempts = Attempts::new(&connector, silent, pause);
-        let Connected { inner, driver, mut pushes, run, id, listening, round_trip } =
+        let Connected { inner, mut driver, mut pushes, run, id, listening, round_trip } =
             attempts.connect(&former, &calls, &mut random).await;
         former = run.clone().zip(id).map(|(run, id)| Former { run, id });
-        let (connection, was_up) = connector.link.put_up(inner, About::new(driver, run, round_trip));
+        let (connection, was_up) = connector.link.put_up(inner, About::new(run, round_trip));
         metrics::connected(connector.address(), was_up, true);
         if let Some(lost) = lost.take() {
             tracing::info!(address = connector.address(), after = ?lost.elapsed(), "connected again");
@@ -54,7 +54,9 @@ pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
         calls.listening(listening);
         let (epoch, since) = (connection.epoch, connection.since());
         end.epoch = epoch;
-        watch(&connector, connection, &mut pushes, &calls).await;
+        watch(&connector, connection, &mut driver, &mut pushes, &calls).await;
+        // What still waits for an answer over it is told that it has ended.
+        drop(driver);
         connector.status.note(&connector.lost(epoch));
         silent = connector.link.silence(epoch);
         short_lived = if since.elapsed() < SHORT_LIVED { short_lived + 1 } else { 0 };
@@ -79,17 +81,20 @@ fn take_down(connector: &Connector, epoch: u64) {
 async fn watch(
     connector: &Connector,
     connection: Connection,
+    mut driver: &mut Driver,
     pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     calls: &Calls,
 ) {
     let mut broken = pin!(connector.link.broken(connection.epoch));
     let mut heartbeat = pin!(heartbeat(connector, connection));
     let mut down = pin!(connector.link.down());
-    let mut pushed = true;
+    let (mut driven, mut pushed) = (true, true);
     loop {
         tokio::select! {
             biased;
             () = &mut broken => return,
+            // Before the pushes and answers that it reads. Its end shows in them.
+            () = &mut driver, if driven => driven = false,
             push = pushes.recv(), if pushed => match push {
                 Some(push) if push.kind == PushKind::Disconnection => return,
                 Some(push) if push.kind == PushKind::Message => {

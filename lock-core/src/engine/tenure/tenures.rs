@@ -303,7 +303,10 @@ impl Tenures {
         match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
-                let counts_from = if Mutant::DeadlineFromReply.is_on() { now } else { sent };
+                let mut counts_from = sent;
+                if Mutant::DeadlineFromReply.is_on() {
+                    counts_from = now;
+                }
                 slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
