@@ -165,10 +165,10 @@ impl Served {
     }
 }
 
-/// Begins a log of scripts.
+/// Begins a log of scripts. A command that a script calls is logged too, if it takes as long.
 async fn log_long_scripts(connection: &mut MultiplexedConnection) {
     let mut pipe = redis::pipe();
-    for (option, value) in [("slowlog-log-slower-than", 0), ("slowlog-max-len", 10_000)] {
+    for (option, value) in [("slowlog-log-slower-than", 50), ("slowlog-max-len", 10_000)] {
         pipe.cmd("CONFIG").arg("SET").arg(option).arg(value).ignore();
     }
     pipe.cmd("SLOWLOG").arg("RESET").ignore();
