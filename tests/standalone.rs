@@ -92,6 +92,35 @@ async fn the_key_is_a_string_with_our_token_and_the_ttl_and_the_counter_an_empty
     drop(next);
 }
 
+/// Redis 7 brought the option `GT`; an older server says that there is no such option.
+#[tokio::test]
+async fn renewals_without_the_option_gt_push_out_and_never_in() {
+    let script = include_str!("../lock-core/src/backend/redis/scripts/lock.lua");
+    let without = script.replace("'GT'", "'NO'");
+    assert_ne!(script, without);
+    let server = RedisServer::start().await;
+    for source in [script, &without] {
+        for (key, ttl) in [("short", "1000"), ("long", "90000")] {
+            server.call(&["SET", key, "mine", "PX", ttl]).await;
+        }
+        server.call(&["SET", "endless", "mine"]).await;
+        server.call(&["SET", "other", "theirs", "PX", "1000"]).await;
+        let keys = ["short", "long", "endless", "other", "free"];
+        let mut call = vec!["EVAL", source, "5"];
+        call.extend(keys);
+        call.push("renew");
+        call.extend(keys.iter().flat_map(|_| ["mine", "30000"]));
+        let reply = server.call(&call).await;
+        let said: Vec<_> = reply.items().iter().map(|item| item.integer().unwrap()).collect();
+        assert!(matches!(said[..], [0, 80_000..=90_000, 0, -1, -1]), "{said:?}");
+        let mut left = Vec::new();
+        for key in keys {
+            left.push(server.call(&["PTTL", key]).await.integer().unwrap());
+        }
+        assert!(matches!(left[..], [20_000..=30_000, 80_000..=90_000, 20_000..=30_000, 0..=1_000, -2]), "{left:?}");
+    }
+}
+
 #[tokio::test]
 async fn fencing_tokens_rise_over_flushall_and_a_restart_without_persistence() {
     let mut server = RedisServer::start().await;

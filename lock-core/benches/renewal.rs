@@ -31,17 +31,18 @@ async fn main() {
     let mut raw = RawKeys::new(&server, LEASES).await;
     let held = hold(&server, LEASES, WINDOWS, Some(&mut raw)).await;
 
-    let Work { client, server_processor, commands, longest } = Work::rounds(&held.work, &raw.work);
+    let Work { client, server_processor, commands, longest, script_p99 } = Work::rounds(&held.work, &raw.work);
     report.figure("cpu_share", "%", &client, "raw", Target::ValueAtMost(5.0));
     report.figure("server_cpu_share", "%", &server_processor, "raw", Target::None);
-    report.figure("server_script_share", "%", &commands, "raw", Target::None);
-    report.figure("longest_script", "ms", &longest, "", Target::None);
+    report.figure("server_script_share", "%", &commands, "raw", Target::RatioAtMost(3.0));
+    report.figure("longest_script", "ms", &longest, "", Target::ValueAtMost(0.5));
+    report.figure("script_p99", "ms", &script_p99, "", Target::ValueAtMost(0.5));
     report.figure("bytes_per_lease", "bytes", &Rounds::of([held.bytes]), "", Target::ValueAtMost(600.0));
     let renewals = Rounds::of(held.renewals_per_call);
-    report.figure("renewals_per_call", "renewals", &renewals, "", Target::ValueAtLeast(400.0));
+    report.figure("renewals_per_call", "renewals", &renewals, "", Target::ValueAtLeast(80.0));
     report.remark("raw: EXPIRE in pipelines of 500; shares are of one core");
     report.remark(
-        "server_script_share: what INFO counts for EVALSHA, for raw for EXPIRE; nobody else is served meanwhile",
+        "server_script_share: what INFO counts for EVALSHA, for raw for EXPIRE (which PEXPIRE equals); nobody else is served meanwhile",
     );
 
     if let Some(folder) = &report.plots {
@@ -74,8 +75,10 @@ struct Work<T> {
     server_processor: T,
     /// The time that the server spends in the commands or scripts, by its own count.
     commands: T,
-    /// The longest script, in ms.
+    /// The longest script, in ms, and the one that is longer than 99 of a hundred: a machine that is busy otherwise stops
+    /// the server in the midst of some.
     longest: T,
+    script_p99: T,
 }
 
 impl Work<Rounds> {
@@ -86,6 +89,7 @@ impl Work<Rounds> {
             rounds.server_processor.add(held.server_processor, raw.server_processor);
             rounds.commands.add(held.commands, raw.commands);
             rounds.longest.values.push(held.longest);
+            rounds.script_p99.values.push(held.script_p99);
         }
         rounds
     }
@@ -115,13 +119,13 @@ async fn hold(server: &Server, leases: usize, windows: usize, mut raw: Option<&m
         log_long_scripts(&mut connection).await;
         tokio::time::sleep(holder::TTL / 3).await;
         let client = share(ask(&mut holder, "time") - start);
-        let longest = longest_script(&mut connection).await;
+        let (longest, script_p99) = long_scripts(&mut connection).await;
         let (server_processor, commands) = served.shares(&mut connection).await;
         let (renewals_after, scripts_after) = self::renewals(&mut connection).await;
         held.renewals_per_call.push((renewals_after - renewals) as f64 / (scripts_after - scripts) as f64);
         let each = (renewals_after - renewals) as f64 / leases as f64;
         assert!((0.9..1.1).contains(&each), "{each} renewals of a lease in a third of its ttl");
-        held.work.push(Work { client, server_processor, commands, longest });
+        held.work.push(Work { client, server_processor, commands, longest, script_p99 });
         if let Some(raw) = raw.as_deref_mut() {
             raw.renew().await;
         }
@@ -161,24 +165,28 @@ impl Served {
     }
 }
 
-/// Begins a log of scripts that take a tenth of a millisecond or more.
+/// Begins a log of scripts. A command that a script calls is logged too, if it takes as long.
 async fn log_long_scripts(connection: &mut MultiplexedConnection) {
     let mut pipe = redis::pipe();
-    for (option, value) in [("slowlog-log-slower-than", 100), ("slowlog-max-len", 10_000)] {
+    for (option, value) in [("slowlog-log-slower-than", 50), ("slowlog-max-len", 10_000)] {
         pipe.cmd("CONFIG").arg("SET").arg(option).arg(value).ignore();
     }
     pipe.cmd("SLOWLOG").arg("RESET").ignore();
     pipe.query_async::<()>(connection).await.expect("the server keeps a log");
 }
 
-/// Of those in the log, in ms.
-async fn longest_script(connection: &mut MultiplexedConnection) -> f64 {
+/// The longest of those in the log, and the one that is longer than 99 of a hundred, in ms.
+async fn long_scripts(connection: &mut MultiplexedConnection) -> (f64, f64) {
     type Entry = (u64, u64, f64, Vec<Vec<u8>>, String, String);
     let entries: Vec<Entry> =
         redis::cmd("SLOWLOG").arg("GET").arg(-1).query_async(connection).await.expect("the server keeps a log");
     let scripts =
         entries.iter().filter(|entry| entry.3.first().is_some_and(|name| name.eq_ignore_ascii_case(b"EVALSHA")));
-    scripts.map(|entry| entry.2 / 1e3).fold(f64::NAN, f64::max)
+    let mut times: Vec<_> = scripts.map(|entry| entry.2 / 1e3).collect();
+    times.sort_by(f64::total_cmp);
+    let at =
+        |share: f64| times.get((times.len() as f64 * share) as usize).or(times.last()).copied().unwrap_or(f64::NAN);
+    (at(1.0), at(0.99))
 }
 
 /// Waits for a pause in the renewals, so that a window holds one of each lease: those that were acquired together are
@@ -248,7 +256,7 @@ impl RawKeys {
         .await;
         let client = share((clock::processor_time() - before).as_secs_f64());
         let (server_processor, commands) = served.shares(&mut self.connection).await;
-        self.work.push(Work { client, server_processor, commands, longest: f64::NAN });
+        self.work.push(Work { client, server_processor, commands, longest: f64::NAN, script_p99: f64::NAN });
     }
 
     async fn all(&self, command: fn(&mut redis::Pipeline, String)) {

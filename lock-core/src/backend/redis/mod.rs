@@ -10,6 +10,7 @@ mod info;
 mod link;
 mod names;
 mod pauses;
+mod renewals;
 mod script;
 mod settings;
 mod source;
@@ -170,8 +171,7 @@ async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Resu
                 if failure::tells_of_demotion(&reply) {
                     connector.demoted(&connection);
                 }
-                let mut answer =
-                    script::answer(reply, batch.len(), script::asks_for_time(&batch), connector.address())?;
+                let mut answer = script::answer_to(&batch, reply, connector.address())?;
                 answer.repeated = unanswered.is_some();
                 if answer.repeated {
                     // What this one refused an earlier one may have done.

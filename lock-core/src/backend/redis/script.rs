@@ -7,6 +7,7 @@ use redis::{Cmd, Script, Value, cmd};
 use super::{
     failure,
     names::{self, FENCE_COUNTER, WAITING},
+    renewals,
     source::SOURCE,
 };
 use crate::{
@@ -30,6 +31,9 @@ pub(super) fn eval(batch: &[Operation]) -> Cmd {
 }
 
 fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
+    if renewals::is_plain(batch) {
+        return renewals::call(command, script, batch);
+    }
     let queues = batch.iter().filter(|operation| !matches!(operation, Operation::Renew(_)));
     let mut call = cmd(command);
     call.arg(script).arg(2 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER).arg(WAITING);
@@ -97,12 +101,20 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
 }
 
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
-fn millis(duration: Duration) -> u64 {
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
+/// Reads the reply to a batch.
+pub(super) fn answer_to(batch: &[Operation], reply: Value, address: &str) -> Result<Answer, BackendError> {
+    match renewals::is_plain(batch) {
+        true => renewals::answer(batch, &reply, address),
+        false => answer(reply, batch.len(), asks_for_time(batch), address),
+    }
+}
+
 /// Whether the reply to a batch ends with the server's time.
-pub(super) fn asks_for_time(batch: &[Operation]) -> bool {
+fn asks_for_time(batch: &[Operation]) -> bool {
     batch.iter().any(|operation| match operation {
         Operation::Acquire(acquire) => acquire.floor > 0 || acquire.aim > 0,
         Operation::Renew(renew) => renew.floor > 0 || renew.aim > 0,
@@ -136,9 +148,7 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
     let (Value::Int(code), values) = values.split_first()? else { return None };
     if *code == ERROR {
         let (message, rest) = values.split_first()?;
-        let error = failure::of_message(text(message).unwrap_or("an error without a text"), address);
-        // The script does all of an operation, or nothing.
-        return Some((Err(error.did_not_happen()), rest));
+        return Some((Err(failed(message, address)), rest));
     }
     let mut values = values.iter();
     let mut next = || match values.next()? {
@@ -168,6 +178,11 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
     Some((Ok(outcome), values.as_slice()))
 }
 
+/// The error of an item. The script does all of an operation, or nothing.
+pub(super) fn failed(message: &Value, address: &str) -> BackendError {
+    failure::of_message(text(message).unwrap_or("an error without a text"), address).did_not_happen()
+}
+
 fn text(value: &Value) -> Option<&str> {
     match value {
         Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
@@ -176,7 +191,7 @@ fn text(value: &Value) -> Option<&str> {
     }
 }
 
-fn misread(address: &str) -> BackendError {
+pub(super) fn misread(address: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Backend,
         format!(

@@ -19,6 +19,10 @@
 --       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0; and where
 --       ARGV[2] is not empty, TIME in µs.
 --
+-- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
+-- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
+-- if they are more, -1 for GONE, or the message of an error.
+--
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
@@ -39,10 +43,41 @@ local ERROR, HELD, BUSY, QUEUED, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5, 6
 local MARK = 'lock-core:1:' -- what our tokens begin with
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
+local KEYS, ARGV = KEYS, ARGV -- quicker to look up
 
 -- The error in a reply, if it is one, with the command, which Redis 7 leaves out.
 local function refusal(reply, command)
   return type(reply) == 'table' and reply.err and reply.err .. ' (' .. command .. ')'
+end
+
+-- Pushes an expiry out to a ttl from now, and never in. Works without memory to spare. Returns 0 if the ttl is left now, the
+-- ms that are left if they are more, or an error.
+local gt = 'GT' -- what Redis 7 brought
+local function push_out(key, ttl)
+  if gt then
+    local pushed = pcall('PEXPIRE', key, ttl, gt)
+    if pushed == 1 then return 0 end
+    if pushed ~= 0 then gt = nil end
+  end
+  local left = call('PTTL', key)
+  if left >= tonumber(ttl) then return left end
+  return 0, refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE')
+end
+
+if ARGV[1] == 'renew' then
+  local got, replies = call('MGET', unpack(KEYS)), {}
+  for i = 1, #KEYS do
+    local key, ttl = KEYS[i], ARGV[2 * i + 1]
+    if got[i] ~= ARGV[2 * i] then
+      replies[i] = -1
+    elseif gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
+      replies[i] = 0 -- as push_out does, without a function's cost
+    else
+      local left, failed = push_out(key, ttl)
+      replies[i] = failed or left
+    end
+  end
+  return replies
 end
 
 local items = tonumber(ARGV[1])
@@ -321,21 +356,24 @@ for i = 1, items do
     if waiting > 0 and not held and not quiet then call_on(queue, key) end
 
   elseif operation == 'renew' then
-    -- Works without memory to spare, and never shortens; but for an expiry that the owner has found to be too far ahead
-    -- (this clock was set back), if it is still that one.
+    -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
+    -- still that one.
     if held ~= token then
       reply(GONE)
     else
-      local ttl, left = tonumber(ARGV[a + 2]), call('PTTL', key)
-      local found = tonumber(ARGV[a + 4])
-      local mends = left <= found and left > found - 2000
-      local pushed = (left < ttl or mends) and pcall('PEXPIRE', key, ttl)
-      if type(pushed) == 'table' then
-        reply(ERROR, refusal(pushed, 'PEXPIRE'))
+      local ttl, found = ARGV[a + 2], tonumber(ARGV[a + 4])
+      local left, failed, mends = 0
+      if found > 0 then
+        local too_far = call('PTTL', key)
+        mends = too_far <= found and too_far > found - 2000
+      end
+      if mends then failed = refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE') else left, failed = push_out(key, ttl) end
+      if failed then
+        reply(ERROR, failed)
       else
         local first, size = 0, 0
         if ARGV[a + 3] ~= '0' then first, size = take_fences(key, tonumber(ARGV[a + 3])) end
-        reply(RENEWED, mends and ttl or math.max(left, ttl), first or 0, size or 0)
+        reply(RENEWED, left > 0 and left or tonumber(ttl), first or 0, size or 0)
       end
     end
     a = a + 5

@@ -1,0 +1,111 @@
+//! Calls of nothing but plain renewals, which have a form of their own: a manager of many leases sends thousands a second,
+//! and the server does nothing else meanwhile.
+
+use std::time::Duration;
+
+use redis::{Cmd, Value, cmd};
+
+use super::script::{failed, millis, misread};
+use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
+
+/// What the script says for a lease that is gone.
+const GONE: i64 = -1;
+
+/// Returns whether a batch consists of renewals that ask for nothing but the ttl.
+pub(super) fn is_plain(batch: &[Operation]) -> bool {
+    let is_plain = |renew: &Renew| renew.block == 0 && renew.too_far.is_none() && renew.floor == 0 && renew.aim == 0;
+    batch.iter().all(|operation| matches!(operation, Operation::Renew(renew) if is_plain(renew)))
+}
+
+/// The call of such a batch by `command`, with the hash or the source of the script.
+pub(super) fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
+    let mut call = cmd(command);
+    call.arg(script).arg(batch.len());
+    for operation in batch {
+        call.arg(operation.key().wire());
+    }
+    call.arg("renew");
+    for renew in renewals(batch) {
+        call.arg(renew.token.reveal()).arg(millis(renew.ttl));
+    }
+    call
+}
+
+/// Reads the reply to such a batch.
+pub(super) fn answer(batch: &[Operation], reply: &Value, address: &str) -> Result<Answer, BackendError> {
+    let Value::Array(values) = reply else { return Err(misread(address)) };
+    if values.len() != batch.len() {
+        return Err(misread(address));
+    }
+    let outcome = |(renew, value): (&Renew, &Value)| match value {
+        Value::Int(GONE) => Ok(Outcome::Gone),
+        Value::Int(left) => {
+            let left = u64::try_from(*left).map_err(|_| misread(address))?;
+            let remaining = if left == 0 { renew.ttl } else { Duration::from_millis(left) };
+            Ok(Outcome::Renewed { remaining, fence: None, block: 0 })
+        }
+        message => Err(failed(message, address)),
+    };
+    Ok(Answer::new(renewals(batch).zip(values).map(outcome)))
+}
+
+fn renewals(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
+    batch.iter().filter_map(|operation| match operation {
+        Operation::Renew(renew) => Some(renew),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{backend::Token, key::LockKey};
+
+    const TTL: Duration = Duration::from_secs(30);
+
+    fn renew(number: u32) -> Renew {
+        let key = LockKey::new(format!("k{number}")).expect("a valid key");
+        Renew::new(key, Token::from_random(u128::from(number)), TTL)
+    }
+
+    #[test]
+    fn only_renewals_that_ask_for_nothing_more_are_plain() {
+        let mut with_floor = renew(1);
+        with_floor.floor = 1;
+        for other in [renew(1).with_block(1), renew(1).mending(TTL), with_floor] {
+            assert!(!is_plain(&[Operation::Renew(renew(2)), Operation::Renew(other)]));
+        }
+        let key = LockKey::new("k1").expect("a valid key");
+        assert!(!is_plain(&[Operation::Renew(renew(2)), Operation::Inspect { key }]));
+        assert!(is_plain(&[Operation::Renew(renew(1)), Operation::Renew(renew(2))]));
+    }
+
+    #[test]
+    fn each_renewal_has_the_answer_at_its_place() {
+        let batch: Vec<_> = (0..4).map(|number| Operation::Renew(renew(number))).collect();
+        let message = Value::BulkString(b"READONLY You can't write against a read only replica. (PEXPIRE)".to_vec());
+        let reply = Value::Array(vec![Value::Int(0), Value::Int(90_000), Value::Int(-1), message]);
+        let answer = answer(&batch, &reply, "redis:6379").expect("this is what the script says");
+        let renewed = |remaining| Outcome::Renewed { remaining, fence: None, block: 0 };
+        match &answer.outcomes[..] {
+            [Ok(raised), Ok(longer), Ok(Outcome::Gone), Err(error)] => {
+                assert_eq!((*raised, *longer), (renewed(TTL), renewed(Duration::from_secs(90))));
+                assert!(error.to_string().contains("replica") && !error.may_have_happened(), "{error}");
+            }
+            outcomes => panic!("{outcomes:?}"),
+        }
+    }
+
+    #[test]
+    fn replies_of_another_form_are_refused() {
+        let batch = [Operation::Renew(renew(1))];
+        for values in [vec![], vec![Value::Int(0), Value::Int(0)], vec![Value::Int(-2)], vec![Value::Nil]] {
+            let refused = match answer(&batch, &Value::Array(values.clone()), "redis:6379") {
+                Ok(answer) => answer.outcomes[0].is_err(),
+                Err(_) => true,
+            };
+            assert!(refused, "{values:?}");
+        }
+        assert!(answer(&batch, &Value::Okay, "redis:6379").is_err());
+    }
+}
