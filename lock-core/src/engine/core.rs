@@ -17,7 +17,7 @@ use super::{
     deferred::Deferred,
     queues::{
         Queues,
-        requests::{Calls, List},
+        calls::{Calls, List},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
     task,

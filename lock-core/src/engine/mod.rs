@@ -37,7 +37,11 @@ use self::{
     cleanup::{Doubt, Parting},
     core::{Core, State},
     limits::Limits,
-    queues::{Departure, Newcomer, Queues, line::WaiterId, requests::List},
+    queues::{
+        Departure, Queues,
+        calls::List,
+        line::{Newcomer, WaiterId},
+    },
     response::Asked,
     tenure::{Acquired, HoldId, Offer, Terms},
 };

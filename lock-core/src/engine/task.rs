@@ -11,7 +11,7 @@ use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{
     core::{Core, Step},
-    queues::requests::{CallId, List},
+    queues::calls::{CallId, List},
     response::Asked,
 };
 use crate::{

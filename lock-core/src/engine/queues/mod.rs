@@ -11,10 +11,11 @@
 //! so that a future that is kept in a `select!` does not keep a key.
 
 mod asking;
+pub(crate) mod calls;
 mod contender;
 pub(crate) mod line;
 mod outage;
-pub(crate) mod requests;
+mod requests;
 mod succession;
 #[cfg(test)]
 mod tests;
@@ -30,8 +31,8 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
-    line::{Lines, Standing, WaiterId},
-    requests::{Counted, InFlight, Item, List},
+    calls::{Counted, InFlight, Item, List},
+    line::{Lines, Newcomer, Standing, WaiterId},
 };
 use crate::{
     backend::{BackendError, Outcome, Token},
@@ -90,17 +91,6 @@ pub(crate) struct Queues {
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
     limits: Limits,
-}
-
-/// Who wants a key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
-    pub(crate) key: &'a LockKey,
-    pub(crate) terms: Terms,
-    /// Whether it tries once and takes no place.
-    pub(crate) tries: bool,
-    /// Its task, unless that polls again at once.
-    pub(crate) waker: Option<&'a Waker>,
 }
 
 /// What a holder that is done has to do.

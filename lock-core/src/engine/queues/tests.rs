@@ -3,7 +3,7 @@ mod process;
 mod split;
 
 use self::process::{Process, newcomer};
-use super::{requests::RoundTrip, *};
+use super::{calls::RoundTrip, *};
 use crate::{
     backend::{self, Operation},
     engine::{

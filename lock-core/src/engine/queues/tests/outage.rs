@@ -5,7 +5,7 @@ use crate::{
     backend,
     engine::{
         fixture::{at, key, terms},
-        queues::{requests::*, *},
+        queues::{calls::*, *},
     },
     error::ErrorKind,
 };

@@ -7,7 +7,7 @@ use crate::{
     engine::{
         fixture::{Manual, key, terms},
         hold::Hold,
-        queues::{requests::*, *},
+        queues::{calls::*, line::*, *},
     },
     error::ErrorKind,
 };
