@@ -20,7 +20,6 @@ use super::{
         calls::{Calls, List},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
-    task,
 };
 use crate::{
     backend::{Backend, BackendError},
@@ -94,17 +93,21 @@ impl Core {
         })
     }
 
-    /// Starts the task if it does not run; refuses to after a shutdown.
-    pub(super) fn admit(self: &Arc<Self>) -> Result<(), ErrorKind> {
-        if self.open.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    /// Whether the task runs and takes requests, without a look at the state.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Returns the runtime on which to start the task, or `None` if it runs. Refuses to after a shutdown.
+    ///
+    /// The task counts as running from now on.
+    pub(super) fn begin_task(&self) -> Result<Option<Handle>, ErrorKind> {
         let mut state = self.state();
         if state.shut_down {
             return Err(ErrorKind::ShutDown);
         }
         if state.running {
-            return Ok(());
+            return Ok(None);
         }
         if state.runtime_ended {
             return Err(ErrorKind::NoRuntime);
@@ -115,10 +118,7 @@ impl Core {
         };
         state.running = true;
         self.open.store(true, Ordering::Release);
-        drop(state);
-        // A runtime that has ended drops the task at once, which then says that it does not run.
-        runtime.spawn(task::run(task::Running::new(Arc::clone(self))));
-        if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+        Ok(Some(runtime))
     }
 
     /// Takes the place of the task.

@@ -6,8 +6,8 @@ use crate::{
     backend::{Batch, Token},
     clock::Moment,
     engine::{
+        asked::Asked,
         cleanup::{Doubt, Parting, Try},
-        response::Asked,
         tenure::Renewing,
     },
     key::LockKey,

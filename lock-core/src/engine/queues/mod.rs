@@ -39,10 +39,10 @@ use crate::{
     clock::{Clock, Moment},
     end::End,
     engine::{
+        asked::Asked,
         cleanup::{CleanUp, Parting},
         deferred::{Deferred, Losses},
         limits::Limits,
-        response::Asked,
         tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
         wheel::Wheel,
     },

@@ -14,8 +14,8 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
     clock::Moment,
     engine::{
+        asked::Asked,
         cleanup::{Doubt, Parting, Try},
-        response::Asked,
         schedule,
         tenure::{Renewing, block_for},
     },

@@ -141,7 +141,7 @@ impl Process {
 
     pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
         hold.release_at(self.now()).unwrap();
-        self.queues.release(id, Asked::to_nobody(self.now()))
+        self.queues.release(id, Asked::new(self.now()))
     }
 
     pub(super) fn leave(&mut self, id: WaiterId) {
