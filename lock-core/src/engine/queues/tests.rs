@@ -2,13 +2,17 @@ mod outage;
 mod process;
 mod split;
 
+use std::task::{Poll, Waker};
+
 use self::process::{Process, newcomer};
 use super::{calls::RoundTrip, *};
 use crate::{
     backend::{self, Operation},
     engine::{
+        asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
+        tenure::{Acquired, Terms},
     },
     error::ErrorKind,
     key::COMPARED,

@@ -1,5 +1,7 @@
 //! Waiters of a backend that does not answer.
 
+use std::task::Poll;
+
 use super::process::{ANSWER, Process, newcomer};
 use crate::{
     backend,

@@ -1,15 +1,19 @@
 //! A process whose time and whose backend the test is.
 
+use std::task::{Poll, Waker};
+
 use rand::SeedableRng;
 
 use crate::{
     backend::{self, BackendError, Batch, Operation, Outcome},
     engine::{
+        asked::Asked,
         fixture::{Manual, key, terms},
         hold::Hold,
         queues::{calls::*, line::*, *},
+        tenure::{HoldId, Offer, Terms},
     },
-    error::ErrorKind,
+    error::{Error, ErrorKind},
 };
 
 pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
