@@ -204,6 +204,23 @@ fn a_request_goes_on_with_the_next_task_when_one_ends_under_it() {
 }
 
 #[test]
+fn an_answer_that_came_before_the_task_ended_is_told() {
+    model(|| {
+        let engine = engine();
+        let response = engine.call(Batch::from([Operation::Inspect { key: key() }]));
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || {
+                send(&engine);
+                engine.core.stopped(true);
+            }
+        });
+        assert!(block_on(async { pin!(response).await }).is_ok());
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn what_there_is_to_do_is_never_slept_over() {
     model(|| {
         let engine = engine();

@@ -57,7 +57,11 @@ impl<T> Future for Response<T> {
         match self.core.admit() {
             Ok(()) => Poll::Pending,
             Err(ErrorKind::ShutDown) if self.core.state().is_running() => Poll::Pending,
-            Err(kind) => Poll::Ready(Err(self.core.ended(kind))),
+            // The task may have answered, and ended, since the look at the slot.
+            Err(kind) => {
+                let answer = self.slot.lock().answer.take();
+                Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))
+            }
         }
     }
 }
