@@ -283,9 +283,10 @@ impl State {
         self.running
     }
 
-    /// Returns when the task has something to do.
+    /// Returns when the task has something to do. Not before a thread that [calls](Core::call_at_once) is done: it sends
+    /// what waits, and then wakes the task for what is left.
     fn poll_timeout(&self) -> Moment {
-        self.queues.poll_timeout()
+        if self.calling { Moment::NEVER } else { self.queues.poll_timeout() }
     }
 
     fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
@@ -299,7 +300,7 @@ impl State {
             calls.extend(queues.poll_transmit(now, epoch));
         }
         let lists = queues.poll_lists();
-        let mut until = queues.poll_timeout();
+        let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
             until = until.min(now + NAP);

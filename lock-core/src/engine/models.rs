@@ -172,6 +172,25 @@ fn two_threads_that_call_at_once_leave_nothing_unsent() {
 }
 
 #[test]
+fn the_task_learns_of_a_lease_that_another_thread_got_at_once() {
+    model(|| {
+        let engine = engine_of(Store { answers_at_once: true });
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || arrive(&engine)
+        });
+        let core = &engine.core;
+        // The lease has a timer. The task may have looked while the other thread called the backend for it.
+        block_on(async {
+            while core.step().until == Moment::NEVER {
+                core.wake.notified().await;
+            }
+        });
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn the_future_of_a_request_is_woken_by_its_answer() {
     model(|| {
         let engine = engine();
