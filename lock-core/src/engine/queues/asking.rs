@@ -154,11 +154,6 @@ impl Queues {
         }
     }
 
-    /// Takes note that the backend would not call anybody: waiters come by themselves until somebody is called again.
-    pub(crate) fn calls_refused(&mut self) {
-        self.calls_refused = true;
-    }
-
     /// Takes what the backend tells of its own accord.
     pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
         match notice {

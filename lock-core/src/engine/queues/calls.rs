@@ -31,6 +31,16 @@ pub(crate) enum Item {
     Call(Batch, Asked),
 }
 
+impl Item {
+    /// The request, if a future waits for its answer.
+    pub(super) fn asked(&self) -> Option<&Asked> {
+        match self {
+            Self::Release(_, _, asked) | Self::Call(_, asked) => Some(asked),
+            Self::Ask(..) | Self::Refill(_) => None,
+        }
+    }
+}
+
 /// A request for a list of keys.
 #[derive(Debug)]
 pub(crate) struct List {
@@ -45,6 +55,16 @@ pub(crate) enum Purpose {
     /// With its entry in the clean-up list.
     Release(usize, Asked),
     Refill(Renewing),
+}
+
+impl Purpose {
+    /// The request, if a future waits for its answer.
+    fn asked(&self) -> Option<&Asked> {
+        match self {
+            Self::Release(_, asked) => Some(asked),
+            Self::Ask(..) | Self::Refill(_) => None,
+        }
+    }
 }
 
 /// A call in flight.
@@ -62,6 +82,18 @@ pub(super) enum Work {
     Send(Vec<Try>, Vec<Purpose>),
     /// With a copy of the batch, if it may be sent again.
     Call(Option<Batch>, Asked),
+}
+
+impl Work {
+    /// The requests in it whose futures wait for an answer.
+    pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {
+        let (shared, own) = match self {
+            Self::Renew(_) => (None, None),
+            Self::Send(_, purposes) => (Some(purposes), None),
+            Self::Call(_, asked) => (None, Some(asked)),
+        };
+        shared.into_iter().flatten().filter_map(Purpose::asked).chain(own)
+    }
 }
 
 /// How a call went, for the operations in it.

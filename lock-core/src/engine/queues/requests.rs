@@ -241,9 +241,8 @@ impl Queues {
         let RoundTrip { sent, now, epoch, .. } = trip;
         let (repeated, out_of_order) =
             result.as_ref().map_or((false, false), |answer| (answer.repeated, answer.out_of_order));
-        if result.as_ref().is_ok_and(|answer| answer.calls_refused) {
-            self.calls_refused();
-        }
+        // Until somebody is called again, waiters come by themselves.
+        self.calls_refused |= result.as_ref().is_ok_and(|answer| answer.calls_refused);
         let (outcomes, error) = match result {
             Ok(answer) => (answer.outcomes, None),
             Err(error) => (Outcomes::new(), Some(error)),
@@ -294,18 +293,8 @@ impl Queues {
         }
         let limit = self.limits.answer;
         let mut next = Moment::NEVER;
-        let waiting = self.outbox.iter().filter_map(|item| match item {
-            Item::Release(_, _, asked) | Item::Call(_, asked) => Some(asked),
-            Item::Ask(..) | Item::Refill(_) => None,
-        });
-        let in_flight = self.in_flight.iter().flat_map(|(_, call)| match &call.work {
-            Work::Call(_, asked) => std::slice::from_ref(asked).iter().collect::<Vec<_>>(),
-            Work::Send(_, purposes) => purposes
-                .iter()
-                .filter_map(|purpose| if let Purpose::Release(_, asked) = purpose { Some(asked) } else { None })
-                .collect(),
-            Work::Renew(_) => Vec::new(),
-        });
+        let waiting = self.outbox.iter().filter_map(Item::asked);
+        let in_flight = self.in_flight.iter().flat_map(|(_, call)| call.work.asked());
         for asked in waiting.chain(in_flight) {
             if now < asked.at + limit {
                 next = next.min(asked.at + limit);
@@ -341,10 +330,8 @@ impl Queues {
         }
         self.outbox.retain(|item| !matches!(item, Item::Refill(_)));
         // Somebody has to start the next task.
-        for item in &self.outbox {
-            if let Item::Release(_, _, asked) | Item::Call(_, asked) = item {
-                self.deferred.wake(asked.waker());
-            }
+        for asked in self.outbox.iter().filter_map(Item::asked) {
+            self.deferred.wake(asked.waker());
         }
         for list in &self.lists {
             self.deferred.wake(list.asked.waker());

@@ -431,7 +431,7 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
     process.pass_time(200);
     assert!(process.answer(queued).is_empty(), "it will be called");
     process.pass_time(500);
-    process.queues.calls_refused();
+    process.queues.calls_refused = true;
     assert_eq!(process.answer(queued), ["acquire"]);
     for _ in 0..9 {
         process.pass_time(81);
