@@ -10,14 +10,14 @@
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.
 
-mod asking;
 pub(crate) mod calls;
 mod contender;
+mod contention;
+mod handoff;
 mod holding;
 pub(crate) mod line;
 mod outage;
 mod requests;
-mod succession;
 #[cfg(test)]
 mod tests;
 mod waiting;
