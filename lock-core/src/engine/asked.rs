@@ -26,7 +26,7 @@ impl<T> Asked<T> {
     }
 
     /// Says that it may be sent once more.
-    pub(crate) fn again(mut self) -> Self {
+    pub(crate) fn mark_repeated(mut self) -> Self {
         self.repeated = true;
         self
     }

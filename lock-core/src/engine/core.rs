@@ -303,7 +303,7 @@ impl State {
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
-            until = until.min(now + NAP);
+            until = until.min(now + LONGEST_SLEEP);
         }
         self.asleep_until = until;
         let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
@@ -352,4 +352,4 @@ impl fmt::Debug for Core {
 /// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
 /// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
 /// up would not be looked at before the old timer.)
-const NAP: Duration = Duration::from_millis(250);
+const LONGEST_SLEEP: Duration = Duration::from_millis(250);

@@ -186,7 +186,7 @@ impl Engine {
 
     /// Ends a hold and hands its key on: what a dropped guard does.
     pub(crate) fn abandon(&self, hold: HoldId, now: Moment) {
-        self.core.with(|state| state.queues.depart(hold, now));
+        self.core.with(|state| state.queues.abandon(hold, now));
     }
 
     /// Ends a hold as its holder wishes, and says what is left to do.
@@ -233,7 +233,7 @@ impl Engine {
         let now = self.now();
         self.core.with(|state| {
             let ended = state.queues.tenures.lose(hold, LossReason::Taken);
-            state.queues.bury(ended, now);
+            state.queues.clean_up_ended(ended, now);
         });
     }
 
@@ -268,7 +268,7 @@ impl Engine {
             let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
             let cut = ended.len();
             if !Mutant::ShutDownKeeps.is_on() {
-                state.queues.bury(ended, now);
+                state.queues.clean_up_ended(ended, now);
             }
             cut
         });

@@ -83,10 +83,10 @@ async fn run(mut running: Running) {
         // The upkeep carries the connection. What has come is read before the requests look at the clock: an answer that is
         // there counts, however late it is looked for. And what they have begun to send leaves at once.
         let exchange = poll_fn(|cx| {
-            keep(&mut upkeep, cx);
+            poll_upkeep(&mut upkeep, cx);
             let answer = calls.poll_next_unpin(cx);
             if std::mem::take(&mut sends) {
-                keep(&mut upkeep, cx);
+                poll_upkeep(&mut upkeep, cx);
             }
             match answer {
                 Poll::Ready(Some(answer)) => Poll::Ready(answer),
@@ -119,7 +119,7 @@ async fn run(mut running: Running) {
 type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Polls the upkeep, which may have nothing left to do.
-fn keep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
+fn poll_upkeep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
     if upkeep.as_mut().poll(cx).is_ready() {
         *upkeep = Box::pin(std::future::pending());
     }

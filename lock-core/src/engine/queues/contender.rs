@@ -21,7 +21,7 @@ pub(crate) struct Contender {
     doubt: Doubt,
     /// How many requests it has sent, and how many of them somebody waits for still.
     sent: u32,
-    under_way: u32,
+    in_flight: u32,
     /// Whether it has a place, as far as is known.
     placed: bool,
     /// Whether the place that was asked for last can be called.
@@ -44,7 +44,7 @@ pub(crate) struct Contender {
 
 /// What an answer said of the key.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Found {
+pub(crate) struct Refusal {
     /// What the holder's ttl has left, if it has one.
     pub(crate) remaining: Option<Duration>,
     /// Whether the holder is another library, which calls nobody.
@@ -61,7 +61,7 @@ impl Contender {
             token,
             doubt: Doubt { until: Moment::from_origin(Duration::ZERO), unanswered_since: None },
             sent: 0,
-            under_way: 0,
+            in_flight: 0,
             placed: false,
             callable: false,
             answered: false,
@@ -76,14 +76,14 @@ impl Contender {
 
     /// Whether a request is in flight, or waits to be sent.
     pub(crate) fn is_asking(&self) -> bool {
-        self.queued || self.under_way > 0
+        self.queued || self.in_flight > 0
     }
 
     /// Takes note of a request that is sent `now`, in an epoch of the backend.
     pub(crate) fn sending(&mut self, ttl: Ttl, now: Moment, epoch: u64) {
         self.queued = false;
         self.sent += 1;
-        self.under_way += 1;
+        self.in_flight += 1;
         self.doubt.until = self.doubt.until.max(ttl.end(now));
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
@@ -100,10 +100,10 @@ impl Contender {
     }
 
     fn settle(&mut self, epoch: u64, repeated: bool) {
-        self.under_way = self.under_way.saturating_sub(1);
+        self.in_flight = self.in_flight.saturating_sub(1);
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
         let repeated = repeated && !Mutant::RepeatSettles.is_on();
-        if !repeated && self.under_way == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
+        if !repeated && self.in_flight == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
             self.doubt.unanswered_since = None;
         }
     }
@@ -112,7 +112,7 @@ impl Contender {
     /// whether a later request was answered, so that the failure says nothing about the backend.
     pub(crate) fn failed(&mut self, sent: Moment, happened: bool) -> bool {
         if happened {
-            self.under_way = self.under_way.saturating_sub(1);
+            self.in_flight = self.in_flight.saturating_sub(1);
         } else {
             // That says nothing of any other request.
             self.settle(u64::MAX, false);
@@ -130,7 +130,7 @@ impl Contender {
 
     /// Takes note that the engine's task has ended, and that its requests are not answered any more.
     pub(crate) fn abandon_requests(&mut self) {
-        self.under_way = 0;
+        self.in_flight = 0;
     }
 
     /// Goes on with another token, since the one that it had is over.
@@ -151,8 +151,8 @@ impl Contender {
 
     /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
     /// lies in 0.0..1.0, so that waiters do not march in step.
-    pub(crate) fn pause(&mut self, found: Found, listening: bool, jitter: f64) -> Duration {
-        let Found { remaining, foreign, position, kept_free } = found;
+    pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
+        let Refusal { remaining, foreign, position, kept_free } = refusal;
         self.placed = position.is_some();
         self.foreign = foreign;
         if self.placed && listening && !self.callable {
@@ -214,44 +214,44 @@ mod tests {
         Contender { callable: true, ..Contender::new(Token::from_random(1)) }
     }
 
-    fn found(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Found {
-        Found { remaining, foreign, position, kept_free: None }
+    fn refusal(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Refusal {
+        Refusal { remaining, foreign, position, kept_free: None }
     }
 
     #[test]
     fn pauses_without_calls_grow_to_a_bound_and_keep_half_of_it_as_jitter() {
         let mut contender = contender();
-        let pauses: Vec<_> = (0..10).map(|_| contender.pause(found(None, false, Some(1)), false, 1.0)).collect();
+        let pauses: Vec<_> = (0..10).map(|_| contender.pause(refusal(None, false, Some(1)), false, 1.0)).collect();
         assert_eq!(pauses[0], FIRST);
         assert!(pauses.windows(2).all(|pair| pair[0] <= pair[1]));
         assert_eq!(pauses[9], LONGEST);
-        assert_eq!(contender.pause(found(None, false, None), true, 0.0), LONGEST / 2);
+        assert_eq!(contender.pause(refusal(None, false, None), true, 0.0), LONGEST / 2);
     }
 
     #[test]
     fn bad_input_18_a_holder_without_ttl_is_polled_at_the_longest_pause() {
         let mut contender = contender();
-        let last = (0..20).map(|_| contender.pause(found(None, true, Some(1)), true, 1.0)).last();
+        let last = (0..20).map(|_| contender.pause(refusal(None, true, Some(1)), true, 1.0)).last();
         assert_eq!(last, Some(LONGEST_FOREIGN));
-        assert_eq!(self::contender().pause(found(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
+        assert_eq!(self::contender().pause(refusal(None, true, Some(4)), true, 1.0), LONGEST_FOREIGN);
     }
 
     #[test]
     fn the_first_places_come_just_after_the_end_of_a_ttl() {
         let left = Duration::from_millis(3);
         for position in [1, 3] {
-            let pause = contender().pause(found(Some(left), false, Some(position)), true, 0.5);
+            let pause = contender().pause(refusal(Some(left), false, Some(position)), true, 0.5);
             assert_eq!(pause, left + Duration::from_millis(1));
         }
-        assert_eq!(contender().pause(found(Some(left), false, Some(4)), true, 0.5), CHECK);
+        assert_eq!(contender().pause(refusal(Some(left), false, Some(4)), true, 0.5), CHECK);
     }
 
     #[test]
     fn the_first_places_look_again_when_another_that_was_called_must_have_come() {
         let window = Duration::from_millis(100);
         let pause = |position| {
-            let found = Found { kept_free: Some(window), ..found(None, false, Some(position)) };
-            contender().pause(found, true, 0.5)
+            let refusal = Refusal { kept_free: Some(window), ..refusal(None, false, Some(position)) };
+            contender().pause(refusal, true, 0.5)
         };
         assert_eq!((pause(2), pause(4)), (window + Duration::from_millis(1), CHECK));
     }
@@ -259,12 +259,12 @@ mod tests {
     #[test]
     fn a_place_that_was_made_before_calls_could_come_is_made_anew_at_once() {
         let mut contender = Contender::new(Token::from_random(1));
-        assert_eq!(contender.pause(found(None, false, Some(1)), true, 1.0), Duration::ZERO);
+        assert_eq!(contender.pause(refusal(None, false, Some(1)), true, 1.0), Duration::ZERO);
     }
 
     #[test]
     fn a_ttl_that_a_stepped_clock_makes_endless_is_not_waited_for() {
-        let pause = contender().pause(found(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
+        let pause = contender().pause(refusal(Some(Duration::from_secs(3_602)), false, Some(1)), true, 1.0);
         assert!(pause <= CHECK.mul_f64(1.25));
     }
 

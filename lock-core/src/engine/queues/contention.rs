@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::{
     LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Queues,
     calls::{Item, RoundTrip},
-    contender::{Contender, Found},
+    contender::{Contender, Refusal},
     line::{Standing, WaiterId},
 };
 use crate::{
@@ -35,7 +35,7 @@ impl Queues {
     ) {
         let RoundTrip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
-            self.took(now.since(sent));
+            self.record_round_trip(now.since(sent));
             self.trouble = None;
         }
         let window = self.window();
@@ -48,18 +48,18 @@ impl Queues {
             }
             return;
         };
-        let found = match result {
+        let refusal = match result {
             Ok(Outcome::Held { fence, block }) => {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
-                return self.got(key, id, acquired, now);
+                return self.granted(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, foreign, position }) => {
-                Found { remaining, foreign, position, kept_free: None }
+                Refusal { remaining, foreign, position, kept_free: None }
             }
             Ok(Outcome::Queued { position }) => {
-                Found { remaining: None, foreign: false, position, kept_free: Some(window) }
+                Refusal { remaining: None, foreign: false, position, kept_free: Some(window) }
             }
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(sent, epoch, repeated);
@@ -73,7 +73,7 @@ impl Queues {
                 {
                     contender.begin_anew(anew);
                 }
-                return self.refused(id, Found { remaining, foreign, position: None, kept_free: None }, now);
+                return self.refused(id, Refusal { remaining, foreign, position: None, kept_free: None }, now);
             }
             Ok(outcome) => {
                 return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
@@ -96,16 +96,16 @@ impl Queues {
             contender.callable = callable;
             self.cleanup.push(parting, doubt, now);
         }
-        self.refused(id, found, now);
+        self.refused(id, refusal, now);
     }
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
-    fn refused(&mut self, id: WaiterId, found: Found, now: Moment) {
+    fn refused(&mut self, id: WaiterId, refusal: Refusal, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
-        contender.free_at = found.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
-        let pause = contender.pause(found, self.listening && !self.calls_refused, self.random.random());
-        self.learn(id, now);
+        contender.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
+        let pause = contender.pause(refusal, self.listening && !self.calls_refused, self.random.random());
+        self.note_busy(id, now);
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
             let key = waiter.key.clone();
@@ -131,12 +131,12 @@ impl Queues {
         if self.lines.contender(&key, token).is_some() {
             self.ask(&key, token, true);
         } else {
-            self.disown(key, token, now);
+            self.release_stray(key, token, now);
         }
     }
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
-    pub(crate) fn disown(&mut self, key: LockKey, token: Token, now: Moment) {
+    pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, now: Moment) {
         // Its holder's release is still to be sent, and is the one that has to find the key.
         let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
         if self.outbox.iter().any(is_released) {
@@ -175,7 +175,7 @@ impl Queues {
         self.put_back();
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
-        self.bury(ended, now);
+        self.clean_up_ended(ended, now);
         self.deferred.lost_more(self.losses.take_all());
         self.ask_again(|contender| {
             contender.abandon_requests();
@@ -209,7 +209,7 @@ impl Queues {
             if let Standing::Turn(hold, offered) = std::mem::replace(&mut waiter.state, failed) {
                 self.wheel.unset(id);
                 offered.finish(End::Released);
-                self.depart(hold, now);
+                self.abandon(hold, now);
             }
         }
     }
@@ -268,7 +268,7 @@ impl Queues {
     }
 
     /// Takes note of how long a call to the backend took.
-    pub(super) fn took(&mut self, round_trip: Duration) {
+    pub(super) fn record_round_trip(&mut self, round_trip: Duration) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
         self.round_trip = (self.round_trip * 7 + round_trip) / 8;
     }

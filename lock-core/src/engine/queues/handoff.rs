@@ -44,7 +44,7 @@ impl Queues {
     }
 
     /// The contender's request was granted.
-    pub(super) fn got(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+    pub(super) fn granted(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
         let mut acquired = acquired;
@@ -68,7 +68,7 @@ impl Queues {
         let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
         self.lines.possess(key, offer.0.tenure);
         self.offer(id, offer, now);
-        self.learn_all(key, now);
+        self.note_busy_for_all(key, now);
     }
 
     /// Sends the first waiter away with an error; the next one contends.
@@ -79,8 +79,8 @@ impl Queues {
         self.wheel.unset(id);
         self.wake(id);
         match contender {
-            Some(contender) => self.succeed(&key, contender, &terms, tries, now),
-            None => self.begin_again(&key),
+            Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
+            None => self.contend_next(&key),
         }
     }
 
@@ -98,7 +98,14 @@ impl Queues {
     }
 
     /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
-    pub(super) fn succeed(&mut self, key: &LockKey, contender: Contender, terms: &Terms, tries: bool, now: Moment) {
+    pub(super) fn hand_on_place(
+        &mut self,
+        key: &LockKey,
+        contender: Contender,
+        terms: &Terms,
+        tries: bool,
+        now: Moment,
+    ) {
         if let Some(next) = self.lines.first(key) {
             let waiter = self.lines.waiter(next);
             if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
@@ -122,7 +129,7 @@ impl Queues {
         if let Some((parting, doubt)) = contender.parting(key) {
             self.cleanup.push(parting, doubt, now);
         }
-        self.begin_again(key);
+        self.contend_next(key);
     }
 
     /// Ends what this process has of a key that was released by force.
@@ -130,7 +137,7 @@ impl Queues {
         let taken_up = self.taken_up.get(key).cloned().unwrap_or_default();
         for tenure in self.lines.tenure(key).into_iter().chain(taken_up) {
             let ended = self.tenures.take_away(tenure, LossReason::Forced);
-            self.bury(ended, now);
+            self.clean_up_ended(ended, now);
         }
     }
 
@@ -148,7 +155,7 @@ impl Queues {
     }
 
     /// Has the first waiter contend, unless the process possesses the key.
-    pub(super) fn begin_again(&mut self, key: &LockKey) {
+    pub(super) fn contend_next(&mut self, key: &LockKey) {
         match self.lines.first(key) {
             Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
             _ => self.lines.tidy(key),
@@ -170,7 +177,7 @@ impl Queues {
         self.lines.reenter(id);
         let key = self.lines.waiter(id).key.clone();
         if self.lines.first(&key) == Some(id) {
-            self.begin_again(&key);
+            self.contend_next(&key);
         }
     }
 }

@@ -25,7 +25,7 @@ impl Queues {
         }
         let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
-        self.keep(&parting, now);
+        self.keep_busy(&parting, now);
         let key = parting.key.clone();
         self.request_release(parting, doubt, asked);
         self.free(&key, hold.tenure, tenure.holds());
@@ -33,14 +33,14 @@ impl Queues {
     }
 
     /// Ends a hold whose guard was dropped.
-    pub(crate) fn depart(&mut self, hold: HoldId, now: Moment) {
+    pub(crate) fn abandon(&mut self, hold: HoldId, now: Moment) {
         if self.pass(hold, now) || Mutant::DroppedGuardKeeps.is_on() {
             return;
         }
         if let Some(tenure) = self.tenures.leave(hold) {
             let parting = tenure.parting();
             let key = parting.key.clone();
-            self.keep(&parting, now);
+            self.keep_busy(&parting, now);
             self.cleanup.push(parting, tenure.doubt(), now);
             self.free(&key, hold.tenure, tenure.holds());
         }
@@ -55,7 +55,7 @@ impl Queues {
     }
 
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
-    fn keep(&mut self, parting: &Parting, now: Moment) {
+    fn keep_busy(&mut self, parting: &Parting, now: Moment) {
         if now < parting.keep_until {
             remember(&mut self.kept, parting.token, parting.keep_until, now);
         }
@@ -70,7 +70,7 @@ impl Queues {
     }
 
     /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
-    pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
+    pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
         for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
             if lapsed {
                 self.tenures.slack.note(Duration::ZERO, now);

@@ -234,7 +234,7 @@ impl Lines {
     }
 
     /// Notes that a waiter in line knows that its key is busy.
-    pub(crate) fn learn(&mut self, id: WaiterId) {
+    pub(crate) fn note_busy(&mut self, id: WaiterId) {
         let waiter = &mut self.waiters[id];
         if !std::mem::replace(&mut waiter.knows, true)
             && let Some(line) = self.lines.get_mut(&waiter.key)

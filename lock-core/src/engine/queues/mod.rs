@@ -144,7 +144,7 @@ impl Queues {
     pub(crate) fn renewed(&mut self, renewal: &Renewing, outcome: Option<Outcome>, sent: Moment, now: Moment) {
         let jitter = self.jitter();
         let ended = self.tenures.renewed(renewal, outcome, sent, now, jitter, &mut self.deferred);
-        self.bury(ended, now);
+        self.clean_up_ended(ended, now);
     }
 
     fn jitter(&mut self) -> f64 {
@@ -184,7 +184,7 @@ impl Queues {
     /// on their own account.
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         let ended = self.tenures.advance(now);
-        self.bury(ended, now);
+        self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
         self.deferred.lost_more(self.losses.take(now));
         let mut due = Vec::new();
@@ -199,7 +199,7 @@ impl Queues {
                     let hold = *hold;
                     offered.finish(End::Released);
                     waiter.state = Standing::Missed;
-                    self.depart(hold, now);
+                    self.abandon(hold, now);
                 }
                 Standing::InLine(_) if too_late => self.was_not_answered(id, now),
                 Standing::InLine(Some(contender)) => {

@@ -48,16 +48,16 @@ impl Queues {
 
     /// Notes that the key of this contender is busy: everybody in its line knows now, and those that do not wait leave. The
     /// contender itself is left to the caller.
-    pub(super) fn learn(&mut self, contender: WaiterId, now: Moment) {
-        self.lines.learn(contender);
+    pub(super) fn note_busy(&mut self, contender: WaiterId, now: Moment) {
+        self.lines.note_busy(contender);
         let key = self.lines.waiter(contender).key.clone();
-        self.learn_all(&key, now);
+        self.note_busy_for_all(&key, now);
     }
 
     /// Notes that a key is busy, for everybody in its line.
-    pub(super) fn learn_all(&mut self, key: &LockKey, now: Moment) {
+    pub(super) fn note_busy_for_all(&mut self, key: &LockKey, now: Moment) {
         for id in self.lines.unknowing(key) {
-            self.lines.learn(id);
+            self.lines.note_busy(id);
             let waiter = self.lines.waiter(id);
             if waiter.tries || waiter.overdue {
                 let error = self.busy(key, now);

@@ -262,7 +262,7 @@ impl Queues {
             self.answered(purpose, outcome, RoundTrip { repeated, ..trip });
             // Its release, if there was one, may have been executed and answered before it.
             if let Some((key, token)) = late {
-                self.disown(key, token, now);
+                self.release_stray(key, token, now);
             }
         }
     }
@@ -279,7 +279,7 @@ impl Queues {
             Purpose::Refill(refill) => {
                 let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
                 let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
-                self.bury(ended, trip.now);
+                self.clean_up_ended(ended, trip.now);
             }
         }
     }
@@ -317,12 +317,12 @@ impl Queues {
                         if let Purpose::Release(entry, asked) = purpose
                             && let Some((parting, doubt)) = self.cleanup.take_back(entry)
                         {
-                            self.outbox.push_back(Item::Release(parting, doubt, asked.again()));
+                            self.outbox.push_back(Item::Release(parting, doubt, asked.mark_repeated()));
                         }
                     }
                 }
                 Work::Call(Some(batch), asked) => {
-                    self.outbox.push_back(Item::Call(batch, asked.again()));
+                    self.outbox.push_back(Item::Call(batch, asked.mark_repeated()));
                 }
                 Work::Call(None, asked) => self.deferred.wake(asked.answer(Err(BackendError::ended()))),
                 Work::Renew(_) => {}

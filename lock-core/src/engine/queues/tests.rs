@@ -48,7 +48,7 @@ fn a_request_after_a_dropped_guard_travels_with_its_release() {
     let first = process.wait();
     process.grant();
     let held = process.hold(first);
-    process.queues.depart(held.0, at(0));
+    process.queues.abandon(held.0, at(0));
     process.wait();
     assert_eq!((process.cleaned_up().len(), process.grant()), (1, vec!["acquire"]));
 }
@@ -140,7 +140,7 @@ fn a_future_dropped_when_its_turn_has_come_passes_the_key_on() {
     process.grant();
     process.leave(first);
     let held = process.hold(second);
-    process.queues.depart(held.0, at(0));
+    process.queues.abandon(held.0, at(0));
     assert_eq!(process.cleaned_up().len(), 1);
     assert!(process.queues.is_empty());
 }
@@ -300,7 +300,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
     assert!(matches!(process.queues.release(over, Asked::new(at(0))), Departure::Over));
-    process.queues.depart(over, at(0));
+    process.queues.abandon(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
 }
@@ -383,10 +383,10 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
     let token = process.queues.tenures.token(held.0.tenure).unwrap();
     assert!(matches!(process.release(held), Departure::Released));
     // An older request of the same token was answered out of order.
-    process.queues.disown(key(), token, at(0));
+    process.queues.release_stray(key(), token, at(0));
     assert!(process.cleaned_up().is_empty(), "the release would find nothing");
     assert_eq!(process.grant(), ["release"]);
-    process.queues.disown(key(), token, at(0));
+    process.queues.release_stray(key(), token, at(0));
     assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
 }
 
@@ -463,7 +463,7 @@ fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
     let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.check_at(at(0)).is_ok());
     assert_eq!(held, [false, false, false, true]);
     assert_eq!(process.cleaned_up().len(), 3);
-    process.queues.depart(other.0, at(0));
+    process.queues.abandon(other.0, at(0));
     process.cleaned_up();
     assert!(process.queues.is_empty() && process.queues.taken_up.is_empty());
 }
@@ -530,7 +530,7 @@ fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
         let held = process.hold(waiter);
         if dropped {
             held.1.release_at(at(0)).unwrap();
-            process.queues.depart(held.0, at(0));
+            process.queues.abandon(held.0, at(0));
             assert_eq!(process.cleaned_up()[0].after, Duration::from_secs(60));
         } else {
             assert!(matches!(process.release(held), Departure::Released));

@@ -26,7 +26,7 @@ impl Queues {
         if let Some(tenure) = self.lines.tenure(key) {
             // Of a process that was stopped, say: nobody may have noticed yet.
             let ended = self.tenures.settle(tenure);
-            self.bury(ended, now);
+            self.clean_up_ended(ended, now);
         }
         let line = self.lines.of(key);
         let alone = line.is_none();
@@ -69,14 +69,14 @@ impl Queues {
                 if !self.tenures.begin(hold, &waiter.terms, now) {
                     // Its lease has ended before it came.
                     let ended = self.tenures.settle(hold.tenure);
-                    self.bury(ended, now);
+                    self.clean_up_ended(ended, now);
                     self.wheel.unset(id);
-                    return self.again(id, waker, now);
+                    return self.rejoin_or_fail(id, waker, now);
                 }
                 let Standing::Turn(hold, arc) = self.forget(id) else { unreachable!("matched above") };
                 return Poll::Ready(Ok((hold, arc)));
             }
-            Standing::Missed => return self.again(id, waker, now),
+            Standing::Missed => return self.rejoin_or_fail(id, waker, now),
             Standing::Failed(_) => {
                 let Standing::Failed(error) = self.forget(id) else { unreachable!("matched above") };
                 return Poll::Ready(Err(error));
@@ -91,7 +91,7 @@ impl Queues {
     }
 
     /// Puts a waiter whose turn was missed into its line again, unless it has no time left.
-    fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+    fn rejoin_or_fail(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
             let key = waiter.key.clone();
@@ -138,11 +138,11 @@ impl Queues {
         match self.forget(id) {
             Standing::Turn(hold, offered) => {
                 offered.finish(End::Released);
-                self.depart(hold, now);
+                self.abandon(hold, now);
             }
             // What `take_out` makes of one that was in line.
             Standing::Missed => match contender {
-                Some(contender) => self.succeed(&key, contender, &terms, tries, now),
+                Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
                 None => self.lines.tidy(&key),
             },
             Standing::InLine(_) | Standing::Failed(_) => {}
