@@ -1,4 +1,4 @@
-//! What is sent to the backend, and what becomes of the answers and of the calls that come from it.
+//! What the contender of a key asks the backend, and what becomes of the answers and of the calls that come from it.
 
 use std::{sync::Arc, time::Duration};
 
@@ -40,13 +40,7 @@ impl Queues {
         }
         let window = self.window();
         let Some((id, contender)) = self.lines.contender(key, token) else {
-            // A check was granted after an earlier request with the same token: the later one reaches further.
-            if let (Ok(Outcome::Held { .. }), Some(tenure)) = (&result, self.lines.tenure(key))
-                && self.tenures.token(tenure) == Some(token)
-            {
-                self.tenures.granted_again(tenure, sent);
-            }
-            return;
+            return self.answered_late(key, token, result, sent);
         };
         let refusal = match result {
             Ok(Outcome::Held { fence, block }) => {
@@ -63,16 +57,7 @@ impl Queues {
             }
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(sent, epoch, repeated);
-                let doubt = contender.doubt();
-                if !Mutant::SplitKept.is_on() {
-                    self.cleanup.push(Parting::at_once(key.clone(), token).with_place().quietly(), doubt, now);
-                }
-                let anew = Token::from_random(self.random.random());
-                if let Some((_, contender)) = self.lines.contender(key, token)
-                    && !Mutant::SplitTokenAgain.is_on()
-                {
-                    contender.begin_anew(anew);
-                }
+                self.replace_split_token(id, now);
                 return self.refused(id, Refusal { remaining, foreign, position: None, kept_free: None }, now);
             }
             Ok(outcome) => {
@@ -97,6 +82,30 @@ impl Queues {
             self.cleanup.push(parting, doubt, now);
         }
         self.refused(id, refusal, now);
+    }
+
+    /// Takes the answer to a request of a contender that is over.
+    fn answered_late(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, sent: Moment) {
+        // A check was granted after an earlier request with the same token: the later one reaches further.
+        if let (Ok(Outcome::Held { .. }), Some(tenure)) = (result, self.lines.tenure(key))
+            && self.tenures.token(tenure) == Some(token)
+        {
+            self.tenures.granted_again(tenure, sent);
+        }
+    }
+
+    /// Cleans up the token of a contender, which some nodes may have, and gives it another.
+    fn replace_split_token(&mut self, id: WaiterId, now: Moment) {
+        let anew = self.token();
+        let waiter = self.lines.waiter(id);
+        let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
+        if !Mutant::SplitKept.is_on() {
+            let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
+            self.cleanup.push(parting, contender.doubt(), now);
+        }
+        if !Mutant::SplitTokenAgain.is_on() {
+            contender.begin_anew(anew);
+        }
     }
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
