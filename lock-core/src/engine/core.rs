@@ -21,6 +21,7 @@ use super::{
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
     task,
+    turn::in_turn,
 };
 use crate::{
     backend::{Backend, BackendError},
@@ -117,7 +118,7 @@ impl Core {
         self.open.store(true, Ordering::Release);
         drop(state);
         // A runtime that has ended drops the task at once, which then says that it does not run.
-        runtime.spawn(task::run(task::Running::new(Arc::clone(self))));
+        runtime.spawn(in_turn(task::run(task::Running::new(Arc::clone(self)))));
         if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 

@@ -149,7 +149,8 @@ impl Drop for Unanswered {
     }
 }
 
-/// One timer, which is kept for as long as its time stays the same.
+/// One timer. It is kept until a sooner one is needed: to fire too soon does no harm, and to set a timer for each request
+/// could wake the thread that waits for the next one.
 #[derive(Default)]
 struct Timer {
     set: Option<(Moment, Sleep)>,
@@ -160,7 +161,7 @@ impl Timer {
         if until == Moment::NEVER {
             return std::future::pending().await;
         }
-        if self.set.as_ref().is_none_or(|(at, _)| *at != until) {
+        if self.set.as_ref().is_none_or(|(at, _)| until < *at) {
             self.set = Some((until, core.clock.sleep(until.since(now))));
         }
         if let Some((_, sleep)) = &mut self.set {
