@@ -233,8 +233,9 @@ impl LockManager {
     /// ([`LossReason::ShutDown`](crate::LossReason)) and releases them, and closes the connection. Returns how many
     /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
     ///
-    /// A release under way is waited for, as long as a command may take. One whose future is kept without being polled
-    /// goes out when that is polled or dropped, and the connection is closed then.
+    /// A release in flight is waited for, as long as a command may take, whether its future is polled or not. A
+    /// [`take_up`](Self::take_up) that was begun is waited for too: if its future is kept without being polled, the
+    /// connection is closed when the future is polled or dropped.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.

@@ -159,7 +159,7 @@ mod tests {
     fn a_quorum_that_names_a_server_twice_is_refused() {
         for (one, other) in [
             ("memory://a", "memory://a"),
-            ("redis://u:secret@Shop", "rediss://:secret@shop:6379/3"),
+            ("redis://u:secret@Shop", "redis://:secret@shop:6379/3"),
             ("redis://[::1]", "redis://[::1]:6379/1?protocol=resp3"),
             ("unix:///run/redis.sock", "unix:///run/redis.sock?db=2"),
         ] {

@@ -17,11 +17,9 @@ use super::{
     deferred::Deferred,
     queues::{
         Queues,
-        requests::{Calls, List},
+        calls::{Calls, List},
     },
     sync::{AtomicBool, AtomicUsize, Mutex, MutexGuard, Ordering},
-    task,
-    turn::in_turn,
 };
 use crate::{
     backend::{Backend, BackendError},
@@ -95,17 +93,21 @@ impl Core {
         })
     }
 
-    /// Starts the task if it does not run; refuses to after a shutdown.
-    pub(super) fn admit(self: &Arc<Self>) -> Result<(), ErrorKind> {
-        if self.open.load(Ordering::Acquire) {
-            return Ok(());
-        }
+    /// Whether the task runs and takes requests, without a look at the state.
+    pub(super) fn is_open(&self) -> bool {
+        self.open.load(Ordering::Acquire)
+    }
+
+    /// Returns the runtime on which to start the task, or `None` if it runs. Refuses to after a shutdown.
+    ///
+    /// The task counts as running from now on.
+    pub(super) fn begin_task(&self) -> Result<Option<Handle>, ErrorKind> {
         let mut state = self.state();
         if state.shut_down {
             return Err(ErrorKind::ShutDown);
         }
         if state.running {
-            return Ok(());
+            return Ok(None);
         }
         if state.runtime_ended {
             return Err(ErrorKind::NoRuntime);
@@ -116,10 +118,7 @@ impl Core {
         };
         state.running = true;
         self.open.store(true, Ordering::Release);
-        drop(state);
-        // A runtime that has ended drops the task at once, which then says that it does not run.
-        runtime.spawn(in_turn(task::run(task::Running::new(Arc::clone(self)))));
-        if self.state().running { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+        Ok(Some(runtime))
     }
 
     /// Takes the place of the task.
@@ -284,9 +283,10 @@ impl State {
         self.running
     }
 
-    /// Returns when the task has something to do.
+    /// Returns when the task has something to do. Not before a thread that [calls](Core::call_at_once) is done: it sends
+    /// what waits, and then wakes the task for what is left.
     fn poll_timeout(&self) -> Moment {
-        self.queues.poll_timeout()
+        if self.calling { Moment::NEVER } else { self.queues.poll_timeout() }
     }
 
     fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
@@ -300,7 +300,7 @@ impl State {
             calls.extend(queues.poll_transmit(now, epoch));
         }
         let lists = queues.poll_lists();
-        let mut until = queues.poll_timeout();
+        let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
             until = until.min(now + NAP);

@@ -4,6 +4,7 @@
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
 //! The task itself holds only the [`Core`].
 
+mod asked;
 pub(crate) mod cleanup;
 mod core;
 pub(crate) mod deferred;
@@ -38,8 +39,11 @@ use self::{
     cleanup::{Doubt, Parting},
     core::{Core, State},
     limits::Limits,
-    queues::{Departure, Newcomer, Queues, line::WaiterId, requests::List},
-    response::Asked,
+    queues::{
+        Departure, Queues,
+        calls::List,
+        line::{Newcomer, WaiterId},
+    },
     tenure::{Acquired, HoldId, Offer, Terms},
 };
 pub(crate) use self::{
@@ -127,14 +131,14 @@ impl Engine {
 
     /// Sends a batch in a call of its own.
     pub(crate) fn call(&self, batch: Batch) -> Response {
-        let (asked, response) = Asked::new(&self.core, self.now());
+        let (asked, response) = Response::new(&self.core, self.now());
         self.core.with(|state| state.queues.request(batch, asked));
         response
     }
 
     /// Lists the keys that begin with `prefix` and are held by a lease of this library.
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
-        let (asked, response) = Asked::new(&self.core, self.now());
+        let (asked, response) = Response::new(&self.core, self.now());
         self.core.with(|state| state.queues.request_list(List { prefix, asked }));
         response
     }
@@ -188,7 +192,7 @@ impl Engine {
 
     /// Ends a hold as its holder wishes, and says what is left to do.
     pub(crate) fn release(&self, hold: HoldId, now: Moment) -> (Departure, Response) {
-        let (asked, response) = Asked::new(&self.core, now);
+        let (asked, response) = Response::new(&self.core, now);
         (self.core.with(|state| state.queues.release(hold, asked)), response)
     }
 

@@ -172,6 +172,25 @@ fn two_threads_that_call_at_once_leave_nothing_unsent() {
 }
 
 #[test]
+fn the_task_learns_of_a_lease_that_another_thread_got_at_once() {
+    model(|| {
+        let engine = engine_of(Store { answers_at_once: true });
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || arrive(&engine)
+        });
+        let core = &engine.core;
+        // The lease has a timer. The task may have looked while the other thread called the backend for it.
+        block_on(async {
+            while core.step().until == Moment::NEVER {
+                core.wake.notified().await;
+            }
+        });
+        other.join().unwrap();
+    });
+}
+
+#[test]
 fn the_future_of_a_request_is_woken_by_its_answer() {
     model(|| {
         let engine = engine();
@@ -199,6 +218,23 @@ fn a_request_goes_on_with_the_next_task_when_one_ends_under_it() {
         // Outside a runtime no task can start, which the future is told as soon as it looks.
         let told = block_on(async { pin!(response).await });
         assert_eq!(told.unwrap_err().kind(), ErrorKind::NoRuntime);
+        other.join().unwrap();
+    });
+}
+
+#[test]
+fn an_answer_that_came_before_the_task_ended_is_told() {
+    model(|| {
+        let engine = engine();
+        let response = engine.call(Batch::from([Operation::Inspect { key: key() }]));
+        let other = spawn({
+            let engine = Arc::clone(&engine);
+            move || {
+                send(&engine);
+                engine.core.stopped(true);
+            }
+        });
+        assert!(block_on(async { pin!(response).await }).is_ok());
         other.join().unwrap();
     });
 }

@@ -1,15 +1,15 @@
-//! The answer to a request, on its way from the engine to the future that waits for it.
+//! The future of a request.
 
 use std::{
     future::Future,
     pin::Pin,
-    sync::{Arc, PoisonError},
-    task::{Context, Poll, Waker},
+    sync::Arc,
+    task::{Context, Poll},
 };
 
 use super::{
+    asked::{Asked, Slot},
     core::Core,
-    sync::{Mutex, MutexGuard},
 };
 use crate::{
     backend::{Answer, BackendError},
@@ -17,76 +17,24 @@ use crate::{
     error::ErrorKind,
 };
 
-/// A request as the engine sees it: when it was made, and where its answer goes.
-#[derive(Debug)]
-pub(crate) struct Asked<T = Answer> {
-    pub(crate) at: Moment,
-    /// Whether it may have been sent before, by a task that has ended.
-    pub(crate) repeated: bool,
-    slot: Arc<Mutex<Slot<T>>>,
-}
-
-#[derive(Debug)]
-struct Slot<T> {
-    answer: Option<Result<T, BackendError>>,
-    waker: Option<Waker>,
-}
-
 /// The future of a request that the engine sends. Dropping it cancels the request if it was not sent yet.
 #[derive(Debug)]
 pub(crate) struct Response<T = Answer> {
     core: Arc<Core>,
-    slot: Arc<Mutex<Slot<T>>>,
-}
-
-impl<T> Asked<T> {
-    /// Makes the two ends of a request that is made at `now`.
-    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Self, Response<T>) {
-        let slot = Arc::new(Mutex::new(Slot { answer: None, waker: None }));
-        let response = Response { core: Arc::clone(core), slot: Arc::clone(&slot) };
-        (Self { at: now, repeated: false, slot }, response)
-    }
-
-    /// Makes a request whose answer nobody waits for.
-    #[cfg(test)]
-    pub(super) fn to_nobody(now: Moment) -> Self {
-        Self { at: now, repeated: false, slot: Arc::new(Mutex::new(Slot { answer: None, waker: None })) }
-    }
-
-    /// Says that it may be sent once more.
-    pub(crate) fn again(mut self) -> Self {
-        self.repeated = true;
-        self
-    }
-
-    /// Whether nobody waits for the answer any longer.
-    pub(crate) fn is_cancelled(&self) -> bool {
-        Arc::strong_count(&self.slot) == 1
-    }
-
-    /// Whether it has its answer.
-    pub(crate) fn is_answered(&self) -> bool {
-        lock(&self.slot).answer.is_some()
-    }
-
-    /// Puts the answer where its future finds it, unless an earlier one is there. Returns the task to wake, which must
-    /// wait until no lock is held.
-    pub(crate) fn answer(&self, answer: Result<T, BackendError>) -> Option<Waker> {
-        let mut slot = lock(&self.slot);
-        slot.answer.get_or_insert(answer);
-        slot.waker.take()
-    }
-
-    /// Returns the task that waits, to be woken so that it starts the engine again.
-    pub(crate) fn waker(&self) -> Option<Waker> {
-        lock(&self.slot).waker.take()
-    }
+    slot: Arc<Slot<T>>,
 }
 
 impl<T> Response<T> {
+    /// Makes the two ends of a request that is made at `now`.
+    pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
+        let asked = Asked::new(now);
+        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot) };
+        (asked, response)
+    }
+
     /// Cancels the request if it was not sent yet.
     pub(crate) fn cancel(&mut self) {
-        self.slot = Arc::new(Mutex::new(Slot { answer: None, waker: None }));
+        self.slot = Arc::default();
     }
 }
 
@@ -94,7 +42,7 @@ impl<T> Future for Response<T> {
     type Output = Result<T, BackendError>;
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let mut slot = lock(&self.slot);
+        let mut slot = self.slot.lock();
         if let Some(answer) = slot.answer.take() {
             return Poll::Ready(answer);
         }
@@ -109,11 +57,11 @@ impl<T> Future for Response<T> {
         match self.core.admit() {
             Ok(()) => Poll::Pending,
             Err(ErrorKind::ShutDown) if self.core.state().is_running() => Poll::Pending,
-            Err(kind) => Poll::Ready(Err(self.core.ended(kind))),
+            // The task may have answered, and ended, since the look at the slot.
+            Err(kind) => {
+                let answer = self.slot.lock().answer.take();
+                Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))
+            }
         }
     }
-}
-
-fn lock<T>(slot: &Mutex<Slot<T>>) -> MutexGuard<'_, Slot<T>> {
-    slot.lock().unwrap_or_else(PoisonError::into_inner)
 }

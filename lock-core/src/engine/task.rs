@@ -10,9 +10,10 @@ use std::{
 use futures_util::stream::{FuturesUnordered, StreamExt};
 
 use super::{
+    asked::Asked,
     core::{Core, Step},
-    queues::requests::{CallId, List},
-    response::Asked,
+    queues::calls::{CallId, List},
+    turn::in_turn,
 };
 use crate::{
     backend::{self, Answer, BackendError, Reply},
@@ -21,17 +22,24 @@ use crate::{
     key::LockKey,
 };
 
+impl Core {
+    /// Starts the task if it does not run; refuses to after a shutdown.
+    pub(super) fn admit(self: &Arc<Self>) -> Result<(), ErrorKind> {
+        if self.is_open() {
+            return Ok(());
+        }
+        let Some(runtime) = self.begin_task()? else { return Ok(()) };
+        // A runtime that has ended drops the task at once, which then says that it does not run.
+        runtime.spawn(in_turn(run(Running { core: Arc::clone(self), begun: false })));
+        if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
+    }
+}
+
 /// The task's hold on the core: says that the task has ended, however it ends.
-pub(crate) struct Running {
+struct Running {
     core: Arc<Core>,
     /// Whether the task was polled.
     begun: bool,
-}
-
-impl Running {
-    pub(crate) fn new(core: Arc<Core>) -> Self {
-        Self { core, begun: false }
-    }
 }
 
 impl Drop for Running {
@@ -56,7 +64,7 @@ impl Future for InFlight {
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
-pub(crate) async fn run(mut running: Running) {
+async fn run(mut running: Running) {
     running.begun = true;
     let core = &running.core;
     let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));

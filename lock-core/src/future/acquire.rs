@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     engine::{
         Engine, Timer, metrics,
-        queues::{Newcomer, line::WaiterId},
+        queues::line::{Newcomer, WaiterId},
         tenure::Offer,
     },
     error::{ACQUIRE, Error, ErrorKind},

@@ -6,9 +6,9 @@ use rand::RngExt;
 
 use super::{
     LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Queues,
+    calls::{Item, RoundTrip},
     contender::{Contender, Found},
     line::{Standing, WaiterId},
-    requests::{Item, RoundTrip},
 };
 use crate::{
     backend::{self, BackendError, Notice, Outcome, Place, Token},

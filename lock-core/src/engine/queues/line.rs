@@ -7,8 +7,9 @@ use std::{collections::HashMap, sync::Arc, task::Waker};
 
 use slab::Slab;
 
-use super::{Newcomer, contender::Contender};
+use super::contender::Contender;
 use crate::{
+    backend::Token,
     clock::Moment,
     engine::{
         hold::Hold,
@@ -45,6 +46,17 @@ pub(crate) struct Line {
 
 /// Names a waiter: a number of the slab, owned by one future.
 pub(crate) type WaiterId = usize;
+
+/// A request for a key that comes to its line.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Newcomer<'a> {
+    pub(crate) key: &'a LockKey,
+    pub(crate) terms: Terms,
+    /// Whether it tries once and takes no place.
+    pub(crate) tries: bool,
+    /// Its task, unless that polls again at once.
+    pub(crate) waker: Option<&'a Waker>,
+}
 
 #[derive(Debug)]
 pub(crate) struct Waiter {
@@ -105,11 +117,7 @@ impl Lines {
     }
 
     /// The contender of a key, if it has this token.
-    pub(crate) fn contender(
-        &mut self,
-        key: &LockKey,
-        token: crate::backend::Token,
-    ) -> Option<(WaiterId, &mut Contender)> {
+    pub(crate) fn contender(&mut self, key: &LockKey, token: Token) -> Option<(WaiterId, &mut Contender)> {
         let first = self.first(key)?;
         match &mut self.waiters[first].state {
             Standing::InLine(Some(contender)) if contender.token == token => Some((first, contender)),

@@ -11,18 +11,20 @@
 //! so that a future that is kept in a `select!` does not keep a key.
 
 mod asking;
+pub(crate) mod calls;
 mod contender;
+mod holding;
 pub(crate) mod line;
 mod outage;
-pub(crate) mod requests;
+mod requests;
 mod succession;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
 use std::{
     collections::{HashMap, VecDeque},
     sync::Arc,
-    task::{Poll, Waker},
     time::Duration,
 };
 
@@ -30,25 +32,21 @@ use rand::{RngExt, rngs::StdRng};
 use slab::Slab;
 
 use self::{
-    line::{Lines, Standing, WaiterId},
-    requests::{Counted, InFlight, Item, List},
+    calls::{Counted, InFlight, Item, List},
+    line::{Lines, Standing},
 };
 use crate::{
     backend::{BackendError, Outcome, Token},
     clock::{Clock, Moment},
     end::End,
     engine::{
-        cleanup::{CleanUp, Parting},
+        cleanup::CleanUp,
         deferred::{Deferred, Losses},
         limits::Limits,
-        response::Asked,
-        tenure::{Acquired, Ended, HoldId, Offer, Renewing, TenureId, Tenures, Terms},
+        tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
-    error::{ACQUIRE, Error},
     key::{HashOfKey, LockKey},
-    mutants::Mutant,
-    ttl::Ttl,
 };
 
 /// Everything that this process has, wants, and has left behind.
@@ -90,17 +88,6 @@ pub(crate) struct Queues {
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
     limits: Limits,
-}
-
-/// Who wants a key.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Newcomer<'a> {
-    pub(crate) key: &'a LockKey,
-    pub(crate) terms: Terms,
-    /// Whether it tries once and takes no place.
-    pub(crate) tries: bool,
-    /// Its task, unless that polls again at once.
-    pub(crate) waker: Option<&'a Waker>,
 }
 
 /// What a holder that is done has to do.
@@ -193,209 +180,6 @@ impl Queues {
         self.cleanup.is_empty() && self.outbox.is_empty()
     }
 
-    // ---- waiters
-
-    /// Begins an acquire.
-    pub(crate) fn arrive(&mut self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
-        let Newcomer { key, tries, waker, .. } = newcomer;
-        let mut knows = false;
-        let mut asks_again = None;
-        if let Some(tenure) = self.lines.tenure(key) {
-            // Of a process that was stopped, say: nobody may have noticed yet.
-            let ended = self.tenures.settle(tenure);
-            self.bury(ended, now);
-        }
-        let line = self.lines.of(key);
-        let alone = line.is_none();
-        if let Some(line) = line {
-            let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
-            let contender = self.lines.first_contender(key);
-            knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
-            // The backend may be well again.
-            let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
-            asks_again = troubled.map(|first| first.token);
-            if tries && knows {
-                return Err(self.busy(key, now));
-            }
-            if !tries {
-                let (limits, waiting) = (self.limits, self.lines.waiting());
-                let free = limits.per_key(waiters).and_then(|()| limits.in_all(waiting));
-                free.map_err(|error| error.on(key))?;
-            }
-        }
-        let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
-        self.look_at(waiter, Moment::NEVER);
-        if alone {
-            self.contend(waiter);
-        } else if !tries {
-            self.lines.wait(waiter);
-        }
-        if let Some(token) = asks_again {
-            self.ask(key, token, false);
-        }
-        Ok(waiter)
-    }
-
-    /// Asks how a waiter stands, whose task is to be woken when that changes.
-    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
-        let waiter = self.lines.waiter(id);
-        match &waiter.state {
-            Standing::InLine(_) => {}
-            Standing::Turn(hold, _) => {
-                let hold = *hold;
-                if !self.tenures.begin(hold, &waiter.terms, now) {
-                    // Its lease has ended before it came.
-                    let ended = self.tenures.settle(hold.tenure);
-                    self.bury(ended, now);
-                    self.wheel.unset(id);
-                    return self.again(id, waker, now);
-                }
-                let Standing::Turn(hold, arc) = self.forget(id) else { unreachable!("matched above") };
-                return Poll::Ready(Ok((hold, arc)));
-            }
-            Standing::Missed => return self.again(id, waker, now),
-            Standing::Failed(_) => {
-                let Standing::Failed(error) = self.forget(id) else { unreachable!("matched above") };
-                return Poll::Ready(Err(error));
-            }
-        }
-        let registered = &mut self.lines.waiter(id).waker;
-        if !registered.as_ref().is_some_and(|registered| registered.will_wake(waker)) {
-            let unused = registered.replace(waker.clone());
-            self.deferred.discard(unused);
-        }
-        Poll::Pending
-    }
-
-    /// Puts a waiter whose turn was missed into its line again, unless it has no time left.
-    fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
-        let waiter = self.lines.waiter(id);
-        if waiter.tries || waiter.overdue {
-            let key = waiter.key.clone();
-            let error = self.busy(&key, now);
-            self.forget(id);
-            return Poll::Ready(Err(error));
-        }
-        self.rejoin(id);
-        self.poll(id, waker, now)
-    }
-
-    /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
-    /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
-    /// Returns the backend's trouble, if there is some, as nobody knows then what became of the key.
-    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Error> {
-        let waiter = self.lines.waiter(id);
-        if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
-            waiter.overdue = true;
-            return Poll::Pending;
-        }
-        let key = waiter.key.clone();
-        let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
-        let error = trouble.unwrap_or_else(|| self.busy(&key, now));
-        self.leave(id, now);
-        Poll::Ready(error)
-    }
-
-    /// The error of a waiter that goes because the key is busy. It says for how long, as far as that was heard last: what
-    /// this process has left of the key, or another holder's ttl, less the time since the answer.
-    fn busy(&mut self, key: &LockKey, now: Moment) -> Error {
-        let free_at = match self.lines.tenure(key) {
-            Some(tenure) => self.tenures.end(tenure),
-            None => self.lines.first_contender(key).map(|contender| contender.free_at),
-        };
-        let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
-        Error::busy(ACQUIRE, key, Duration::ZERO).free_in(remaining)
-    }
-
-    /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
-    pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
-        let contender = self.lines.take_out(id, Standing::Missed);
-        let waiter = self.lines.waiter(id);
-        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
-        match self.forget(id) {
-            Standing::Turn(hold, offered) => {
-                offered.finish(End::Released);
-                self.depart(hold, now);
-            }
-            // What `take_out` makes of one that was in line.
-            Standing::Missed => match contender {
-                Some(contender) => self.succeed(&key, contender, &terms, tries, now),
-                None => self.lines.tidy(&key),
-            },
-            Standing::InLine(_) | Standing::Failed(_) => {}
-        }
-    }
-
-    // ---- holders
-
-    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released.
-    pub(crate) fn release(&mut self, hold: HoldId, asked: Asked) -> Departure {
-        let now = asked.at;
-        if self.pass(hold, now) {
-            return Departure::Passed;
-        }
-        let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
-        let (parting, doubt) = (tenure.parting(), tenure.doubt());
-        self.keep(&parting, now);
-        let key = parting.key.clone();
-        self.request_release(parting, doubt, asked);
-        self.free(&key, hold.tenure, tenure.holds());
-        Departure::Released
-    }
-
-    /// Ends a hold whose guard was dropped.
-    pub(crate) fn depart(&mut self, hold: HoldId, now: Moment) {
-        if self.pass(hold, now) || Mutant::DroppedGuardKeeps.is_on() {
-            return;
-        }
-        if let Some(tenure) = self.tenures.leave(hold) {
-            let parting = tenure.parting();
-            let key = parting.key.clone();
-            self.keep(&parting, now);
-            self.cleanup.push(parting, tenure.doubt(), now);
-            self.free(&key, hold.tenure, tenure.holds());
-        }
-    }
-
-    /// Ends a hold whose token goes elsewhere.
-    pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
-        let tenure = self.tenures.leave(hold)?;
-        remember(&mut self.handed_over, tenure.token, tenure.doubt().until, now);
-        self.free(tenure.key(), hold.tenure, tenure.holds());
-        Some((tenure.parting(), tenure.ttl))
-    }
-
-    /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
-    fn keep(&mut self, parting: &Parting, now: Moment) {
-        if now < parting.keep_until {
-            remember(&mut self.kept, parting.token, parting.keep_until, now);
-        }
-    }
-
-    /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
-    pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
-        let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
-        self.tenures.begin(id, terms, now);
-        self.taken_up.entry(key.clone()).or_default().push(id.tenure);
-        (id, hold)
-    }
-
-    /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
-    pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
-            if lapsed {
-                self.tenures.slack.note(Duration::ZERO, now);
-            }
-            let key = parting.key.clone();
-            self.cleanup.push(parting, doubt, now);
-            self.deferred.end(ending);
-            self.deferred.lost(key.clone(), reason, self.losses.has_line(now));
-            self.free(&key, tenure, 0);
-        }
-    }
-
-    // ---- time
-
     /// Does what is due `now`: leases and turns that end, requests that were not answered in time, and contenders that ask
     /// on their own account.
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
@@ -426,24 +210,6 @@ impl Queues {
             }
         }
     }
-
-    /// Forgets a waiter that is out of the line, and returns how it stood.
-    fn forget(&mut self, id: WaiterId) -> Standing {
-        self.wheel.unset(id);
-        let line::Waiter { state, waker, .. } = self.lines.forget(id);
-        self.deferred.discard(waker);
-        state
-    }
-}
-
-/// Enters a token until a moment. Those whose time is over are swept out when the map would have to grow, so that it costs
-/// the same however many there were.
-fn remember(tokens: &mut HashMap<Token, Moment>, token: Token, until: Moment, now: Moment) {
-    if tokens.len() == tokens.capacity() {
-        tokens.retain(|_, until| now < *until);
-        tokens.reserve(tokens.len());
-    }
-    tokens.insert(token, until);
 }
 
 /// How long a waiter whose turn has come may take to be polled.

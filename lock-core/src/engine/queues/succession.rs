@@ -2,9 +2,9 @@
 
 use super::{
     Queues, TURN,
+    calls::Item,
     contender::{CHECK, Contender},
     line::{Line, Standing, WaiterId},
-    requests::Item,
 };
 use crate::{
     clock::Moment,

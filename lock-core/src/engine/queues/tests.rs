@@ -2,13 +2,17 @@ mod outage;
 mod process;
 mod split;
 
+use std::task::{Poll, Waker};
+
 use self::process::{Process, newcomer};
-use super::{requests::RoundTrip, *};
+use super::{calls::RoundTrip, *};
 use crate::{
     backend::{self, Operation},
     engine::{
+        asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
+        tenure::{Acquired, Terms},
     },
     error::ErrorKind,
     key::COMPARED,
@@ -295,7 +299,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let over = held.0;
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
-    assert!(matches!(process.queues.release(over, Asked::to_nobody(at(0))), Departure::Over));
+    assert!(matches!(process.queues.release(over, Asked::new(at(0))), Departure::Over));
     process.queues.depart(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());

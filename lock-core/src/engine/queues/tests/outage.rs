@@ -1,11 +1,13 @@
 //! Waiters of a backend that does not answer.
 
+use std::task::Poll;
+
 use super::process::{ANSWER, Process, newcomer};
 use crate::{
     backend,
     engine::{
         fixture::{at, key, terms},
-        queues::{requests::*, *},
+        queues::{calls::*, *},
     },
     error::ErrorKind,
 };

@@ -1,15 +1,19 @@
 //! A process whose time and whose backend the test is.
 
+use std::task::{Poll, Waker};
+
 use rand::SeedableRng;
 
 use crate::{
     backend::{self, BackendError, Batch, Operation, Outcome},
     engine::{
+        asked::Asked,
         fixture::{Manual, key, terms},
         hold::Hold,
-        queues::{requests::*, *},
+        queues::{calls::*, line::*, *},
+        tenure::{HoldId, Offer, Terms},
     },
-    error::ErrorKind,
+    error::{Error, ErrorKind},
 };
 
 pub(super) fn newcomer(key: &LockKey, terms: Terms, tries: bool) -> Newcomer<'_> {
@@ -141,7 +145,7 @@ impl Process {
 
     pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
         hold.release_at(self.now()).unwrap();
-        self.queues.release(id, Asked::to_nobody(self.now()))
+        self.queues.release(id, Asked::new(self.now()))
     }
 
     pub(super) fn leave(&mut self, id: WaiterId) {

@@ -1,0 +1,121 @@
+//! Calls to the backend: what waits to be sent, and what is in flight; pure.
+
+use smallvec::SmallVec;
+
+use crate::{
+    backend::{Batch, Token},
+    clock::Moment,
+    engine::{
+        asked::Asked,
+        cleanup::{Doubt, Parting, Try},
+        tenure::Renewing,
+    },
+    key::LockKey,
+};
+
+/// Names a call in flight.
+pub(crate) type CallId = usize;
+
+/// Calls to send.
+pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
+
+/// What waits to be sent.
+#[derive(Debug)]
+pub(crate) enum Item {
+    /// The acquire of a contender.
+    Ask(LockKey, Token),
+    Release(Parting, Doubt, Asked),
+    /// Another block of fencing tokens.
+    Refill(Renewing),
+    /// A call of its own.
+    Call(Batch, Asked),
+}
+
+/// A request for a list of keys.
+#[derive(Debug)]
+pub(crate) struct List {
+    pub(crate) prefix: String,
+    pub(crate) asked: Asked<Vec<LockKey>>,
+}
+
+/// What an operation in flight is for.
+#[derive(Debug)]
+pub(crate) enum Purpose {
+    Ask(LockKey, Token),
+    /// With its entry in the clean-up list.
+    Release(usize, Asked),
+    Refill(Renewing),
+}
+
+/// A call in flight.
+#[derive(Debug)]
+pub(super) struct InFlight {
+    pub(super) sent: Moment,
+    pub(super) work: Work,
+}
+
+/// What a call is for.
+#[derive(Debug)]
+pub(super) enum Work {
+    Renew(Vec<Renewing>),
+    /// Clean-ups, then what waited to be sent.
+    Send(Vec<Try>, Vec<Purpose>),
+    /// With a copy of the batch, if it may be sent again.
+    Call(Option<Batch>, Asked),
+}
+
+/// How a call went, for the operations in it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RoundTrip {
+    pub(crate) sent: Moment,
+    pub(crate) now: Moment,
+    /// The backend's epoch when it was answered: if a request was sent in that one, no connection was replaced between.
+    pub(crate) epoch: u64,
+    /// Whether it was sent more than once.
+    pub(crate) repeated: bool,
+}
+
+/// How many calls are in flight, by kind.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Counted {
+    pub(super) renewing: usize,
+    pub(super) sending: usize,
+}
+
+/// What the calls in flight leave room for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Room {
+    Any,
+    /// Nothing less than a whole call.
+    WholeCalls,
+    Nothing,
+}
+
+impl Room {
+    pub(super) fn of(sending: usize) -> Self {
+        match sending {
+            0..SENDING => Self::Any,
+            SENDING..MOST_SENDING => Self::WholeCalls,
+            _ => Self::Nothing,
+        }
+    }
+
+    /// Whether another call is sent while so many requests wait.
+    pub(super) fn takes(self, waiting: usize) -> bool {
+        match self {
+            Self::Any => true,
+            Self::WholeCalls => waiting >= BATCH,
+            Self::Nothing => false,
+        }
+    }
+}
+
+/// The most operations in one call, except for renewals.
+pub(super) const BATCH: usize = 256;
+
+/// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
+const SENDING: usize = 2;
+
+/// The most calls in flight at once if there is a whole call more to send: over a long way, requests would be out of time
+/// before they are sent.
+const MOST_SENDING: usize = 16;

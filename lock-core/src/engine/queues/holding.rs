@@ -1,0 +1,95 @@
+//! What a holder does: it enters, releases its hold, and hands its token to another process.
+
+use std::{collections::HashMap, time::Duration};
+
+use super::{Departure, Queues};
+use crate::{
+    backend::Token,
+    clock::Moment,
+    engine::{
+        asked::Asked,
+        cleanup::Parting,
+        tenure::{Acquired, Ended, HoldId, Offer, Terms},
+    },
+    key::LockKey,
+    mutants::Mutant,
+    ttl::Ttl,
+};
+
+impl Queues {
+    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released.
+    pub(crate) fn release(&mut self, hold: HoldId, asked: Asked) -> Departure {
+        let now = asked.at;
+        if self.pass(hold, now) {
+            return Departure::Passed;
+        }
+        let Some(tenure) = self.tenures.leave(hold) else { return Departure::Over };
+        let (parting, doubt) = (tenure.parting(), tenure.doubt());
+        self.keep(&parting, now);
+        let key = parting.key.clone();
+        self.request_release(parting, doubt, asked);
+        self.free(&key, hold.tenure, tenure.holds());
+        Departure::Released
+    }
+
+    /// Ends a hold whose guard was dropped.
+    pub(crate) fn depart(&mut self, hold: HoldId, now: Moment) {
+        if self.pass(hold, now) || Mutant::DroppedGuardKeeps.is_on() {
+            return;
+        }
+        if let Some(tenure) = self.tenures.leave(hold) {
+            let parting = tenure.parting();
+            let key = parting.key.clone();
+            self.keep(&parting, now);
+            self.cleanup.push(parting, tenure.doubt(), now);
+            self.free(&key, hold.tenure, tenure.holds());
+        }
+    }
+
+    /// Ends a hold whose token goes elsewhere.
+    pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
+        let tenure = self.tenures.leave(hold)?;
+        remember(&mut self.handed_over, tenure.token, tenure.doubt().until, now);
+        self.free(tenure.key(), hold.tenure, tenure.holds());
+        Some((tenure.parting(), tenure.ttl))
+    }
+
+    /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
+    fn keep(&mut self, parting: &Parting, now: Moment) {
+        if now < parting.keep_until {
+            remember(&mut self.kept, parting.token, parting.keep_until, now);
+        }
+    }
+
+    /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
+    pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
+        let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
+        self.tenures.begin(id, terms, now);
+        self.taken_up.entry(key.clone()).or_default().push(id.tenure);
+        (id, hold)
+    }
+
+    /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
+    pub(crate) fn bury(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
+        for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
+            if lapsed {
+                self.tenures.slack.note(Duration::ZERO, now);
+            }
+            let key = parting.key.clone();
+            self.cleanup.push(parting, doubt, now);
+            self.deferred.end(ending);
+            self.deferred.lost(key.clone(), reason, self.losses.has_line(now));
+            self.free(&key, tenure, 0);
+        }
+    }
+}
+
+/// Enters a token until a moment. Those whose time is over are swept out when the map would have to grow, so that it costs
+/// the same however many there were.
+fn remember(tokens: &mut HashMap<Token, Moment>, token: Token, until: Moment, now: Moment) {
+    if tokens.len() == tokens.capacity() {
+        tokens.retain(|_, until| now < *until);
+        tokens.reserve(tokens.len());
+    }
+    tokens.insert(token, until);
+}

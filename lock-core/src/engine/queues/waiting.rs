@@ -1,0 +1,159 @@
+//! What a waiter does: it arrives, asks how it stands, gives up, and leaves.
+
+use std::{
+    task::{Poll, Waker},
+    time::Duration,
+};
+
+use super::{
+    Queues,
+    line::{self, Newcomer, Standing, WaiterId},
+};
+use crate::{
+    clock::Moment,
+    end::End,
+    engine::tenure::Offer,
+    error::{ACQUIRE, Error},
+    key::LockKey,
+};
+
+impl Queues {
+    /// Begins an acquire.
+    pub(crate) fn arrive(&mut self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
+        let Newcomer { key, tries, waker, .. } = newcomer;
+        let mut knows = false;
+        let mut asks_again = None;
+        if let Some(tenure) = self.lines.tenure(key) {
+            // Of a process that was stopped, say: nobody may have noticed yet.
+            let ended = self.tenures.settle(tenure);
+            self.bury(ended, now);
+        }
+        let line = self.lines.of(key);
+        let alone = line.is_none();
+        if let Some(line) = line {
+            let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
+            let contender = self.lines.first_contender(key);
+            knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
+            // The backend may be well again.
+            let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
+            asks_again = troubled.map(|first| first.token);
+            if tries && knows {
+                return Err(self.busy(key, now));
+            }
+            if !tries {
+                let (limits, waiting) = (self.limits, self.lines.waiting());
+                let free = limits.per_key(waiters).and_then(|()| limits.in_all(waiting));
+                free.map_err(|error| error.on(key))?;
+            }
+        }
+        let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
+        self.look_at(waiter, Moment::NEVER);
+        if alone {
+            self.contend(waiter);
+        } else if !tries {
+            self.lines.wait(waiter);
+        }
+        if let Some(token) = asks_again {
+            self.ask(key, token, false);
+        }
+        Ok(waiter)
+    }
+
+    /// Asks how a waiter stands, whose task is to be woken when that changes.
+    pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        let waiter = self.lines.waiter(id);
+        match &waiter.state {
+            Standing::InLine(_) => {}
+            Standing::Turn(hold, _) => {
+                let hold = *hold;
+                if !self.tenures.begin(hold, &waiter.terms, now) {
+                    // Its lease has ended before it came.
+                    let ended = self.tenures.settle(hold.tenure);
+                    self.bury(ended, now);
+                    self.wheel.unset(id);
+                    return self.again(id, waker, now);
+                }
+                let Standing::Turn(hold, arc) = self.forget(id) else { unreachable!("matched above") };
+                return Poll::Ready(Ok((hold, arc)));
+            }
+            Standing::Missed => return self.again(id, waker, now),
+            Standing::Failed(_) => {
+                let Standing::Failed(error) = self.forget(id) else { unreachable!("matched above") };
+                return Poll::Ready(Err(error));
+            }
+        }
+        let registered = &mut self.lines.waiter(id).waker;
+        if !registered.as_ref().is_some_and(|registered| registered.will_wake(waker)) {
+            let unused = registered.replace(waker.clone());
+            self.deferred.discard(unused);
+        }
+        Poll::Pending
+    }
+
+    /// Puts a waiter whose turn was missed into its line again, unless it has no time left.
+    fn again(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
+        let waiter = self.lines.waiter(id);
+        if waiter.tries || waiter.overdue {
+            let key = waiter.key.clone();
+            let error = self.busy(&key, now);
+            self.forget(id);
+            return Poll::Ready(Err(error));
+        }
+        self.rejoin(id);
+        self.poll(id, waker, now)
+    }
+
+    /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
+    /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
+    /// Returns the backend's trouble, if there is some, as nobody knows then what became of the key.
+    pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Error> {
+        let waiter = self.lines.waiter(id);
+        if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
+            waiter.overdue = true;
+            return Poll::Pending;
+        }
+        let key = waiter.key.clone();
+        let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
+        let error = trouble.unwrap_or_else(|| self.busy(&key, now));
+        self.leave(id, now);
+        Poll::Ready(error)
+    }
+
+    /// The error of a waiter that goes because the key is busy. It says for how long, as far as that was heard last: what
+    /// this process has left of the key, or another holder's ttl, less the time since the answer.
+    pub(super) fn busy(&mut self, key: &LockKey, now: Moment) -> Error {
+        let free_at = match self.lines.tenure(key) {
+            Some(tenure) => self.tenures.end(tenure),
+            None => self.lines.first_contender(key).map(|contender| contender.free_at),
+        };
+        let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
+        Error::busy(ACQUIRE, key, Duration::ZERO).free_in(remaining)
+    }
+
+    /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
+    pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
+        let contender = self.lines.take_out(id, Standing::Missed);
+        let waiter = self.lines.waiter(id);
+        let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
+        match self.forget(id) {
+            Standing::Turn(hold, offered) => {
+                offered.finish(End::Released);
+                self.depart(hold, now);
+            }
+            // What `take_out` makes of one that was in line.
+            Standing::Missed => match contender {
+                Some(contender) => self.succeed(&key, contender, &terms, tries, now),
+                None => self.lines.tidy(&key),
+            },
+            Standing::InLine(_) | Standing::Failed(_) => {}
+        }
+    }
+
+    /// Forgets a waiter that is out of the line, and returns how it stood.
+    fn forget(&mut self, id: WaiterId) -> Standing {
+        self.wheel.unset(id);
+        let line::Waiter { state, waker, .. } = self.lines.forget(id);
+        self.deferred.discard(waker);
+        state
+    }
+}
