@@ -20,6 +20,7 @@ use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},
     runtime::Builder,
+    sync::Notify,
     task::spawn_blocking,
     time::{Instant, timeout},
 };
@@ -584,4 +585,51 @@ async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {
         let ours = clients.lines().find(|client| client.contains(&format!("name={name} "))).expect("it is connected");
         assert!(ours.contains("resp=3"), "after {hang_ups} hang-ups: {ours}");
     }
+}
+
+/// Passes all to a server. Hangs up on the first client when told to, and on the second one with the last answer of its
+/// handshake: answers and end come at once.
+async fn hangs_up_after_the_handshake(server: String, told: Arc<Notify>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("a listener has an address").to_string();
+    tokio::spawn(async move {
+        for connection in 0.. {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let mut server = TcpStream::connect(&server).await.expect("the server is up");
+            let told = Arc::clone(&told);
+            tokio::spawn(async move {
+                if connection == 1 {
+                    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+                    for step in 0..2 {
+                        let bytes = client.read(&mut asked).await.expect("the client asks");
+                        server.write_all(&asked[..bytes]).await.expect("the server reads");
+                        tokio::time::sleep(ms(100)).await;
+                        let bytes = server.read(&mut answered).await.expect("the server answers");
+                        // Nothing else runs on this thread between the two.
+                        assert_eq!(client.try_write(&answered[..bytes]).expect("there is room"), bytes, "{step}");
+                    }
+                } else {
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
+                        () = told.notified(), if connection == 0 => {}
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+#[tokio::test]
+async fn connection_that_ends_with_the_last_answer_of_its_handshake_is_replaced() {
+    let server = RedisServer::start().await;
+    let told = Arc::new(Notify::new());
+    let address = hangs_up_after_the_handshake(server.address(), Arc::clone(&told)).await;
+    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
+    let guard = manager.lock("k").await.expect("the key is free");
+    told.notify_one();
+    tokio::time::sleep(ms(500)).await;
+    assert!(!manager.is_locked("other").await.expect("connected again"));
+    assert!(guard.is_held(), "{guard:?}");
+    guard.release().await.expect("held");
 }

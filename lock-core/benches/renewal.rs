@@ -184,8 +184,9 @@ async fn long_scripts(connection: &mut MultiplexedConnection) -> (f64, f64) {
         entries.iter().filter(|entry| entry.3.first().is_some_and(|name| name.eq_ignore_ascii_case(b"EVALSHA")));
     let mut times: Vec<_> = scripts.map(|entry| entry.2 / 1e3).collect();
     times.sort_by(f64::total_cmp);
-    let at =
-        |share: f64| times.get((times.len() as f64 * share) as usize).or(times.last()).copied().unwrap_or(f64::NAN);
+    let at = |share: f64| {
+        times.get((times.len() as f64 * share) as usize).or_else(|| times.last()).copied().unwrap_or(f64::NAN)
+    };
     (at(1.0), at(0.99))
 }
 

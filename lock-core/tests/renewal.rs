@@ -59,8 +59,8 @@ async fn leases_that_are_due_together_share_a_call() {
     let calls = backend.calls();
     sleep(ms(2_500)).await;
     assert!(guards.iter().all(|guard| guard.is_held()));
-    assert_eq!(backend.largest_batch(), 500);
-    assert_eq!(backend.calls() - calls, 2 * 3, "1,200 leases twice, in calls of at most 500");
+    assert_eq!(backend.largest_batch(), 100);
+    assert_eq!(backend.calls() - calls, 2 * 12, "1,200 leases twice, in calls of at most 100");
 }
 
 #[tokio::test(start_paused = true)]

@@ -22,6 +22,7 @@ pub(crate) mod slack;
 pub(crate) mod sync;
 mod task;
 pub(crate) mod tenure;
+mod turn;
 pub(crate) mod wheel;
 
 use std::{

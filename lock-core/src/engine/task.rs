@@ -13,6 +13,7 @@ use super::{
     asked::Asked,
     core::{Core, Step},
     queues::calls::{CallId, List},
+    turn::in_turn,
 };
 use crate::{
     backend::{self, Answer, BackendError, Reply},
@@ -29,7 +30,7 @@ impl Core {
         }
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
         // A runtime that has ended drops the task at once, which then says that it does not run.
-        runtime.spawn(run(Running { core: Arc::clone(self), begun: false }));
+        runtime.spawn(in_turn(run(Running { core: Arc::clone(self), begun: false })));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -156,7 +157,8 @@ impl Drop for Unanswered {
     }
 }
 
-/// One timer, which is kept for as long as its time stays the same.
+/// One timer. It is kept until a sooner one is needed: to fire too soon does no harm, and to set a timer for each request
+/// could wake the thread that waits for the next one.
 #[derive(Default)]
 struct Timer {
     set: Option<(Moment, Sleep)>,
@@ -167,7 +169,7 @@ impl Timer {
         if until == Moment::NEVER {
             return std::future::pending().await;
         }
-        if self.set.as_ref().is_none_or(|(at, _)| *at != until) {
+        if self.set.as_ref().is_none_or(|(at, _)| until < *at) {
             self.set = Some((until, core.clock.sleep(until.since(now))));
         }
         if let Some((_, sleep)) = &mut self.set {

@@ -1,7 +1,7 @@
 //! One connection to the node, and what is known about it.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
         Arc,
@@ -11,6 +11,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::{Fuse, FutureExt};
 use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::Instant;
 
@@ -34,8 +35,9 @@ pub(super) struct About {
 }
 
 /// What carries a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
-/// no detour through another task.
-pub(super) struct Driver(Pin<Box<dyn Future<Output = ()> + Send>>);
+/// no detour through another task. It may have ended before the handshake is known to be over, so it may be polled after its
+/// end, and is pending then.
+pub(super) struct Driver(Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>);
 
 impl Connection {
     pub(super) fn new(inner: MultiplexedConnection, epoch: u64, about: Arc<About>) -> Self {
@@ -98,18 +100,23 @@ impl About {
 
 impl Driver {
     pub(super) fn new(driver: impl Future<Output = ()> + Send + 'static) -> Self {
-        Self(Box::pin(driver))
+        let driver: Pin<Box<dyn Future<Output = ()> + Send>> = Box::pin(driver);
+        Self(driver.fuse())
     }
 
     /// Carries what `exchange` sends and waits for.
     pub(super) async fn carry<T>(&mut self, exchange: impl Future<Output = T>) -> T {
         let mut exchange = pin!(exchange);
-        tokio::select! {
-            biased;
-            done = &mut exchange => done,
-            // What waits for an answer is told that the connection has ended.
-            () = self => exchange.await,
-        }
+        poll_fn(|cx| {
+            if let Poll::Ready(done) = exchange.as_mut().poll(cx) {
+                return Poll::Ready(done);
+            }
+            // At its end, what waits for an answer is told that the connection has ended.
+            let _ = self.poll_unpin(cx);
+            // What has come counts, also if the time is over by now.
+            exchange.as_mut().poll(cx)
+        })
+        .await
     }
 }
 
@@ -117,7 +124,7 @@ impl Future for Driver {
     type Output = ();
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        self.0.as_mut().poll(cx)
+        self.0.poll_unpin(cx)
     }
 }
 

@@ -1,0 +1,131 @@
+//! A task that takes its own wake-ups without a detour through the runtime.
+
+use std::{
+    future::Future,
+    pin::pin,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering},
+    },
+    task::{Context, Poll, Wake, Waker},
+};
+
+/// Polls `work` again at once if it was woken while it was polled.
+///
+/// The engine's task sends a request through a channel to the connection, which it polls itself: it wakes itself with
+/// each. A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which
+/// costs more than the request.
+pub(super) async fn in_turn(work: impl Future<Output = ()>) {
+    let mut work = pin!(work);
+    let bell = Arc::new(Bell::default());
+    let waker = Waker::from(Arc::clone(&bell));
+    std::future::poll_fn(|cx| {
+        bell.answer_to(cx.waker());
+        for _ in 0..TURNS {
+            bell.listening.store(true, Ordering::SeqCst);
+            bell.rung.store(false, Ordering::SeqCst);
+            let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
+            // In this order: whoever rings later wakes the task, and whoever has rung is seen.
+            bell.listening.store(false, Ordering::SeqCst);
+            if polled.is_ready() || !bell.rung.load(Ordering::SeqCst) {
+                return polled;
+            }
+        }
+        // Others want the thread, too.
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
+/// What wakes the work.
+#[derive(Default)]
+struct Bell {
+    rung: AtomicBool,
+    /// Whether the work is being polled, so that it is enough to ring.
+    listening: AtomicBool,
+    task: Mutex<Option<Waker>>,
+}
+
+impl Bell {
+    fn answer_to(&self, waker: &Waker) {
+        let mut task = self.task.lock().unwrap_or_else(PoisonError::into_inner);
+        let unused = match &*task {
+            Some(known) if known.will_wake(waker) => None,
+            _ => task.replace(waker.clone()),
+        };
+        drop(task);
+        drop(unused);
+    }
+}
+
+impl Wake for Bell {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.rung.store(true, Ordering::SeqCst);
+        if self.listening.load(Ordering::SeqCst) {
+            return;
+        }
+        let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        if let Some(task) = task {
+            task.wake();
+        }
+    }
+}
+
+/// How often work is polled in a row.
+const TURNS: usize = 32;
+
+#[cfg(test)]
+mod tests {
+    use std::{sync::atomic::AtomicUsize, task::Wake};
+
+    use super::*;
+
+    #[derive(Default)]
+    struct Counter(AtomicUsize);
+
+    impl Wake for Counter {
+        fn wake(self: Arc<Self>) {
+            self.0.fetch_add(1, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn work_that_wakes_itself_is_polled_again_without_a_wake_up_of_its_task() {
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(Arc::clone(&counter));
+        let mut polls = 0;
+        let kept = Arc::new(Mutex::new(None));
+        let work = std::future::poll_fn(|cx| {
+            polls += 1;
+            *kept.lock().unwrap() = Some(cx.waker().clone());
+            if polls < 5 {
+                cx.waker().wake_by_ref();
+            }
+            Poll::Pending
+        });
+        let mut task = Box::pin(in_turn(work));
+        assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(counter.0.load(Ordering::SeqCst), 0);
+        kept.lock().unwrap().take().unwrap().wake();
+        assert_eq!(counter.0.load(Ordering::SeqCst), 1, "from outside, the task is woken");
+        drop(task);
+        assert_eq!(polls, 5);
+    }
+
+    #[test]
+    fn work_that_never_rests_gives_the_thread_back() {
+        let counter = Arc::new(Counter::default());
+        let waker = Waker::from(Arc::clone(&counter));
+        let mut task = Box::pin(in_turn(std::future::poll_fn(|cx| {
+            cx.waker().wake_by_ref();
+            Poll::Pending
+        })));
+        assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
+        assert_eq!(counter.0.load(Ordering::SeqCst), 1);
+    }
+}
