@@ -275,6 +275,7 @@ struct Calling<'a>(&'a Core);
 impl Drop for Calling<'_> {
     fn drop(&mut self) {
         self.0.state().calling = false;
+        self.0.wake.notify_one();
     }
 }
 
