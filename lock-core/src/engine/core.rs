@@ -213,11 +213,15 @@ impl Core {
             return state;
         }
         state.calling = true;
+        let calling = Calling(self);
+        // Dropped before the former, which takes the lock.
+        let mut state = state;
         loop {
             let (now, epoch) = (self.clock.now(), self.backend.epoch());
             let calls = state.queues.poll_transmit(now, epoch);
             if calls.is_empty() {
                 state.calling = false;
+                std::mem::forget(calling);
                 return state;
             }
             drop(state);
@@ -262,6 +266,16 @@ impl Core {
         drop(state);
         drop(deferred);
         self.settled.notify_waiters();
+    }
+}
+
+/// A thread in [`Core::call_at_once`]: if the backend panics, the next one calls.
+struct Calling<'a>(&'a Core);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.state().calling = false;
+        self.0.wake.notify_one();
     }
 }
 

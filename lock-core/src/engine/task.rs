@@ -96,13 +96,19 @@ async fn run(mut running: Running) {
         });
         tokio::select! {
             biased;
+            // Few, and before the answers, of which there may be no end.
+            Some(()) = lists.next() => {}
             (call, result) = exchange => {
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;
                 // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
-                // runtime still has to see to its timers and sockets.
+                // runtime still has to see to its timers and sockets, and the waiters that were called have to come.
                 if answers.is_multiple_of(ANSWERS) {
+                    while let Ok(notice) = notices.try_recv() {
+                        let now = core.clock.now();
+                        core.with(|state| state.queues.handle_notice(notice, now));
+                    }
                     tokio::task::yield_now().await;
                 }
             }
@@ -110,7 +116,6 @@ async fn run(mut running: Running) {
                 let now = core.clock.now();
                 core.with(|state| state.queues.handle_notice(notice, now));
             }
-            Some(()) = lists.next() => {}
             () = core.wake.notified() => {}
             () = timer.until(core, until, now) => {}
         }

@@ -60,12 +60,15 @@ impl Queues {
         !self.outbox.is_empty() || !self.cleanup.is_empty()
     }
 
-    /// When there is something to send next, except renewals. Requests wait until there is room for a call.
+    /// When there is something to send next, except renewals. What shares calls waits until there is room for one.
     pub(super) fn next_to_send(&self) -> Moment {
+        if !self.lists.is_empty() || matches!(self.outbox.front(), Some(Item::Call(..))) {
+            return Moment::from_origin(Duration::ZERO);
+        }
         if !Room::of(self.counted.sending).takes(self.outbox.len()) {
             return Moment::NEVER;
         }
-        if !self.outbox.is_empty() || !self.lists.is_empty() {
+        if !self.outbox.is_empty() {
             return Moment::from_origin(Duration::ZERO);
         }
         self.cleanup.next().unwrap_or(Moment::NEVER)
@@ -89,19 +92,21 @@ impl Queues {
     /// Takes what is to be sent, except renewals.
     pub(crate) fn poll_transmit(&mut self, now: Moment, epoch: u64) -> Calls {
         let mut calls = Calls::new();
-        while Room::of(self.counted.sending).takes(self.outbox.len()) {
-            let (batch, work) = match self.own_call() {
-                Some(call) => call,
-                None => self.shared_call(now, epoch),
-            };
-            // A sign of life is an empty batch.
-            if batch.is_empty() && !matches!(work, Work::Call(..)) {
-                break;
+        loop {
+            // As many as there are: nothing is gained by having them wait for each other, and others behind them.
+            while let Some((batch, work)) = self.own_call() {
+                calls.push((self.register(work, now), batch));
+            }
+            if !Room::of(self.counted.sending).takes(self.outbox.len()) {
+                return calls;
+            }
+            let (batch, work) = self.shared_call(now, epoch);
+            if batch.is_empty() {
+                return calls;
             }
             self.counted.sending += 1;
             calls.push((self.register(work, now), batch));
         }
-        calls
     }
 
     fn register(&mut self, work: Work, sent: Moment) -> CallId {
@@ -115,6 +120,8 @@ impl Queues {
             let cancelled = asked.is_cancelled() || asked.is_answered();
             let Some(Item::Call(batch, asked)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
             if cancelled {
+                // Its waker may own a task, and that a guard: it goes when no lock is held.
+                self.deferred.discard(asked.waker());
                 continue;
             }
             // The next holder may have the key by the time a forced release is sent again.
@@ -195,7 +202,6 @@ impl Queues {
                 self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
             }
             Work::Call(_, asked) => {
-                self.counted.sending -= 1;
                 self.deferred.wake(asked.answer(result));
             }
         }
@@ -286,15 +292,19 @@ impl Queues {
 
     // ---- without an answer
 
-    /// Fails requests that were made too long ago and were not answered. (Waiters have timers of their own.)
+    /// Fails requests that were made too long ago and were not answered. (Waiters have timers of their own, and so has the
+    /// backend for a sign of life, an empty batch: connecting may take longer than a request.)
     pub(super) fn fail_unanswered(&mut self, now: Moment) {
         if now < self.answers_due {
             return;
         }
         let limit = self.limits.answer;
         let mut next = Moment::NEVER;
-        let waiting = self.outbox.iter().filter_map(Item::asked);
-        let in_flight = self.in_flight.iter().flat_map(|(_, call)| call.work.asked());
+        let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if batch.is_empty());
+        let waiting = self.outbox.iter().filter(in_time).filter_map(Item::asked);
+        let in_flight = self.in_flight.iter().map(|(_, call)| &call.work);
+        let in_flight = in_flight.filter(|work| !matches!(work, Work::Call(Some(batch), _) if batch.is_empty()));
+        let in_flight = in_flight.flat_map(Work::asked);
         for asked in waiting.chain(in_flight) {
             if now < asked.at + limit {
                 next = next.min(asked.at + limit);
