@@ -688,7 +688,7 @@ fn pushes_without_end_do_not_keep_answers_and_renewals_back() {
         on.store(true, Ordering::Relaxed);
         let (begun, mut answered) = (Instant::now(), 0);
         while begun.elapsed() < ms(3_000) {
-            answered += u32::from(manager.is_locked("other").await.is_ok());
+            answered += u32::from(matches!(timeout(LIMIT, manager.is_locked("other")).await, Ok(Ok(false))));
             tokio::time::sleep(ms(10)).await;
         }
         on.store(false, Ordering::Relaxed);
@@ -696,4 +696,24 @@ fn pushes_without_end_do_not_keep_answers_and_renewals_back() {
         assert!(answered > 3, "{answered} answers");
         assert!(guard.is_held(), "{guard:?}");
     });
+}
+
+/// Each of them has its own connection, for the calls of its waiters, and the newest one carries the requests of all.
+#[tokio::test]
+async fn managers_of_one_backend_do_not_replace_each_others_connection() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "shared", LIMIT).expect("a sound URL");
+    let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+    let (one, other) = (manager(), manager());
+    let _ours = one.lock("one").await.expect("the key is free");
+    let held = other.lock("other").await.expect("the key is free");
+    eventually(SOON, "both are connected", async || backend.epoch() == 2).await;
+    tokio::time::sleep(ms(3_500)).await;
+    assert_eq!(backend.epoch(), 2, "both connections are as healthy as before");
+    let waits = tokio::spawn(async move { one.lock("other").await.map(drop) });
+    tokio::time::sleep(ms(200)).await;
+    let begun = Instant::now();
+    held.release().await.expect("held");
+    waits.await.expect("no panic").expect("it is released");
+    assert!(begun.elapsed() < ms(150), "{:?}: the waiter was not called", begun.elapsed());
 }

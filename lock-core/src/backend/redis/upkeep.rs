@@ -1,7 +1,7 @@
 //! The upkeep of the link: connects, listens for calls, watches the connection, and connects anew.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     pin::pin,
     sync::Arc,
     task::Poll,
@@ -129,7 +129,9 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
     let ping = redis::cmd("PING");
     loop {
         sleep(HEARTBEAT).await;
-        match connector.send(connection.clone(), &ping, Instant::now() + connector.limit()).await {
+        // Another upkeep of this backend may have a newer connection. The calls of this one's waiters come over this one.
+        let (replaced, limit) = (pending(), Instant::now() + connector.limit());
+        match connector.send_unless(replaced, connection.clone(), &ping, limit).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
             Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => connector.demoted(&connection),
             _ if connection.is_demoted() => connector.demoted(&connection),
