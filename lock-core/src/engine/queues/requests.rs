@@ -127,7 +127,10 @@ impl Queues {
 
     /// Registers a call of its own.
     pub(crate) fn request(&mut self, batch: Batch, asked: Asked) {
-        self.expect_answer(asked.at);
+        // A sign of life may wait for a connection, which has a limit of its own.
+        if !batch.is_empty() {
+            self.expect_answer(asked.at);
+        }
         self.outbox.push_back(Item::Call(batch, asked));
     }
 
@@ -394,10 +397,12 @@ impl Queues {
         let limit = self.limits.answer;
         let mut next = Moment::NEVER;
         let waiting = self.outbox.iter().filter_map(|item| match item {
+            Item::Call(batch, _) if batch.is_empty() => None,
             Item::Release(_, _, asked) | Item::Call(_, asked) => Some(asked),
             Item::Ask(..) | Item::Refill(_) => None,
         });
         let in_flight = self.in_flight.iter().flat_map(|(_, call)| match &call.work {
+            Work::Call(Some(batch), _) if batch.is_empty() => Vec::new(),
             Work::Call(_, asked) => std::slice::from_ref(asked).iter().collect::<Vec<_>>(),
             Work::Send(_, purposes) => purposes
                 .iter()
