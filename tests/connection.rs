@@ -4,7 +4,7 @@ use std::{
     future::Future,
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicBool, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -632,4 +632,88 @@ async fn connection_that_ends_with_the_last_answer_of_its_handshake_is_replaced(
     assert!(!manager.is_locked("other").await.expect("connected again"));
     assert!(guard.is_held(), "{guard:?}");
     guard.release().await.expect("held");
+}
+
+/// Passes all to a server, and pushes without end as long as it is told to.
+async fn floods(server: String, on: Arc<AtomicBool>) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
+    let address = listener.local_addr().expect("a listener has an address").to_string();
+    let flood = format!(">3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1000\r\n{:1000}\r\n", "").repeat(64);
+    tokio::spawn(async move {
+        loop {
+            let (mut client, _) = listener.accept().await.expect("a client");
+            let mut server = TcpStream::connect(&server).await.expect("the server is up");
+            let (on, flood) = (Arc::clone(&on), flood.clone());
+            tokio::spawn(async move {
+                let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
+                loop {
+                    let pushed = async {
+                        while !on.load(Ordering::Relaxed) {
+                            tokio::time::sleep(ms(1)).await;
+                        }
+                    };
+                    let result = tokio::select! {
+                        biased;
+                        Ok(bytes) = client.read(&mut asked) => match bytes {
+                            0 => return,
+                            _ => server.write_all(&asked[..bytes]).await,
+                        },
+                        Ok(bytes) = server.read(&mut answered) => match bytes {
+                            0 => return,
+                            _ => client.write_all(&answered[..bytes]).await,
+                        },
+                        () = pushed => client.write_all(flood.as_bytes()).await,
+                    };
+                    if result.is_err() {
+                        return;
+                    }
+                }
+            });
+        }
+    });
+    address
+}
+
+/// As when somebody publishes to the channel as fast as he can.
+#[test]
+fn pushes_without_end_do_not_keep_answers_and_renewals_back() {
+    let outside = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
+    let server = outside.block_on(RedisServer::start());
+    let on = Arc::new(AtomicBool::new(false));
+    let address = outside.block_on(floods(server.address(), Arc::clone(&on)));
+    let inside = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
+    inside.block_on(async {
+        let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
+        let guard = manager.lock("k").ttl(ms(1_500)).await.expect("the key is free");
+        on.store(true, Ordering::Relaxed);
+        let (begun, mut answered) = (Instant::now(), 0);
+        while begun.elapsed() < ms(3_000) {
+            answered += u32::from(matches!(timeout(LIMIT, manager.is_locked("other")).await, Ok(Ok(false))));
+            tokio::time::sleep(ms(10)).await;
+        }
+        on.store(false, Ordering::Relaxed);
+        println!("{answered} answers");
+        assert!(answered > 3, "{answered} answers");
+        assert!(guard.is_held(), "{guard:?}");
+    });
+}
+
+/// Each of them has its own connection, for the calls of its waiters, and the newest one carries the requests of all.
+#[tokio::test]
+async fn managers_of_one_backend_do_not_replace_each_others_connection() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "shared", LIMIT).expect("a sound URL");
+    let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+    let (one, other) = (manager(), manager());
+    let _ours = one.lock("one").await.expect("the key is free");
+    let held = other.lock("other").await.expect("the key is free");
+    eventually(SOON, "both are connected", async || backend.epoch() == 2).await;
+    tokio::time::sleep(ms(3_500)).await;
+    assert_eq!(backend.epoch(), 2, "both connections are as healthy as before");
+    let waits = tokio::spawn(async move { one.lock("other").await.map(drop) });
+    tokio::time::sleep(ms(200)).await;
+    let begun = Instant::now();
+    held.release().await.expect("held");
+    waits.await.expect("no panic").expect("it is released");
+    assert!(begun.elapsed() < ms(150), "{:?}: the waiter was not called", begun.elapsed());
 }

@@ -114,7 +114,13 @@ async fn run(mut running: Running) {
             }
             Some(notice) = notices.recv() => {
                 let now = core.clock.now();
-                core.with(|state| state.queues.handle_notice(notice, now));
+                // All that are there, lest more come than go.
+                core.with(|state| {
+                    state.queues.handle_notice(notice, now);
+                    while let Ok(notice) = notices.try_recv() {
+                        state.queues.handle_notice(notice, now);
+                    }
+                });
             }
             () = core.wake.notified() => {}
             () = timer.until(core, until, now) => {}

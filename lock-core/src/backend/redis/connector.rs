@@ -107,6 +107,19 @@ impl Connector {
     /// Runs one command until `limit`. A connection that breaks or stays silent is replaced.
     pub(super) async fn send(
         &self,
+        connection: Connection,
+        command: &Cmd,
+        limit: Instant,
+    ) -> Result<Value, Unanswered> {
+        // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
+        let replaced = self.link.replaced(connection.epoch);
+        self.send_unless(replaced, connection, command, limit).await
+    }
+
+    /// The same, unless the connection is `replaced` before the answer.
+    pub(super) async fn send_unless(
+        &self,
+        replaced: impl Future<Output = ()>,
         mut connection: Connection,
         command: &Cmd,
         limit: Instant,
@@ -117,8 +130,7 @@ impl Connector {
             return Err(Unanswered::Unsent(self.out_of_time().did_not_happen()));
         }
         let epoch = connection.epoch;
-        // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
-        let mut replaced = pin!(self.link.replaced(epoch));
+        let mut replaced = pin!(replaced);
         let out_of_time = async {
             sleep_until(limit).await;
             // If all threads of the runtime stood still, the answer may be there, and not have been read yet. That takes

@@ -12,6 +12,7 @@ use redis::{
 };
 use tokio::{
     sync::mpsc,
+    task::coop::unconstrained,
     time::{Instant, timeout},
 };
 
@@ -20,7 +21,7 @@ use super::{
     connector::Connector,
     failure::{self, is_broken},
     info::{self, field},
-    stream::{self, Place, Stream},
+    stream::{self, Paced, Place, Stream},
 };
 use crate::{
     backend::{BackendError, Calls},
@@ -98,7 +99,7 @@ impl Connector {
             // After a restart of the server the number may be that of somebody else's connection.
             // Otherwise it would not be sent any more, since nobody waits for the answer.
             kill.set_no_response(true);
-            let _ = connected.inner.send_packed_command(&kill).now_or_never();
+            let _ = unconstrained(connected.inner.send_packed_command(&kill)).now_or_never();
         }
         if resp2 && !by_choice {
             self.advice.no_resp3(self.address());
@@ -109,7 +110,7 @@ impl Connector {
 
     /// Opens a connection, and says the protocol, the user and the database over it. The inner error is the server's.
     async fn open(&self, resp2: bool) -> Result<Result<Connected, RedisError>, BackendError> {
-        let stream = self.stream().await?;
+        let stream = Paced::new(self.stream().await?);
         let protocol = if resp2 { ProtocolVersion::RESP2 } else { ProtocolVersion::RESP3 };
         let info = self.settings.redis.clone().set_protocol(protocol);
         let (sender, pushes) = mpsc::unbounded_channel();

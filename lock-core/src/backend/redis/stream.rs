@@ -4,12 +4,14 @@ use std::{
     fmt, io,
     net::{IpAddr, SocketAddr, ToSocketAddrs},
     path::PathBuf,
+    pin::Pin,
     sync::Arc,
+    task::{Context, Poll},
 };
 
 use futures_util::future::select_ok;
 use tokio::{
-    io::{AsyncRead, AsyncWrite},
+    io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
     sync::Semaphore,
     task::spawn_blocking,
@@ -39,6 +41,48 @@ impl fmt::Display for Place {
 pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
+
+/// A stream that pauses after so many reads, even if there is more: whoever polls it has other work, too.
+pub(super) struct Paced<S> {
+    inner: S,
+    reads: u32,
+}
+
+impl<S> Paced<S> {
+    pub(super) fn new(inner: S) -> Self {
+        Self { inner, reads: 0 }
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Paced<S> {
+    fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+        if self.reads == READS {
+            self.reads = 0;
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        let read = Pin::new(&mut self.inner).poll_read(cx, buf);
+        self.reads = if read.is_ready() { self.reads + 1 } else { 0 };
+        read
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Paced<S> {
+    fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buf: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.inner).poll_write(cx, buf)
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.inner).poll_shutdown(cx)
+    }
+}
+
+/// How many reads come before a pause: a small part of the work that tokio lets a task do at once.
+const READS: u32 = 16;
 
 /// Looks names up on the runtime's threads for blocking work, a few at a time.
 ///

@@ -1,7 +1,14 @@
 //! The upkeep of the link: connects, listens for calls, watches the connection, and connects anew.
 
-use std::{pin::pin, sync::Arc, time::Duration};
+use std::{
+    future::{Future, pending, poll_fn},
+    pin::pin,
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
+use futures_util::FutureExt;
 use rand::{RngExt, rngs::StdRng};
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
@@ -81,36 +88,40 @@ fn take_down(connector: &Connector, epoch: u64) {
 async fn watch(
     connector: &Connector,
     connection: Connection,
-    mut driver: &mut Driver,
+    driver: &mut Driver,
     pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
     calls: &Calls,
 ) {
     let mut broken = pin!(connector.link.broken(connection.epoch));
     let mut heartbeat = pin!(heartbeat(connector, connection));
+    // Another upkeep of this backend had a newer one, and has ended.
     let mut down = pin!(connector.link.down());
-    let (mut driven, mut pushed) = (true, true);
-    loop {
-        tokio::select! {
-            biased;
-            () = &mut broken => return,
-            // Before the pushes and answers that it reads. Its end shows in them.
-            () = &mut driver, if driven => driven = false,
-            push = pushes.recv(), if pushed => match push {
-                Some(push) if push.kind == PushKind::Disconnection => return,
-                Some(push) if push.kind == PushKind::Message => {
+    // Each once: a server that pushes without end must not keep the engine, which polls this, from its other work.
+    poll_fn(|cx| {
+        if broken.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        // Before the pushes and answers that it reads. Its end shows in them.
+        let _ = driver.poll_unpin(cx);
+        // Nobody but the driver sends them, so there is nobody to be woken by. There are none over the older protocol; the
+        // heartbeat has to notice its end.
+        while let Ok(push) = pushes.try_recv() {
+            match push.kind {
+                PushKind::Disconnection => return Poll::Ready(()),
+                PushKind::Message => {
                     if let Some((key, token)) = call(&push.data) {
                         calls.called(key, token);
                     }
                 }
-                Some(_) => {}
-                // No pushes over this protocol; the heartbeat has to notice.
-                None => pushed = false,
-            },
-            () = &mut heartbeat => return,
-            // Another upkeep of this backend had a newer one, and has ended.
-            () = &mut down => return,
+                _ => {}
+            }
         }
-    }
+        if heartbeat.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        down.as_mut().poll(cx)
+    })
+    .await;
 }
 
 /// Returns when the connection does not answer any more.
@@ -118,7 +129,9 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
     let ping = redis::cmd("PING");
     loop {
         sleep(HEARTBEAT).await;
-        match connector.send(connection.clone(), &ping, Instant::now() + connector.limit()).await {
+        // Another upkeep of this backend may have a newer connection. The calls of this one's waiters come over this one.
+        let (replaced, limit) = (pending(), Instant::now() + connector.limit());
+        match connector.send_unless(replaced, connection.clone(), &ping, limit).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
             Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => connector.demoted(&connection),
             _ if connection.is_demoted() => connector.demoted(&connection),
