@@ -207,15 +207,16 @@ local function leave(queue, token)
   return first, following
 end
 
--- Says on the channel of a place that the key was granted to it. Returns whether somebody may have heard.
-local function tell(channel, ...)
-  if channel == '' then return true end -- its owner comes by itself
-  local heard = pcall('PUBLISH', channel, table.concat({ ... }, ' '))
-  if type(heard) == 'table' then
-    refused = 1
-    return true
-  end
-  return heard > 0
+-- Says on the channel of a place that the key was granted to it. Returns whether its owner may come.
+local function tell(channel, key, ends, token, sent, lasts, number, size)
+  if channel == '' then return true end -- it comes by itself
+  local message = table.concat({ token, key, sent, lasts, string.format('%.0f', number), size }, ' ')
+  local heard = pcall('PUBLISH', channel, message)
+  if type(heard) ~= 'table' then return heard > 0 end
+  -- Its next check finds the grant, and comes before the place would have ended.
+  refused = 1
+  pcall('PEXPIRE', key, math.max(lasts, ends - now))
+  return true
 end
 
 -- Gives a key to the first live place from a ticket on and before another. The key is free, or holds a token that is
@@ -243,7 +244,7 @@ local function grant(queue, key, over, first, following, before)
       is_set, written[key] = true, token
       pcall('HDEL', queue, token, '#' .. ticket)
       pcall('HSET', queue, 'first', ticket + 1, 'granted', token)
-      if tell(channel, token, key, sent, lasts, string.format('%.0f', number), size) then return true end
+      if tell(channel, key, ends, token, sent, lasts, number, size) then return true end
     end
     if ticket == following - 1 then pcall('DEL', queue) end
   end
