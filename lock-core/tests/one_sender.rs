@@ -42,7 +42,7 @@ impl Slow {
 
     fn manager(self) -> (LockManager, Arc<Self>) {
         let this = Arc::new(self);
-        (LockManager::builder().backend(Arc::clone(&this)).build().unwrap(), this)
+        (LockManager::builder().backend(Arc::clone(&this)).build().expect("a sound configuration"), this)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The simulated node against the script in a real Redis: the same batches, the same answers.
 //!
-//! The real server's clock cannot be held, so ttls, places and call windows outlast the test here; what ends in time is
+//! The real server's clock cannot be held, so ttls, places and grants outlast the test here; what ends in time is
 //! for the conformance suite, which the script passes, and for the rules of the simulation. With a counter that is far ahead
 //! of every clock, fencing tokens are the same, too.
 
@@ -8,6 +8,7 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    clock::Moment,
     key::LockKey,
 };
 use lock_tests::{Dice, RedisServer, sim::Node};
@@ -22,10 +23,9 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
     match outcome {
         Outcome::Held { fence, block } if numbers => format!("held {fence} x{block}"),
         Outcome::Held { block, .. } => format!("held x{block}"),
-        Outcome::Busy { foreign, position, remaining } => {
-            format!("busy {foreign} {position:?} {}", remaining.is_some())
+        Outcome::Busy { foreign, reserved, position, remaining } => {
+            format!("busy {foreign} {reserved} {position:?} {}", remaining.is_some())
         }
-        Outcome::Queued { position } => format!("queued {position:?}"),
         Outcome::Renewed { fence, block, .. } if numbers => format!("renewed {fence:?} x{block}"),
         Outcome::Renewed { fence, block, .. } => format!("renewed {} x{block}", fence.is_some()),
         other => format!("{other:?}"),
@@ -36,7 +36,7 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
     let key = LockKey::new(format!("k{}", dice.below(2))).expect("a sound key");
     let mut token = || Token::from_random(u128::from(dice.below(5)));
     let (mine, other) = (token(), token());
-    let place = Place::new(Arc::clone(channel), LONG, LONG);
+    let place = Place::new(Arc::clone(channel), LONG, LONG, Moment::from_origin(SECOND));
     match dice.below(10) {
         0 => Operation::Acquire(Acquire::new(key, mine, LONG).from(other)),
         1 => Operation::Acquire(Acquire::new(key, mine, LONG)),

@@ -2,7 +2,7 @@
 //!
 //! [`run`] checks what the engine relies on: exclusion, ownership by token, rising fencing tokens, renewal that never
 //! shortens, idempotence, batches in order, taking over, expiry, listing; and, where the backend keeps queues, that
-//! waiters are called in order and nobody passes them. It uses keys of its own under a random
+//! waiters are granted a key in order and nobody passes them. It uses keys of its own under a random
 //! prefix, takes about a second of real or virtual time, and panics with a sentence at the first breach.
 //!
 //! ```
@@ -17,7 +17,8 @@ use rand::{RngExt, rngs::StdRng};
 use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Backend, Batch, Calls, Grant, Notice, Operation, Outcome, Place, Release, Renew, Token},
+    clock::Moment,
     key::LockKey,
 };
 
@@ -49,6 +50,8 @@ struct Suite<'a> {
 const LONG: Duration = Duration::from_secs(30);
 /// Short enough to wait for its end.
 const SHORT: Duration = Duration::from_millis(60);
+/// When the suite says that its places were asked for.
+const SENT: Moment = Moment::from_origin(Duration::from_micros(1_234_567));
 
 impl Suite<'_> {
     async fn all(&mut self) {
@@ -68,10 +71,11 @@ impl Suite<'_> {
         self.releases_by_force().await;
         self.lists_what_is_held().await;
         self.keeps_keys_of_any_bytes_apart().await;
-        if self.waiters_can_be_called().await {
-            self.calls_waiters_in_order().await;
-            self.passes_over_who_does_not_come().await;
-            self.keeps_a_place_for_who_comes_by_itself().await;
+        if self.waiters_can_be_told().await {
+            self.grants_a_key_to_those_who_wait_in_order().await;
+            self.passes_over_places_that_are_over().await;
+            self.keeps_a_key_for_a_waiter_that_comes_by_itself().await;
+            self.releases_of_what_was_granted_pass_it_on().await;
         }
     }
 
@@ -301,7 +305,7 @@ impl Suite<'_> {
     }
 
     /// Whether the backend keeps queues; one that does not is polled.
-    async fn waiters_can_be_called(&mut self) -> bool {
+    async fn waiters_can_be_told(&mut self) -> bool {
         let (key, one, two) = (self.key(), self.token(), self.token());
         self.acquire(&key, one, SHORT).await;
         let keeps_places = matches!(self.call(self.wait(&key, two)).await, Outcome::Busy { position: Some(1), .. });
@@ -314,9 +318,9 @@ impl Suite<'_> {
         false
     }
 
-    async fn calls_waiters_in_order(&mut self) {
+    async fn grants_a_key_to_those_who_wait_in_order(&mut self) {
         let (key, one, two, three, four) = (self.key(), self.token(), self.token(), self.token(), self.token());
-        self.acquire(&key, one, LONG).await;
+        let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
         for (token, place) in [(two, 1), (three, 2), (two, 1)] {
             match self.call(self.wait(&key, token)).await {
                 Outcome::Busy { position, foreign: false, .. } => assert_eq!(position, Some(place), "places are kept"),
@@ -326,39 +330,51 @@ impl Suite<'_> {
         let tried = self.call(acquire(&key, four, LONG)).await;
         assert!(matches!(tried, Outcome::Busy { position: None, .. }), "a try takes no place: {tried:?}");
         assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
-        assert_eq!(self.called().await, Some((key.clone(), two)), "a release calls the first who waits");
+        let grant = self.granted().await.expect("a release grants the key to the first who waits");
+        assert_eq!((&grant.key, grant.token), (&key, two), "a release grants the key to the first who waits");
+        assert_eq!((grant.sent, grant.lasts), (SENT, LONG), "a grant repeats what its place says");
+        // One of several nodes does not know how far the others have counted.
+        let counts_alone = self.backend.health().len() == 1;
+        assert!(grant.block >= 1, "a grant has a fencing token: {grant:?}");
+        assert!(grant.fence > first || !counts_alone, "a grant has a larger fencing token: {grant:?}");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a repeated release touches no grant");
         let tried = self.call(acquire(&key, four, LONG)).await;
-        let passed_nobody = matches!(tried, Outcome::Queued { position: None } | Outcome::Split { .. });
+        let passed_nobody = matches!(tried, Outcome::Busy { position: None, .. } | Outcome::Split { .. });
         assert!(passed_nobody, "a try passes nobody: {tried:?}");
         let tried = self.call(self.wait(&key, three)).await;
-        let passed_nobody = matches!(tried, Outcome::Queued { position: Some(2) } | Outcome::Split { .. });
+        let passed_nobody = matches!(tried, Outcome::Busy { position: Some(1), .. } | Outcome::Split { .. });
         assert!(passed_nobody, "nor does the second: {tried:?}");
-        let second = self.acquire(&key, two, LONG).await.expect("who comes first takes the free key");
+        let second = self.acquire(&key, two, LONG).await.expect("the key that was granted is held");
+        assert!(second > grant.fence || !counts_alone, "an acquire takes a new fencing token");
         // A token that was split has lost its place.
         let again = self.call(self.wait(&key, three)).await;
-        assert!(matches!(again, Outcome::Busy { position: Some(_), .. }), "who waits asks again: {again:?}");
+        assert!(matches!(again, Outcome::Busy { position: Some(1), .. }), "a grant takes its place along: {again:?}");
         assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
-        assert_eq!(self.called().await, Some((key.clone(), three)), "then the next is called, and only once");
+        let grant = self.granted().await.expect("then the key is granted to the next");
+        assert_eq!((&grant.key, grant.token), (&key, three), "then the key is granted to the next");
         let third = match self.call(self.wait(&key, three)).await {
             Outcome::Held { fence, .. } => fence,
-            outcome => panic!("who was called takes the key, not {outcome:?}"),
+            outcome => panic!("the key that was granted is held, not {outcome:?}"),
         };
         assert!(third > second, "fencing tokens rise from waiter to waiter");
+        assert!(grant.fence > second && third > grant.fence || !counts_alone, "and to the grants between them");
         self.call(release(&key, three)).await;
         assert!(self.acquire(&key, four, LONG).await.is_some(), "nobody is left in the queue");
-        assert_eq!(self.called().await, None, "and nobody is called");
+        assert_eq!(self.granted().await, None, "and nobody is told");
     }
 
-    async fn passes_over_who_does_not_come(&mut self) {
+    async fn passes_over_places_that_are_over(&mut self) {
         let (one, two, three) = (self.token(), self.token(), self.token());
-        // Gave up; is not there; did not come in time; did not ask again in time.
-        let place = |channel: &Arc<str>, life, window| Place::new(Arc::clone(channel), life, window);
+        let place = |channel: &Arc<str>, life, lasts| Place::new(Arc::clone(channel), life, lasts, SENT);
         let nobody: Arc<str> = "lock-core:calls:nobody".into();
-        for (places, pause) in [
-            (None, Duration::ZERO),
-            (Some(place(&nobody, LONG, LONG)), Duration::ZERO),
-            (Some(place(&self.channel, LONG, SHORT)), SHORT + SHORT / 2),
-            (Some(place(&self.channel, SHORT, LONG)), SHORT + SHORT / 2),
+        let none = Duration::ZERO;
+        let over = SHORT + SHORT / 2;
+        // Gave up; nobody listens; did not come in time; did not ask again in time.
+        for (places, before, after) in [
+            (None, none, none),
+            (Some(place(&nobody, LONG, LONG)), none, none),
+            (Some(place(&self.channel, LONG, SHORT)), none, over),
+            (Some(place(&self.channel, SHORT, LONG)), over, none),
         ] {
             let key = self.key();
             self.acquire(&key, one, LONG).await;
@@ -369,37 +385,53 @@ impl Suite<'_> {
             if gave_up {
                 self.call(leave(&key, two)).await;
             }
+            tokio::time::sleep(before).await;
             self.call(release(&key, one)).await;
-            tokio::time::sleep(pause).await;
+            tokio::time::sleep(after).await;
             let next = self.call(self.wait(&key, three)).await;
-            assert!(matches!(next, Outcome::Held { .. }), "who does not come is passed over, not {next:?}");
-            while self.called().await.is_some() {}
+            assert!(matches!(next, Outcome::Held { .. }), "a place that is over is passed over, not {next:?}");
+            while self.granted().await.is_some() {}
         }
     }
 
-    async fn keeps_a_place_for_who_comes_by_itself(&mut self) {
+    async fn keeps_a_key_for_a_waiter_that_comes_by_itself(&mut self) {
         let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
         self.acquire(&key, one, LONG).await;
-        let by_itself = Place::new("".into(), LONG, LONG);
+        let by_itself = Place::new("".into(), LONG, LONG, SENT);
         let wait = || Operation::Acquire(Acquire::new(key.clone(), two, LONG).or_wait(by_itself.clone()));
         self.call(wait()).await;
         self.call(release(&key, one)).await;
         let tried = self.call(self.wait(&key, three)).await;
-        assert!(matches!(tried, Outcome::Queued { position: Some(2) } | Outcome::Split { .. }), "{tried:?}");
-        assert!(matches!(self.call(wait()).await, Outcome::Held { .. }), "who cannot be called is waited for");
+        assert!(matches!(tried, Outcome::Busy { position: Some(1), .. } | Outcome::Split { .. }), "{tried:?}");
+        assert!(matches!(self.call(wait()).await, Outcome::Held { .. }), "a waiter that cannot be told is waited for");
+    }
+
+    async fn releases_of_what_was_granted_pass_it_on(&mut self) {
+        let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
+        self.acquire(&key, one, LONG).await;
+        for token in [two, three] {
+            self.call(self.wait(&key, token)).await;
+        }
+        let force = Operation::Force { key: key.clone(), foreign: false };
+        assert_eq!(self.call(force).await, Outcome::Released);
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a forced release grants the key");
+        self.call(leave(&key, two)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(three), "a grant that is not wanted passes on");
+        assert!(matches!(self.call(self.wait(&key, three)).await, Outcome::Held { .. }));
+        self.call(release(&key, three)).await;
     }
 
     /// Asks for a key, or a place in its queue.
     fn wait(&self, key: &LockKey, token: Token) -> Operation {
-        let place = Place::new(Arc::clone(&self.channel), LONG, LONG);
+        let place = Place::new(Arc::clone(&self.channel), LONG, LONG, SENT);
         Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
     }
 
-    /// The next call that has come or is on its way.
-    async fn called(&mut self) -> Option<(LockKey, Token)> {
+    /// The next grant that has come or is on its way.
+    async fn granted(&mut self) -> Option<Grant> {
         loop {
             match tokio::time::timeout(SHORT, self.told.recv()).await {
-                Ok(Some(Notice::Called { key, token })) => return Some((key, token)),
+                Ok(Some(Notice::Granted(grant))) => return Some(grant),
                 Ok(Some(Notice::Listening(_))) => {}
                 Ok(None) | Err(_) => return None,
             }

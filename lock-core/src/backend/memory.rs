@@ -7,7 +7,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Operation, Outcome, Place, Reply};
+use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Grant, Operation, Outcome, Place, Release, Reply};
 use crate::{
     backend::Token,
     clock::{Clock, Moment, TokioClock},
@@ -52,26 +52,29 @@ struct State {
     queues: HashMap<LockKey, VecDeque<Waiting>, HashOfKey>,
     /// Who listens, by channel.
     listeners: HashMap<Arc<str>, Calls>,
-    /// The calls of the batch under way, to be told when the store is unlocked.
-    calls: Vec<(Calls, LockKey, Token)>,
+    /// The grants of the batch under way, to be told when the store is unlocked.
+    grants: Vec<(Calls, Grant)>,
     /// The last fencing token given out, for all keys.
     last_fence: u64,
     /// Entries are swept for expired ones when they have become more than this.
     sweep_above: usize,
 }
 
+#[derive(Clone, Copy)]
 struct Entry {
     token: Token,
     expires: Moment,
+    /// Whether the key was granted to the token, which has not come yet.
+    reserved: bool,
 }
 
 /// A place in a queue.
 struct Waiting {
     token: Token,
     place: Place,
+    /// How many fencing tokens it wants.
+    block: u32,
     ends: Moment,
-    /// When it was called.
-    called: Option<Moment>,
 }
 
 /// Ends a subscription.
@@ -150,10 +153,10 @@ impl Backend for MemoryBackend {
             answer.outcomes.push(Ok(state.execute(operation, now, time)));
         }
         answer.time = Some(time);
-        let calls = std::mem::take(&mut state.calls);
+        let grants = std::mem::take(&mut state.grants);
         drop(state);
-        for (listener, key, token) in calls {
-            listener.called(key, token);
+        for (listener, grant) in grants {
+            listener.granted(grant);
         }
         Reply::ready(Ok(answer))
     }
@@ -191,6 +194,12 @@ impl Backend for MemoryBackend {
     }
 }
 
+impl Entry {
+    fn busy(self, now: Moment, position: Option<u32>) -> Outcome {
+        Outcome::Busy { remaining: Some(self.expires.since(now)), foreign: false, reserved: self.reserved, position }
+    }
+}
+
 impl State {
     fn execute(&mut self, operation: &Operation, now: Moment, time: u64) -> Outcome {
         match operation {
@@ -206,65 +215,62 @@ impl State {
                 }
                 _ => Outcome::Gone,
             },
-            Operation::Release(release) => {
-                if release.place {
-                    self.remove_place(&release.key, release.token);
-                }
-                let outcome = match self.held(&release.key, now) {
-                    Some(entry) if entry.token == release.token => {
-                        if release.after.is_zero() {
-                            self.entries.remove(&release.key);
-                        } else {
-                            entry.expires = now + release.after;
-                        }
-                        Outcome::Released
-                    }
-                    _ => Outcome::Gone,
-                };
-                if !release.quiet {
-                    self.call_if_free(&release.key, now);
-                }
-                outcome
-            }
+            Operation::Release(release) => self.release(release, now, time),
             Operation::Inspect { key } => match self.held(key, now) {
-                Some(entry) => {
-                    Outcome::Busy { remaining: Some(entry.expires.since(now)), foreign: false, position: None }
-                }
+                Some(entry) => Entry { reserved: false, ..*entry }.busy(now, None),
                 None => Outcome::Gone,
             },
             Operation::Force { key, .. } => {
                 let held = self.held(key, now).is_some();
                 self.entries.remove(key);
-                self.call_if_free(key, now);
+                self.grant(key, None, now, time);
                 if held { Outcome::Released } else { Outcome::Gone }
             }
         }
     }
 
+    fn release(&mut self, release: &Release, now: Moment, time: u64) -> Outcome {
+        let Release { key, token, .. } = release;
+        // First, since the key might be granted to it.
+        self.remove_place(key, *token);
+        let outcome = match self.held(key, now) {
+            Some(entry) if entry.token == *token && !release.after.is_zero() => {
+                entry.expires = now + release.after;
+                Outcome::Released
+            }
+            Some(entry) if entry.token == *token => {
+                self.entries.remove(key);
+                Outcome::Released
+            }
+            _ => Outcome::Gone,
+        };
+        if !release.quiet {
+            self.grant(key, None, now, time);
+        }
+        outcome
+    }
+
     fn acquire(&mut self, acquire: &Acquire, now: Moment, time: u64) -> Outcome {
         let Acquire { key, token, .. } = acquire;
-        let held = self.held(key, now).map(|entry| (entry.token, entry.expires));
+        if acquire.from.is_none() {
+            self.grant(key, Some(*token), now, time);
+        }
         let mut expires = now + acquire.ttl;
-        match (held, acquire.from) {
-            (None, Some(_)) => return Outcome::Gone,
-            (None, None) => {
-                if self.call_first(key, Some(*token), now) {
-                    return Outcome::Queued { position: self.keep_place(acquire, now) };
-                }
-            }
+        match (self.held(key, now), acquire.from) {
+            (None, None) => {}
             // It may be late, and the lease extended since.
-            (Some((holder, until)), _) if holder == *token => expires = expires.max(until),
-            (Some((holder, _)), from) if Some(holder) == from => {}
-            (Some((_, expires)), None) => {
-                let position = self.keep_place(acquire, now);
-                return Outcome::Busy { remaining: Some(expires.since(now)), foreign: false, position };
+            (Some(entry), _) if entry.token == *token => expires = expires.max(entry.expires),
+            (Some(entry), from) if Some(entry.token) == from => {}
+            (Some(entry), None) => {
+                let entry = *entry;
+                return entry.busy(now, self.keep_place(acquire, now));
             }
-            (Some(_), Some(_)) => return Outcome::Gone,
+            (_, Some(_)) => return Outcome::Gone,
         }
         self.sweep(now);
         self.remove_place(key, *token);
         let fence = self.fences(acquire.block, time, acquire.floor, acquire.aim);
-        self.entries.insert(key.clone(), Entry { token: *token, expires });
+        self.entries.insert(key.clone(), Entry { token: *token, expires, reserved: false });
         Outcome::Held { fence, block: acquire.block }
     }
 
@@ -277,12 +283,13 @@ impl State {
         first
     }
 
-    /// Gives a token a place at the end of the queue, or keeps the one that it has, uncalled.
+    /// Gives a token a place at the end of the queue, or refreshes the one that it has.
     fn keep_place(&mut self, acquire: &Acquire, now: Moment) -> Option<u32> {
         let place = acquire.place.as_ref()?;
-        let waiting = Waiting { token: acquire.token, place: place.clone(), ends: now + place.life, called: None };
+        let Acquire { token, block, .. } = *acquire;
+        let waiting = Waiting { token, place: place.clone(), block, ends: now + place.life };
         let queue = self.queues.entry(acquire.key.clone()).or_default();
-        let index = match queue.iter().position(|waiting| waiting.token == acquire.token) {
+        let index = match queue.iter().position(|waiting| waiting.token == token) {
             Some(index) => {
                 queue[index] = waiting;
                 index
@@ -307,37 +314,32 @@ impl State {
         }
     }
 
-    fn call_if_free(&mut self, key: &LockKey, now: Moment) {
-        if !self.queues.is_empty() && self.held(key, now).is_none() {
-            self.call_first(key, None, now);
+    /// Grants a key to the first live place, if the key is free, unless that place is `mine`. Places before it are dropped.
+    fn grant(&mut self, key: &LockKey, mine: Option<Token>, now: Moment, time: u64) {
+        if self.queues.is_empty() || self.held(key, now).is_some() {
+            return;
         }
-    }
-
-    /// Calls the first live place of a free key, unless that is `mine` or it has been called. Places before it are
-    /// dropped. Returns whether somebody comes before `mine`.
-    fn call_first(&mut self, key: &LockKey, mine: Option<Token>, now: Moment) -> bool {
-        if self.queues.is_empty() {
-            return false;
-        }
-        let Some(queue) = self.queues.get_mut(key) else { return false };
-        while let Some(first) = queue.front_mut() {
+        while let Some(first) = self.queues.get_mut(key).and_then(VecDeque::pop_front) {
             if Some(first.token) == mine {
-                return false;
+                self.queues.entry(key.clone()).or_default().push_front(first);
+                return;
             }
-            let listener = self.listeners.get(&first.place.channel);
-            let heard = first.place.channel.is_empty() || listener.is_some();
-            let in_window = first.called.is_none_or(|called| now <= called + first.place.window);
-            if now < first.ends && heard && in_window {
-                if first.called.is_none() {
-                    first.called = Some(now);
-                    self.calls.extend(listener.map(|listener| (listener.clone(), key.clone(), first.token)));
-                }
-                return true;
+            let Waiting { token, place, block, ends } = first;
+            let listener = self.listeners.get(&place.channel).cloned();
+            if now >= ends || (listener.is_none() && !place.channel.is_empty()) {
+                continue;
             }
-            queue.pop_front();
+            let fence = self.fences(block, time, 0, 0);
+            self.entries.insert(key.clone(), Entry { token, expires: now + place.lasts, reserved: true });
+            if let Some(listener) = listener {
+                let grant = Grant::new(key.clone(), token, place.sent, place.lasts, (fence, block));
+                self.grants.push((listener, grant));
+            }
+            break;
         }
-        self.queues.remove(key);
-        false
+        if self.queues.get(key).is_some_and(VecDeque::is_empty) {
+            self.queues.remove(key);
+        }
     }
 
     /// The entry of a key, if it has not expired.

@@ -1,9 +1,9 @@
 //! Where leases are kept: the trait that every store implements, and its requests and replies.
 //!
 //! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
-//! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits, and calls
-//! the first of them when the key is free; it never gives a lease to anybody who does not ask for it. Holders, waiters
-//! and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
+//! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
+//! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
+//! by a [`Grant`]; it holds the lease when its next acquire says so. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
 //! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
@@ -11,6 +11,7 @@
 #[cfg(feature = "test-util")]
 pub mod conformance;
 mod error;
+mod grant;
 mod items;
 mod memory;
 mod operation;
@@ -39,6 +40,7 @@ pub use self::operation::AIMS_WITHIN;
 pub use self::redis::RedisBackend;
 pub use self::{
     error::BackendError,
+    grant::Grant,
     items::{IntoItems, Items},
     memory::MemoryBackend,
     operation::{Acquire, Operation, Place, Release, Renew},
@@ -167,7 +169,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// its own task for as long as it runs. When it is dropped, the runtime is ending and what it set up must be given
     /// up.
     ///
-    /// A backend that can call waiters says so by [`Calls::listening`], and passes on by [`Calls::called`] what comes
+    /// A backend that can tell waiters says so by [`Calls::listening`], and passes on by [`Calls::granted`] what comes
     /// for [`Calls::channel`]. One that cannot leaves `calls` alone: then waiters poll.
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(calls);
@@ -233,7 +235,7 @@ pub struct Answer {
     /// Whether the batch may have been executed after others that were sent after it, as when it had to be sent once more
     /// though nothing was lost: then an acquire may come after the release of its token.
     pub out_of_order: bool,
-    /// Whether the store would not let this caller call a waiter, who then comes by itself.
+    /// Whether the store would not let this caller tell a waiter of its grant, who then comes by itself.
     pub calls_refused: bool,
     /// What the store's clock showed, in µs since 1970; known where fencing tokens were asked for with a floor or an aim.
     /// Only a quorum looks at it.
@@ -283,11 +285,9 @@ pub enum Outcome {
         remaining: Option<Duration>,
         /// Whether the holder is another library, which calls nobody.
         foreign: bool,
-        /// The place in the queue, from 1 on; none without a place.
-        position: Option<u32>,
-    },
-    /// The key is free, but others who wait for it come first.
-    Queued {
+        /// Whether the key was granted to the place of the holder, which may not have heard of it; said to acquires. Only
+        /// a store of several nodes looks at it.
+        reserved: bool,
         /// The place in the queue, from 1 on; none without a place.
         position: Option<u32>,
     },
@@ -314,7 +314,7 @@ pub enum Outcome {
     Gone,
 }
 
-/// What a backend tells the engine of its own accord: that a waiter is called, and whether waiters can be called.
+/// What a backend tells the engine of its own accord: that a key was granted to a waiter, and whether waiters can be told.
 ///
 /// Clones tell the same engine. Telling never blocks, and does nothing when the engine has ended.
 #[derive(Clone, Debug)]
@@ -326,7 +326,7 @@ pub struct Calls {
 /// What was told.
 #[derive(Debug)]
 pub(crate) enum Notice {
-    Called { key: LockKey, token: Token },
+    Granted(Grant),
     Listening(bool),
 }
 
@@ -350,9 +350,9 @@ impl Calls {
         &self.channel
     }
 
-    /// Says that the place of `token` in the queue of `key` was called.
-    pub fn called(&self, key: LockKey, token: Token) {
-        let _ = self.sender.send(Notice::Called { key, token });
+    /// Says that a key was granted to a place of the engine.
+    pub fn granted(&self, grant: Grant) {
+        let _ = self.sender.send(Notice::Granted(grant));
     }
 
     /// Says whether calls can reach the engine from now on. To be said again after every gap, since calls may have been

@@ -11,8 +11,8 @@ use crate::{clock::Moment, key::LockKey};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`],
-    /// [`Outcome::Queued`] or [`Outcome::Split`].
+    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`] or
+    /// [`Outcome::Split`].
     Acquire(Acquire),
     /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
     /// [`Outcome::Gone`].
@@ -37,8 +37,8 @@ pub enum Operation {
 /// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
 ///
 /// A key that holds `token` already (a repeated request) is held again, for at least the full ttl and with new fencing
-/// tokens. A token that takes the key gives up its place. When the key is free and others come first, the first of them
-/// is called.
+/// tokens. A token that takes the key gives up its place. If the key is free and others come first, it is granted to the
+/// first of them, and is busy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Acquire {
@@ -54,7 +54,7 @@ pub struct Acquire {
     /// [`Outcome::Gone`].
     pub from: Option<Token>,
     /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
-    /// keeps it, and counts as not called.
+    /// keeps its turn.
     pub place: Option<Place>,
     /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts
     /// alone.
@@ -69,19 +69,23 @@ pub struct Acquire {
 /// the sake of an aim, whatever the clock of the caller shows.
 pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
 
-/// How a process that waits for a key is called when its turn has come.
+/// A place in the queue of a key: how its process is told that the key was granted to it, and for how long.
 ///
-/// A place is *live* until `life` has passed since the last acquire that asked for it, or `window` since it was called,
-/// and for as long as somebody listens on its channel. Places that are not live are passed over and dropped.
+/// A place is *live* until `life` has passed since the last acquire that asked for it. When the key is free, it is granted
+/// to the first live place: it then holds the place's token for [`lasts`](Self::lasts), and the place is gone. A place
+/// on whose channel nobody listens is passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The channel of the process; empty for one that cannot be called and comes by itself.
+    /// The channel of the process; empty for one that cannot be told and comes by itself.
     pub channel: Arc<str>,
     /// How long the place lasts without another acquire; whole milliseconds.
     pub life: Duration,
-    /// How long the others wait for one that was called; whole milliseconds.
-    pub window: Duration,
+    /// For how long the key is kept for the token from the grant on; whole milliseconds.
+    pub lasts: Duration,
+    /// When the acquire was sent, by the clock of the caller, who alone reads it: the [`Grant`](super::Grant) repeats
+    /// it, in whole microseconds.
+    pub sent: Moment,
 }
 
 /// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
@@ -110,7 +114,8 @@ pub struct Renew {
     pub within: Duration,
 }
 
-/// Deletes `key` if it is held with `token`, or leaves it to expire.
+/// Deletes `key` if it is held with `token`, or leaves it to expire. The token's place is given up first. If the key is free
+/// then, it is granted to the first who waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
@@ -121,9 +126,9 @@ pub struct Release {
     /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
     /// have; whole milliseconds.
     pub after: Duration,
-    /// Whether the token may have a place, which is then given up.
+    /// Whether the token may have a place.
     pub place: bool,
-    /// Whether nobody who waits is called: of a token that was no lease, so that the key may be as busy as before.
+    /// Whether the key is granted to nobody: for a token that was not a lease, so that the key may be as busy as before.
     pub quiet: bool,
     /// Until when the token can block others if this is lost, by the [clock](Backend::clock) of the backend. A store of
     /// several nodes tells each of them until it has heard it, and no longer than that. Default: [`Moment::NEVER`], not known.
@@ -165,11 +170,19 @@ impl Acquire {
     }
 }
 
+impl Acquire {
+    /// Until when it can block others if it is sent at `sent` and executed in time: by its key, or by a grant to its place.
+    pub(crate) fn blocks_until(&self, sent: Moment) -> Moment {
+        let by_place = self.place.as_ref().map_or(Duration::ZERO, |place| place.life + place.lasts);
+        sent + self.ttl.max(by_place)
+    }
+}
+
 impl Place {
-    /// Makes a place; `channel` is empty for a process that cannot be called.
+    /// Makes a place; `channel` is empty for a process that cannot be told.
     #[must_use]
-    pub fn new(channel: Arc<str>, life: Duration, window: Duration) -> Self {
-        Self { channel, life, window }
+    pub fn new(channel: Arc<str>, life: Duration, lasts: Duration, sent: Moment) -> Self {
+        Self { channel, life, lasts, sent }
     }
 }
 

@@ -1,5 +1,5 @@
 //! Looks over the node's shoulder: an account of its own of who waits, kept from the answers alone, by the sentences of
-//! the protocol. It knows nothing of tickets and stamps.
+//! the protocol. It knows nothing of tickets.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -14,6 +14,8 @@ pub(super) struct Audit {
     lines: BTreeMap<LockKey, Vec<Waiter>>,
     /// Whether the clock was set, so that nobody can say who is live.
     blind: bool,
+    /// Whether the key was granted to somebody since the node looked at it.
+    has_granted: bool,
     /// What was wrong, since it was last asked.
     pub(super) breaches: Vec<(&'static str, String)>,
 }
@@ -23,8 +25,6 @@ struct Waiter {
     token: Token,
     asked: u64,
     life: u64,
-    window: u64,
-    called: Option<u64>,
     channel: Arc<str>,
     /// Whether it was not live at some time: it may have been dropped, and come back at the end.
     lapsed: bool,
@@ -43,16 +43,29 @@ impl Audit {
 
     /// The node looks at a key, and may drop who is not live.
     pub(super) fn look(&mut self, key: &LockKey, now: u64, channels: &BTreeMap<Arc<str>, usize>) {
+        self.has_granted = false;
         for waiter in self.lines.get_mut(key).into_iter().flatten() {
             waiter.lapsed |= !waiter.is_live(now, channels);
         }
     }
 
-    /// The place of a token was called; again means nothing.
-    pub(super) fn called(&mut self, key: &LockKey, token: Token, now: u64) {
-        if let Some(waiter) = self.find(key, token) {
-            waiter.called.get_or_insert(now);
+    /// The key was granted to the place of a token, which is gone with it.
+    pub(super) fn granted(&mut self, key: &LockKey, token: Token, now: u64, channels: &BTreeMap<Arc<str>, usize>) {
+        self.has_granted = true;
+        let line = self.lines.entry(key.clone()).or_default();
+        let mine = line.iter().position(|waiter| waiter.token == token);
+        let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
+        let first = line[..before].iter().find(|waiter| waiter.is_live(now, channels) && !waiter.lapsed);
+        if let Some(first) = first.filter(|_| !self.blind) {
+            let message = format!("{key}: granted past a live place that was asked for at {} ms", first.asked);
+            self.breaches.push(("out-of-turn", message));
         }
+        let is_live = mine.is_some_and(|mine| line[mine].is_live(now, channels) || line[mine].lapsed);
+        if !is_live && !self.blind {
+            self.breaches
+                .push(("granted-to-nobody", format!("{key}: granted at {now} ms to a place that is not live")));
+        }
+        self.left(key, token);
     }
 
     /// A token gave up its place.
@@ -92,9 +105,6 @@ impl Audit {
             None => line.len(),
         };
         let first = line[..before].iter().find(|waiter| waiter.is_live(now, channels) && !waiter.lapsed);
-        // Somebody of whom nobody knows when he came.
-        let mut others = line.iter().filter(|waiter| waiter.token != *token && waiter.is_live(now, channels));
-        let unsure = self.blind || others.any(|waiter| waiter.lapsed) || lapsed && line.len() > 1;
         match outcome {
             Outcome::Held { .. } => {
                 // What was its own before is no taking.
@@ -105,22 +115,16 @@ impl Audit {
                 self.left(key, *token);
                 return;
             }
-            Outcome::Queued { .. } if unsure => {}
-            Outcome::Queued { .. } => match first {
-                None => self.breaches.push(("nobody-first", format!("{key}: queued at {now} ms behind nobody live"))),
-                Some(first) if first.called.is_none() => {
-                    self.breaches
-                        .push(("not-called", format!("{key}: queued at {now} ms behind one who is not called")));
-                }
-                Some(_) => {}
-            },
+            Outcome::Busy { .. } if was_free && !self.has_granted => {
+                self.breaches.push(("nobody-first", format!("{key}: a free key was refused at {now} ms for nobody")));
+            }
             Outcome::Busy { .. } => {}
             _ => return,
         }
         let Some(place) = place else { return };
         let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let (life, window, channel) = (millis(place.life), millis(place.window), Arc::clone(&place.channel));
-        let waiter = Waiter { token: *token, asked: now, life, window, called: None, channel, lapsed };
+        let (life, channel) = (millis(place.life), Arc::clone(&place.channel));
+        let waiter = Waiter { token: *token, asked: now, life, channel, lapsed };
         match self.lines.entry(key.clone()).or_default().iter_mut().find(|known| known.token == *token) {
             Some(known) => *known = waiter,
             None => self.lines.entry(key.clone()).or_default().push(waiter),
@@ -130,8 +134,6 @@ impl Audit {
 
 impl Waiter {
     fn is_live(&self, now: u64, channels: &BTreeMap<Arc<str>, usize>) -> bool {
-        now < self.asked + self.life
-            && self.called.is_none_or(|called| now <= called + self.window)
-            && (self.channel.is_empty() || channels.contains_key(&self.channel))
+        now < self.asked + self.life && (self.channel.is_empty() || channels.contains_key(&self.channel))
     }
 }

@@ -294,8 +294,8 @@ impl SimBackend {
                 way.upkeep = Some(cx.waker().clone());
                 let (pushes, up) = (std::mem::take(&mut way.pushes), way.up == Some(conn));
                 drop(state);
-                for (key, token) in pushes {
-                    calls.called(key, token);
+                for grant in pushes {
+                    calls.granted(grant);
                 }
                 if !up {
                     return Poll::Ready(());

@@ -7,7 +7,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Operation, Outcome, Token},
+    backend::{Grant, Operation, Outcome, Token},
     key::LockKey,
 };
 
@@ -53,7 +53,7 @@ pub(super) struct Way {
     pub(super) waiting: Vec<Waker>,
     pub(super) upkeep: Option<Waker>,
     /// Calls that came.
-    pub(super) pushes: VecDeque<(LockKey, Token)>,
+    pub(super) pushes: VecDeque<Grant>,
 }
 
 /// Holds up whoever comes while it is closed.
@@ -150,7 +150,7 @@ pub(super) enum Message {
 pub(super) enum Back {
     Hello,
     Answer(usize, Vec<Outcome>),
-    Call(LockKey, Token),
+    Grant(Grant),
 }
 
 /// What another library's client says.
@@ -256,7 +256,7 @@ impl State {
         let at = (self.now + self.latency(plan)).max(self.conns[conn].last_here + 1);
         let (cut, lost) = match back {
             Back::Answer(..) => (self.is_unlucky(plan.cut), false),
-            Back::Call(..) => (false, self.is_unlucky(plan.deaf)),
+            Back::Grant(..) => (false, self.is_unlucky(plan.deaf)),
             Back::Hello => (false, false),
         };
         if cut {
@@ -380,12 +380,12 @@ impl State {
                 for (rule, message) in found {
                     self.breach(rule, || message);
                 }
-                for Push { channel, key, token } in pushes {
-                    self.log(|| format!("node {server} calls {} at its {} ms", name(token), wall / 1_000));
+                for Push { channel, grant } in pushes {
+                    self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
                     for conn in 0..self.conns.len() {
                         let to = &self.conns[conn];
                         if to.server == server && to.channel.as_ref() == Some(&channel) {
-                            self.answer(plan, conn, Back::Call(key.clone(), token));
+                            self.answer(plan, conn, Back::Grant(grant.clone()));
                         }
                     }
                 }
@@ -407,8 +407,8 @@ impl State {
                         request.done = Some(Some(outcomes));
                         wakers.extend(request.waker.take());
                     }
-                    Back::Call(key, token) => {
-                        self.way(conn).pushes.push_back((key, token));
+                    Back::Grant(grant) => {
+                        self.way(conn).pushes.push_back(grant);
                         wakers.extend(self.way(conn).upkeep.take());
                     }
                 }

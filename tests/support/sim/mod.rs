@@ -191,10 +191,9 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
     let back = world.state().behind();
     world.sleep(world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_secs(1) + Duration::from_micros(back)).await;
     check_leftovers(&world);
-    if world.plan.nodes > 1 {
-        // A node that does not answer is told until what it may have has expired; the last try takes its time.
-        world.sleep(Duration::from_secs(3)).await;
-    }
+    // Tokens of requests that nobody answered are released until their places and what may be granted to them are over;
+    // the last try takes its time.
+    world.sleep(Duration::from_secs(3)).await;
     sampler.abort();
     world.sleep(Duration::from_millis(1)).await;
     let alive = runtime::Handle::current().metrics().num_alive_tasks();

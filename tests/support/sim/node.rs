@@ -9,7 +9,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Grant, Operation, Outcome, Place, Release, Renew, Token},
     key::LockKey,
 };
 
@@ -22,18 +22,18 @@ pub enum NodeMutant {
     ReleaseWithoutTokenCheck,
     /// A renewal pushes out the expiry whoever holds the key.
     RenewWithoutTokenCheck,
-    /// An acquire that finds a free key and others before it calls nobody.
-    NoCallOnInAcquire,
-    /// A release calls nobody.
-    NoCallOnInRelease,
+    /// A release grants the key to nobody.
+    NoGrantInRelease,
+    /// A grant leaves the place where it is.
+    PlaceKeptOnGrant,
     /// Who takes the key keeps the place.
     PlaceKeptOnTaking,
     /// The counter of fencing tokens counts from zero, whatever the clock says.
     FenceByPlainIncr,
     /// An acquire looks at no queue.
     Barging,
-    /// Who was called is never stamped, so that its window never ends.
-    StampNeverSet,
+    /// A grant keeps the key for as long as the place would have lasted a hundred times.
+    GrantWithoutEnd,
     /// A renewal shortens what is left.
     RenewalShortens,
     /// A place without a subscriber counts as live.
@@ -45,12 +45,12 @@ impl NodeMutant {
     pub const ALL: [Self; 10] = [
         Self::ReleaseWithoutTokenCheck,
         Self::RenewWithoutTokenCheck,
-        Self::NoCallOnInAcquire,
-        Self::NoCallOnInRelease,
+        Self::NoGrantInRelease,
+        Self::PlaceKeptOnGrant,
         Self::PlaceKeptOnTaking,
         Self::FenceByPlainIncr,
         Self::Barging,
-        Self::StampNeverSet,
+        Self::GrantWithoutEnd,
         Self::RenewalShortens,
         Self::DeadPlacesLive,
     ];
@@ -76,14 +76,15 @@ pub(super) struct Entry {
     pub(super) setter: Option<usize>,
     /// Whether it was released, and is kept for a while.
     pub(super) kept: bool,
+    /// Whether it was granted, and its owner has not come yet.
+    pub(super) reserved: bool,
 }
 
 /// A message to a channel.
 #[derive(Clone, Debug)]
 pub(super) struct Push {
     pub(super) channel: Arc<str>,
-    pub(super) key: LockKey,
-    pub(super) token: Token,
+    pub(super) grant: Grant,
 }
 
 /// One server.
@@ -104,7 +105,6 @@ pub struct Node {
 
 #[derive(Debug, Default)]
 struct Queue {
-    first: u64,
     next: u64,
     places: BTreeMap<u64, Waiting>,
     expires: u64,
@@ -114,10 +114,14 @@ struct Queue {
 struct Waiting {
     token: Token,
     ends: u64,
-    life: u64,
-    stamp: u64,
-    window: u64,
-    channel: Arc<str>,
+    place: Place,
+    block: u64,
+}
+
+impl Waiting {
+    fn is_live(&self, now: u64) -> bool {
+        now < self.ends && self.ends - now <= ms(self.place.life)
+    }
 }
 
 /// The local variables of one run of the script.
@@ -202,7 +206,7 @@ impl Node {
             Operation::Renew(renew) => self.renew(renew, call),
             Operation::Release(release) => self.release(release, call),
             Operation::Inspect { key } => match self.held(key, call.now) {
-                Some(entry) => busy(&entry, call.now, None),
+                Some(entry) => busy(&Entry { reserved: false, ..entry }, call.now, None),
                 None => Outcome::Gone,
             },
             Operation::Force { key, foreign } => match self.held(key, call.now) {
@@ -210,7 +214,7 @@ impl Node {
                 Some(_) => {
                     self.keys.remove(key);
                     if call.now < self.waiting {
-                        self.call_first(key, None, call.now);
+                        self.grant(key, None, call);
                     }
                     Outcome::Released
                 }
@@ -221,34 +225,30 @@ impl Node {
     }
 
     fn acquire(&mut self, acquire: &Acquire, call: &mut Call, sender: Option<(usize, u64)>) -> Outcome {
-        let Acquire { key, token, ttl, block, from, place, .. } = acquire;
+        let Acquire { key, token, ttl, block, from, .. } = acquire;
+        let looks = call.now < self.waiting && !self.has(NodeMutant::Barging);
+        if looks && from.is_none() && self.held(key, call.now).is_none() {
+            self.grant(key, Some(*token), call);
+        }
         let held = self.held(key, call.now);
         let mine = held.is_some_and(|entry| {
             entry.holder == Holder::Ours(*token) || from.is_some_and(|from| entry.holder == Holder::Ours(from))
         });
         if mine || (held.is_none() && from.is_none()) {
-            let waits = held.is_none() && call.now < self.waiting && !self.has(NodeMutant::Barging);
-            if waits && self.call_first(key, Some(*token), call.now) {
-                return Outcome::Queued { position: self.keep_place(key, *token, place.as_ref(), call) };
-            }
             let (fence, size) = self.take_fences(key, u64::from(*block), call);
             let own = held.filter(|entry| entry.holder == Holder::Ours(*token));
             let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
             let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
             let holder = Holder::Ours(*token);
-            self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false });
+            self.keys.insert(key.clone(), Entry { holder, expires, setter, kept: false, reserved: false });
             if call.now < self.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
-                if held.is_some() {
-                    self.remove_place(key, *token);
-                } else {
-                    self.take_from_place(key, *token);
-                }
+                self.remove_place(key, *token);
             }
             return Outcome::Held { fence, block: u32::try_from(size).unwrap_or(u32::MAX) };
         }
         match held {
             Some(entry) if from.is_none() => {
-                let position = self.keep_place(key, *token, place.as_ref(), call);
+                let position = self.keep_place(acquire, call);
                 busy(&entry, call.now, position)
             }
             _ => Outcome::Gone,
@@ -274,14 +274,14 @@ impl Node {
         Outcome::Renewed { remaining: Duration::from_millis(left.max(ttl)), fence, block }
     }
 
-    fn release(&mut self, release: &Release, call: &Call) -> Outcome {
+    fn release(&mut self, release: &Release, call: &mut Call) -> Outcome {
         let Release { key, token, .. } = release;
-        if release.place && call.now < self.waiting {
+        let waits = call.now < self.waiting;
+        if waits {
             self.remove_place(key, *token);
-        }
-        match release.place && call.now < self.waiting {
-            true => self.audit.left(key, *token),
-            false => self.audit.lapsed(key, *token),
+            self.audit.left(key, *token);
+        } else {
+            self.audit.lapsed(key, *token);
         }
         let held = self.held(key, call.now);
         let mine = held.is_some_and(|entry| {
@@ -297,9 +297,8 @@ impl Node {
             }
         }
         let free = self.held(key, call.now).is_none();
-        let calls = !release.quiet && !self.has(NodeMutant::NoCallOnInRelease);
-        if free && call.now < self.waiting && calls {
-            self.call_first(key, None, call.now);
+        if free && waits && !release.quiet && !self.has(NodeMutant::NoGrantInRelease) {
+            self.grant(key, None, call);
         }
         if mine { Outcome::Released } else { Outcome::Gone }
     }
@@ -309,7 +308,13 @@ impl Node {
         let now = micros / 1_000;
         let free = self.held(key, now).is_none();
         if free {
-            let entry = Entry { holder: Holder::Foreign(value), expires: now + ttl, setter: None, kept: false };
+            let entry = Entry {
+                holder: Holder::Foreign(value),
+                expires: now + ttl,
+                setter: None,
+                kept: false,
+                reserved: false,
+            };
             self.keys.insert(key.clone(), entry);
         }
         free
@@ -371,90 +376,78 @@ impl Node {
         drawn
     }
 
-    fn keep_place(&mut self, key: &LockKey, token: Token, place: Option<&Place>, call: &Call) -> Option<u32> {
-        let place = place?;
-        let life = ms(place.life);
-        let ends = call.now + life;
+    fn keep_place(&mut self, acquire: &Acquire, call: &Call) -> Option<u32> {
+        let Acquire { key, token, .. } = acquire;
+        let place = acquire.place.clone()?;
+        let ends = call.now + ms(place.life);
         if ends > self.waiting {
             self.waiting = ends + 500;
         }
-        let window = ms(place.window);
-        let waiting = Waiting { token, ends, life, stamp: 0, window, channel: Arc::clone(&place.channel) };
+        let waiting = Waiting { token: *token, ends, place, block: u64::from(acquire.block) };
         let queue = self.queues.entry(key.clone()).or_default();
         if queue.expires < call.now {
             *queue = Queue::default();
         }
-        if queue.next == 0 {
-            (queue.first, queue.next) = (1, 1);
-        }
-        let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == token).map(|(ticket, _)| *ticket);
-        if let (Some(_), Some((first, _))) = (ticket, queue.places.first_key_value()) {
-            queue.first = *first;
-        }
+        let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == *token).map(|(ticket, _)| *ticket);
         let ticket = ticket.unwrap_or(queue.next);
         queue.next = queue.next.max(ticket + 1);
         queue.places.insert(ticket, waiting);
         queue.expires = self.waiting + 1_000;
-        u32::try_from((ticket + 1).saturating_sub(queue.first)).ok()
-    }
-
-    /// Removes the place of the first one, who takes the key.
-    fn take_from_place(&mut self, key: &LockKey, token: Token) {
-        let Some(queue) = self.queues.get_mut(key) else { return };
-        let place = queue.places.iter().find(|(_, place)| place.token == token);
-        let Some(ticket) = place.map(|(ticket, _)| *ticket) else { return };
-        if ticket + 1 < queue.next {
-            queue.places.remove(&ticket);
-            queue.first = ticket + 1;
-        } else {
-            self.queues.remove(key);
-        }
+        let first = queue.places.first_key_value().map_or(ticket, |(first, _)| *first);
+        u32::try_from(ticket + 1 - first).ok()
     }
 
     fn remove_place(&mut self, key: &LockKey, token: Token) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.places.retain(|_, waiting| waiting.token != token);
-            if queue.places.is_empty() {
-                self.queues.remove(key);
-            }
         }
     }
 
-    /// Calls the first live place of a free key, unless that is `mine` or it has been called; see the script.
-    fn call_first(&mut self, key: &LockKey, mine: Option<Token>, now: u64) -> bool {
-        let stamps = !self.has(NodeMutant::StampNeverSet);
-        let deaf = self.has(NodeMutant::DeadPlacesLive);
-        let calls = !(self.has(NodeMutant::NoCallOnInAcquire) && mine.is_some());
-        let Some(queue) = self.queues.get_mut(key).filter(|queue| queue.expires >= now) else { return false };
-        while let Some(mut first) = queue.places.first_entry() {
-            let ticket = *first.key();
-            let place = first.get_mut();
-            if Some(place.token) == mine {
-                queue.first = ticket;
-                return false;
+    /// Grants a free key to the first live place, unless that is `mine`; see the script.
+    fn grant(&mut self, key: &LockKey, mine: Option<Token>, call: &mut Call) {
+        let now = call.now;
+        let mut is_set = false;
+        loop {
+            let queue = self.queues.get(key).filter(|queue| queue.expires >= now);
+            let Some((ticket, first)) = queue.and_then(|queue| queue.places.first_key_value()) else { break };
+            let (ticket, Waiting { token, place, block, .. }) = (*ticket, first.clone());
+            if Some(token) == mine {
+                break;
             }
-            let heard = place.channel.is_empty() || deaf || self.channels.contains_key(&place.channel);
-            let mut live = now < place.ends && place.ends - now <= place.life && heard;
-            if live && place.stamp > 0 {
-                live = place.stamp <= now && now <= place.stamp + place.window;
-            } else if live && calls {
-                if !place.channel.is_empty() {
-                    let push = Push { channel: Arc::clone(&place.channel), key: key.clone(), token: place.token };
-                    self.pushes.push(push);
-                }
-                if stamps {
-                    place.stamp = now;
-                }
-                self.audit.called(key, place.token, now);
+            let heard = place.channel.is_empty() || self.channels.contains_key(&place.channel);
+            let is_told = heard || self.has(NodeMutant::DeadPlacesLive);
+            if !first.is_live(now) {
+                self.drop_place(key, ticket);
+                continue;
             }
-            if live {
-                queue.first = ticket;
-                return true;
+            let (fence, size) = self.take_fences(key, block, call);
+            let lasts = if self.has(NodeMutant::GrantWithoutEnd) { place.life * 100 } else { place.lasts };
+            let (holder, expires) = (Holder::Ours(token), now + ms(lasts));
+            self.keys.insert(key.clone(), Entry { holder, expires, setter: None, kept: false, reserved: true });
+            is_set = true;
+            if !is_told || !self.has(NodeMutant::PlaceKeptOnGrant) {
+                self.drop_place(key, ticket);
             }
-            first.remove();
+            if !is_told {
+                continue;
+            }
+            self.audit.granted(key, token, now, &self.channels);
+            if !place.channel.is_empty() {
+                let fences = (fence, u32::try_from(size).unwrap_or(u32::MAX));
+                let grant = Grant::new(key.clone(), token, place.sent, place.lasts, fences);
+                self.pushes.push(Push { channel: place.channel, grant });
+            }
+            return;
         }
-        self.queues.remove(key);
-        false
+        if is_set {
+            self.keys.remove(key);
+        }
+    }
+
+    fn drop_place(&mut self, key: &LockKey, ticket: u64) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.places.remove(&ticket);
+        }
     }
 
     /// What is left at `micros`: keys, and places of tokens.
@@ -470,15 +463,19 @@ impl Node {
     pub(super) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Arc<str>)> {
         let now = micros / 1_000;
         self.queues.iter().flat_map(move |(key, queue)| {
-            let live = move |place: &&Waiting| now < place.ends && place.ends - now <= place.life;
-            queue.places.values().filter(live).map(move |place| (key, &place.channel))
+            queue
+                .places
+                .values()
+                .filter(move |waiting| waiting.is_live(now))
+                .map(move |waiting| (key, &waiting.place.channel))
         })
     }
 }
 
 fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
     let remaining = Some(Duration::from_millis(entry.expires - now));
-    Outcome::Busy { remaining, foreign: matches!(entry.holder, Holder::Foreign(_)), position }
+    let foreign = matches!(entry.holder, Holder::Foreign(_));
+    Outcome::Busy { remaining, foreign, reserved: entry.reserved, position }
 }
 
 fn ms(duration: Duration) -> u64 {

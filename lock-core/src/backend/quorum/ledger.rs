@@ -113,7 +113,10 @@ impl Ledger {
                     }
                     let had = state.surely.remove(&release.token);
                     release.until = had.map_or(release.until, |had| release.until.max(had.until));
-                    release.place |= state.placed.remove(&release.token).is_some();
+                    if let Some(until) = state.placed.remove(&release.token) {
+                        release.place = true;
+                        release.until = release.until.max(until);
+                    }
                     let unanswered = state.unanswered.get_mut(&release.token);
                     if had.is_none() && unanswered.is_none() && !release.place {
                         asked.needless.insert(release.token);
@@ -218,9 +221,10 @@ impl Ledger {
             return;
         }
         state.lacks(acquire.token, asked.sent);
-        let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. } | Outcome::Queued { position: Some(_) });
+        let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. });
         if let (true, Some(place)) = (placed, &acquire.place) {
-            state.placed.insert(acquire.token, now + place.life);
+            // The key may be granted to it until then.
+            state.placed.insert(acquire.token, now + place.life + place.lasts);
         }
     }
 

@@ -86,7 +86,7 @@ impl Node {
 
     /// Takes note of an acquire that is sent.
     pub(super) fn asks(&mut self, acquire: &Acquire, sent: Moment, epoch: u64) {
-        let until = sent + acquire.ttl;
+        let until = acquire.blocks_until(sent);
         let entry = self.unanswered.entry(acquire.token).or_insert(Unanswered {
             doubt: Doubt { until, unanswered_since: Some(epoch) },
             under_way: 0,

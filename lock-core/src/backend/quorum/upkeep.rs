@@ -45,7 +45,7 @@ impl Quorum {
                 // Before the notices that it gives.
                 _ = &mut upkeeps, if !ended => ended = true,
                 Some((node, notice)) = notices.next() => match notice {
-                    Notice::Called { key, token } => calls.called(key, token),
+                    Notice::Granted(grant) => calls.granted(grant),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));

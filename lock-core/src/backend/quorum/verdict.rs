@@ -81,7 +81,8 @@ impl Row<'_> {
     fn acquired(&self, tally: &Tally) -> Verdict {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
-        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Queued { .. }));
+        // Its key is kept for another, who comes first at the other nodes too.
+        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. }));
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {
@@ -114,15 +115,13 @@ impl Row<'_> {
     /// What an acquire answers that has happened nowhere.
     fn refused(&self) -> Outcome {
         let position = match self.seats[self.queue_node].vote {
-            Vote::Said(Outcome::Busy { position, .. } | Outcome::Queued { position }) => position,
+            Vote::Said(Outcome::Busy { position, .. }) => position,
             _ => None,
         };
         let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
             let (remaining, foreign) = holders(self.seats);
-            Outcome::Busy { remaining, foreign, position }
-        } else if said(|outcome| matches!(outcome, Outcome::Queued { .. })) {
-            Outcome::Queued { position }
+            Outcome::Busy { remaining, foreign, reserved: false, position }
         } else {
             Outcome::Gone
         }
@@ -191,7 +190,7 @@ impl Row<'_> {
         // Those that failed may have it too.
         if busy >= most || (heard && busy > 0 && busy + tally.failed >= most) {
             let (remaining, foreign) = holders(self.seats);
-            return Verdict::Sure(Ok(Outcome::Busy { remaining, foreign, position: None }));
+            return Verdict::Sure(Ok(Outcome::Busy { remaining, foreign, reserved: false, position: None }));
         }
         if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
     }

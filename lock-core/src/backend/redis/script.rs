@@ -12,6 +12,7 @@ use super::{
 };
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
+    clock::Moment,
     error::ErrorKind,
 };
 
@@ -48,7 +49,9 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
         match operation {
             Operation::Acquire(acquire) => {
                 (floor, aim) = (floor.max(acquire.floor), aim.max(acquire.aim));
-                place = place.or(acquire.place.as_ref());
+                // One manager has one channel. An older time is the safer one.
+                let places = [place, acquire.place.as_ref()].into_iter().flatten();
+                place = places.min_by_key(|place| place.sent);
             }
             Operation::Renew(renew) => {
                 (floor, aim) = (floor.max(renew.floor), aim.max(renew.aim));
@@ -56,8 +59,7 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
             _ => {}
         }
     }
-    // One manager has one channel, so that every place of a batch is the same.
-    let place = place.map(|Place { channel, life, window }| format!("{} {} {channel}", millis(*life), millis(*window)));
+    let place = place.map(|Place { channel, life, sent, .. }| format!("{} {} {channel}", millis(*life), micros(*sent)));
     call.arg(batch.len());
     if floor == 0 && aim == 0 {
         call.arg("");
@@ -76,18 +78,20 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
                 call.arg(name).arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block);
                 if let Some(from) = acquire.from {
                     call.arg(from.reveal());
+                } else if let Some(place) = &acquire.place {
+                    call.arg(millis(place.lasts));
                 }
             }
             Operation::Renew(renew) => {
                 let too_far = renew.too_far.map_or(0, millis);
                 call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
             }
-            Operation::Release(release) if release.after.is_zero() && !release.place && !release.quiet => {
+            Operation::Release(release) if release.after.is_zero() && !release.quiet => {
                 call.arg("release").arg(release.token.reveal());
             }
             Operation::Release(release) => {
-                let ways = u8::from(release.place) + 2 * u8::from(release.quiet);
-                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(ways);
+                let quiet = u8::from(release.quiet);
+                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(quiet);
             }
             Operation::Inspect { .. } => {
                 call.arg("inspect");
@@ -103,6 +107,11 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
 /// Whole milliseconds; a ttl is at most 100 years, which fits.
 pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Whole microseconds of the lease clock, rounded down.
+fn micros(moment: Moment) -> u64 {
+    u64::try_from(moment.since_origin().as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Reads the reply to a batch.
@@ -159,20 +168,24 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
     let position = |number: i64| count(number).map(|position| (position > 0).then_some(position));
     let outcome = match *code {
         1 => Outcome::Held { fence: u64::try_from(next()?).ok()?, block: count(next()?)? },
-        2 => Outcome::Busy {
+        2 => {
             // PTTL is negative for a key without a ttl.
-            remaining: u64::try_from(next()?).ok().map(Duration::from_millis),
-            foreign: next()? != 0,
-            position: position(next()?)?,
-        },
-        3 => Outcome::Queued { position: position(next()?)? },
-        4 => Outcome::Renewed {
+            let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
+            let (foreign, reserved) = match next()? {
+                0 => (false, false),
+                1 => (true, false),
+                2 => (false, true),
+                _ => return None,
+            };
+            Outcome::Busy { remaining, foreign, reserved, position: position(next()?)? }
+        }
+        3 => Outcome::Renewed {
             remaining: Duration::from_millis(u64::try_from(next()?).ok()?),
             fence: u64::try_from(next()?).ok().filter(|fence| *fence > 0),
             block: count(next()?)?,
         },
-        5 => Outcome::Released,
-        6 => Outcome::Gone,
+        4 => Outcome::Released,
+        5 => Outcome::Gone,
         _ => return None,
     };
     Some((Ok(outcome), values.as_slice()))

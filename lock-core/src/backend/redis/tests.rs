@@ -7,7 +7,8 @@ use redis::Value;
 
 use super::{script, upkeep};
 use crate::{
-    backend::{Acquire, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Grant, Operation, Outcome, Place, Release, Renew, Token},
+    clock::Moment,
     key::LockKey,
 };
 
@@ -39,9 +40,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     let ms = || (0..i64::MAX as u64).prop_map(Duration::from_millis);
     prop_oneof![
         (0..i64::MAX as u64, any::<u32>()).prop_map(|(fence, block)| Outcome::Held { fence, block }),
-        (proptest::option::of(ms()), any::<bool>(), position())
-            .prop_map(|(remaining, foreign, position)| Outcome::Busy { remaining, foreign, position }),
-        position().prop_map(|position| Outcome::Queued { position }),
+        (proptest::option::of(ms()), 0..3_u8, position()).prop_map(|(remaining, kind, position)| {
+            Outcome::Busy { remaining, foreign: kind == 1, reserved: kind == 2, position }
+        }),
         (ms(), proptest::option::of(1..i64::MAX as u64), any::<u32>())
             .prop_map(|(remaining, fence, block)| Outcome::Renewed { remaining, fence, block }),
         Just(Outcome::Released),
@@ -55,15 +56,15 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     let ms = |duration: Duration| number(duration.as_millis() as u64);
     let numbers = match *outcome {
         Outcome::Held { fence, block } => vec![1, number(fence), i64::from(block)],
-        Outcome::Busy { remaining, foreign, position } => {
-            vec![2, remaining.map_or(-1, ms), i64::from(foreign), i64::from(position.unwrap_or(0))]
+        Outcome::Busy { remaining, foreign, reserved, position } => {
+            let kind = i64::from(foreign) + 2 * i64::from(reserved);
+            vec![2, remaining.map_or(-1, ms), kind, i64::from(position.unwrap_or(0))]
         }
-        Outcome::Queued { position } => vec![3, i64::from(position.unwrap_or(0))],
         Outcome::Renewed { remaining, fence, block } => {
-            vec![4, ms(remaining), number(fence.unwrap_or(0)), i64::from(block)]
+            vec![3, ms(remaining), number(fence.unwrap_or(0)), i64::from(block)]
         }
-        Outcome::Released => vec![5],
-        Outcome::Gone => vec![6],
+        Outcome::Released => vec![4],
+        Outcome::Gone => vec![5],
         Outcome::Split { .. } => unreachable!("one node says yes or no"),
     };
     numbers.into_iter().map(Value::Int).collect()
@@ -77,17 +78,17 @@ fn reply(outcomes: &[Outcome], refused: bool) -> Vec<Value> {
 /// What was found to matter, and is tried each time: what the script says, and how many items it is to be the answer to.
 const CORPUS: &[(&[i64], usize)] = &[
     (&[], 0),
-    (&[5], 1),
-    (&[5, 0, 0], 1),
-    (&[5, 0], 2),
+    (&[4], 1),
+    (&[4, 0, 0], 1),
+    (&[4, 0], 2),
     (&[1, 7, 0], 1),
     (&[1, -7, 1, 0], 1),
     (&[1, 7, -1, 0], 1),
     (&[1, 7, 1 << 32, 0], 1),
     (&[2, 5, 0, -1, 0], 1),
-    (&[3, 1 << 32, 0], 1),
-    (&[4, -1, 0, 0, 0], 1),
-    (&[7, 0], 1),
+    (&[2, 5, 3, 0, 0], 1),
+    (&[3, -1, 0, 0, 0], 1),
+    (&[6, 0], 1),
     (&[-1, 0], 1),
     (&[i64::MIN, i64::MAX], 1),
     (&[0, 0], 1),
@@ -106,7 +107,7 @@ fn replies_that_were_found_to_matter_are_refused() {
         assert!(script::answer(reply.clone(), 0, false, "redis:6379").is_err(), "{reply:?}");
     }
     let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false, "redis:6379").unwrap();
-    let busy = Outcome::Busy { remaining: None, foreign: true, position: None };
+    let busy = Outcome::Busy { remaining: None, foreign: true, reserved: false, position: None };
     assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
     // An error whose text is no text is an error all the same.
     for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {
@@ -116,15 +117,16 @@ fn replies_that_were_found_to_matter_are_refused() {
 }
 
 #[test]
-fn messages_that_were_found_to_matter_call_nobody() {
-    for payload in ["", " ", "k", "lock-core:1:", " k", "lock-core:1:00 k", "\0 \0"] {
-        assert_eq!(upkeep::call(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
+fn messages_that_were_found_to_matter_grant_nothing() {
+    for payload in ["", " ", "k", "lock-core:1:", " k", "lock-core:1:00 k 1 1 1 1", "\0 \0", " k 1 1 1 1"] {
+        assert_eq!(upkeep::grant(&[Value::BulkString(payload.as_bytes().to_vec())]), None, "{payload:?}");
     }
-    let nameless = format!("{} ", Token::from_random(1).reveal());
-    for payload in [nameless.into_bytes(), vec![0xff, b' ', 0xfe]] {
-        assert_eq!(upkeep::call(&[Value::BulkString(payload)]), None);
+    let token = Token::from_random(1).reveal();
+    for rest in ["", " k", " k 1 1 1", "  1 1 1 1", " k 1 1 1 x", " k 1 1 -1 1", " k 1 1 1 4294967296", " k x 1 1 1"] {
+        assert_eq!(upkeep::grant(&[Value::BulkString(format!("{token}{rest}").into_bytes())]), None, "{rest:?}");
     }
-    assert_eq!(upkeep::call(&[]), None);
+    assert_eq!(upkeep::grant(&[Value::BulkString(vec![0xff, b' ', 0xfe])]), None);
+    assert_eq!(upkeep::grant(&[]), None);
 }
 
 proptest! {
@@ -160,24 +162,26 @@ proptest! {
     }
 
     #[test]
-    fn any_message_on_the_channel_of_calls_is_read_or_left(message in vec(value(), 0..5)) {
-        upkeep::call(&message);
+    fn any_message_on_the_channel_of_grants_is_read_or_left(message in vec(value(), 0..5)) {
+        upkeep::grant(&message);
     }
 
     #[test]
-    fn a_call_names_its_key_whatever_it_holds(key in "\\PC{1,80}|[ -~\r\n\0]{1,80}", random in any::<u128>()) {
+    fn a_grant_names_its_key_whatever_it_holds(key in "\\PC{1,80}|[ -~\r\n\0]{1,80}", random in any::<u128>()) {
         let Ok(key) = LockKey::new(&key) else { return Ok(()) };
         let token = Token::from_random(random);
-        let payload = format!("{} {}", token.reveal(), key.wire()).into_bytes();
+        let payload = format!("{} {} 1234567 100 1750000000000001 32", token.reveal(), key.wire()).into_bytes();
         let message = [Value::BulkString(b"a channel".to_vec()), Value::BulkString(payload)];
-        prop_assert_eq!(upkeep::call(&message), Some((key, token)));
+        let sent = Moment::from_origin(Duration::from_micros(1_234_567));
+        let grant = Grant::new(key, token, sent, Duration::from_millis(100), (1_750_000_000_000_001, 32));
+        prop_assert_eq!(upkeep::grant(&message), Some(grant));
     }
 
     #[test]
     fn any_batch_becomes_a_command(key in ".{1,80}", random in any::<u128>(), ttl_ms in 10..u64::MAX) {
         let Ok(key) = LockKey::new(&key) else { return Ok(()) };
         let (token, ttl) = (Token::from_random(random), Duration::from_millis(ttl_ms));
-        let place = Place::new("channel".into(), ttl, ttl);
+        let place = Place::new("channel".into(), ttl, ttl, Moment::NEVER);
         let batch = [
             Operation::Acquire(Acquire::new(key.clone(), token, ttl).or_wait(place)),
             Operation::Renew(Renew::new(key.clone(), token, ttl).mending(ttl)),

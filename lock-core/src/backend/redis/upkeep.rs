@@ -25,7 +25,8 @@ use super::{
     pauses::{HURRIED_PAUSE, jittered, pauses},
 };
 use crate::{
-    backend::{Calls, Token},
+    backend::{Calls, Grant},
+    clock::Moment,
     engine::metrics,
     key::LockKey,
 };
@@ -109,8 +110,8 @@ async fn watch(
             match push.kind {
                 PushKind::Disconnection => return Poll::Ready(()),
                 PushKind::Message => {
-                    if let Some((key, token)) = call(&push.data) {
-                        calls.called(key, token);
+                    if let Some(grant) = grant(&push.data) {
+                        calls.granted(grant);
                     }
                 }
                 _ => {}
@@ -140,11 +141,17 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
     }
 }
 
-/// Reads a message on the channel of calls: its last part is token and key, with a space between.
-pub(super) fn call(message: &[Value]) -> Option<(LockKey, Token)> {
+/// Reads a message on the channel of a manager: `token key sent T first-fence size`. The key may have spaces in it.
+pub(super) fn grant(message: &[Value]) -> Option<Grant> {
     let Some(Value::BulkString(payload)) = message.last() else { return None };
-    let (token, key) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
-    Some((LockKey::new(key).ok()?, token.parse().ok()?))
+    let (token, rest) = std::str::from_utf8(payload).ok()?.split_once(' ')?;
+    let mut parts = rest.rsplitn(5, ' ');
+    let block = parts.next()?.parse().ok()?;
+    let fence = parts.next()?.parse().ok()?;
+    let lasts = Duration::from_millis(parts.next()?.parse().ok()?);
+    let sent = Moment::from_origin(Duration::from_micros(parts.next()?.parse().ok()?));
+    let key = LockKey::new(parts.next()?).ok()?;
+    Some(Grant::new(key, token.parse().ok()?, sent, lasts, (fence, block)))
 }
 
 /// Takes the link down when the runtime has ended: the connection ended with it.

@@ -9,7 +9,6 @@ use crate::{
     error::Error,
     key::LockKey,
     mutants::Mutant,
-    ttl::Ttl,
 };
 
 /// What represents a process in the queue of a key: a tenure-to-be.
@@ -51,8 +50,6 @@ pub(crate) struct Refusal {
     pub(crate) foreign: bool,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
-    /// For how long the key is kept free for another, who was called; after that, somebody has it, or nobody came.
-    pub(crate) kept_free: Option<Duration>,
 }
 
 impl Contender {
@@ -79,12 +76,12 @@ impl Contender {
         self.queued || self.in_flight > 0
     }
 
-    /// Takes note of a request that is sent `now`, in an epoch of the backend.
-    pub(crate) fn sending(&mut self, ttl: Ttl, now: Moment, epoch: u64) {
+    /// Takes note of a request that is sent in an epoch of the backend, and can block others `until` a moment.
+    pub(crate) fn sending(&mut self, until: Moment, epoch: u64) {
         self.queued = false;
         self.sent += 1;
         self.in_flight += 1;
-        self.doubt.until = self.doubt.until.max(ttl.end(now));
+        self.doubt.until = self.doubt.until.max(until);
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
 
@@ -152,7 +149,7 @@ impl Contender {
     /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
-        let Refusal { remaining, foreign, position, kept_free } = refusal;
+        let Refusal { remaining, foreign, position } = refusal;
         self.placed = position.is_some();
         self.foreign = foreign;
         if self.placed && listening && !self.callable {
@@ -161,7 +158,7 @@ impl Contender {
         let near = position.is_none_or(|position| position <= NEAR);
         let called = self.callable && self.placed && listening && !foreign;
         let pause = match (called, foreign) {
-            (true, _) => return self.check(remaining.or(kept_free), near, jitter),
+            (true, _) => return self.check(remaining, near, jitter),
             (false, false) => grow(FIRST, LONGEST, self.tries),
             (false, true) if near => grow(FIRST_FOREIGN, LONGEST_FOREIGN, self.tries),
             (false, true) => LONGEST_FOREIGN,
@@ -209,13 +206,14 @@ const LONGEST_FOREIGN: Duration = Duration::from_millis(250);
 mod tests {
     use super::*;
     use crate::engine::fixture::at;
+    use crate::ttl::Ttl;
 
     fn contender() -> Contender {
         Contender { callable: true, ..Contender::new(Token::from_random(1)) }
     }
 
     fn refusal(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Refusal {
-        Refusal { remaining, foreign, position, kept_free: None }
+        Refusal { remaining, foreign, position }
     }
 
     #[test]
@@ -247,16 +245,6 @@ mod tests {
     }
 
     #[test]
-    fn the_first_places_look_again_when_another_that_was_called_must_have_come() {
-        let window = Duration::from_millis(100);
-        let pause = |position| {
-            let refusal = Refusal { kept_free: Some(window), ..refusal(None, false, Some(position)) };
-            contender().pause(refusal, true, 0.5)
-        };
-        assert_eq!((pause(2), pause(4)), (window + Duration::from_millis(1), CHECK));
-    }
-
-    #[test]
     fn a_place_that_was_made_before_calls_could_come_is_made_anew_at_once() {
         let mut contender = Contender::new(Token::from_random(1));
         assert_eq!(contender.pause(refusal(None, false, Some(1)), true, 1.0), Duration::ZERO);
@@ -273,8 +261,8 @@ mod tests {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let mut contender = contender();
         assert!(contender.parting(&LockKey::new("k").unwrap()).is_none(), "nothing was sent");
-        contender.sending(ttl, at(0), 1);
-        contender.sending(ttl, at(10), 2);
+        contender.sending(ttl.end(at(0)), 1);
+        contender.sending(ttl.end(at(10)), 2);
         contender.answered(at(0), 2, false);
         assert_eq!(contender.doubt(), Doubt { until: at(1_010), unanswered_since: Some(1) });
         contender.answered(at(0), 1, true);
@@ -288,8 +276,8 @@ mod tests {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let twice = || {
             let mut contender = contender();
-            contender.sending(ttl, at(0), 1);
-            contender.sending(ttl, at(10), 1);
+            contender.sending(ttl.end(at(0)), 1);
+            contender.sending(ttl.end(at(10)), 1);
             contender
         };
         let mut contender = twice();
@@ -309,7 +297,7 @@ mod tests {
             "the first may be executed over the old connection still"
         );
         let mut alone = self::contender();
-        alone.sending(ttl, at(0), 1);
+        alone.sending(ttl.end(at(0)), 1);
         alone.answered(at(0), 2, false);
         assert_eq!(alone.doubt().unanswered_since, None, "there is no other");
     }
@@ -318,11 +306,11 @@ mod tests {
     fn a_failure_of_a_request_older_than_an_answer_says_nothing_about_the_backend() {
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
         let mut contender = contender();
-        contender.sending(ttl, at(0), 1);
-        contender.sending(ttl, at(10), 1);
+        contender.sending(ttl.end(at(0)), 1);
+        contender.sending(ttl.end(at(10)), 1);
         contender.answered(at(10), 1, false);
         assert!(contender.failed(at(0), true));
-        contender.sending(ttl, at(20), 1);
+        contender.sending(ttl.end(at(20)), 1);
         assert!(!contender.failed(at(20), true));
         assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be executed still");
     }

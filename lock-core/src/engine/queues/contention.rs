@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    LEAST_LIFE, LEAST_WINDOW, LONGEST_ROUND_TRIP, Queues,
+    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_ROUND_TRIP, Queues,
     calls::{Item, RoundTrip},
     contender::{Contender, Refusal},
     line::{Standing, WaiterId},
@@ -38,7 +38,6 @@ impl Queues {
             self.record_round_trip(now.since(sent));
             self.trouble = None;
         }
-        let window = self.window();
         let Some((id, contender)) = self.lines.contender(key, token) else {
             return self.answered_late(key, token, result, sent);
         };
@@ -47,18 +46,13 @@ impl Queues {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
-                return self.granted(key, id, acquired, now);
+                return self.held(key, id, acquired, now);
             }
-            Ok(Outcome::Busy { remaining, foreign, position }) => {
-                Refusal { remaining, foreign, position, kept_free: None }
-            }
-            Ok(Outcome::Queued { position }) => {
-                Refusal { remaining: None, foreign: false, position, kept_free: Some(window) }
-            }
+            Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(sent, epoch, repeated);
                 self.replace_split_token(id, now);
-                return self.refused(id, Refusal { remaining, foreign, position: None, kept_free: None }, now);
+                return self.refused(id, Refusal { remaining, foreign, position: None }, now);
             }
             Ok(outcome) => {
                 return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
@@ -131,8 +125,8 @@ impl Queues {
         self.wheel.set(id, now + pause);
     }
 
-    /// A place of this process was called: it takes the key, or says that it does not want it any more.
-    pub(crate) fn called(&mut self, key: LockKey, token: Token, now: Moment) {
+    /// A key was granted to a place of this process: it confirms, or says that it does not want the key any more.
+    pub(crate) fn granted(&mut self, key: LockKey, token: Token, now: Moment) {
         if Mutant::CallNotHeard.is_on() {
             return;
         }
@@ -166,7 +160,7 @@ impl Queues {
     /// Takes what the backend tells of its own accord.
     pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
         match notice {
-            Notice::Called { key, token } => self.called(key, token, now),
+            Notice::Granted(grant) => self.granted(grant.key, grant.token, now),
             Notice::Listening(listening) => self.listen(listening),
         }
     }
@@ -258,6 +252,7 @@ impl Queues {
         token: Token,
         tries: bool,
         block: u32,
+        now: Moment,
     ) -> backend::Acquire {
         let mut request = backend::Acquire::new(key.clone(), token, terms.ttl.get());
         if terms.is_passed_on() {
@@ -266,14 +261,17 @@ impl Queues {
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
             let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
-            request.place = Some(Place::new(channel, life, self.window()));
+            let lasts = if self.listening { self.reserved_for() } else { self.reserved_for().max(LEAST_UNHEARD) };
+            // A waiter that is silent costs the others no more than its ttl, if that is not shorter still.
+            let lasts = lasts.min(terms.ttl.get().max(LEAST_RESERVED));
+            request.place = Some(Place::new(channel, life, lasts, now));
         }
         request
     }
 
-    /// How long the others wait for a waiter that was called.
-    pub(super) fn window(&self) -> Duration {
-        LEAST_WINDOW.max(Duration::from_nanos(self.round_trip * 4))
+    /// For how long a key is kept for a waiter that it was granted to.
+    fn reserved_for(&self) -> Duration {
+        LEAST_RESERVED.max(Duration::from_nanos(self.round_trip * 4))
     }
 
     /// Takes note of how long a call to the backend took.

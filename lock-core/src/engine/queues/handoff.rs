@@ -44,7 +44,7 @@ impl Queues {
     }
 
     /// The contender's request was granted.
-    pub(super) fn granted(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
+    pub(super) fn held(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
         let mut acquired = acquired;

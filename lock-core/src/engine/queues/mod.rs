@@ -214,8 +214,10 @@ impl Queues {
 
 /// How long a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);
-/// The least time that others wait for a process that was called.
-const LEAST_WINDOW: Duration = Duration::from_millis(100);
+/// The least time that a key is kept for a waiter that it was granted to.
+const LEAST_RESERVED: Duration = Duration::from_millis(100);
+/// The same for a waiter that cannot be told, and comes by itself.
+const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
 /// What a round trip counts for at most, in nanoseconds: an hour.

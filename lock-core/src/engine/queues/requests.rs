@@ -158,10 +158,10 @@ impl Queues {
                     let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
                     let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
                     let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
-                    let request = self.acquire(&key, &terms, token, tries, block);
+                    let request = self.acquire(&key, &terms, token, tries, block, now);
                     if let Some((_, contender)) = self.lines.contender(&key, token) {
                         contender.callable = self.listening;
-                        contender.sending(terms.ttl, now, epoch);
+                        contender.sending(request.blocks_until(now), epoch);
                     }
                     let jitter = self.jitter();
                     self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));

@@ -18,6 +18,9 @@ use crate::{
     key::COMPARED,
 };
 
+/// For how long a key is kept for another waiter that it was granted to.
+const KEPT: Duration = Duration::from_millis(100);
+
 fn token(operation: &Operation) -> Token {
     match operation {
         Operation::Acquire(acquire) => acquire.token,
@@ -152,18 +155,23 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     let (operations, purposes) = process.send();
     let first_token = token(&operations[0]);
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+        process.queues.answered(
+            purpose,
+            Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }),
+            process.trip(),
+        );
     }
     assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     assert!(process.cleaned_up().is_empty(), "the place is kept");
-    process.queues.called(key(), first_token, at(0));
+    process.queues.granted(key(), first_token, at(0));
     let (operations, _) = process.send();
     assert_eq!(token(&operations[0]), first_token);
 
     // On other terms the place is left, and the next one asks anew.
     let mut process = Process::new();
     let (first, other) = (process.wait(), process.wait_on(terms(500)));
-    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    process
+        .answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }));
     assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].place);
@@ -179,7 +187,7 @@ fn a_wait_that_is_over_ends_with_the_answer_to_its_first_request() {
     let (_, purposes) = process.send();
     assert!(process.queues.give_up(waiter, at(0)).is_pending(), "the key may be free");
     for purpose in purposes {
-        let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+        let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
         process.queues.answered(purpose, Ok(busy), process.trip());
     }
     assert_eq!(process.error(waiter), ErrorKind::Busy);
@@ -194,7 +202,7 @@ fn a_wait_that_ends_is_told_what_the_holder_has_left_unless_that_is_over_by_now(
         let mut process = Process::new();
         let (first, second) = (process.wait(), process.wait());
         let remaining = Some(Duration::from_millis(100));
-        process.answer(|_, _| Ok(Outcome::Busy { remaining, foreign: false, position: Some(1) }));
+        process.answer(|_, _| Ok(Outcome::Busy { remaining, foreign: false, reserved: false, position: Some(1) }));
         process.clock.set(later);
         for waiter in [second, first] {
             let Poll::Ready(error) = process.queues.give_up(waiter, at(later)) else { panic!("it knows") };
@@ -210,15 +218,19 @@ fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release(
     let (operations, purposes) = process.send();
     let ours = token(&operations[0]);
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+        process.queues.answered(
+            purpose,
+            Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }),
+            process.trip(),
+        );
     }
-    process.queues.called(key(), ours, at(0));
-    process.queues.called(key(), ours, at(0));
+    process.queues.granted(key(), ours, at(0));
+    process.queues.granted(key(), ours, at(0));
     assert_eq!(process.grant(), ["acquire"], "once is enough");
-    process.queues.called(key(), ours, at(0));
+    process.queues.granted(key(), ours, at(0));
     assert!(process.cleaned_up().is_empty() && process.send().0.is_empty(), "it has the key meanwhile");
     let stranger = Token::from_random(7);
-    process.queues.called(key(), stranger, at(0));
+    process.queues.granted(key(), stranger, at(0));
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].token == stranger && left[0].place);
     assert!(process.poll(waiter).is_ready());
@@ -262,7 +274,7 @@ fn a_try_takes_no_place_and_leaves_nothing_to_be_released() {
     let mut process = Process::new();
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), true));
     assert!(request.place.is_none());
-    let busy = Outcome::Busy { remaining: None, foreign: false, position: None };
+    let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: None };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     assert_eq!(process.error(id), ErrorKind::Busy);
     assert!(process.queues.is_empty());
@@ -313,7 +325,11 @@ fn places_are_asked_for_again_when_calls_can_come() {
     let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
     assert_eq!(&*request.place.as_ref().unwrap().channel, "", "nobody would hear a call");
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Queued { position: Some(1) }), process.trip());
+        process.queues.answered(
+            purpose,
+            Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }),
+            process.trip(),
+        );
     }
     process.queues.listen(true);
     let (operations, _) = process.send();
@@ -325,7 +341,8 @@ fn places_are_asked_for_again_when_calls_can_come() {
 fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
     let mut process = Process::new();
     let waiters = [process.wait(), process.wait()];
-    process.answer(|_, _| Ok(Outcome::Queued { position: Some(1) }));
+    process
+        .answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }));
     process.queues.shut_down(at(0));
     for waiter in waiters {
         assert_eq!(process.error(waiter), ErrorKind::ShutDown);
@@ -397,11 +414,11 @@ fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
     process.grant();
     let (hold, _) = process.hold(id);
     let (parting, ttl) = process.queues.hand_over(hold, at(0)).unwrap();
-    process.queues.called(key(), parting.token, at(1));
+    process.queues.granted(key(), parting.token, at(1));
     assert!(process.cleaned_up().is_empty());
     process.clock.set(ttl.get().as_millis() as u64);
     let now = process.now();
-    process.queues.called(key(), Token::from_random(7), now);
+    process.queues.granted(key(), Token::from_random(7), now);
     assert_eq!(process.cleaned_up().len(), 1, "of a place that nobody has");
 }
 
@@ -410,7 +427,7 @@ fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
     let mut process = Process::limited(usize::MAX, 1);
     let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
     let waiters = keys.each_ref().map(|key| process.join(newcomer(key, terms(9_000), false)));
-    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
     let granted = Outcome::Held { fence: 1, block: 1 };
     process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
     assert!(process.poll(waiters[0]).is_pending(), "the first who waits");
@@ -426,7 +443,9 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
     let mut process = Process::new();
     process.queues.listen(true);
     let _waiter = process.wait();
-    let queued = |_: &mut Process, _: &backend::Acquire| Ok(Outcome::Queued { position: Some(9) });
+    let queued = |_: &mut Process, _: &backend::Acquire| {
+        Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(9) })
+    };
     process.answer(queued);
     process.pass_time(200);
     assert!(process.answer(queued).is_empty(), "it will be called");
@@ -438,7 +457,7 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
         assert_eq!(process.answer(queued), ["acquire"], "it comes by itself");
     }
     // Somebody may call again.
-    process.queues.called(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
+    process.queues.granted(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
     process.pass_time(81);
     process.answer(queued);
     process.pass_time(200);
@@ -484,7 +503,7 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     let woken = Arc::new(Flag(false.into()));
     assert!(process.queues.poll(second, &Waker::from(Arc::clone(&woken)), at(700)).is_pending());
     // There are too many waiters, and the second has the first one's token.
-    let busy = Outcome::Busy { remaining: None, foreign: false, position: Some(1) };
+    let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
     let granted = Outcome::Held { fence: 1, block: 1 };
     process.queues.acquired(&key(), request.token, Ok(granted), process.trip());
@@ -537,11 +556,11 @@ fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
             assert_eq!(process.grant(), ["release"]);
         }
         process.pass_time(10);
-        process.queues.called(key(), token, at(10));
+        process.queues.granted(key(), token, at(10));
         let released = process.cleaned_up();
         assert_eq!((released[0].token, released[0].after), (token, Duration::from_millis(59_990)));
         process.clock.advance(60_000);
-        process.queues.called(key(), token, process.now());
+        process.queues.granted(key(), token, process.now());
         assert_eq!(process.cleaned_up()[0].after, Duration::ZERO);
     }
 }

@@ -3,6 +3,7 @@ use std::time::Duration;
 use super::*;
 use crate::{
     backend::{Acquire, Place, Release, Renew, Token},
+    clock::Moment,
     key::LockKey,
 };
 
@@ -13,7 +14,7 @@ fn key() -> LockKey {
 }
 
 fn acquire() -> Operation {
-    let place = Place::new("channel".into(), TTL, TTL);
+    let place = Place::new("channel".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
     Operation::Acquire(Acquire::new(key(), Token::from_random(1), TTL).or_wait(place))
 }
 
@@ -34,7 +35,7 @@ fn held(fence: u64, block: u32) -> Outcome {
 }
 
 fn busy(position: Option<u32>) -> Outcome {
-    Outcome::Busy { remaining: Some(TTL), foreign: false, position }
+    Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: false, position }
 }
 
 fn renewed(fence: Option<u64>, block: u32) -> Outcome {
@@ -120,7 +121,7 @@ fn who_is_busy_everywhere_keeps_its_place() {
     ballot.says(1, busy(None));
     assert_eq!(ballot.certainty(), Certainty::Likely, "the third may have it");
     assert!(matches!(ballot.outcome(), Ok(Outcome::Split { remaining: Some(TTL), .. })));
-    ballot.says(2, Outcome::Queued { position: None });
+    ballot.says(2, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: None });
     assert_eq!(ballot.sure(), busy(Some(4)));
 }
 
@@ -131,13 +132,13 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
     ballot.says(2, held(10, 1));
     assert_eq!(ballot.certainty(), Certainty::Likely, "it is heard, where it answers soon");
     assert_eq!(ballot.outcome().unwrap(), held(10, 1));
-    ballot.says(0, Outcome::Queued { position: Some(2) });
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: Some(2) });
     assert!(matches!(ballot.sure(), Outcome::Split { .. }), "two nodes have the token");
     let mut alone = self::ballot(acquire(), 3);
     for node in 0..3 {
-        alone.says(node, Outcome::Queued { position: Some(2) });
+        alone.says(node, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: Some(2) });
     }
-    assert_eq!(alone.sure(), Outcome::Queued { position: Some(2) });
+    assert_eq!(alone.sure(), busy(Some(2)));
 }
 
 #[test]

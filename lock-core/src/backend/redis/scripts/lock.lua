@@ -3,21 +3,22 @@
 -- KEYS  1: C, the counter of fencing tokens; 2: W, until when somebody may be waiting; then the key of each item; then the
 --       queues of those keys, of all items but `renew`.
 -- ARGV  1: how many items; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
---       most 10 ms ahead of the counter (0 for none); 3: how the caller's waiters are called: `life window channel`, the
---       life of a place and the call window in ms ('' where nobody may wait); then each item:
---         acquire  token, ttl in ms, size of the block; takes a place where the key is busy
---         try      the same without a place
+--       most 10 ms ahead of the counter (0 for none); 3: what the caller's places have in common: `life sent channel`,
+--       or '' if nobody may wait; then each item:
+--         acquire  token, ttl in ms, size of the block, for how long in ms the key is kept from a grant on; takes a place
+--                  if the key is busy
+--         try      token, ttl, size of the block
 --         take     the same, from the holder whose token follows
 --         renew    token, ttl in ms, size of the block of new fencing tokens (0 for none), ms that were found to be left
 --                  and are too many (0 for none)
 --         release  token
---         part     token, how long to keep the key in ms (0 to delete it), 1 if the token may have a place, and 2
---                  more if nobody is to be called
+--         part     token, how long to keep the key in ms (0 to delete it), 1 if it is to be granted to nobody
 --         inspect
 --         force    1 to remove foreign holders too
--- Reply for each item: HELD first-fence size | BUSY pttl foreign position | QUEUED position |
---       RENEWED pttl first-fence size | RELEASED | GONE | ERROR message; then 1 if PUBLISH was refused, or 0; and where
---       ARGV[2] is not empty, TIME in µs.
+-- Reply for each item: HELD first-fence size | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
+--       ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
+--       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
+--       not have heard of it.
 --
 -- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
 -- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
@@ -26,11 +27,19 @@
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
--- `token end life stamp window channel`, times in ms. The stamp says when it was called, or 0.
+-- `token end life T sent block channel`. It is live until `end`, a time in ms, unless that is more than `life` ahead. T: for
+-- how many ms the key is kept from the grant on. `sent`: a time of the caller's clock, which the message of the grant repeats.
+-- `block`: how many fencing tokens it wants. The channel is empty if it cannot be told. `granted` is the token that the
+-- key was granted to last, until it has come.
+-- A grant is told on the channel by `token key sent T first-fence size`.
 --
 -- Invariants
--- * A key holds a token or nothing; it is written only if it is free and nobody with a live place comes first, or holds
---   the item's own token (or the one to take it from). Nobody is ever given a lease: who is called takes it.
+-- * A key holds a token or nothing. It is written only if it is free and nobody with a live place comes first, or holds
+--   the item's own token (or the one to take it from). No key that is not a string is overwritten.
+-- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it; the
+--   place goes with the grant. So a key is not free while a live place exists, but after an expiry, lost data or a
+--   foreign DEL.
+-- * PUBLISH comes after the SET of its grant, and its channel has a subscriber, or the next place is granted.
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
 -- * A fencing token is drawn before the key is written, so that a key is never held without a number of its own.
@@ -39,7 +48,8 @@
 --   aim of a caller, who has seen several nodes, only raise fencing tokens.)
 -- Where nobody waits it is three commands for an acquire and two for a release: each costs as much as the rest together.
 
-local ERROR, HELD, BUSY, QUEUED, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5, 6
+local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5
+local OURS, FOREIGN, RESERVED = 0, 1, 2
 local MARK = 'lock-core:1:' -- what our tokens begin with
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
@@ -153,16 +163,16 @@ local function take_fences(key, size)
   return drawn, size
 end
 
--- The bounds of a queue, and the ticket that a token has there.
+-- What a queue says: the bounds of its tickets, the ticket of a token, and the token that the key was granted to last.
 local function look(queue, token)
-  local found = pcall('HMGET', queue, 'first', 'next', token)
-  return tonumber(found[1]), tonumber(found[2]), tonumber(found[3])
+  local found = pcall('HMGET', queue, 'first', 'next', token, 'granted')
+  return tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), found[4]
 end
 
--- Gives a token a place at the end of the queue, or keeps the one that it has, uncalled. Returns its position, or 0 and
--- perhaps an error.
-local function keep_place(queue, token)
-  local life, window, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
+-- Gives a token a place at the end of the queue, or refreshes the one that it has. Returns its position, or 0 and perhaps an
+-- error; then the token that the key was granted to last.
+local function keep_place(queue, token, lasts, block)
+  local life, sent, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
   local failed = now == 0 and look_at_clock(pcall)
   if failed then return 0, failed end
   local ends = now + tonumber(life)
@@ -172,97 +182,107 @@ local function keep_place(queue, token)
     if refusal(pcall('SET', KEYS[2], until_then, 'PX', until_then - now), 'SET') then return 0 end
     waiting = until_then
   end
-  local first, following, ticket = look(queue, token)
-  local place = token .. ' ' .. ends .. ' ' .. life .. ' 0 ' .. window .. ' ' .. channel
-  local reply
-  if first and ticket then
-    -- Positions count from the first who is there still.
-    while first < ticket and not call('HGET', queue, '#' .. first) do first = first + 1 end
-    reply = pcall('HSET', queue, '#' .. ticket, place, 'first', first)
-  else
-    ticket = following or 1
-    first = first or ticket
-    reply = pcall('HSET', queue, 'first', first, 'next', ticket + 1, token, ticket, '#' .. ticket, place)
-  end
-  if type(reply) == 'table' then return 0 end
+  local first, following, ticket, granted = look(queue, token)
+  local place = table.concat({ token, ends, life, lasts, sent, block, channel }, ' ')
+  ticket = ticket or following or 1
+  first = first or ticket
+  -- Positions count from the first who is there still.
+  while first < ticket and not pcall('HGET', queue, '#' .. first) do first = first + 1 end
+  following = math.max(following or 0, ticket + 1)
+  local reply = pcall('HSET', queue, 'first', first, 'next', following, token, ticket, '#' .. ticket, place)
+  if type(reply) == 'table' then return 0, nil, granted end
   pcall('PEXPIREAT', queue, waiting + 1000)
-  return ticket - first + 1
+  return ticket - first + 1, nil, granted
 end
 
--- Removes the place of a token that gives it up.
+-- Removes the place of a token, and that the key was granted to it. Returns the bounds of the queue.
 local function leave(queue, token)
-  local _, _, ticket = look(queue, token)
-  if ticket then
-    pcall('HDEL', queue, token, '#' .. ticket)
+  local first, following, ticket, granted = look(queue, token)
+  if ticket then pcall('HDEL', queue, token, '#' .. ticket) end
+  if granted == token then pcall('HDEL', queue, 'granted') end
+  if ticket or granted == token then
     local left = pcall('HLEN', queue)
     if type(left) == 'number' and left <= 2 then pcall('DEL', queue) end
   end
+  return first, following
 end
 
-local function has_subscriber(channel)
-  if channel == '' then return true end
-  local reply = pcall('PUBSUB', 'NUMSUB', channel)
-  return reply.err or reply[2] > 0
-end
-
--- Whether a place lives, once it has been called if nobody has called it yet.
-local function is_called(queue, key, ticket, place)
-  local token, ends, life, stamp, window, channel = string.match(place, '^(%S+) (%d+) (%d+) (%d+) (%d+) (.*)$')
-  ends, stamp = tonumber(ends) or 0, tonumber(stamp) or 0
-  if now >= ends or ends - now > tonumber(life) then return false end
-  if stamp > 0 then return stamp <= now and now <= stamp + window and has_subscriber(channel) end
-  local heard = 1
-  if channel ~= '' then heard = pcall('PUBLISH', channel, token .. ' ' .. key) end
-  if type(heard) == 'table' then
-    refused = 1
-  elseif heard == 0 then
-    return false
-  else
-    local called = token .. ' ' .. ends .. ' ' .. life .. ' ' .. now .. ' ' .. window .. ' ' .. channel
-    pcall('HSET', queue, '#' .. ticket, called)
-  end
+-- Says on the channel of a place that the key was granted to it. Returns whether its owner may come.
+local function tell(channel, key, ends, token, sent, lasts, number, size)
+  if channel == '' then return true end -- it comes by itself
+  local message = table.concat({ token, key, sent, lasts, string.format('%.0f', number), size }, ' ')
+  local heard = pcall('PUBLISH', channel, message)
+  if type(heard) ~= 'table' then return heard > 0 end
+  -- Its next check finds the grant, and comes before the place would have ended.
+  refused = 1
+  pcall('PEXPIRE', key, math.max(lasts, ends - now))
   return true
 end
 
--- Calls the first live place of a free key between two tickets. Those before it are dropped: ended, called longer ago than
--- their window, or without a subscriber. Returns its ticket; without one, the ticket after the last.
-local function call_first(queue, key, first, following)
-  for ticket = first, following - 1 do
+-- Gives a key to the first live place from a ticket on and before another. The key is free, or holds a token that is
+-- `over`. Places that are not live are dropped. Returns whether somebody got it; if not, the key is as before, or free.
+local function grant(queue, key, over, first, following, before)
+  if not first or not following then return false end
+  local is_set = false
+  for ticket = first, before - 1 do
     local place = call('HGET', queue, '#' .. ticket)
-    if place then
-      if is_called(queue, key, ticket, place) then
-        if ticket > first then pcall('HSET', queue, 'first', ticket) end
-        return ticket
+    local token, ends, life, lasts, sent, block, channel =
+      string.match(place or '', '^(%S+) (%d+) (%d+) (%d+) (%d+) (%d+) (.*)$')
+    ends = tonumber(ends) or 0
+    if place and not (now < ends and ends - now <= tonumber(life)) then
+      pcall('HDEL', queue, '#' .. ticket, string.match(place, '^%S*'))
+    elseif place then
+      local number, size = take_fences(key, tonumber(block))
+      local set
+      if number and (over or is_set) then
+        set = pcall('SET', key, token, 'PX', lasts)
+      elseif number then
+        -- MGET shows what is not a string as free.
+        set = pcall('SET', key, token, 'PX', lasts, 'NX')
       end
-      call('HDEL', queue, '#' .. ticket, string.match(place, '^%S*'))
+      if not set or set.err then break end
+      is_set, written[key] = true, token
+      pcall('HDEL', queue, token, '#' .. ticket)
+      pcall('HSET', queue, 'first', ticket + 1, 'granted', token)
+      if tell(channel, key, ends, token, sent, lasts, number, size) then return true end
     end
+    if ticket == following - 1 then pcall('DEL', queue) end
   end
-  return following
+  if is_set then
+    pcall('DEL', key)
+    written[key] = false
+  end
+  return false
 end
 
-local function call_on(queue, key)
-  local first, following = look(queue, '')
-  if first and following and call_first(queue, key, first, following) == following then call('DEL', queue) end
-end
-
--- Whether a free key may be taken by a token: nobody with a live place comes first. Then its place is removed.
-local function passes(queue, key, token)
-  local first, following, ticket = look(queue, token)
-  if not first or not following then return true end
-  local mine = ticket or following
-  if mine > first and call_first(queue, key, first, mine) < mine then return false end
-  if not ticket then call('DEL', queue) end -- nobody lives there
-  return true, mine + 1 < following, ticket
-end
-
-local function is_foreign(token)
-  return string.sub(token, 1, #MARK) ~= MARK and 1 or 0
+-- The kind of the holder that an acquire has found.
+local function kind_of(held, granted)
+  if string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
+  return held == granted and RESERVED or OURS
 end
 
 local replies, r = {}, 0
 local function reply(code, one, two, three)
   replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one, two, three
   r = r + (three and 4 or two and 3 or one and 2 or 1)
+end
+
+-- Keys that are released and that nobody waits for are deleted together, before the next item of one of them.
+local released, is_released, said_at = {}, {}, {}
+local function delete_released()
+  if #released > 0 and type(pcall('DEL', unpack(released))) == 'table' then
+    -- Refused, if only for one of them.
+    for i = #released, 1, -1 do
+      local failed = refusal(pcall('DEL', released[i]), 'DEL')
+      if failed then
+        replies[said_at[i]] = ERROR
+        table.insert(replies, said_at[i] + 1, failed)
+        r = r + 1
+        written[released[i]] = nil
+      end
+    end
+  end
+  released, is_released, said_at = {}, {}, {}
 end
 
 local a, q = 4, items + 2
@@ -273,87 +293,83 @@ for i = 1, items do
     q = q + 1
     queue = KEYS[q]
   end
+  if is_released[key] then delete_released() end
   local held = written[key]
   if held == nil then held = got[i + 1] end
 
   if operation == 'acquire' or operation == 'try' or operation == 'take' then
-    local may_take, others_wait, ticket
+    local may_take, ticket, granted
     if operation == 'take' then
       may_take = held == token or held == ARGV[a + 4]
     else
+      if not held and waiting > 0 then
+        local first, following
+        first, following, ticket, granted = look(queue, token)
+        if grant(queue, key, false, first, following, ticket or following) then held = written[key] end
+      end
       may_take = not held or held == token
     end
-    if not may_take then
-      if operation == 'take' then
-        reply(GONE)
+    if may_take then
+      local first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
+      local set
+      if failed then
+        set = { err = failed }
+      elseif held then
+        local ttl = ARGV[a + 2]
+        -- It may be late, and the lease extended since.
+        if held == token then ttl = math.max(ttl, call('PTTL', key)) end
+        set = pcall('SET', key, token, 'PX', ttl)
       else
-        local left, position, failed = call('PTTL', key), 0
-        if operation == 'acquire' then position, failed = keep_place(queue, token) end
-        if failed then reply(ERROR, failed) else reply(BUSY, left, is_foreign(held), position) end
+        -- MGET shows what is not a string as free.
+        set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
       end
+      if set.err then
+        reply(ERROR, failed or refusal(set, 'SET'))
+      else
+        written[key] = token
+        if waiting > 0 and (held or ticket or granted == token) then leave(queue, token) end
+        reply(HELD, first, size)
+      end
+    elseif operation == 'take' then
+      reply(GONE)
     else
-      if not held and waiting > 0 then may_take, others_wait, ticket = passes(queue, key, token) end
-      if not may_take then
-        local position = operation == 'acquire' and keep_place(queue, token) or 0
-        reply(QUEUED, position)
-      else
-        local first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
-        local set
-        if failed then
-          set = { err = failed }
-        elseif held then
-          local ttl = ARGV[a + 2]
-          -- It may be late, and the lease extended since.
-          if held == token then ttl = math.max(ttl, call('PTTL', key)) end
-          set = pcall('SET', key, token, 'PX', ttl)
-        else
-          -- MGET shows what is no string as free.
-          set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
-        end
-        if set.err then
-          reply(ERROR, failed or refusal(set, 'SET'))
-        else
-          written[key] = token
-          if held and waiting > 0 then
-            leave(queue, token)
-          elseif ticket and others_wait then
-            pcall('HDEL', queue, token, '#' .. ticket)
-            pcall('HSET', queue, 'first', ticket + 1)
-          elseif ticket then
-            pcall('DEL', queue)
-          end
-          reply(HELD, first, size)
-        end
+      local left, position, failed = call('PTTL', key), 0
+      if operation == 'acquire' then
+        position, failed, granted = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
+      elseif waiting > 0 then
+        granted = select(4, look(queue, token))
       end
+      if failed then reply(ERROR, failed) else reply(BUSY, left, kind_of(held, granted), position) end
     end
-    a = a + (operation == 'take' and 5 or 4)
+    a = a + (operation == 'try' and 4 or 5)
 
   elseif operation == 'release' or operation == 'part' then
     local after, quiet = '0', false
     if operation == 'part' then
-      after = ARGV[a + 2]
-      local ways = tonumber(ARGV[a + 3])
-      quiet = ways >= 2
-      if ways % 2 == 1 and waiting > 0 then leave(queue, token) end
+      after, quiet = ARGV[a + 2], ARGV[a + 3] == '1'
       a = a + 2
     end
     a = a + 2
-    local failed
-    if held == token then
-      local done
-      if after == '0' then
-        done = pcall('DEL', key)
-        written[key] = false
-        held = false
-      else
-        done = pcall('PEXPIRE', key, after)
-      end
-      failed = refusal(done, after == '0' and 'DEL' or 'PEXPIRE')
-      if failed then reply(ERROR, failed) else reply(RELEASED) end
-    else
+    local first, following
+    -- Else it might be granted to itself.
+    if waiting > 0 then first, following = leave(queue, token) end
+    if held ~= token then
+      if not held and not quiet then grant(queue, key, false, first, following, following) end
       reply(GONE)
+    elseif after ~= '0' then
+      local failed = refusal(pcall('PEXPIRE', key, after), 'PEXPIRE')
+      if failed then reply(ERROR, failed) else reply(RELEASED) end
+    elseif waiting == 0 then
+      reply(RELEASED)
+      released[#released + 1], said_at[#said_at + 1] = key, r
+      written[key], is_released[key] = false, true
+    elseif not quiet and grant(queue, key, true, first, following, following) then
+      reply(RELEASED)
+    else
+      local failed = refusal(pcall('DEL', key), 'DEL')
+      if not failed then written[key] = false end
+      if failed then reply(ERROR, failed) else reply(RELEASED) end
     end
-    if waiting > 0 and not held and not quiet then call_on(queue, key) end
 
   elseif operation == 'renew' then
     -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
@@ -379,27 +395,30 @@ for i = 1, items do
     a = a + 5
 
   else
-    -- What is no string is an error here.
+    -- What is not a string is an error here.
     held = pcall('GET', key)
     if type(held) == 'table' then
       reply(ERROR, refusal(held, 'GET'))
     elseif operation == 'inspect' then
-      if held then reply(BUSY, call('PTTL', key), is_foreign(held), 0) else reply(GONE) end
-    elseif not held or (token == '0' and is_foreign(held) == 1) then
+      if held then reply(BUSY, call('PTTL', key), kind_of(held), 0) else reply(GONE) end
+    elseif not held or (token == '0' and kind_of(held) == FOREIGN) then
       reply(GONE)
     else
-      local done = pcall('DEL', key)
-      if type(done) == 'table' then
-        reply(ERROR, refusal(done, 'DEL'))
+      local failed = refusal(pcall('DEL', key), 'DEL')
+      if failed then
+        reply(ERROR, failed)
       else
         written[key] = false
+        local first, following
+        if waiting > 0 then first, following = look(queue, '') end
+        grant(queue, key, false, first, following, following)
         reply(RELEASED)
-        if waiting > 0 then call_on(queue, key) end
       end
     end
     a = a + (operation == 'force' and 2 or 1)
   end
 end
+delete_released()
 replies[r + 1] = refused
 if ARGV[2] ~= '' then replies[r + 2] = micros end
 return replies

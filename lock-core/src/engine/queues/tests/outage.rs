@@ -2,7 +2,10 @@
 
 use std::task::Poll;
 
-use super::process::{ANSWER, Process, newcomer};
+use super::{
+    KEPT,
+    process::{ANSWER, Process, newcomer},
+};
 use crate::{
     backend,
     engine::{
@@ -17,7 +20,7 @@ fn no_answer() -> BackendError {
 }
 
 fn queued(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
-    Ok(Outcome::Queued { position: Some(1) })
+    Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) })
 }
 
 fn fail(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
@@ -95,8 +98,9 @@ fn tries_behind_a_request_in_flight_are_told_what_it_finds() {
 fn several_tries_of_a_busy_key_cost_one_request() {
     let mut process = Process::new();
     let tries = [process.try_it(), process.try_it(), process.try_it()];
-    let busy =
-        |_: &mut Process, _: &backend::Acquire| Ok(Outcome::Busy { remaining: None, foreign: false, position: None });
+    let busy = |_: &mut Process, _: &backend::Acquire| {
+        Ok(Outcome::Busy { remaining: None, foreign: false, reserved: false, position: None })
+    };
     assert_eq!(process.answer(busy), ["acquire"]);
     assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
     assert!(process.answer(busy).is_empty() && process.queues.is_empty());

@@ -1,0 +1,33 @@
+use std::time::Duration;
+
+use super::Token;
+use crate::{clock::Moment, key::LockKey};
+
+/// What a store tells a waiter of its own accord: that the key holds the token of its [`Place`](super::Place) now.
+///
+/// The lease is kept for the waiter for [`lasts`](Self::lasts) from the grant on, and is held from when an acquire with the
+/// token answers [`Outcome::Held`](super::Outcome::Held). A token that nobody has any more is to be released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Grant {
+    /// The key.
+    pub key: LockKey,
+    /// The token that it holds.
+    pub token: Token,
+    /// When the acquire was sent that made the place or refreshed it last, as the place says.
+    pub sent: Moment,
+    /// For how long the key is kept from the grant on, as the place says.
+    pub lasts: Duration,
+    /// The first fencing token of the block that was drawn for the grant.
+    pub fence: u64,
+    /// How many numbers the block has.
+    pub block: u32,
+}
+
+impl Grant {
+    /// Makes the message of a grant.
+    #[must_use]
+    pub fn new(key: LockKey, token: Token, sent: Moment, lasts: Duration, (fence, block): (u64, u32)) -> Self {
+        Self { key, token, sent, lasts, fence, block }
+    }
+}
