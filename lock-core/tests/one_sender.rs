@@ -158,7 +158,6 @@ fn a_backend_that_panics_once_leaves_the_others_alone() {
 }
 
 #[test]
-#[ignore = "fails: the task ends, its leases are lost, and the next one panics at the same request"]
 fn a_backend_that_panics_at_a_request_costs_no_leases() {
     let (manager, backend) = Slow::new(secs(1), |_| Some(ms(1))).manager();
     let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -215,7 +214,6 @@ fn the_waker_of_a_request_that_was_cancelled_is_dropped_without_a_lock() {
 }
 
 #[test]
-#[ignore = "fails: nobody tells it, since only the engine's task has a timer"]
 fn a_request_is_told_when_the_runtime_of_the_engine_stands_still() {
     let (manager, _) = Slow::new(secs(1), |_| Some(ms(5))).manager();
     let first = runtime::Builder::new_current_thread().enable_all().build().unwrap();

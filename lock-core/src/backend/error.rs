@@ -70,6 +70,14 @@ impl BackendError {
         ))
     }
 
+    /// The error of a request that the engine's task has not dealt with for `limit`.
+    pub(crate) fn unattended(limit: Duration) -> Self {
+        Self::unavailable(format!(
+            "the task of the engine was not run for {limit:?}; keep the runtime of the manager's first request running, or \
+             give the manager another one by `LockManager::builder().runtime(..)`"
+        ))
+    }
+
     /// The error of a request that must not be sent again after the engine's task has ended with its runtime.
     pub(crate) fn ended() -> Self {
         Self::unavailable("the runtime of the engine ended before the answer came; look at the key before trying again")

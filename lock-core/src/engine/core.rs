@@ -145,6 +145,18 @@ impl Core {
         }
     }
 
+    /// How long a future waits for the engine at most, which fails what the backend does not answer in time. Longer, and the
+    /// task is not run. `None` for ever.
+    pub(super) fn patience(&self) -> Option<Duration> {
+        let limit = self.backend.time_limit();
+        (limit < Duration::MAX).then(|| limit.saturating_add(2 * LONGEST_SLEEP))
+    }
+
+    /// Whether there is a runtime for a timer.
+    pub(super) fn has_timers(&self) -> bool {
+        self.runtime.is_some() || Handle::try_current().is_ok()
+    }
+
     /// Makes a timer of the clock, on the builder's runtime if one was given.
     pub(super) fn sleep(self: &Arc<Self>, duration: Duration) -> Timer {
         let _entered = self.runtime.as_ref().map(Handle::enter);
@@ -216,9 +228,12 @@ impl Core {
         let calling = Calling(self);
         // Dropped before the former, which takes the lock.
         let mut state = state;
+        let mut rounds = 0;
         loop {
             let (now, epoch) = (self.clock.now(), self.backend.epoch());
-            let calls = state.queues.poll_transmit(now, epoch);
+            // A thread that has served many others leaves the rest to the task.
+            let calls = if rounds < ROUNDS { state.queues.poll_transmit(now, epoch) } else { Calls::new() };
+            rounds += 1;
             if calls.is_empty() {
                 state.calling = false;
                 std::mem::forget(calling);
@@ -367,3 +382,6 @@ impl fmt::Debug for Core {
 /// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
 /// up would not be looked at before the old timer.)
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
+
+/// How often a thread calls a backend that answers at once before it leaves the rest to the task.
+const ROUNDS: usize = 64;

@@ -93,6 +93,11 @@ impl Engine {
         self.core.sleep(duration)
     }
 
+    /// How long a future waits for the engine at most; `None` for ever.
+    pub(crate) fn patience(&self) -> Option<Duration> {
+        self.core.patience()
+    }
+
     /// Whether requests are answered before they return, so that their futures need no waker.
     pub(crate) fn answers_at_once(&self) -> bool {
         self.core.answers_at_once

@@ -1,15 +1,16 @@
 //! The future of a request.
 
 use std::{
+    fmt,
     future::Future,
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
 };
 
 use super::{
     asked::{Asked, Slot},
-    core::Core,
+    core::{Core, Timer},
 };
 use crate::{
     backend::{Answer, BackendError},
@@ -18,18 +19,31 @@ use crate::{
 };
 
 /// The future of a request that the engine sends. Dropping it cancels the request if it was not sent yet.
-#[derive(Debug)]
 pub(crate) struct Response<T = Answer> {
     core: Arc<Core>,
     slot: Arc<Slot<T>>,
+    /// The limit of the wait, made by the first poll that finds no answer: the engine has one of its own, but its task may
+    /// not be run.
+    timer: Option<Timer>,
 }
 
 impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
     pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
         let asked = Asked::new(now);
-        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot) };
+        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot), timer: None };
         (asked, response)
+    }
+
+    /// Fails when the engine should have answered long ago. Without a runtime there is no timer.
+    fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, BackendError>> {
+        let Some(limit) = self.core.patience() else { return Poll::Pending };
+        if self.timer.is_none() && self.core.has_timers() {
+            self.timer = Some(self.core.sleep(limit));
+        }
+        let Some(timer) = &mut self.timer else { return Poll::Pending };
+        ready!(Pin::new(timer).poll(cx))?;
+        Poll::Ready(Err(BackendError::unattended(limit)))
     }
 
     /// Cancels the request if it was not sent yet.
@@ -41,7 +55,7 @@ impl<T> Response<T> {
 impl<T> Future for Response<T> {
     type Output = Result<T, BackendError>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let mut slot = self.slot.lock();
         if let Some(answer) = slot.answer.take() {
             return Poll::Ready(answer);
@@ -55,13 +69,19 @@ impl<T> Future for Response<T> {
         drop(unused);
         // The engine's task ends with its runtime. The next one goes on with the request, so somebody has to start it.
         match self.core.admit() {
-            Ok(()) => Poll::Pending,
-            Err(ErrorKind::ShutDown) if self.core.state().is_running() => Poll::Pending,
+            Ok(()) => self.poll_limit(cx),
+            Err(ErrorKind::ShutDown) if self.core.state().is_running() => self.poll_limit(cx),
             // The task may have answered, and ended, since the look at the slot.
             Err(kind) => {
                 let answer = self.slot.lock().answer.take();
                 Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))
             }
         }
+    }
+}
+
+impl<T> fmt::Debug for Response<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Response").finish_non_exhaustive()
     }
 }

@@ -2,6 +2,7 @@
 
 use std::{
     future::{Future, poll_fn},
+    panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
@@ -58,9 +59,17 @@ impl Future for InFlight {
     type Output = (CallId, Result<Answer, BackendError>);
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let call = self.call;
-        Pin::new(&mut self.reply).poll(cx).map(|answer| (call, answer))
+        let Self { call, reply } = &mut *self;
+        let polled = caught(|| Pin::new(reply).poll(cx)).unwrap_or_else(|error| Poll::Ready(Err(error)));
+        polled.map(|answer| (*call, answer))
     }
+}
+
+/// Makes an error of a panic of the backend, which would end the task, and with it every lease.
+fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
+    panic::catch_unwind(AssertUnwindSafe(ask)).map_err(|_| {
+        BackendError::unavailable("the backend panicked, which is a bug in it; look at the panic's message")
+    })
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
@@ -76,7 +85,10 @@ async fn run(mut running: Running) {
     loop {
         let Step { now, calls: sent, lists: asked, until, finished } = core.step();
         let mut sends = !sent.is_empty();
-        calls.extend(sent.into_iter().map(|(call, batch)| InFlight { call, reply: core.backend.call(batch) }));
+        calls.extend(sent.into_iter().map(|(call, batch)| {
+            let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
+            InFlight { call, reply }
+        }));
         lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
         if finished && calls.is_empty() && lists.is_empty() {
             break;

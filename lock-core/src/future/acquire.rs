@@ -6,6 +6,7 @@ use std::{
 
 use super::{reentry, take_up::TakeUp};
 use crate::{
+    backend::BackendError,
     clock::Moment,
     engine::{
         Engine, Timer, metrics,
@@ -45,6 +46,8 @@ struct Progress {
     step: Step,
     /// When the wait is over; known from the first poll on.
     give_up: Moment,
+    /// Whether the wait was over before, and the engine has said nothing yet.
+    overdue: bool,
     /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
     now: Moment,
 }
@@ -87,7 +90,7 @@ impl Drop for Acquire {
 
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
-        let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, now: Moment::NEVER };
+        let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, overdue: false, now: Moment::NEVER };
         Self { request: Some(request), progress, watch: None }
     }
 }
@@ -184,8 +187,17 @@ impl Progress {
                     }
                     match waiter.give_up(engine, self.now) {
                         Poll::Ready(error) => return Poll::Ready(Err(error)),
+                        Poll::Pending if self.overdue => {
+                            let limit = engine.patience().unwrap_or_default();
+                            let error = Error::backend(ACQUIRE, None, BackendError::unattended(limit));
+                            return Poll::Ready(Err(request.on_key(error)));
+                        }
                         // The first answer is still to come, or the backend's time limit; or it has come just now.
-                        Poll::Pending => self.give_up = Moment::NEVER,
+                        Poll::Pending => {
+                            self.overdue = true;
+                            *timer = None;
+                            self.give_up = engine.patience().map_or(Moment::NEVER, |limit| self.now + limit);
+                        }
                     }
                 }
                 Step::TakingUp(take_up) => return take_up.poll(cx, &mut self.now),
