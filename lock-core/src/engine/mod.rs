@@ -137,6 +137,8 @@ impl Engine {
     /// Sends a batch in a call of its own.
     pub(crate) fn call(&self, batch: Batch) -> Response {
         let (asked, response) = Response::new(&self.core, self.now());
+        // A sign of life, which waits for the connection.
+        let response = if batch.is_empty() { response.without_limit() } else { response };
         self.core.with(|state| state.queues.request(batch, asked));
         response
     }

@@ -25,25 +25,33 @@ pub(crate) struct Response<T = Answer> {
     /// The limit of the wait, made by the first poll that finds no answer: the engine has one of its own, but its task may
     /// not be run.
     timer: Option<Timer>,
+    /// Whether it has that limit.
+    limited: bool,
 }
 
 impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
     pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
         let asked = Asked::new(now);
-        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot), timer: None };
+        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot), timer: None, limited: true };
         (asked, response)
     }
 
     /// Fails when the engine should have answered long ago. Without a runtime there is no timer.
     fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, BackendError>> {
-        let Some(limit) = self.core.patience() else { return Poll::Pending };
+        let Some(limit) = self.core.patience().filter(|_| self.limited) else { return Poll::Pending };
         if self.timer.is_none() && self.core.has_timers() {
             self.timer = Some(self.core.sleep(limit));
         }
         let Some(timer) = &mut self.timer else { return Poll::Pending };
         ready!(Pin::new(timer).poll(cx))?;
         Poll::Ready(Err(BackendError::unattended(limit)))
+    }
+
+    /// Leaves the limit of the wait to the backend: connecting may take longer than a request.
+    pub(super) fn without_limit(mut self) -> Self {
+        self.limited = false;
+        self
     }
 
     /// Cancels the request if it was not sent yet.

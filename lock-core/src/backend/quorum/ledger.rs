@@ -129,7 +129,7 @@ impl Ledger {
             }
             match operation {
                 Operation::Acquire(acquire) => {
-                    self.longest = self.longest.max(acquire.ttl);
+                    self.longest = self.longest.max(acquire.blocks_until(sent).since(sent));
                     state.asks(acquire, sent, way.epoch);
                 }
                 Operation::Renew(renew) => self.longest = self.longest.max(renew.ttl),

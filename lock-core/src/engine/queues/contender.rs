@@ -150,13 +150,15 @@ impl Contender {
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
         let Refusal { remaining, foreign, position } = refusal;
-        self.placed = position.is_some();
+        // A place that could not be renewed may stand all the same.
+        let placed = position.is_some();
+        self.placed |= placed;
         self.foreign = foreign;
-        if self.placed && listening && !self.callable {
+        if placed && listening && !self.callable {
             return Duration::ZERO;
         }
         let near = position.is_none_or(|position| position <= NEAR);
-        let called = self.callable && self.placed && listening && !foreign;
+        let called = self.callable && placed && listening && !foreign;
         let pause = match (called, foreign) {
             (true, _) => return self.check(remaining, near, jitter),
             (false, false) => grow(FIRST, LONGEST, self.tries),

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use rand::RngExt;
 
 use super::{
-    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_ROUND_TRIP, Queues,
+    LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
     calls::{Item, RoundTrip},
     contender::{Contender, Refusal},
     line::{Standing, WaiterId},
@@ -271,12 +271,15 @@ impl Queues {
 
     /// For how long a key is kept for a waiter that it was granted to.
     fn reserved_for(&self) -> Duration {
-        LEAST_RESERVED.max(Duration::from_nanos(self.round_trip * 4))
+        Duration::from_nanos(self.round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED)
     }
 
     /// Takes note of how long a call to the backend took.
     pub(super) fn record_round_trip(&mut self, round_trip: Duration) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
-        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+        self.round_trip = match self.round_trip {
+            0 => round_trip.min(LONGEST_FIRST_ROUND_TRIP),
+            known => (known * 7 + round_trip) / 8,
+        };
     }
 }

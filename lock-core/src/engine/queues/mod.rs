@@ -220,5 +220,10 @@ const LEAST_RESERVED: Duration = Duration::from_millis(100);
 const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
-/// What a round trip counts for at most, in nanoseconds: an hour.
-const LONGEST_ROUND_TRIP: u64 = 3_600_000_000_000;
+/// What a round trip counts for at most, in nanoseconds: a process that stood still for a minute would otherwise have keys
+/// kept for it for as long.
+const LONGEST_ROUND_TRIP: u64 = 1_000_000_000;
+/// What the first round trip counts for at most, which may have included connecting.
+const LONGEST_FIRST_ROUND_TRIP: u64 = 250_000_000;
+/// The longest time that a key is kept for a waiter that it was granted to.
+const LONGEST_RESERVED: Duration = Duration::from_secs(1);

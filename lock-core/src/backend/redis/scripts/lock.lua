@@ -195,16 +195,16 @@ local function keep_place(queue, token, lasts, block)
   return ticket - first + 1, nil, granted
 end
 
--- Removes the place of a token, and that the key was granted to it. Returns the bounds of the queue.
+-- Removes the place of a token, and that the key was granted to it. Returns the bounds of the queue, and perhaps an error.
 local function leave(queue, token)
   local first, following, ticket, granted = look(queue, token)
-  if ticket then pcall('HDEL', queue, token, '#' .. ticket) end
+  local failed = ticket and refusal(pcall('HDEL', queue, token, '#' .. ticket), 'HDEL')
   if granted == token then pcall('HDEL', queue, 'granted') end
   if ticket or granted == token then
     local left = pcall('HLEN', queue)
     if type(left) == 'number' and left <= 2 then pcall('DEL', queue) end
   end
-  return first, following
+  return first, following, failed
 end
 
 -- Says on the channel of a place that the key was granted to it. Returns whether its owner may come.
@@ -350,12 +350,12 @@ for i = 1, items do
       a = a + 2
     end
     a = a + 2
-    local first, following
+    local first, following, failed
     -- Else it might be granted to itself.
-    if waiting > 0 then first, following = leave(queue, token) end
+    if waiting > 0 then first, following, failed = leave(queue, token) end
     if held ~= token then
       if not held and not quiet then grant(queue, key, false, first, following, following) end
-      reply(GONE)
+      if failed then reply(ERROR, failed) else reply(GONE) end
     elseif after ~= '0' then
       local failed = refusal(pcall('PEXPIRE', key, after), 'PEXPIRE')
       if failed then reply(ERROR, failed) else reply(RELEASED) end
