@@ -32,8 +32,6 @@ pub enum Mutant {
     CleanUpInUse,
     /// A dropped acquire leaves nothing to clean up.
     DroppedAcquireForgets,
-    /// A waiter that gives up keeps its place.
-    PlaceNotLeft,
     /// A hold that follows inside the process has the fencing token of the one before.
     PassWithoutFence,
     /// A hold that follows inside the process counts on the whole ttl.
@@ -108,7 +106,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 28] = [
+        pub const ALL: [Self; 27] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -118,7 +116,6 @@ mod switch {
             Self::CleanUpOnce,
             Self::CleanUpInUse,
             Self::DroppedAcquireForgets,
-            Self::PlaceNotLeft,
             Self::PassWithoutFence,
             Self::PassForTheWholeTtl,
             Self::LateAnswerHolds,

@@ -55,9 +55,6 @@ impl Parting {
 
     /// The end of a token that may have a place in the queue.
     pub(crate) fn with_place(mut self) -> Self {
-        if Mutant::PlaceNotLeft.is_on() {
-            return self;
-        }
         self.place = true;
         self
     }

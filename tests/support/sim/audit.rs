@@ -60,7 +60,10 @@ impl Audit {
             let message = format!("{key}: granted past a live place that was asked for at {} ms", first.asked);
             self.breaches.push(("out-of-turn", message));
         }
-        let is_live = mine.is_some_and(|mine| line[mine].is_live(now, channels) || line[mine].lapsed);
+        // What has ended once and was renewed is not judged by its end, but whether it can be told is known.
+        let is_live = mine.is_some_and(|mine| {
+            line[mine].is_live(now, channels) || line[mine].lapsed && line[mine].can_be_told(channels)
+        });
         if !is_live && !self.blind {
             self.breaches
                 .push(("granted-to-nobody", format!("{key}: granted at {now} ms to a place that is not live")));
@@ -134,6 +137,11 @@ impl Audit {
 
 impl Waiter {
     fn is_live(&self, now: u64, channels: &BTreeMap<Arc<str>, usize>) -> bool {
-        now < self.asked + self.life && (self.channel.is_empty() || channels.contains_key(&self.channel))
+        now < self.asked + self.life && self.can_be_told(channels)
+    }
+
+    /// Whether a push reaches its owner, or it comes by itself.
+    fn can_be_told(&self, channels: &BTreeMap<Arc<str>, usize>) -> bool {
+        self.channel.is_empty() || channels.contains_key(&self.channel)
     }
 }
