@@ -27,12 +27,11 @@ const WITHIN: u64 = 10_000;
 
 /// Where the rarer ones were found last: tried first, so that the search is short. Any change of the simulation moves
 /// them; then the search takes longer, and nothing else.
-const LAST_FOUND: [(Bug, u64); 8] = [
+const LAST_FOUND: [(Bug, u64); 7] = [
     (Bug::Engine(Mutant::RenewalRevives), 1_096),
     (Bug::Engine(Mutant::CleanUpOnce), 318),
     (Bug::Engine(Mutant::AnswerSettlesAll), 2_385),
-    (Bug::Engine(Mutant::RefillFromReply), 619),
-    (Bug::Engine(Mutant::ShutDownForgets), 4_695),
+    (Bug::Engine(Mutant::RefillFromReply), 2_396),
     (Bug::Engine(Mutant::FenceNotWrittenBack), 151),
     (Bug::Engine(Mutant::PutBackCounts), 209),
     (Bug::Engine(Mutant::UnansweredNotOwed), 359),
@@ -47,13 +46,14 @@ const RULES: [(&str, Mutant); 4] = [
 ];
 
 /// Bugs that no schedule finds, and why.
-const SURVIVES: [(Mutant, &str); 4] = [
+const SURVIVES: [(Mutant, &str); 5] = [
     (
         Mutant::RepeatSettles,
         "it shows if an old copy comes after the release of a long lease; a test of contenders finds it",
     ),
     (Mutant::RepeatKnown, "the same at one node, which the others outvote"),
     (Mutant::DeafPlacePassedOn, "waiters look again after a while; a test of acquires finds it"),
+    (Mutant::ShutDownForgets, "only a lease that is being taken up is owed; a test of shutdowns finds it"),
     (
         Mutant::ReleaseSettlesAll,
         "the epoch of a quorum is that of all nodes, so the engine itself repeats such a release",
