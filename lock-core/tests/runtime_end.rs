@@ -103,6 +103,7 @@ fn requests_in_flight_when_the_builder_s_runtime_ends_are_told_so() {
         let manager = manager.clone();
         async move { manager.lock("c").await.map(drop).map_err(kind) }
     });
+    until_called(&backend, before + 3);
     engine.shutdown_timeout(secs(5));
     backend.let_go();
     let tasks = [("acquire", acquire), ("extend", extend), ("release", release), ("waiting", waiting)];
