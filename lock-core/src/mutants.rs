@@ -42,6 +42,10 @@ pub enum Mutant {
     LossNotTold,
     /// A call is not heard.
     CallNotHeard,
+    /// A lease goes on though its own later request found another holder.
+    RefusalIgnored,
+    /// A lease goes on though its key was granted to it once more.
+    RegrantIgnored,
     /// An extend counts before it was answered.
     ExtendBeforeAnswer,
     /// An answer settles also what was sent after it.
@@ -106,7 +110,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 27] = [
+        pub const ALL: [Self; 29] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -121,6 +125,8 @@ mod switch {
             Self::LateAnswerHolds,
             Self::LossNotTold,
             Self::CallNotHeard,
+            Self::RefusalIgnored,
+            Self::RegrantIgnored,
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::RepeatSettles,

@@ -46,13 +46,15 @@ const RULES: [(&str, Mutant); 4] = [
 ];
 
 /// Bugs that no schedule finds, and why.
-const SURVIVES: [(Mutant, &str); 5] = [
+const SURVIVES: [(Mutant, &str); 7] = [
     (
         Mutant::RepeatSettles,
         "it shows if an old copy comes after the release of a long lease; a test of contenders finds it",
     ),
     (Mutant::RepeatKnown, "the same at one node, which the others outvote"),
     (Mutant::DeafPlacePassedOn, "waiters look again after a while; a test of acquires finds it"),
+    (Mutant::RefusalIgnored, "the key has to be taken away between two answers; a test of contention finds it"),
+    (Mutant::RegrantIgnored, "so has it, and the place of the holder has to be granted; a test of contention finds it"),
     (Mutant::ShutDownForgets, "only a lease that is being taken up is owed; a test of shutdowns finds it"),
     (
         Mutant::ReleaseSettlesAll,

@@ -22,12 +22,14 @@ pub struct Grant {
     pub fence: u64,
     /// How many numbers the block has.
     pub block: u32,
+    /// Whether one node of several granted it: then its fencing token says nothing of the lease that a majority has.
+    pub(crate) of_one_node: bool,
 }
 
 impl Grant {
     /// Makes the message of a grant.
     #[must_use]
     pub fn new(key: LockKey, token: Token, sent: Moment, lasts: Duration, (fence, block): (u64, u32)) -> Self {
-        Self { key, token, sent, lasts, fence, block }
+        Self { key, token, sent, lasts, fence, block, of_one_node: false }
     }
 }

@@ -182,7 +182,8 @@ impl Place {
     /// Makes a place; `channel` is empty for a process that cannot be told.
     #[must_use]
     pub fn new(channel: Arc<str>, life: Duration, lasts: Duration, sent: Moment) -> Self {
-        Self { channel, life, lasts, sent }
+        // No time at all would have a queue stop at the place.
+        Self { channel, life, lasts: lasts.max(Duration::from_millis(1)), sent }
     }
 }
 

@@ -198,9 +198,8 @@ impl Engine {
     }
 
     /// Ends a hold as its holder wishes, and says what is left to do.
-    pub(crate) fn release(&self, hold: HoldId, now: Moment) -> (Departure, Response) {
-        let (asked, response) = Response::new(&self.core, now);
-        (self.core.with(|state| state.queues.release(hold, asked)), response)
+    pub(crate) fn release(&self, hold: HoldId, now: Moment) -> Departure<Response> {
+        self.core.with(|state| state.queues.release(hold, now, || Response::new(&self.core, now)))
     }
 
     /// Ends a hold and gives its token to the caller, who hands it on.

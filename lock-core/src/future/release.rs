@@ -33,11 +33,10 @@ enum Step {
 
 impl Release {
     pub(crate) fn new(engine: &Engine, key: &LockKey, hold: HoldId, now: Moment) -> Self {
-        let (departure, response) = engine.release(hold, now);
-        let step = match departure {
+        let step = match engine.release(hold, now) {
             Departure::Passed => Step::Passed,
             Departure::Over => Step::Lost(Error::lost(RELEASE, key, LossReason::Taken)),
-            Departure::Released => Step::Sent(key.clone(), response),
+            Departure::Released(response) => Step::Sent(key.clone(), response),
         };
         Self { step }
     }

@@ -9,7 +9,7 @@ use std::{
 
 use super::{request::Request, shared::Quorum};
 use crate::{
-    backend::{Batch, Calls, Notice, Operation},
+    backend::{Batch, Calls, Grant, Notice, Operation},
     clock::{Clock, Moment},
     engine::cleanup::Try,
 };
@@ -45,7 +45,7 @@ impl Quorum {
                 // Before the notices that it gives.
                 _ = &mut upkeeps, if !ended => ended = true,
                 Some((node, notice)) = notices.next() => match notice {
-                    Notice::Granted(grant) => calls.granted(grant),
+                    Notice::Granted(grant) => calls.granted(Grant { of_one_node: true, ..grant }),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));

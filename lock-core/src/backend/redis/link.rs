@@ -28,7 +28,7 @@ pub(super) struct Link {
     /// That epoch again, and for how long its connection had been silent by then.
     silent: Mutex<(u64, Duration)>,
     found_broken: Notify,
-    /// A request asks, and there is no connection.
+    /// Told when a request waits for a connection.
     wanted: Notify,
 }
 
@@ -37,7 +37,7 @@ enum State {
     Down(Down),
 }
 
-/// Why there is no connection.
+/// Since when and why the link is down.
 pub(super) struct Down {
     pub(super) since: Instant,
     /// Why the last attempt failed, if there was one.
@@ -152,7 +152,7 @@ impl Link {
         }
     }
 
-    /// Returns when there is no connection.
+    /// Completes when the link is down.
     pub(super) async fn down(&self) {
         let _ = self.state.subscribe().wait_for(|state| matches!(state, State::Down(_))).await.map(drop);
     }

@@ -11,6 +11,7 @@ mod link;
 mod names;
 mod pauses;
 mod renewals;
+mod reply;
 mod script;
 mod settings;
 mod source;

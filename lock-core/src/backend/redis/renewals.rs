@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::script::{failed, millis, misread};
+use super::reply::{failed, millis, misread};
 use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
 
 /// What the script says for a lease that is gone.

@@ -5,15 +5,14 @@ use std::{sync::OnceLock, time::Duration};
 use redis::{Cmd, Script, Value, cmd};
 
 use super::{
-    failure,
     names::{self, FENCE_COUNTER, WAITING},
     renewals,
+    reply::{failed, millis, misread},
     source::SOURCE,
 };
 use crate::{
     backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
     clock::Moment,
-    error::ErrorKind,
 };
 
 /// What the reply begins an item with that failed.
@@ -104,11 +103,6 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     call
 }
 
-/// Whole milliseconds; a ttl is at most 100 years, which fits.
-pub(super) fn millis(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
 /// Whole microseconds of the lease clock, rounded down.
 fn micros(moment: Moment) -> u64 {
     u64::try_from(moment.since_origin().as_micros()).unwrap_or(u64::MAX)
@@ -189,26 +183,4 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         _ => return None,
     };
     Some((Ok(outcome), values.as_slice()))
-}
-
-/// The error of an item. The script does all of an operation, or nothing.
-pub(super) fn failed(message: &Value, address: &str) -> BackendError {
-    failure::of_message(text(message).unwrap_or("an error without a text"), address).did_not_happen()
-}
-
-fn text(value: &Value) -> Option<&str> {
-    match value {
-        Value::BulkString(bytes) => std::str::from_utf8(bytes).ok(),
-        Value::SimpleString(text) => Some(text),
-        _ => None,
-    }
-}
-
-pub(super) fn misread(address: &str) -> BackendError {
-    BackendError::new(
-        ErrorKind::Backend,
-        format!(
-            "{address} answered the lock script with what the script does not give; check that it is a Redis server"
-        ),
-    )
 }

@@ -42,7 +42,7 @@ pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A stream that pauses after so many reads, even if there is more: whoever polls it has other work, too.
+/// A stream that pauses after so many reads, so that the task that polls it gets to its other work.
 pub(super) struct Paced<S> {
     inner: S,
     reads: u32,

@@ -1,4 +1,4 @@
-//! The upkeep of the link: connects, listens for calls, watches the connection, and connects anew.
+//! The upkeep of the link: connects, listens for grants, watches the connection, and reconnects.
 
 use std::{
     future::{Future, pending, poll_fn},

@@ -29,6 +29,8 @@ pub(crate) struct Contender {
     pub(crate) answered: bool,
     /// Whether a request waits to be sent.
     pub(crate) queued: bool,
+    /// Whether that request confirms a grant, and has overtaken the others.
+    pub(crate) confirms: bool,
     /// When the latest answered request was sent.
     heard: Moment,
     /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
@@ -63,6 +65,7 @@ impl Contender {
             callable: false,
             answered: false,
             queued: false,
+            confirms: false,
             heard: Moment::from_origin(Duration::ZERO),
             free_at: Moment::NEVER,
             trouble: None,
@@ -78,7 +81,7 @@ impl Contender {
 
     /// Takes note of a request that is sent in an epoch of the backend, and can block others `until` a moment.
     pub(crate) fn sending(&mut self, until: Moment, epoch: u64) {
-        self.queued = false;
+        (self.queued, self.confirms) = (false, false);
         self.sent += 1;
         self.in_flight += 1;
         self.doubt.until = self.doubt.until.max(until);

@@ -1,4 +1,4 @@
-//! What the contender of a key asks the backend, and what becomes of the answers and of the calls that come from it.
+//! What the contender of a key asks the backend, and what becomes of the answers and of grants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,12 +11,12 @@ use super::{
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, Notice, Outcome, Place, Token},
+    backend::{self, BackendError, Grant, Notice, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
         cleanup::{Doubt, Parting},
-        tenure::{Acquired, Terms},
+        tenure::{Acquired, TenureId, Terms},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
@@ -39,7 +39,7 @@ impl Queues {
             self.trouble = None;
         }
         let Some((id, contender)) = self.lines.contender(key, token) else {
-            return self.answered_late(key, token, result, sent);
+            return self.answered_late(key, token, result, sent, now);
         };
         let refusal = match result {
             Ok(Outcome::Held { fence, block }) => {
@@ -79,13 +79,30 @@ impl Queues {
     }
 
     /// Takes the answer to a request of a contender that is over.
-    fn answered_late(&mut self, key: &LockKey, token: Token, result: Result<Outcome, BackendError>, sent: Moment) {
-        // A check was granted after an earlier request with the same token: the later one reaches further.
-        if let (Ok(Outcome::Held { .. }), Some(tenure)) = (result, self.lines.tenure(key))
-            && self.tenures.token(tenure) == Some(token)
-        {
-            self.tenures.granted_again(tenure, sent);
+    fn answered_late(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        result: Result<Outcome, BackendError>,
+        sent: Moment,
+        now: Moment,
+    ) {
+        let Some(tenure) = self.tenure_of(key, token) else { return };
+        match result {
+            // A check that was sent after the request which began the tenure: it reaches further.
+            Ok(Outcome::Held { .. }) => self.tenures.granted_again(tenure, sent),
+            // Such a check finds the tenure's own token, unless the key was taken away meanwhile.
+            Ok(Outcome::Busy { .. }) => {
+                let ended = self.tenures.refused_again(tenure, sent);
+                self.clean_up_ended(ended, now);
+            }
+            _ => {}
         }
+    }
+
+    /// The tenure of a key, if it has this token.
+    fn tenure_of(&self, key: &LockKey, token: Token) -> Option<TenureId> {
+        self.lines.tenure(key).filter(|tenure| self.tenures.token(*tenure) == Some(token))
     }
 
     /// Cleans up the token of a contender, which some nodes may have, and gives it another.
@@ -126,13 +143,17 @@ impl Queues {
     }
 
     /// A key was granted to a place of this process: it confirms, or says that it does not want the key any more.
-    pub(crate) fn granted(&mut self, key: LockKey, token: Token, now: Moment) {
+    pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
+        let Grant { key, token, fence, of_one_node, .. } = grant;
         if Mutant::CallNotHeard.is_on() {
             return;
         }
         self.calls_refused = false;
         if self.lines.contender(&key, token).is_some() {
             self.ask(&key, token, true);
+        } else if let Some(tenure) = self.tenure_of(&key, token) {
+            let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
+            self.clean_up_ended(ended, now);
         } else {
             self.release_stray(key, token, now);
         }
@@ -147,7 +168,7 @@ impl Queues {
         }
         let is_over = self.lines.contender(&key, token).is_none()
             && !self.handed_over.contains_key(&token)
-            && self.lines.tenure(&key).and_then(|tenure| self.tenures.token(tenure)) != Some(token);
+            && self.tenure_of(&key, token).is_none();
         if is_over {
             let doubt = Doubt { until: now, unanswered_since: None };
             let mut parting = Parting::at_once(key, token).with_place();
@@ -160,7 +181,7 @@ impl Queues {
     /// Takes what the backend tells of its own accord.
     pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
         match notice {
-            Notice::Granted(grant) => self.granted(grant.key, grant.token, now),
+            Notice::Granted(grant) => self.granted(grant, now),
             Notice::Listening(listening) => self.listen(listening),
         }
     }
@@ -217,16 +238,19 @@ impl Queues {
         }
     }
 
-    /// Has the contender's request sent: before all others where it was called.
-    pub(super) fn ask(&mut self, key: &LockKey, token: Token, called: bool) {
+    /// Has the contender's request sent: before all others if it confirms a grant, which does not last.
+    pub(super) fn ask(&mut self, key: &LockKey, token: Token, confirms: bool) {
         let Some((id, contender)) = self.lines.contender(key, token) else { return };
-        if std::mem::replace(&mut contender.queued, true) {
+        let was_queued = std::mem::replace(&mut contender.queued, true);
+        // A check that waits already is overtaken; when its turn comes, it is not sent any more.
+        if was_queued && (!confirms || std::mem::replace(&mut contender.confirms, true)) {
             return;
         }
-        // As it was asked for: the key of a call does not say how much of it is the manager's prefix.
+        contender.confirms = confirms;
+        // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
-        let item = Item::Ask(if called && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
-        if called {
+        let item = Item::Ask(if confirms && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
+        if confirms {
             self.outbox.push_front(item);
         } else {
             self.outbox.push_back(item);

@@ -17,9 +17,9 @@ use crate::{
 };
 
 impl Queues {
-    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released.
-    pub(crate) fn release(&mut self, hold: HoldId, asked: Asked) -> Departure {
-        let now = asked.at;
+    /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released by the request that `ask`
+    /// makes.
+    pub(crate) fn release<R>(&mut self, hold: HoldId, now: Moment, ask: impl FnOnce() -> (Asked, R)) -> Departure<R> {
         if self.pass(hold, now) {
             return Departure::Passed;
         }
@@ -27,9 +27,10 @@ impl Queues {
         let (parting, doubt) = (tenure.parting(), tenure.doubt());
         self.keep_busy(&parting, now);
         let key = parting.key.clone();
+        let (asked, response) = ask();
         self.request_release(parting, doubt, asked);
         self.free(&key, hold.tenure, tenure.holds());
-        Departure::Released
+        Departure::Released(response)
     }
 
     /// Ends a hold whose guard was dropped.

@@ -92,13 +92,13 @@ pub(crate) struct Queues {
 
 /// What a holder that is done has to do.
 #[derive(Debug)]
-pub(crate) enum Departure {
+pub(crate) enum Departure<R> {
     /// Nothing: the next hold of the tenure has followed.
     Passed,
     /// Nothing: the hold was over.
     Over,
     /// Wait for the answer to the release.
-    Released,
+    Released(R),
 }
 
 impl Queues {

@@ -135,8 +135,8 @@ impl Queues {
 
     /// Takes requests that share a call.
     fn shared_call(&mut self, now: Moment, epoch: u64) -> (Batch, Work) {
-        // Releases first: waiters are called the sooner, and the next contender of the same key comes after it. At most
-        // half of a call, so that a mass of releases does not hold up the requests.
+        // Releases first: their keys are granted the sooner, and the next contender of the same key comes after it. At
+        // most half of a call, so that a mass of releases does not hold up the requests.
         let room = BATCH - self.outbox.len().min(BATCH / 2);
         let tries = self.cleanup.due(now, room);
         let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
@@ -154,8 +154,11 @@ impl Queues {
         {
             match item {
                 Item::Ask(key, token) => {
-                    // One that gave up meanwhile sends nothing.
-                    let Some((waiter, _)) = self.lines.contender(&key, token) else { continue };
+                    // One that gave up meanwhile sends nothing, nor one that a confirmation has overtaken.
+                    let Some((waiter, contender)) = self.lines.contender(&key, token) else { continue };
+                    if !contender.queued {
+                        continue;
+                    }
                     let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
                     let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
                     let request = self.acquire(&key, &terms, token, tries, block, now);
@@ -205,6 +208,10 @@ impl Queues {
                 self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
             }
             Work::Call(_, asked) => {
+                let mut result = result;
+                if let Ok(answer) = &mut result {
+                    answer.repeated |= asked.repeated;
+                }
                 self.deferred.wake(asked.answer(result));
             }
         }

@@ -12,7 +12,7 @@ use crate::{
         asked::Asked,
         cleanup::Doubt,
         fixture::{at, key, terms},
-        tenure::{Acquired, Terms},
+        tenure::{Acquired, Offer, Terms},
     },
     error::ErrorKind,
     key::COMPARED,
@@ -40,7 +40,7 @@ fn a_release_travels_with_the_request_of_the_next_waiter() {
     process.queues.acquired(&key(), request.token, Ok(held), process.trip());
     assert!(process.poll(second).is_pending());
     let first = process.hold(id);
-    assert!(matches!(process.release(first), Departure::Released));
+    assert!(matches!(process.release(first), Departure::Released(())));
     assert_eq!(process.grant(), ["release", "acquire"], "they travel together");
     assert!(process.poll(second).is_ready());
 }
@@ -106,7 +106,7 @@ fn after_its_budget_a_process_lets_others_come_first() {
     let held = process.hold(second);
     let third = process.wait();
     process.pass_time(1);
-    assert!(matches!(process.release(held), Departure::Released));
+    assert!(matches!(process.release(held), Departure::Released(())));
     let (operations, _) = process.send();
     let [Operation::Release(release), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
     assert_ne!(release.token, acquire.token, "each tenure has a token of its own");
@@ -127,10 +127,10 @@ fn a_waiter_that_is_not_polled_in_time_loses_its_turn_and_stands_at_the_end_when
     assert!(process.poll(first).is_pending());
     let Departure::Passed = process.release(held) else { panic!("there are waiters") };
     let held = process.hold(third);
-    let Departure::Released = process.release(held) else { panic!("the fencing tokens are used up") };
+    let Departure::Released(()) = process.release(held) else { panic!("the fencing tokens are used up") };
     process.grant();
     let held = process.hold(first);
-    assert!(matches!(process.release(held), Departure::Released));
+    assert!(matches!(process.release(held), Departure::Released(())));
     process.grant();
     process.cleaned_up();
     assert!(process.queues.is_empty());
@@ -163,7 +163,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     }
     assert!(matches!(process.queues.give_up(first, at(0)), Poll::Ready(error) if error.is_busy()));
     assert!(process.cleaned_up().is_empty(), "the place is kept");
-    process.queues.granted(key(), first_token, at(0));
+    process.granted(key(), first_token, at(0));
     let (operations, _) = process.send();
     assert_eq!(token(&operations[0]), first_token);
 
@@ -224,13 +224,13 @@ fn a_call_makes_the_contender_ask_and_one_for_nobody_is_answered_with_a_release(
             process.trip(),
         );
     }
-    process.queues.granted(key(), ours, at(0));
-    process.queues.granted(key(), ours, at(0));
+    process.granted(key(), ours, at(0));
+    process.granted(key(), ours, at(0));
     assert_eq!(process.grant(), ["acquire"], "once is enough");
-    process.queues.granted(key(), ours, at(0));
+    process.granted(key(), ours, at(0));
     assert!(process.cleaned_up().is_empty() && process.send().0.is_empty(), "it has the key meanwhile");
     let stranger = Token::from_random(7);
-    process.queues.granted(key(), stranger, at(0));
+    process.granted(key(), stranger, at(0));
     let left = process.cleaned_up();
     assert!(left.len() == 1 && left[0].token == stranger && left[0].place);
     assert!(process.poll(waiter).is_ready());
@@ -311,7 +311,7 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     let over = held.0;
     assert!(matches!(process.release(held), Departure::Passed));
     let next = process.hold(second);
-    assert!(matches!(process.queues.release(over, Asked::new(at(0))), Departure::Over));
+    assert!(matches!(process.queues.release(over, at(0), || (Asked::new(at(0)), ())), Departure::Over));
     process.queues.abandon(over, at(0));
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
@@ -381,7 +381,7 @@ fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
     let id = process.wait();
     process.grant();
     let held = process.hold(id);
-    assert!(matches!(process.release(held), Departure::Released));
+    assert!(matches!(process.release(held), Departure::Released(())));
     let (operations, purposes) = process.send();
     drop(purposes);
     process.queues.restart(at(0));
@@ -398,7 +398,7 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
     process.grant();
     let held = process.hold(id);
     let token = process.queues.tenures.token(held.0.tenure).unwrap();
-    assert!(matches!(process.release(held), Departure::Released));
+    assert!(matches!(process.release(held), Departure::Released(())));
     // An older request of the same token was answered out of order.
     process.queues.release_stray(key(), token, at(0));
     assert!(process.cleaned_up().is_empty(), "the release would find nothing");
@@ -414,11 +414,11 @@ fn a_call_for_a_token_that_was_handed_over_leaves_it_alone() {
     process.grant();
     let (hold, _) = process.hold(id);
     let (parting, ttl) = process.queues.hand_over(hold, at(0)).unwrap();
-    process.queues.granted(key(), parting.token, at(1));
+    process.granted(key(), parting.token, at(1));
     assert!(process.cleaned_up().is_empty());
     process.clock.set(ttl.get().as_millis() as u64);
     let now = process.now();
-    process.queues.granted(key(), Token::from_random(7), now);
+    process.granted(key(), Token::from_random(7), now);
     assert_eq!(process.cleaned_up().len(), 1, "of a place that nobody has");
 }
 
@@ -457,7 +457,7 @@ fn waiters_come_by_themselves_while_nobody_may_be_called() {
         assert_eq!(process.answer(queued), ["acquire"], "it comes by itself");
     }
     // Somebody may call again.
-    process.queues.granted(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
+    process.granted(LockKey::new("other").unwrap(), Token::from_random(1), at(9));
     process.pass_time(81);
     process.answer(queued);
     process.pass_time(200);
@@ -552,15 +552,74 @@ fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
             process.queues.abandon(held.0, at(0));
             assert_eq!(process.cleaned_up()[0].after, Duration::from_secs(60));
         } else {
-            assert!(matches!(process.release(held), Departure::Released));
+            assert!(matches!(process.release(held), Departure::Released(())));
             assert_eq!(process.grant(), ["release"]);
         }
         process.pass_time(10);
-        process.queues.granted(key(), token, at(10));
+        process.granted(key(), token, at(10));
         let released = process.cleaned_up();
         assert_eq!((released[0].token, released[0].after), (token, Duration::from_millis(59_990)));
         process.clock.advance(60_000);
-        process.queues.granted(key(), token, process.now());
+        let now = process.now();
+        process.granted(key(), token, now);
         assert_eq!(process.cleaned_up()[0].after, Duration::ZERO);
     }
+}
+
+/// A waiter whose request is in flight twice, the second sent 700 ms after the first; the first is granted. Returns its
+/// hold, its token, and how the second went.
+fn held_with_a_check_in_flight(process: &mut Process) -> (Offer, Token, RoundTrip) {
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
+    let first = process.trip();
+    process.pass_time(700);
+    assert_eq!(process.send().0.len(), 1, "a check");
+    let check = process.trip();
+    let granted = Outcome::Held { fence: 5, block: 1 };
+    process.queues.acquired(&key(), request.token, Ok(granted), RoundTrip { now: check.now, ..first });
+    (process.hold(id), request.token, check)
+}
+
+const BUSY: Outcome = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
+
+#[test]
+fn a_lease_whose_own_later_request_finds_another_holder_is_lost() {
+    let mut process = Process::new();
+    let ((_, hold), token, check) = held_with_a_check_in_flight(&mut process);
+    process.queues.acquired(&key(), token, Ok(BUSY), RoundTrip { sent: at(0), ..check });
+    assert!(hold.check().is_ok(), "that was executed before the lease began");
+    process.queues.acquired(&key(), token, Ok(BUSY), check);
+    assert_eq!(hold.check(), Err(End::Lost(crate::LossReason::Taken)));
+    let left = process.cleaned_up();
+    assert!(left.len() == 1 && left[0].token == token, "the place that it was given goes");
+}
+
+#[test]
+fn a_lease_whose_key_is_granted_once_more_is_lost_unless_the_push_is_an_old_one() {
+    let mut process = Process::new();
+    let ((_, hold), token, _) = held_with_a_check_in_flight(&mut process);
+    for fence in [0, 4, 5] {
+        process.granted_with(fence, key(), token, at(700));
+        assert!(hold.check().is_ok(), "{fence}");
+    }
+    process.granted_with(6, key(), token, at(700));
+    assert_eq!(hold.check(), Err(End::Lost(crate::LossReason::Taken)));
+    assert_eq!(process.cleaned_up().len(), 1);
+}
+
+#[test]
+fn a_confirmation_overtakes_a_check_that_waits_to_be_sent() {
+    let mut process = Process::new();
+    let _first = process.wait();
+    let other = LockKey::new("other").unwrap();
+    let (operations, purposes) = process.send();
+    let ours = token(&operations[0]);
+    for purpose in purposes {
+        process.queues.answered(purpose, Ok(BUSY), process.trip());
+    }
+    process.join(newcomer(&other, terms(9_000), false));
+    process.queues.listen(true);
+    process.granted(key(), ours, at(0));
+    let (operations, _) = process.send();
+    let asked: Vec<_> = operations.iter().map(|operation| operation.key().clone()).collect();
+    assert_eq!(asked, [key(), other], "first, and once");
 }

@@ -205,6 +205,23 @@ impl Tenures {
         self.wheel.set(index, timer);
     }
 
+    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was sent
+    /// before one that succeeded, or before the user lowered the deadline: it may have been executed before the key was
+    /// taken.
+    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
+        let found = self.get(tenure)?;
+        let Validity { deadline, version } = found.hold.validity();
+        let is_later = version == 0 && found.ttl.deadline(sent) > deadline;
+        if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
+    }
+
+    /// Ends a tenure whose key was granted to its token once more, with a fencing token above its own: the key was lost in
+    /// between, and another may have held it.
+    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
+        let is_new = fence > self.get(tenure)?.hold.fence.get();
+        if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
+    }
+
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;

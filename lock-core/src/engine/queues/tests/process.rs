@@ -5,7 +5,7 @@ use std::task::{Poll, Waker};
 use rand::SeedableRng;
 
 use crate::{
-    backend::{self, BackendError, Batch, Operation, Outcome},
+    backend::{self, BackendError, Batch, Grant, Operation, Outcome},
     engine::{
         asked::Asked,
         fixture::{Manual, key, terms},
@@ -143,9 +143,19 @@ impl Process {
         }
     }
 
-    pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure {
-        hold.release_at(self.now()).unwrap();
-        self.queues.release(id, Asked::new(self.now()))
+    pub(super) fn release(&mut self, (id, hold): (HoldId, Arc<Hold>)) -> Departure<()> {
+        let now = self.now();
+        hold.release_at(now).unwrap();
+        self.queues.release(id, now, || (Asked::new(now), ()))
+    }
+
+    /// A grant is told whose fencing token is older than that of any tenure.
+    pub(super) fn granted(&mut self, key: LockKey, token: Token, now: Moment) {
+        self.granted_with(0, key, token, now);
+    }
+
+    pub(super) fn granted_with(&mut self, fence: u64, key: LockKey, token: Token, now: Moment) {
+        self.queues.granted(Grant::new(key, token, now, Duration::from_millis(100), (fence, 1)), now);
     }
 
     pub(super) fn leave(&mut self, id: WaiterId) {
