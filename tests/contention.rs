@@ -267,6 +267,12 @@ async fn user_who_may_not_subscribe_gets_along() {
 }
 
 #[tokio::test]
+async fn user_without_transactions_gets_along() {
+    contends_without(RedisServer::start().await, "contention-no-transactions", "-multi -exec").await;
+    contends_without(RedisServer::start().await, "contention-no-multi", "-multi").await;
+}
+
+#[tokio::test]
 async fn server_without_resp3_gets_along() {
     let server = RedisServer::builder().without_command("HELLO").start().await;
     contends_as(&server, "contention-resp2", server.url()).await;

@@ -39,6 +39,11 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
     let place = Place::new(Arc::clone(channel), LONG, LONG, Moment::from_origin(SECOND));
     match dice.below(10) {
         0 => Operation::Acquire(Acquire::new(key, mine, LONG).from(other)),
+        1 if dice.below(2) == 0 => {
+            // Of a tenure that has no place.
+            let mine = Token::from_random(u128::from(5 + dice.below(3)));
+            Operation::Acquire(Acquire::new(key, mine, LONG).expecting_free())
+        }
         1 => Operation::Acquire(Acquire::new(key, mine, LONG)),
         2..5 => {
             let mut acquire = Acquire::new(key, mine, LONG).or_wait(place);

@@ -210,7 +210,7 @@ impl Team {
 }
 
 impl RedisServer {
-    /// How often scripts were called.
+    /// How often scripts and transactions were called.
     ///
     /// # Panics
     /// As [`call`](Self::call) does.
@@ -218,7 +218,7 @@ impl RedisServer {
         let stats = self.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
         let calls = |line: &str| {
             let (name, fields) = line.split_once(':')?;
-            let scripts = ["cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall"].contains(&name);
+            let scripts = ["cmdstat_eval", "cmdstat_evalsha", "cmdstat_fcall", "cmdstat_exec"].contains(&name);
             scripts.then(|| fields.split(',').find_map(|field| field.strip_prefix("calls=")?.parse::<u64>().ok()))?
         };
         stats.lines().filter_map(calls).sum()

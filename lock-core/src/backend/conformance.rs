@@ -57,6 +57,7 @@ impl Suite<'_> {
     async fn all(&mut self) {
         self.answers_an_empty_batch().await;
         self.excludes_others().await;
+        self.takes_a_key_that_is_expected_to_be_free().await;
         self.frees_a_key_only_by_its_token().await;
         self.leaves_a_released_key_to_expire().await;
         self.expires_silent_holders().await;
@@ -95,6 +96,31 @@ impl Suite<'_> {
             Outcome::Split { .. } => {}
             outcome => panic!("a held key is busy for another token, not {outcome:?}"),
         }
+    }
+
+    async fn takes_a_key_that_is_expected_to_be_free(&mut self) {
+        let (key, one, two) = (self.key(), self.token(), self.token());
+        let expecting = |token| Operation::Acquire(Acquire::new(key.clone(), token, LONG).expecting_free());
+        let held = |outcome| match outcome {
+            Outcome::Held { fence, .. } => Some(fence),
+            Outcome::NotFree | Outcome::Busy { .. } | Outcome::Split { .. } => None,
+            outcome => panic!("this is no answer to an acquire: {outcome:?}"),
+        };
+        let first = held(self.call(expecting(one)).await).expect("a free key is held");
+        assert_eq!(held(self.call(expecting(two)).await), None, "the key is held by another token");
+        if let Some(again) = held(self.call(expecting(one)).await) {
+            assert!(again > first, "a repeated request has a number of its own");
+        }
+        let again =
+            self.acquire(&key, one, LONG).await.expect("whose the key is says the same request without the wish");
+        assert!(again > first, "{again} follows {first}");
+        self.call(release(&key, one)).await;
+        // Releases in the same batch come first.
+        self.acquire(&key, one, LONG).await;
+        let batch = Batch::from([release(&key, one), expecting(two)]);
+        let answer = self.backend.call(batch).await.expect("a backend that works answers");
+        let last = answer.outcomes.last().and_then(|outcome| outcome.clone().ok()).expect("an outcome for each item");
+        assert!(held(last).expect("a key that was released is held") > again, "in the order of the batch");
     }
 
     async fn frees_a_key_only_by_its_token(&mut self) {

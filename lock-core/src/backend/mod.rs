@@ -254,6 +254,12 @@ impl Answer {
         Self { outcomes, repeated: false, out_of_order: false, calls_refused: false, time: None, by: None }
     }
 
+    /// Says of what failed that it may have happened all the same.
+    pub(crate) fn in_doubt(mut self) -> Self {
+        self.outcomes = self.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
+        self
+    }
+
     /// Adds what became of the operations that follow.
     pub(crate) fn append(&mut self, rest: Self) {
         self.outcomes.extend(rest.outcomes);
@@ -291,6 +297,10 @@ pub enum Outcome {
         /// The place in the queue, from 1 on; none without a place.
         position: Option<u32>,
     },
+    /// The key is not free, or was taken without a fencing token: the answer to an acquire that
+    /// [expected it to be](Acquire::expects_free). Who has the key is not known, perhaps the token of the request itself; the
+    /// same acquire without that expectation says it.
+    NotFree,
     /// Neither held nor surely not: some nodes of a store of several may have the token. It is over, and has to be
     /// released; who still wants the key asks with another, after a pause.
     Split {

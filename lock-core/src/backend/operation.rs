@@ -11,8 +11,8 @@ use crate::{clock::Moment, key::LockKey};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`] or
-    /// [`Outcome::Split`].
+    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`],
+    /// [`Outcome::Split`] or [`Outcome::NotFree`].
     Acquire(Acquire),
     /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
     /// [`Outcome::Gone`].
@@ -56,6 +56,10 @@ pub struct Acquire {
     /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
     /// keeps its turn.
     pub place: Option<Place>,
+    /// Whether the caller thinks that the key is free and that nobody waits for it. A store that has a quicker way for such
+    /// a key may go it: it looks at the key alone, and where that is not free, or its number is missing, it answers
+    /// [`Outcome::NotFree`] and keeps no place. Default: `false`.
+    pub expects_free: bool,
     /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts
     /// alone.
     pub floor: u64,
@@ -152,13 +156,20 @@ impl Acquire {
     /// Takes one fencing token along with the key.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 1, from: None, place: None, floor: 0, aim: 0 }
+        Self { key, token, ttl, block: 1, from: None, place: None, expects_free: false, floor: 0, aim: 0 }
     }
 
     /// Keeps a place in the queue if the key cannot be taken.
     #[must_use]
     pub fn or_wait(mut self, place: Place) -> Self {
         self.place = Some(place);
+        self
+    }
+
+    /// Lets the store answer [`Outcome::NotFree`] if the key is not free.
+    #[must_use]
+    pub fn expecting_free(mut self) -> Self {
+        self.expects_free = true;
         self
     }
 

@@ -2,6 +2,8 @@
 //!
 //! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
 
+mod free;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -185,7 +187,9 @@ impl Node {
         });
         let (floor, aim) = numbers.fold((0, 0), |most, these| (most.0.max(these.0), most.1.max(these.1)));
         let mut call = Call { now, floor, aim, drawn: None, have_drawn: BTreeSet::new() };
-        let outcomes = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
+        let (batch, free) = batch.split_at(free::begin(batch));
+        let mut outcomes: Vec<_> = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
+        outcomes.extend(self.acquire_free(free, &call, sender));
         (outcomes, std::mem::take(&mut self.pushes))
     }
 

@@ -97,6 +97,8 @@ impl Ledger {
             match operation {
                 Operation::Acquire(acquire) => {
                     acquire.aim = aim;
+                    // A vote says who has the key.
+                    acquire.expects_free = false;
                     acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
                 }
                 Operation::Renew(renew) if asked.put_back.contains(&renew.token) => {

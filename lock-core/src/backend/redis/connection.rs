@@ -12,7 +12,7 @@ use std::{
 };
 
 use futures_util::future::{Fuse, FutureExt};
-use redis::{Cmd, RedisResult, Value, aio::MultiplexedConnection};
+use redis::{Cmd, Pipeline, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::Instant;
 
 /// A connection that is ready for use. Clones share it.
@@ -30,8 +30,27 @@ pub(super) struct About {
     round_trip: AtomicU64,
     /// Whether the server refused to write when the connection was too young to be replaced.
     demoted: AtomicBool,
+    /// Whether the server has run the script.
+    scripts: AtomicBool,
+    /// Whether the server is not known to refuse transactions.
+    transactions: AtomicBool,
     /// The run of the server.
     run: Option<Arc<String>>,
+}
+
+/// What is sent in one go and answered by one reply.
+#[derive(Clone, Copy)]
+pub(super) enum Ask<'a> {
+    Command(&'a Cmd),
+    /// Commands from `MULTI` to `EXEC`, of which the last reply counts. (Not what the crate calls atomic: it panics where
+    /// `MULTI` itself is refused.)
+    Transaction(&'a Pipeline),
+}
+
+impl<'a> From<&'a Cmd> for Ask<'a> {
+    fn from(command: &'a Cmd) -> Self {
+        Self::Command(command)
+    }
 }
 
 /// What carries a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
@@ -44,9 +63,33 @@ impl Connection {
         Self { inner, epoch, about }
     }
 
-    /// Sends a command and returns the reply, which may be an error of the server.
-    pub(super) async fn send(&mut self, command: &Cmd) -> RedisResult<Value> {
-        self.inner.send_packed_command(command).await
+    /// Sends what is asked and returns the reply, which may be an error of the server.
+    pub(super) async fn send(&mut self, ask: Ask<'_>) -> RedisResult<Value> {
+        match ask {
+            Ask::Command(command) => self.inner.send_packed_command(command).await,
+            Ask::Transaction(commands) => {
+                let replies = self.inner.send_packed_commands(commands, commands.len() - 1, 1).await?;
+                Ok(replies.into_iter().next().unwrap_or(Value::Nil))
+            }
+        }
+    }
+
+    /// Takes note that the server has run the script.
+    pub(super) fn has_run_script(&self) {
+        if !self.about.scripts.load(Ordering::Relaxed) {
+            self.about.scripts.store(true, Ordering::Relaxed);
+        }
+    }
+
+    /// Takes note that the server refuses transactions.
+    pub(super) fn refuses_transactions(&self) {
+        self.about.transactions.store(false, Ordering::Relaxed);
+    }
+
+    /// Returns whether an acquire may go without the script. Not the first one: a server that refuses the script would give
+    /// keys away, and could not release them.
+    pub(super) fn takes_transactions(&self) -> bool {
+        self.about.scripts.load(Ordering::Relaxed) && self.about.transactions.load(Ordering::Relaxed)
     }
 
     /// Returns the moment when the handshake was over.
@@ -83,8 +126,14 @@ impl Connection {
 impl About {
     /// Describes a connection that was made just now.
     pub(super) fn new(run: Option<Arc<String>>, round_trip: Duration) -> Self {
-        let about =
-            Self { since: Instant::now(), round_trip: AtomicU64::new(u64::MAX), demoted: AtomicBool::new(false), run };
+        let about = Self {
+            since: Instant::now(),
+            round_trip: AtomicU64::new(u64::MAX),
+            demoted: AtomicBool::new(false),
+            scripts: AtomicBool::new(false),
+            transactions: AtomicBool::new(true),
+            run,
+        };
         about.answered_within(round_trip);
         about
     }

@@ -15,11 +15,17 @@ use std::{
     time::Duration,
 };
 
-use redis::{Cmd, RedisError, Value};
+use redis::{RedisError, Value};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::{
-    advice::Advice, connection::Connection, failure, link::Link, settings::Settings, status::Status, stream::Resolver,
+    advice::Advice,
+    connection::{Ask, Connection},
+    failure,
+    link::Link,
+    settings::Settings,
+    status::Status,
+    stream::Resolver,
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
@@ -108,12 +114,12 @@ impl Connector {
     pub(super) async fn send(
         &self,
         connection: Connection,
-        command: &Cmd,
+        ask: impl Into<Ask<'_>>,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
         // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
         let replaced = self.link.replaced(connection.epoch);
-        self.send_unless(replaced, connection, command, limit).await
+        self.send_unless(replaced, connection, ask.into(), limit).await
     }
 
     /// The same, unless the connection is `replaced` before the answer.
@@ -121,7 +127,7 @@ impl Connector {
         &self,
         replaced: impl Future<Output = ()>,
         mut connection: Connection,
-        command: &Cmd,
+        ask: Ask<'_>,
         limit: Instant,
     ) -> Result<Value, Unanswered> {
         let begun = Instant::now();
@@ -140,7 +146,7 @@ impl Connector {
         tokio::select! {
             // An answer that is there counts, however late it is looked for.
             biased;
-            reply = connection.send(command) => match reply {
+            reply = connection.send(ask) => match reply {
                 Ok(reply) => {
                     connection.answered_within(begun.elapsed());
                     reply.extract_error().map_err(Unanswered::Refused)

@@ -2,9 +2,11 @@
 
 mod advice;
 mod attempts;
+mod call;
 mod connection;
 mod connector;
 mod failure;
+mod free;
 mod handshake;
 mod info;
 mod link;
@@ -23,17 +25,15 @@ mod upkeep;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
 use redis::{Cmd, FromRedisValue, from_redis_value};
 use tokio::{task::coop::unconstrained, time::Instant};
 
 use self::{
-    connection::Connection,
     connector::{Connector, Unanswered},
     settings::Settings,
 };
 use super::{
-    Answer, Backend, BackendError, Batch, Calls, Operation, Reply,
+    Answer, Backend, BackendError, Batch, Calls, Reply,
     timeouts::{CONNECT_TIMEOUT, Timeouts},
     token::TOKEN_MARK,
 };
@@ -78,7 +78,7 @@ impl Backend for RedisBackend {
         Reply::new(unconstrained(async move {
             let answer = match batch.is_empty() {
                 true => sign_of_life(&connector).await,
-                false => call(&connector, batch).await,
+                false => call::call(&connector, batch).await,
             };
             connector.status.note_all(&answer);
             answer
@@ -139,115 +139,6 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
         })?;
     }
     Ok(Answer::new([]))
-}
-
-/// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
-/// releases by force.
-async fn call(connector: &Connector, batch: Batch) -> Result<Answer, BackendError> {
-    let limit = connector.limit().min(of_use_within(&batch).max(connector.least_silence()));
-    call_until(connector, batch, Instant::now() + limit).await
-}
-
-/// How long to wait for the answer to a batch so that its renewals can still be retried in time.
-fn of_use_within(batch: &[Operation]) -> Duration {
-    let within = batch.iter().map(|operation| match operation {
-        Operation::Renew(renew) => renew.within,
-        _ => Duration::MAX,
-    });
-    within.min().unwrap_or(Duration::MAX)
-}
-
-async fn call_until(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
-    let evalsha = script::evalsha(&batch);
-    let mut after = 0;
-    let mut unanswered = None;
-    loop {
-        let connection = match connector.connection(after, limit).await {
-            Ok(connection) => connection,
-            // What was sent over an earlier connection may have happened.
-            Err(error) => return Err(unanswered.unwrap_or(error)),
-        };
-        after = connection.epoch;
-        match evaluate(connector, connection.clone(), &evalsha, &batch, limit).await {
-            Ok((reply, by_source)) => {
-                if failure::tells_of_demotion(&reply) {
-                    connector.demoted(&connection);
-                }
-                let mut answer = script::answer_to(&batch, reply, connector.address())?;
-                answer.repeated = unanswered.is_some();
-                if answer.repeated {
-                    // What this one refused an earlier one may have done.
-                    answer.outcomes =
-                        answer.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
-                }
-                answer.out_of_order = by_source;
-                answer.by = connection.run();
-                if answer.calls_refused {
-                    connector.advice.no_publish(connector.address());
-                }
-                return Ok(answer);
-            }
-            // By now the next holder may have the key.
-            Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
-                return Err(error);
-            }
-            Err(Unanswered::Broken(error)) => unanswered = Some(error),
-            Err(Unanswered::Unsent(error)) => return Err(unanswered.unwrap_or(error)),
-            Err(Unanswered::Silent(error)) => return Err(error),
-            Err(Unanswered::Refused(error)) => {
-                if failure::is_demotion(&error) {
-                    connector.demoted(&connection);
-                }
-                let error = failure::of(error, connector.address());
-                // A batch is refused as a whole where the user may not touch one of its keys.
-                if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
-                    return one_by_one(connector, batch, limit, unanswered.is_some()).await;
-                }
-                // A refusal says nothing of what an earlier connection carried.
-                return Err(if unanswered.is_some() { error.in_doubt() } else { error });
-            }
-        }
-    }
-}
-
-/// Runs the script by its hash, or by its source where the server does not have it; returns the reply, and whether it
-/// came to the latter. What was sent meanwhile may have been executed first, if others have brought the script.
-async fn evaluate(
-    connector: &Connector,
-    connection: Connection,
-    evalsha: &Cmd,
-    batch: &[Operation],
-    limit: Instant,
-) -> Result<(redis::Value, bool), Unanswered> {
-    match connector.send(connection.clone(), evalsha, limit).await {
-        Err(Unanswered::Refused(error)) if failure::is_no_script(&error) => {
-            connector.send(connection, &script::eval(batch), limit).await.map(|reply| (reply, true))
-        }
-        result => result.map(|reply| (reply, false)),
-    }
-}
-
-/// Runs each operation by itself; `repeated` says that an earlier connection may have carried them.
-async fn one_by_one(
-    connector: &Connector,
-    batch: Batch,
-    limit: Instant,
-    repeated: bool,
-) -> Result<Answer, BackendError> {
-    let mut whole = Answer::new([]);
-    whole.out_of_order = true;
-    whole.repeated = repeated;
-    // All at once, so that they take one round trip together.
-    let calls = batch.into_iter().map(|operation| Box::pin(call_until(connector, Batch::from([operation]), limit)));
-    for answer in join_all(calls).await {
-        let outcome = answer.and_then(|answer| {
-            whole.repeated |= answer.repeated;
-            whole.calls_refused |= answer.calls_refused;
-            answer.single()
-        });
-        whole.outcomes.push(outcome.map_err(|error| if repeated { error.in_doubt() } else { error }));
-    }
-    Ok(whole)
 }
 
 /// Runs a command that may be repeated.

@@ -43,6 +43,9 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     for operation in queues {
         call.arg(names::queue(operation.key().wire()));
     }
+    if batch.iter().all(is_plain_release) {
+        return with_tokens(call, batch);
+    }
     let (mut floor, mut aim, mut place) = (0, 0, None);
     for operation in batch {
         match operation {
@@ -85,7 +88,7 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
                 let too_far = renew.too_far.map_or(0, millis);
                 call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
             }
-            Operation::Release(release) if release.after.is_zero() && !release.quiet => {
+            Operation::Release(release) if is_plain_release(operation) => {
                 call.arg("release").arg(release.token.reveal());
             }
             Operation::Release(release) => {
@@ -98,6 +101,21 @@ fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
             Operation::Force { foreign, .. } => {
                 call.arg("force").arg(u8::from(*foreign));
             }
+        }
+    }
+    call
+}
+
+/// Whether an operation releases and no more, so that a call of nothing else needs only the tokens.
+fn is_plain_release(operation: &Operation) -> bool {
+    matches!(operation, Operation::Release(release) if release.after.is_zero() && !release.quiet)
+}
+
+fn with_tokens(mut call: Cmd, batch: &[Operation]) -> Cmd {
+    call.arg("release");
+    for operation in batch {
+        if let Operation::Release(release) = operation {
+            call.arg(release.token.reveal());
         }
     }
     call

@@ -65,7 +65,7 @@ fn said(outcome: &Outcome) -> Vec<Value> {
         }
         Outcome::Released => vec![4],
         Outcome::Gone => vec![5],
-        Outcome::Split { .. } => unreachable!("one node says yes or no"),
+        Outcome::Split { .. } | Outcome::NotFree => unreachable!("the script says yes or no"),
     };
     numbers.into_iter().map(Value::Int).collect()
 }

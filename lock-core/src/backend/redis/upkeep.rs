@@ -132,7 +132,7 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
         sleep(HEARTBEAT).await;
         // Another upkeep of this backend may have a newer connection. The calls of this one's waiters come over this one.
         let (replaced, limit) = (pending(), Instant::now() + connector.limit());
-        match connector.send_unless(replaced, connection.clone(), &ping, limit).await {
+        match connector.send_unless(replaced, connection.clone(), (&ping).into(), limit).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
             Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => connector.demoted(&connection),
             _ if connection.is_demoted() => connector.demoted(&connection),

@@ -79,6 +79,16 @@ impl Contender {
         self.queued || self.in_flight > 0
     }
 
+    /// Whether it has sent no request yet.
+    pub(crate) fn is_first(&self) -> bool {
+        self.sent == 0
+    }
+
+    /// Takes note that the key is not free, or is held with its token. That may be what an earlier sending of its request did.
+    pub(crate) fn not_free(&mut self) {
+        self.placed = true;
+    }
+
     /// Takes note of a request that is sent in an epoch of the backend, and can block others `until` a moment.
     pub(crate) fn sending(&mut self, until: Moment, epoch: u64) {
         (self.queued, self.confirms) = (false, false);

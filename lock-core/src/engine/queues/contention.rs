@@ -49,6 +49,12 @@ impl Queues {
                 return self.held(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
+            Ok(Outcome::NotFree) => {
+                contender.answered(sent, epoch, repeated);
+                contender.not_free();
+                self.lately.found_busy(key, now);
+                return self.ask(key, token, false);
+            }
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(sent, epoch, repeated);
                 self.replace_split_token(id, now);
@@ -67,6 +73,7 @@ impl Queues {
             }
         };
         contender.answered(sent, epoch, repeated);
+        self.lately.found_busy(key, now);
         if Mutant::PlaceNotKept.is_on()
             && let Some((parting, doubt)) = contender.parting(key)
         {

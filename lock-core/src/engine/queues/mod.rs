@@ -15,6 +15,7 @@ mod contender;
 mod contention;
 mod handoff;
 mod holding;
+mod lately;
 pub(crate) mod line;
 mod outage;
 mod requests;
@@ -33,6 +34,7 @@ use slab::Slab;
 
 use self::{
     calls::{Counted, InFlight, Item, List},
+    lately::Lately,
     line::{Lines, Standing},
 };
 use crate::{
@@ -64,6 +66,8 @@ pub(crate) struct Queues {
     handed_over: HashMap<Token, Moment>,
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
+    /// Which keys other holders had lately.
+    lately: Lately,
     /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
     /// What waits to be sent, in order.
@@ -113,6 +117,7 @@ impl Queues {
             taken_up: HashMap::default(),
             handed_over: HashMap::new(),
             kept: HashMap::new(),
+            lately: Lately::new(),
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             lists: Vec::new(),

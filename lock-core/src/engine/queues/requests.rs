@@ -11,7 +11,7 @@ use super::{
     line,
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
+    backend::{self, Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
     clock::Moment,
     engine::{
         asked::Asked,
@@ -20,6 +20,7 @@ use crate::{
         tenure::{Renewing, block_for},
     },
     error::ErrorKind,
+    key::LockKey,
     mutants::Mutant,
 };
 
@@ -148,26 +149,19 @@ impl Queues {
     /// Takes what waits to be sent `now`, at most `most`, up to a request with a call of its own.
     pub(super) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Batch, Vec<Purpose>) {
         let (mut operations, mut purposes) = (Batch::new(), Vec::new());
-        while operations.len() < most
+        // Behind the rest, so that they can be a call of their own.
+        let (mut free, mut for_free) = (Batch::new(), Vec::new());
+        while operations.len() + free.len() < most
             && !matches!(self.outbox.front(), Some(Item::Call(..)))
             && let Some(item) = self.outbox.pop_front()
         {
             match item {
                 Item::Ask(key, token) => {
-                    // One that gave up meanwhile sends nothing, nor one that a confirmation has overtaken.
-                    let Some((waiter, contender)) = self.lines.contender(&key, token) else { continue };
-                    if !contender.queued {
-                        continue;
-                    }
-                    let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
-                    let block = self.lines.of(&key).map_or(1, |line| block_for(line.length as usize, line.holds));
-                    let request = self.acquire(&key, &terms, token, tries, block, now);
-                    if let Some((_, contender)) = self.lines.contender(&key, token) {
-                        contender.callable = self.listening;
-                        contender.sending(request.blocks_until(now), epoch);
-                    }
-                    let jitter = self.jitter();
-                    self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+                    let Some(request) = self.request_of(&key, token, now, epoch) else { continue };
+                    let (operations, purposes) = match request.expects_free {
+                        true => (&mut free, &mut for_free),
+                        false => (&mut operations, &mut purposes),
+                    };
                     operations.push(Operation::Acquire(request));
                     purposes.push(Purpose::Ask(key, token));
                 }
@@ -184,7 +178,31 @@ impl Queues {
                 Item::Call(..) => unreachable!("it was looked at"),
             }
         }
+        operations.extend(free);
+        purposes.extend(for_free);
         (operations, purposes)
+    }
+
+    /// The request that a contender sends `now`; none if it gave up meanwhile, or was overtaken by a confirmation.
+    fn request_of(&mut self, key: &LockKey, token: Token, now: Moment, epoch: u64) -> Option<backend::Acquire> {
+        let (waiter, contender) = self.lines.contender(key, token)?;
+        if !contender.queued {
+            return None;
+        }
+        let first = contender.is_first();
+        let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
+        let (waiters, holds) = self.lines.of(key).map_or((1, 0), |line| (line.length as usize, line.holds));
+        let mut request = self.acquire(key, &terms, token, tries, block_for(waiters, holds), now);
+        // A key that is kept on after its release always ends by its expiry, where waiters elsewhere would be passed over.
+        let free = terms.at_least.is_zero() && !self.lately.was_busy(key, now);
+        request.expects_free = first && waiters == 1 && free;
+        if let Some((_, contender)) = self.lines.contender(key, token) {
+            contender.callable = self.listening;
+            contender.sending(request.blocks_until(now), epoch);
+        }
+        let jitter = self.jitter();
+        self.look_at(waiter, now + CHECK.mul_f64(0.75 + jitter / 2.0));
+        Some(request)
     }
 
     // ---- answers

@@ -1,3 +1,4 @@
+mod free;
 mod outage;
 mod process;
 mod split;

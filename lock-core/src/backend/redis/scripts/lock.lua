@@ -23,6 +23,7 @@
 -- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
 -- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
 -- if they are more, -1 for GONE, or the message of an error.
+-- So has one of nothing but releases: KEYS as above; ARGV 'release', then the token of each. Reply as above.
 --
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
@@ -46,7 +47,8 @@
 -- * W is written before a place that it would not cover, so that every place is seen.
 -- * No clock of a caller decides who holds; the server's decides only who may be passed over. (The floor and the
 --   aim of a caller, who has seen several nodes, only raise fencing tokens.)
--- Where nobody waits it is three commands for an acquire and two for a release: each costs as much as the rest together.
+-- Where nobody waits it is three commands for an acquire, and two for all releases of a call: each costs as much as the rest
+-- together. (Acquires of free keys need no script; see `free.rs`.)
 
 local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5
 local OURS, FOREIGN, RESERVED = 0, 1, 2
@@ -54,6 +56,22 @@ local MARK = 'lock-core:1:' -- what our tokens begin with
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
+
+if ARGV[1] == 'release' then
+  -- Where nobody waits, it is a comparison and one command.
+  local got, replies, ours = call('MGET', unpack(KEYS, 2, #ARGV + 1)), {}, {}
+  for i = 2, #ARGV do
+    if got[i] == ARGV[i] then
+      ours[#ours + 1], replies[i - 1] = KEYS[i + 1], RELEASED
+    else
+      replies[i - 1] = GONE
+    end
+  end
+  if not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
+    replies[#ARGV] = 0
+    return replies
+  end
+end
 
 -- The error in a reply, if it is one, with the command, which Redis 7 leaves out.
 local function refusal(reply, command)
@@ -90,6 +108,12 @@ if ARGV[1] == 'renew' then
   return replies
 end
 
+if ARGV[1] == 'release' then
+  local of_each = {}
+  for i = 2, #ARGV do of_each[2 * i - 3], of_each[2 * i - 2] = 'release', ARGV[i] end
+  ARGV = { #ARGV - 1, '', '', unpack(of_each) }
+end
+
 local items = tonumber(ARGV[1])
 local floor, aim = string.match(ARGV[2], '^(%d+) (%d+)$')
 floor, aim = tonumber(floor) or 0, tonumber(aim) or 0
@@ -119,20 +143,6 @@ end
 local got = call('MGET', unpack(KEYS, 2, items + 2))
 local waiting = tonumber(got[1]) or 0
 if not (waiting < MOST) then waiting = 0 end
-
--- Most calls are one of these two.
-if items == 1 and waiting == 0 and ARGV[2] == '' then
-  local operation, key, held, token = ARGV[4], KEYS[3], got[2], ARGV[5]
-  if operation == 'release' and held == token then
-    if type(pcall('DEL', key)) ~= 'table' then return { RELEASED, 0 } end
-  elseif (operation == 'acquire' or operation == 'try') and not held then
-    local first, size = draw(tonumber(ARGV[7]))
-    if first then
-      local set = pcall('SET', key, token, 'PX', ARGV[6], 'NX')
-      if set and not set.err then return { HELD, first, size, 0 } end
-    end
-  end
-end
 
 local now = 0 -- the time in ms, where it matters: somebody may be waiting, or takes a place
 local micros = 0

@@ -1,0 +1,144 @@
+//! Acquires of keys that are thought to be free. They need no script, which costs the server three times as much.
+//!
+//! A call is `MULTI`, a `SET` for each key, one number for all of them, `EXEC`. In one transaction, because whoever has a key
+//! deleted or forced free between the two would have the smaller number, and a refused number would leave keys without one.
+
+use redis::{Cmd, Pipeline, Value, cmd};
+
+use super::{names::FENCE_COUNTER, reply::millis};
+use crate::backend::{Acquire, Answer, Operation, Outcome};
+
+/// Returns where in a batch the acquires begin that may go this way: after them comes nothing else, so that the order of a
+/// batch is kept if they are a call of their own behind the rest.
+pub(super) fn begin(batch: &[Operation]) -> usize {
+    let others = batch.iter().rposition(|operation| !matches!(operation, Operation::Acquire(acquire) if fits(acquire)));
+    others.map_or(0, |last| last + 1)
+}
+
+/// The numbers of a block, a floor and a taking over are the script's.
+fn fits(acquire: &Acquire) -> bool {
+    let Acquire { expects_free, block, from, floor, aim, .. } = acquire;
+    *expects_free && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
+}
+
+/// The commands, of which the reply to the last one counts.
+pub(super) fn transaction(batch: &[Operation]) -> Pipeline {
+    let mut commands = Pipeline::with_capacity(batch.len() + 3);
+    commands.add_command(cmd("MULTI"));
+    for acquire in acquires(batch) {
+        let mut set = Cmd::with_capacity(6, 128);
+        set.arg("SET").arg(acquire.key.wire()).arg(acquire.token.reveal()).arg("PX").arg(millis(acquire.ttl)).arg("NX");
+        commands.add_command(set);
+    }
+    let mut draw = cmd("XADD");
+    draw.arg(FENCE_COUNTER).arg("MAXLEN").arg("0").arg("*").arg("").arg("");
+    commands.add_command(draw);
+    commands.add_command(cmd("EXEC"));
+    commands
+}
+
+/// Reads the reply to `EXEC`; `None` if it is not what the transaction gives.
+pub(super) fn answer(batch: &[Operation], reply: &Value) -> Option<Answer> {
+    let Value::Array(replies) = reply else { return None };
+    let (drawn, sets) = replies.split_last()?;
+    if sets.len() != batch.len() {
+        return None;
+    }
+    let fence = fence(drawn)?;
+    let outcome = |set: &Value| match (set, fence) {
+        (Value::Okay, Some(fence)) => Some(Ok(Outcome::Held { fence, block: 1 })),
+        // Held without a number, which the script gives.
+        (Value::Okay, None) | (Value::Nil, _) => Some(Ok(Outcome::NotFree)),
+        _ => None,
+    };
+    let outcomes: Option<Vec<_>> = sets.iter().map(outcome).collect();
+    Some(Answer::new(outcomes?))
+}
+
+/// Reads the id of the counter's new entry. The inner `None`: the script has to give the number, as when the millisecond has
+/// none left (the clock was set back, or a million were drawn in a second).
+fn fence(drawn: &Value) -> Option<Option<u64>> {
+    let Value::BulkString(id) = drawn else { return None };
+    let (ms, number) = std::str::from_utf8(id).ok()?.split_once('-')?;
+    let (ms, number): (u64, u64) = (ms.parse().ok()?, number.parse().ok()?);
+    let fence = ms.checked_mul(OF_A_MILLISECOND).and_then(|fence| fence.checked_add(number));
+    Some(fence.filter(|fence| number < OF_A_MILLISECOND && *fence < MOST))
+}
+
+fn acquires(batch: &[Operation]) -> impl Iterator<Item = &Acquire> {
+    batch.iter().filter_map(|operation| match operation {
+        Operation::Acquire(acquire) => Some(acquire),
+        _ => None,
+    })
+}
+
+/// How many fencing tokens a millisecond of the counter has.
+const OF_A_MILLISECOND: u64 = 1_000;
+/// The script counts no further.
+const MOST: u64 = 1 << 53;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{backend::Token, key::LockKey};
+
+    fn acquire(number: u32) -> Acquire {
+        let key = LockKey::new(format!("k{number}")).expect("a valid key");
+        Acquire::new(key, Token::from_random(u128::from(number)), Duration::from_secs(3))
+    }
+
+    fn id(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    #[test]
+    fn only_acquires_at_the_end_go_without_the_script() {
+        let free = |number| Operation::Acquire(acquire(number).expecting_free());
+        let plain = Operation::Acquire(acquire(7));
+        assert_eq!(begin(&[free(1), free(2)]), 0);
+        assert_eq!(begin(&[plain.clone(), free(1)]), 1);
+        assert_eq!(begin(&[free(1), plain.clone()]), 2);
+        assert_eq!(begin(&[free(1), plain, free(2)]), 2);
+        let with = |change: fn(&mut Acquire)| {
+            let mut acquire = acquire(3).expecting_free();
+            change(&mut acquire);
+            begin(&[Operation::Acquire(acquire)])
+        };
+        assert_eq!(with(|acquire| acquire.block = 2), 1);
+        assert_eq!(with(|acquire| acquire.floor = 1), 1);
+        assert_eq!(with(|acquire| acquire.aim = 1), 1);
+        assert_eq!(with(|acquire| acquire.from = Some(acquire.token)), 1);
+    }
+
+    #[test]
+    fn keys_of_one_call_share_a_number() {
+        let batch = [1, 2, 3].map(|number| Operation::Acquire(acquire(number).expecting_free()));
+        let reply = Value::Array(vec![Value::Okay, Value::Nil, Value::Okay, id("1700000000123-45")]);
+        let held = Outcome::Held { fence: 1_700_000_000_123_045, block: 1 };
+        let outcomes = answer(&batch, &reply).expect("this is what the transaction gives").outcomes;
+        assert!(matches!(outcomes[..], [Ok(one), Ok(Outcome::NotFree), Ok(three)] if one == held && three == held));
+    }
+
+    #[test]
+    fn a_millisecond_without_numbers_left_gives_none() {
+        let batch = [Operation::Acquire(acquire(1).expecting_free())];
+        let outcome = |of: &str| answer(&batch, &Value::Array(vec![Value::Okay, id(of)])).map(|answer| answer.single());
+        assert!(matches!(outcome("5-999"), Some(Ok(Outcome::Held { fence: 5_999, .. }))));
+        assert!(matches!(outcome("5-1000"), Some(Ok(Outcome::NotFree))));
+        assert!(matches!(outcome("18446744073709551615-1"), Some(Ok(Outcome::NotFree))));
+        for id in ["", "5", "5-", "-5", "x-1", "5-1-1"] {
+            assert!(outcome(id).is_none(), "{id}");
+        }
+    }
+
+    #[test]
+    fn replies_of_another_form_are_refused() {
+        let batch = [Operation::Acquire(acquire(1).expecting_free())];
+        for replies in [vec![], vec![id("5-1")], vec![Value::Okay; 2], vec![Value::Int(1), id("5-1")]] {
+            assert!(answer(&batch, &Value::Array(replies.clone())).is_none(), "{replies:?}");
+        }
+        assert!(answer(&batch, &Value::Nil).is_none());
+    }
+}

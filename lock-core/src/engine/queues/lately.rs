@@ -1,0 +1,57 @@
+//! Which keys were busy lately; pure.
+
+use std::{hash::BuildHasher, time::Duration};
+
+use crate::{
+    clock::Moment,
+    key::{HashOfKey, LockKey},
+};
+
+/// Remembers when keys were last found busy, in a fixed number of slots. Keys may share one, and one that is wrongly thought to
+/// have been busy is only asked for in the longer way.
+#[derive(Debug)]
+pub(super) struct Lately {
+    until: Box<[Moment]>,
+}
+
+impl Lately {
+    pub(super) fn new() -> Self {
+        Self { until: vec![Moment::from_origin(Duration::ZERO); SLOTS].into() }
+    }
+
+    /// Takes note that somebody else has the key.
+    pub(super) fn found_busy(&mut self, key: &LockKey, now: Moment) {
+        self.until[slot(key)] = now + LATELY;
+    }
+
+    pub(super) fn was_busy(&self, key: &LockKey, now: Moment) -> bool {
+        now < self.until[slot(key)]
+    }
+}
+
+fn slot(key: &LockKey) -> usize {
+    // The lower bits of the hash.
+    usize::try_from(HashOfKey::default().hash_one(key) % SLOTS as u64).unwrap_or(0)
+}
+
+/// For how long a key that was busy is thought to be so still: one that is asked for meanwhile is asked for by the script, which
+/// takes one round trip if it is busy again.
+const LATELY: Duration = Duration::from_secs(2);
+
+const SLOTS: usize = 1_024;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::fixture::at;
+
+    #[test]
+    fn a_busy_key_is_remembered_for_two_seconds() {
+        let key = LockKey::new("goods:1").unwrap();
+        let mut lately = Lately::new();
+        assert!(!lately.was_busy(&key, at(0)));
+        lately.found_busy(&key, at(0));
+        assert!(lately.was_busy(&key, at(1_999)));
+        assert!(!lately.was_busy(&key, at(2_000)));
+    }
+}

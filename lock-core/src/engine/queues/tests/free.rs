@@ -1,0 +1,101 @@
+//! Acquires that go without a look at the queue.
+
+use super::{line::WaiterId, *};
+use crate::backend::BackendError;
+
+/// Whether what a newcomer sends expects the key to be free, and its waiter.
+fn expects_free(process: &mut Process, terms: Terms) -> (bool, WaiterId) {
+    let (id, request) = process.ask(newcomer(&key(), terms, false));
+    (request.expects_free, id)
+}
+
+fn busy() -> Outcome {
+    let remaining = Some(Duration::from_secs(1));
+    Outcome::Busy { remaining, foreign: false, reserved: false, position: Some(1) }
+}
+
+#[test]
+fn the_first_request_of_a_waiter_who_is_alone_expects_a_free_key() {
+    let mut process = Process::new();
+    let (expects, first) = expects_free(&mut process, terms(9_000));
+    assert!(expects);
+    process.pass_time(700);
+    let (operations, _) = process.send();
+    let [Operation::Acquire(again)] = &operations[..] else { panic!("{operations:?}") };
+    assert!(!again.expects_free, "a check keeps the place");
+    process.queues.leave(first, process.now());
+    let mut process = Process::new();
+    process.wait();
+    process.wait();
+    let (operations, _) = process.send();
+    let [Operation::Acquire(request)] = &operations[..] else { panic!("{operations:?}") };
+    assert!(!request.expects_free, "others wait, and want numbers");
+}
+
+#[test]
+fn a_key_that_is_kept_on_is_never_expected_to_be_free() {
+    let kept = Terms { at_least: Duration::from_secs(1), ..terms(9_000) };
+    assert!(!expects_free(&mut Process::new(), kept).0);
+}
+
+#[test]
+fn a_key_that_was_busy_is_not_expected_to_be_free_for_two_seconds() {
+    for (outcome, at_once) in [(busy(), 0), (Outcome::NotFree, 1)] {
+        let mut process = Process::new();
+        let first = process.wait();
+        assert_eq!(process.answer(|_, _| Ok(outcome)), ["acquire"]);
+        let (operations, _) = process.send();
+        assert_eq!(operations.len(), at_once, "who has a key that is not free is asked at once");
+        process.queues.leave(first, process.now());
+        process.pass_time(1_999);
+        process.send();
+        assert!(!expects_free(&mut process, terms(9_000)).0, "{outcome:?}");
+    }
+    let mut process = Process::new();
+    let first = process.wait();
+    process.answer(|_, _| Ok(busy()));
+    process.queues.leave(first, process.now());
+    process.pass_time(2_000);
+    process.send();
+    assert!(expects_free(&mut process, terms(9_000)).0);
+}
+
+#[test]
+fn a_waiter_whose_key_is_not_free_asks_again_with_its_token_and_leaves_nothing_behind() {
+    let mut process = Process::new();
+    let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
+    process.queues.acquired(&key(), request.token, Ok(Outcome::NotFree), process.trip());
+    let (operations, _) = process.send();
+    let [Operation::Acquire(again)] = &operations[..] else { panic!("{operations:?}") };
+    assert!(again.token == request.token && !again.expects_free && again.place.is_some());
+    // What failed at last may have left the key with its token.
+    let failed = BackendError::new(ErrorKind::Unsupported, "no counter").did_not_happen();
+    process.queues.acquired(&key(), request.token, Err(failed), process.trip());
+    assert_eq!(process.error(id), ErrorKind::Unsupported);
+    assert!(process.cleaned_up().iter().any(|release| release.token == request.token));
+}
+
+#[test]
+fn a_try_of_a_key_that_is_not_free_asks_once_more() {
+    let mut process = Process::new();
+    let id = process.try_it();
+    process.answer(|_, request| Ok(if request.expects_free { Outcome::NotFree } else { busy() }));
+    assert!(process.poll(id).is_pending());
+    assert_eq!(process.answer(|_, _| Ok(busy())), ["acquire"]);
+    assert_eq!(process.error(id), ErrorKind::Busy);
+}
+
+#[test]
+fn acquires_without_a_queue_go_behind_the_rest_of_a_call() {
+    let mut process = Process::new();
+    let first = process.wait();
+    process.grant();
+    let held = process.hold(first);
+    let other = LockKey::new("other").unwrap();
+    process.join(newcomer(&other, terms(9_000), false));
+    assert!(matches!(process.release(held), Departure::Released(())));
+    let (operations, purposes) = process.send();
+    let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
+    assert!(acquire.expects_free);
+    assert!(matches!(&purposes[..], [calls::Purpose::Release(..), calls::Purpose::Ask(key, _)] if *key == other));
+}

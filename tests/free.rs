@@ -1,0 +1,79 @@
+//! Acquires of free keys, which go without the script.
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{RedisServer, SOON, eventually};
+
+/// How often a command was called.
+async fn calls(server: &RedisServer, command: &str) -> u64 {
+    let stats = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
+    let line =
+        stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
+    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
+}
+
+async fn pair(manager: &LockManager, key: &str) -> u64 {
+    let guard = manager.lock(key).wait(SOON).await.expect("it is free, or soon will be");
+    let fence = guard.fencing_token().get();
+    guard.release().await.expect("it is held");
+    fence
+}
+
+#[tokio::test]
+async fn an_acquire_of_a_free_key_is_one_transaction_once_the_script_has_run() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    pair(&manager, "first").await;
+    assert_eq!(calls(&server, "exec").await, 0, "the server might refuse the script, and with it the release");
+    let scripts = calls(&server, "evalsha").await;
+    let mut last = 0;
+    for _ in 0..20 {
+        let fence = pair(&manager, "k").await;
+        assert!(fence > last, "{fence} follows {last}");
+        last = fence;
+    }
+    assert_eq!(calls(&server, "exec").await, 20);
+    assert_eq!(calls(&server, "evalsha").await - scripts, 20, "the releases");
+    assert!(server.left().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_counter_without_numbers_left_in_its_millisecond_is_gone_on_with_by_the_script() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    pair(&manager, "first").await;
+    // Far ahead of the clock.
+    server.call(&["XADD", RedisServer::COUNTER, "MAXLEN", "0", "8000000000000-995", "", ""]).await;
+    let fences = [pair(&manager, "a").await, pair(&manager, "b").await, pair(&manager, "c").await];
+    assert_eq!(fences, [8_000_000_000_000_996, 8_000_000_000_000_997, 8_000_000_000_000_998]);
+    let fences = [pair(&manager, "a").await, pair(&manager, "a").await, pair(&manager, "a").await];
+    assert_eq!(fences, [8_000_000_000_000_999, 8_000_000_000_001_000, 8_000_000_000_001_001]);
+    assert!(server.left().await.is_empty());
+}
+
+#[tokio::test]
+async fn a_counter_that_another_version_keeps_is_an_error_and_leaves_no_key() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    pair(&manager, "first").await;
+    server.call(&["SET", RedisServer::COUNTER, "7"]).await;
+    let error = manager.lock("k").await.expect_err("there is no number for it");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    manager.shutdown(SOON).await;
+    assert!(server.left().await.is_empty(), "it was taken by the transaction, and is released");
+}
+
+#[tokio::test]
+async fn a_key_that_another_process_has_is_waited_for_in_the_queue() {
+    let server = RedisServer::start().await;
+    let one = LockManager::connect(&server.url()).await.expect("connects");
+    let two = LockManager::connect(&server.url()).await.expect("connects");
+    pair(&one, "first").await;
+    pair(&two, "first").await;
+    let held = one.lock("k").await.expect("free");
+    let waiter = tokio::spawn(async move { pair(&two, "k").await });
+    let waits = async || server.call(&["EXISTS", RedisServer::WAITING]).await.integer() == Some(1);
+    eventually(SOON, "it has a place", waits).await;
+    let first = held.fencing_token().get();
+    held.release().await.expect("it is held");
+    assert!(first < waiter.await.expect("no panic"));
+}

@@ -1,0 +1,58 @@
+//! Acquires of keys that are thought to be free: what `MULTI`, `SET NX`, `XADD` and `EXEC` do.
+
+use lock_core::backend::{Acquire, Operation, Outcome};
+
+use super::{Call, Entry, Holder, Node, ms};
+
+/// Where in a batch the acquires begin that go without the script.
+pub(super) fn begin(batch: &[Operation]) -> usize {
+    let others = batch.iter().rposition(|operation| !matches!(operation, Operation::Acquire(acquire) if fits(acquire)));
+    others.map_or(0, |last| last + 1)
+}
+
+fn fits(acquire: &Acquire) -> bool {
+    acquire.expects_free && acquire.block == 1 && acquire.from.is_none() && acquire.floor == 0 && acquire.aim == 0
+}
+
+impl Node {
+    /// Executes them, with one number for all.
+    pub(super) fn acquire_free(
+        &mut self,
+        batch: &[Operation],
+        call: &Call,
+        sender: Option<(usize, u64)>,
+    ) -> Vec<Outcome> {
+        let acquires = batch.iter().filter_map(|operation| match operation {
+            Operation::Acquire(acquire) => Some(acquire),
+            _ => None,
+        });
+        let acquires: Vec<_> = acquires.collect();
+        if acquires.is_empty() {
+            return Vec::new();
+        }
+        let set: Vec<_> = acquires.iter().map(|acquire| self.set_free(acquire, call, sender)).collect();
+        // The counter gives no number of the next millisecond by itself.
+        let next = (call.now * 1_000).max(self.last_fence + 1);
+        let has_number = next > self.last_fence + 1 || !next.is_multiple_of(1_000) || next == call.now * 1_000;
+        if has_number {
+            self.last_fence = next;
+        }
+        let outcome = |set| match set {
+            true if has_number => Outcome::Held { fence: next, block: 1 },
+            _ => Outcome::NotFree,
+        };
+        set.into_iter().map(outcome).collect()
+    }
+
+    /// `SET NX PX`, which looks at no queue; whether it was set.
+    fn set_free(&mut self, acquire: &Acquire, call: &Call, sender: Option<(usize, u64)>) -> bool {
+        let free = self.held(&acquire.key, call.now).is_none();
+        if free {
+            let expires = call.now + ms(acquire.ttl);
+            let setter = sender.filter(|(_, age)| *age < ms(acquire.ttl)).map(|(client, _)| client);
+            let holder = Holder::Ours(acquire.token);
+            self.keys.insert(acquire.key.clone(), Entry { holder, expires, setter, kept: false, reserved: false });
+        }
+        free
+    }
+}
