@@ -62,31 +62,47 @@ async fn in_process(server: &Server, report: &mut Report) {
 }
 
 async fn between_processes(server: &Server, report: &mut Report) {
-    let mut crowd = Crowd::<Ours>::start(server, PROCESSES).await;
-    let mut awaited = Crowd::<OursAwaited>::start(server, PROCESSES).await;
+    let mut crowd = Crowd::start::<Ours>(server, PROCESSES).await;
+    let mut awaited = Crowd::start::<OursAwaited>(server, PROCESSES).await;
+    let mut python = Crowd::start_python(server, PROCESSES).await;
     for round in 0..=ROUNDS {
         let (straight, counted) = if round == 0 { (1.0, 0.5) } else { (2.5, 1.5) };
         crowd.round(straight, counted, round > 0).await;
         awaited.round(straight, counted, round > 0).await;
+        if let Some(python) = &mut python {
+            python.round(straight, counted, round > 0).await;
+        }
     }
     report.figure("owner_changes_per_second", "1/s", &changes(&crowd), "one per PING", Target::None);
     report.figure("requests_per_handoff", "requests", &requests(&crowd), "raw's two", Target::ValueAtMost(2.2));
     report.figure("owner_changes_per_second_awaited", "1/s", &changes(&awaited), "one per PING", Target::None);
     report.figure("requests_per_handoff_awaited", "requests", &requests(&awaited), "raw's two", Target::None);
+    if let Some(python) = &python {
+        let beside =
+            |crowd: &Crowd| crowd.rounds.iter().map(|round| round.owner_changes_per_second).collect::<Vec<_>>();
+        let rounds = Rounds::beside(beside(&crowd).into_iter().zip(beside(python)));
+        report.figure("owner_changes_beside_python", "1/s", &rounds, "python-redis-lock", Target::RatioAtLeast(1.0));
+        report.figure("owner_changes_per_second_python", "1/s", &changes(python), "one per PING", Target::None);
+        report.figure("requests_per_handoff_python", "requests", &requests(python), "raw's two", Target::None);
+    } else {
+        report.remark("not beside python-redis-lock, which python3 does not have: `pip install python-redis-lock`");
+    }
     let fairness = crowd.figure(|round| round.fairness);
     report.figure("fairness_min_max", "share", &fairness, "", Target::ValueAtLeast(0.8));
     let waits = crowd.beside(|round| round.wait_p99, |round| 1e3 * round.ping);
     report.figure("wait_p99", "ms", &waits, "PING p50", Target::None);
     let scripts = crowd.figure(|round| round.scripts_per_handoff).value().median;
-    report.remark(&format!("{scripts:.2} calls of scripts per handoff by the server's own count, without the relay"));
+    report.remark(&format!(
+        "{scripts:.2} calls of scripts, and transactions, per handoff by the server's own count, without the relay"
+    ));
     report.remark("awaited: each release is awaited, instead of a guard that goes out of scope");
 }
 
-fn changes<L: Locks>(crowd: &Crowd<L>) -> Rounds {
+fn changes(crowd: &Crowd) -> Rounds {
     crowd.beside(|round| round.owner_changes_per_second, |round| 1.0 / round.ping)
 }
 
 /// Raw commands need two: one that takes and one that releases.
-fn requests<L: Locks>(crowd: &Crowd<L>) -> Rounds {
+fn requests(crowd: &Crowd) -> Rounds {
     crowd.beside(|round: &Round| round.requests_per_handoff, |_| 2.0)
 }

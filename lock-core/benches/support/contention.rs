@@ -1,6 +1,6 @@
 //! Several processes on one key, each taking it and giving it back as fast as it can.
 
-use std::{marker::PhantomData, time::Duration};
+use std::time::Duration;
 
 use redis::aio::MultiplexedConnection;
 
@@ -18,7 +18,7 @@ use super::{
 pub(crate) struct Round {
     pub(crate) owner_changes_per_second: f64,
     pub(crate) requests_per_handoff: f64,
-    /// Calls of scripts per owner change, by the server's count, without the relay.
+    /// Calls of scripts, and transactions, per owner change, by the server's count, without the relay.
     pub(crate) scripts_per_handoff: f64,
     pub(crate) fairness: f64,
     /// In ms.
@@ -28,22 +28,34 @@ pub(crate) struct Round {
 }
 
 /// Some players of a side on one key.
-pub(crate) struct Crowd<L> {
+pub(crate) struct Crowd {
+    side: &'static str,
     players: Vec<Player>,
     connection: MultiplexedConnection,
     relay: Relay,
     pub(crate) rounds: Vec<Round>,
-    side: PhantomData<L>,
 }
 
-impl<L: Locks> Crowd<L> {
-    pub(crate) async fn start(server: &Server, players: usize) -> Self {
+impl Crowd {
+    /// Of this program's own.
+    pub(crate) async fn start<L: Locks>(server: &Server, players: usize) -> Self {
+        Self::start_with(server, L::NAME, |urls| Player::start_all(players, L::NAME, urls)).await
+    }
+
+    /// Of python-redis-lock; none where Python does not have it.
+    pub(crate) async fn start_python(server: &Server, players: usize) -> Option<Self> {
+        if !Player::has_python() {
+            return None;
+        }
+        Some(Self::start_with(server, PYTHON, |urls| Player::start_all_in_python(players, urls)).await)
+    }
+
+    async fn start_with(server: &Server, side: &'static str, start: impl FnOnce(&[&str]) -> Vec<Player>) -> Self {
         let relay = Relay::start(server.port).await;
         // The first connection goes straight to the server, the second through the relay.
         let urls = [server.url.clone(), relay.url.clone()];
-        let players =
-            tokio::task::block_in_place(|| Player::start_all(players, L::NAME, &urls.each_ref().map(|url| &**url)));
-        Self { players, connection: server.connect().await, relay, rounds: Vec::new(), side: PhantomData }
+        let players = tokio::task::block_in_place(|| start(&urls.each_ref().map(|url| &**url)));
+        Self { side, players, connection: server.connect().await, relay, rounds: Vec::new() }
     }
 
     /// Plays for some seconds straight, and for some through the relay; a round that warms up is not kept.
@@ -89,25 +101,28 @@ impl<L: Locks> Crowd<L> {
         let start = clock::now() + 50_000_000;
         let end = start + (seconds * 1e9) as u64;
         for player in &mut self.players {
-            player.order(&format!("contend {connection} {} {start} {end}", L::NAME));
+            player.order(&format!("contend {connection} {} {start} {end}", self.side));
         }
         (start, end)
     }
 
     fn history(&mut self) -> History {
         let history = History::new(Player::answers(&mut self.players).holds, self.players.len());
-        assert_eq!(history.overlaps(), 0, "{} let two processes hold the key", L::NAME);
+        assert_eq!(history.overlaps(), 0, "{} let two processes hold the key", self.side);
         history
     }
 
     async fn scripts(&mut self) -> u64 {
         let mut sum = 0;
-        for command in ["evalsha", "eval"] {
+        for command in ["evalsha", "eval", "exec"] {
             sum += usage(&mut self.connection, command).await.0;
         }
         sum
     }
 }
+
+/// As told to the players.
+const PYTHON: &str = "python-redis-lock";
 
 async fn sleep_until(moment: u64) {
     tokio::time::sleep(Duration::from_nanos(moment.saturating_sub(clock::now()))).await;

@@ -52,5 +52,6 @@ async fn rate<L: Locks>(locks: &L, keys: Vec<String>) -> f64 {
     pairs as f64 / WINDOW.as_secs_f64()
 }
 
-const PAIRS: usize = 1_500;
+/// How many pairs follow one another.
+pub(crate) const PAIRS: usize = 1_500;
 const WINDOW: Duration = Duration::from_millis(700);

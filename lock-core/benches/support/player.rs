@@ -41,7 +41,26 @@ pub(crate) struct Answer {
 impl Player {
     /// Starts one for a side and with a connection to each of the addresses; several start side by side.
     pub(crate) fn start_all(count: usize, side: &str, urls: &[&str]) -> Vec<Self> {
-        let mut players: Vec<_> = (0..count).map(|_| Self::start(&[&["player", side], urls].concat())).collect();
+        Self::when_ready((0..count).map(|_| Self::start(&[&["player", side], urls].concat())))
+    }
+
+    /// Returns whether there is a Python that has python-redis-lock.
+    pub(crate) fn has_python() -> bool {
+        let probe = Command::new("python3").args(["-c", "import redis_lock"]).stderr(Stdio::null()).status();
+        probe.is_ok_and(|status| status.success())
+    }
+
+    /// Starts players of python-redis-lock, who know the order `contend` alone.
+    pub(crate) fn start_all_in_python(count: usize, urls: &[&str]) -> Vec<Self> {
+        Self::when_ready((0..count).map(|_| {
+            let mut python = Command::new("python3");
+            python.args(["-c", include_str!("player.py")]).args(urls);
+            Self::spawn(&mut python)
+        }))
+    }
+
+    fn when_ready(players: impl Iterator<Item = Self>) -> Vec<Self> {
+        let mut players: Vec<_> = players.collect();
         for player in &mut players {
             assert_eq!(player.line(), "ready");
         }
@@ -50,13 +69,13 @@ impl Player {
 
     /// Starts this program with other arguments.
     pub(crate) fn start(arguments: &[&str]) -> Self {
-        let mut child = Command::new(current_exe().expect("this program has a file"))
-            .arg("--child")
-            .args(arguments)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .expect("this program starts once more");
+        let program = current_exe().expect("this program has a file");
+        Self::spawn(Command::new(program).arg("--child").args(arguments))
+    }
+
+    fn spawn(command: &mut Command) -> Self {
+        let mut child =
+            command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("the program of a player starts");
         let input = child.stdin.take().expect("piped");
         let output = BufReader::new(child.stdout.take().expect("piped"));
         Self { child, input, output }
