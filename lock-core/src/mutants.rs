@@ -46,6 +46,20 @@ pub enum Mutant {
     RefusalIgnored,
     /// A lease goes on though its key was granted to it once more.
     RegrantIgnored,
+    /// A waiter trusts the grant of one node of several.
+    NodeTrusted,
+    /// A waiter trusts a grant though a later request of its own was answered.
+    OldGrantTrusted,
+    /// A waiter trusts a grant that leaves it no time.
+    LateGrantTrusted,
+    /// The deadline of a lease that began by a grant counts from when the message came.
+    GrantFromHearing,
+    /// A lease that began by a grant counts on its ttl.
+    GrantForTheTtl,
+    /// A lease that began by a grant is renewed as if it had its ttl.
+    GrantNotRenewed,
+    /// The message of a grant settles the requests in flight.
+    GrantSettlesAll,
     /// An extend counts before it was answered.
     ExtendBeforeAnswer,
     /// An answer settles also what was sent after it.
@@ -110,7 +124,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 29] = [
+        pub const ALL: [Self; 35] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -127,6 +141,12 @@ mod switch {
             Self::CallNotHeard,
             Self::RefusalIgnored,
             Self::RegrantIgnored,
+            Self::OldGrantTrusted,
+            Self::LateGrantTrusted,
+            Self::GrantFromHearing,
+            Self::GrantForTheTtl,
+            Self::GrantNotRenewed,
+            Self::GrantSettlesAll,
             Self::ExtendBeforeAnswer,
             Self::AnswerSettlesAll,
             Self::RepeatSettles,
@@ -143,7 +163,7 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 10] = [
+        pub const OF_QUORUMS: [Self; 11] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
@@ -154,6 +174,7 @@ mod switch {
             Self::RepeatKnown,
             Self::SplitKept,
             Self::SplitTokenAgain,
+            Self::NodeTrusted,
         ];
 
         /// All that the whole-system tests must notice, see `tests/mutants`.

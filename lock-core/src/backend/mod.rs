@@ -3,7 +3,7 @@
 //! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
 //! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
 //! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
-//! by a [`Grant`]; it holds the lease when its next acquire says so. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
+//! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
 //! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
@@ -131,6 +131,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns whether a [`Grant`] is a lease: the key then holds the token in the whole store, and not at one of its nodes.
+    /// A waiter may then hold as soon as it is told, for what is left of [`Grant::lasts`]. Else it confirms by an acquire,
+    /// which is always safe. Default: `false`.
+    fn grants_leases(&self) -> bool {
+        false
+    }
+
     /// Returns whether a request that is polled now leaves at once. One that does not, since there is no connection, leaves
     /// when the [`epoch`](Self::epoch) changes, and not at all if it is dropped before.
     fn is_reachable(&self) -> bool {
@@ -192,6 +199,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn answers_at_once(&self) -> bool {
         (**self).answers_at_once()
+    }
+
+    fn grants_leases(&self) -> bool {
+        (**self).grants_leases()
     }
 
     fn is_reachable(&self) -> bool {

@@ -22,6 +22,7 @@ pub(crate) mod slack;
 pub(crate) mod sync;
 mod task;
 pub(crate) mod tenure;
+pub(crate) mod trust;
 mod turn;
 pub(crate) mod wheel;
 
@@ -75,7 +76,8 @@ impl Engine {
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
-        let queues = Queues::new(Arc::clone(&clock), random, limits);
+        let mut queues = Queues::new(Arc::clone(&clock), random, limits);
+        queues.trusts = backend.grants_leases();
         Arc::new(Self { core: Core::new(backend, clock, runtime, queues) })
     }
 

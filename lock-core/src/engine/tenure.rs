@@ -6,6 +6,7 @@
 mod tenures;
 #[cfg(test)]
 mod tests;
+mod told;
 
 use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 
@@ -60,6 +61,8 @@ pub(crate) struct Acquired {
     pub(crate) doubt: Doubt,
     /// Whether holds may follow one another in the process.
     pub(crate) passes: bool,
+    /// For how long the key is kept, if it was granted and not acquired; `None` for the ttl.
+    pub(crate) granted: Option<Ttl>,
 }
 
 /// A process's stay in possession of a key, from its acquire to its release.
@@ -75,6 +78,10 @@ pub(crate) struct Tenure {
     /// Whether holds may follow one another in the process.
     passes: bool,
     fences: Fences,
+    /// Whether it lives on what its grant gave: no request of its own was answered since.
+    granted: bool,
+    /// When the latest request was sent that is known to have found the key its own.
+    proven: Moment,
     /// Whether another block was asked for.
     refilling: bool,
     /// The present holder.
@@ -181,6 +188,12 @@ impl Tenure {
         self.too_far = (remaining > most).then_some(remaining);
     }
 
+    /// Takes note that a request that was sent at `sent` has found the key its own, and given it the ttl.
+    fn proved(&mut self, sent: Moment) {
+        self.proven = self.proven.max(sent);
+        self.granted = false;
+    }
+
     /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
     fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
         self.renew_at = match self.renewal.interval(self.ttl) {
@@ -226,7 +239,11 @@ impl Fences {
         u64::from(self.left) + u64::from(self.following)
     }
 
+    /// Takes a block that follows. Numbers that are not above those of the present one are not used.
     fn follow(&mut self, first: u64, block: u32) {
+        if first < self.next.saturating_add(u64::from(self.left)) {
+            return;
+        }
         (self.first_following, self.following) = (first, block);
     }
 }

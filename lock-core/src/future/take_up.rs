@@ -58,7 +58,15 @@ impl TakeUp {
             Ok(Outcome::Held { fence, block }) if now < terms.ttl.deadline(*sent) => {
                 let unanswered_since = repeated.then(|| engine.epoch());
                 let doubt_left = Doubt { until: terms.ttl.end(now), unanswered_since };
-                let acquired = Acquired { token: *token, fence, block, sent: *sent, doubt: doubt_left, passes: false };
+                let acquired = Acquired {
+                    token: *token,
+                    fence,
+                    block,
+                    sent: *sent,
+                    doubt: doubt_left,
+                    passes: false,
+                    granted: None,
+                };
                 let offer = engine.take_up(key, terms, acquired, now)?;
                 *doubt = None;
                 Ok(offer)

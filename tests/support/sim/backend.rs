@@ -46,6 +46,10 @@ impl Backend for SimBackend {
         self.world.state().links[self.client].ways[self.server].epoch
     }
 
+    fn grants_leases(&self) -> bool {
+        true
+    }
+
     fn is_reachable(&self) -> bool {
         self.world.state().links[self.client].ways[self.server].up.is_some()
     }
@@ -99,6 +103,10 @@ impl<B: Backend> Backend for Watched<B> {
 
     fn epoch(&self) -> u64 {
         self.inner.epoch()
+    }
+
+    fn grants_leases(&self) -> bool {
+        self.inner.grants_leases()
     }
 
     fn is_reachable(&self) -> bool {

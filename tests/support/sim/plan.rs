@@ -110,7 +110,8 @@ impl Plan {
             0 => [ms(15_000), ms(15_000)],
             // What is passed on inside a process can have half of that left.
             3 => [ms(200), ms(200)],
-            1 => [ms(1_000), ms(200)],
+            // Not much more than a key is kept for a waiter that trusts its grant.
+            1 => [ms(1_200), ms(200)],
             2 => [ms(300 + dice.below(700)), ms(200)],
             _ => [ms(600), ms(600)],
         };

@@ -266,8 +266,9 @@ impl State {
         let Some(entry) = node.entry(key, self.wall(server)) else { return 0 };
         match entry.setter {
             Some(setter) if setter != client => 0,
-            Some(_) => ((entry.expires + 1) * 1_000).saturating_add_signed(-ahead).saturating_sub(WALL),
-            None => u64::MAX,
+            // A grant names nobody who set the key. That another has it, too, shows in the history.
+            None if !entry.reserved => u64::MAX,
+            _ => ((entry.expires + 1) * 1_000).saturating_add_signed(-ahead).saturating_sub(WALL),
         }
     }
 

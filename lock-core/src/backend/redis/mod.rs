@@ -94,6 +94,10 @@ impl Backend for RedisBackend {
         self.connector.epoch()
     }
 
+    fn grants_leases(&self) -> bool {
+        true
+    }
+
     fn is_reachable(&self) -> bool {
         self.connector.is_up()
     }

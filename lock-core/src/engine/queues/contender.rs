@@ -89,6 +89,11 @@ impl Contender {
         self.placed = true;
     }
 
+    /// When the newest of its requests was sent that was answered.
+    pub(crate) fn heard(&self) -> Moment {
+        self.heard
+    }
+
     /// Takes note of a request that is sent in an epoch of the backend, and can block others `until` a moment.
     pub(crate) fn sending(&mut self, until: Moment, epoch: u64) {
         (self.queued, self.confirms) = (false, false);
@@ -202,6 +207,8 @@ fn until_expiry(pause: Duration, remaining: Option<Duration>, near: bool) -> Dur
 
 /// Between two checks of a place that can be called, on average.
 pub(crate) const CHECK: Duration = Duration::from_millis(500);
+/// Between two checks of a place that can be called, at most.
+pub(crate) const LONGEST_CHECK: Duration = Duration::from_millis(625);
 /// How many places come when the holder's ttl is over, and ask a foreign holder often.
 const NEAR: u32 = 3;
 /// The first pause of a waiter that cannot be called.

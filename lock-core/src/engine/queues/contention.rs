@@ -7,7 +7,7 @@ use rand::RngExt;
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
     calls::{Item, RoundTrip},
-    contender::{Contender, Refusal},
+    contender::{Contender, LONGEST_CHECK, Refusal},
     line::{Standing, WaiterId},
 };
 use crate::{
@@ -17,6 +17,7 @@ use crate::{
     engine::{
         cleanup::{Doubt, Parting},
         tenure::{Acquired, TenureId, Terms},
+        trust::{self, Told},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
@@ -45,7 +46,7 @@ impl Queues {
             Ok(Outcome::Held { fence, block }) => {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
-                let acquired = Acquired { token, fence, block, sent, doubt, passes: true };
+                let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
                 return self.held(key, id, acquired, now);
             }
             Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
@@ -149,16 +150,24 @@ impl Queues {
         self.wheel.set(id, now + pause);
     }
 
-    /// A key was granted to a place of this process: it confirms, or says that it does not want the key any more.
+    /// A key was granted to a place of this process: its waiter holds, or confirms, or there is nobody any more who wants
+    /// the key.
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
-        let Grant { key, token, fence, of_one_node, .. } = grant;
         if Mutant::CallNotHeard.is_on() {
             return;
         }
         self.calls_refused = false;
-        if self.lines.contender(&key, token).is_some() {
-            self.ask(&key, token, true);
-        } else if let Some(tenure) = self.tenure_of(&key, token) {
+        let round_trip = Duration::from_nanos(self.round_trip);
+        if let Some((id, contender)) = self.lines.contender(&grant.key, grant.token) {
+            let (heard, check) = (contender.heard(), LONGEST_CHECK);
+            let ttl = self.lines.waiter(id).terms.ttl;
+            return match (Told { grant: &grant, ttl, heard, check, round_trip, now }).holds() {
+                Some(kept) => self.holds_by(id, &grant, kept, now),
+                None => self.ask(&grant.key, grant.token, true),
+            };
+        }
+        let Grant { key, token, fence, of_one_node, .. } = grant;
+        if let Some(tenure) = self.tenure_of(&key, token) {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
         } else {
@@ -292,17 +301,22 @@ impl Queues {
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
             let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
-            let lasts = if self.listening { self.reserved_for() } else { self.reserved_for().max(LEAST_UNHEARD) };
-            // A waiter that is silent costs the others no more than its ttl, if that is not shorter still.
-            let lasts = lasts.min(terms.ttl.get().max(LEAST_RESERVED));
-            request.place = Some(Place::new(channel, life, lasts, now));
+            request.place = Some(Place::new(channel, life, self.kept_for(terms), now));
         }
         request
     }
 
-    /// For how long a key is kept for a waiter that it was granted to.
-    fn reserved_for(&self) -> Duration {
-        Duration::from_nanos(self.round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED)
+    /// For how long a key is kept for a waiter with these terms that it is granted to.
+    fn kept_for(&self, terms: &Terms) -> Duration {
+        let (ttl, round_trip) = (terms.ttl.get(), Duration::from_nanos(self.round_trip));
+        let trusted = trust::kept_for(LONGEST_CHECK, round_trip);
+        let trusts = self.trusts || Mutant::NodeTrusted.is_on();
+        if trusts && self.listening && !self.calls_refused && terms.is_passed_on() && trusted <= ttl {
+            return trusted;
+        }
+        let least = if self.listening { LEAST_RESERVED } else { LEAST_UNHEARD };
+        // A waiter that is silent costs the others no more than its ttl, if that is not shorter still.
+        (round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED).max(least).min(ttl.max(LEAST_RESERVED))
     }
 
     /// Takes note of how long a call to the backend took.

@@ -7,14 +7,17 @@ use super::{
     line::{Line, Standing, WaiterId},
 };
 use crate::{
+    backend::Grant,
     clock::Moment,
     engine::{
         cleanup::Parting,
         tenure::{Acquired, HoldId, Offer, TenureId, Terms},
+        trust,
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
     mutants::Mutant,
+    ttl::Ttl,
 };
 
 impl Queues {
@@ -28,12 +31,17 @@ impl Queues {
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
         self.offer(next, offer, now);
-        if let Some(line) = self.lines.of(&key).filter(|line| line.length > 0)
-            && let Some(refill) = self.tenures.refill(hold.tenure, line.length as usize, line.holds, now)
+        self.refill(&key, hold.tenure, now);
+        true
+    }
+
+    /// Asks for another block of fencing tokens if those who wait will need it.
+    fn refill(&mut self, key: &LockKey, tenure: TenureId, now: Moment) {
+        if let Some(line) = self.lines.of(key).filter(|line| line.length > 0)
+            && let Some(refill) = self.tenures.refill(tenure, line.length as usize, line.holds, now)
         {
             self.outbox.push_back(Item::Refill(refill));
         }
-        true
     }
 
     /// Offers a hold to a waiter, whose turn has come.
@@ -65,10 +73,41 @@ impl Queues {
             }
             return;
         }
-        let offer = self.tenures.enter(key, &terms, acquired, &self.clock, now);
-        self.lines.possess(key, offer.0.tenure);
+        self.begin_tenure(key, id, &terms, acquired, now);
+    }
+
+    /// The contender was told of a grant that it trusts, which keeps the key for `kept`.
+    pub(super) fn holds_by(&mut self, id: WaiterId, grant: &Grant, kept: Ttl, now: Moment) {
+        let waiter = self.lines.waiter(id);
+        let Standing::InLine(Some(contender)) = &waiter.state else { return };
+        let doubt = trust::doubt(contender.doubt(), kept, now);
+        // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
+        let (own, terms) = (waiter.key.clone(), waiter.terms);
+        let own = if Mutant::PrefixLost.is_on() { own.without_prefix() } else { own };
+        let Grant { token, fence, block, mut sent, .. } = *grant;
+        if Mutant::GrantFromHearing.is_on() {
+            sent = now;
+        }
+        let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: Some(kept) };
+        let tenure = self.begin_tenure(&own, id, &terms, acquired, now);
+        // The place may have been made before they came.
+        self.refill(&own, tenure, now);
+    }
+
+    fn begin_tenure(
+        &mut self,
+        key: &LockKey,
+        id: WaiterId,
+        terms: &Terms,
+        acquired: Acquired,
+        now: Moment,
+    ) -> TenureId {
+        let offer = self.tenures.enter(key, terms, acquired, &self.clock, now);
+        let tenure = offer.0.tenure;
+        self.lines.possess(key, tenure);
         self.offer(id, offer, now);
         self.note_busy_for_all(key, now);
+        tenure
     }
 
     /// Sends the first waiter away with an error; the next one contends.

@@ -2,7 +2,7 @@
 
 use std::{collections::HashMap, time::Duration};
 
-use super::{Departure, Queues};
+use super::{Departure, Queues, calls::Item};
 use crate::{
     backend::Token,
     clock::Moment,
@@ -50,7 +50,10 @@ impl Queues {
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
-        remember(&mut self.handed_over, tenure.token, tenure.doubt().until, now);
+        remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
+        if let Some(renewing) = tenure.renews_for_another(hold.tenure, now) {
+            self.outbox.push_back(Item::Refill(renewing));
+        }
         self.free(tenure.key(), hold.tenure, tenure.holds());
         Some((tenure.parting(), tenure.ttl))
     }

@@ -87,6 +87,8 @@ pub(crate) struct Queues {
     channel: Arc<str>,
     no_channel: Arc<str>,
     listening: bool,
+    /// Whether a grant of the backend's is a lease.
+    pub(crate) trusts: bool,
     /// Whether the backend has let this process call nobody: then others call it neither, in all likelihood.
     calls_refused: bool,
     /// The smoothed round trip of a call to the backend, in nanoseconds.
@@ -131,6 +133,7 @@ impl Queues {
             channel,
             no_channel: "".into(),
             listening: false,
+            trusts: false,
             calls_refused: false,
             round_trip: 0,
             limits,

@@ -474,7 +474,7 @@ fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
     let mut take_up = |name: &str, token| {
         let doubt = Doubt { until: at(0), unanswered_since: None };
         let token = Token::from_random(token);
-        let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+        let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false, granted: None };
         process.queues.enter(&LockKey::new(name).unwrap(), &terms(9_000), acquired, at(0))
     };
     // The first of them lost its key unnoticed.
@@ -523,7 +523,7 @@ fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_
         for number in 0..keys {
             let doubt = Doubt { until: at(0), unanswered_since: None };
             let token = Token::from_random(number.into());
-            let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false };
+            let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false, granted: None };
             holds.push(process.queues.enter(&key(number), &terms(9_000), acquired, at(0)).1);
         }
         let before = COMPARED.get();

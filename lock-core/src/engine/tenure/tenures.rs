@@ -15,6 +15,7 @@ use crate::{
         hold::{Ending, Validity},
         schedule,
         slack::Slack,
+        trust,
         wheel::Wheel,
     },
     error::LossReason,
@@ -29,7 +30,7 @@ pub(crate) struct Tenures {
     slab: Slab<(NonZeroU64, Tenure)>,
     next_serial: NonZeroU64,
     /// One timer per tenure: its next renewal or its end, whichever is first.
-    wheel: Wheel,
+    pub(super) wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
     due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// What deadlines had left when they were renewed lately; nothing where one passed before.
@@ -60,11 +61,14 @@ impl Tenures {
         clock: &Arc<dyn Clock>,
         now: Moment,
     ) -> Offer {
-        let Acquired { token, fence, block, mut sent, doubt, passes } = acquired;
+        let Acquired { token, fence, block, mut sent, doubt, passes, granted } = acquired;
         if Mutant::DeadlineFromReply.is_on() {
             sent = now;
         }
-        let validity = Validity { deadline: terms.ttl.deadline(sent), version: 0 };
+        let mut validity = Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), version: 0 };
+        if granted.is_some() && Mutant::GrantForTheTtl.is_on() {
+            validity.deadline = terms.ttl.deadline(sent);
+        }
         let hold = terms.hold(key, fence, clock, validity);
         let mut tenure = Tenure {
             token,
@@ -72,6 +76,8 @@ impl Tenures {
             renewal: terms.renewal,
             since: now,
             passes,
+            granted: granted.is_some(),
+            proven: sent,
             fences: Fences::after_first(fence, block),
             refilling: false,
             hold: Arc::clone(&hold),
@@ -84,6 +90,12 @@ impl Tenures {
             doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };
         tenure.plan_renewal(sent, validity.deadline);
+        if granted.is_some() {
+            tenure.renew_at = tenure.renew_at.min(trust::renew_at(now, validity.deadline));
+            if Mutant::GrantNotRenewed.is_on() {
+                tenure.renew_at = terms.ttl.end(sent);
+            }
+        }
         let serial = self.next_serial;
         self.next_serial = serial.saturating_add(1);
         let timer = tenure.timer(validity.deadline);
@@ -118,7 +130,10 @@ impl Tenures {
             && terms.fit(tenure.ttl, tenure.renewal)
             && tenure.keep_until <= now
             && now < tenure.since + BUDGET
-            && validity.deadline.since(now) >= tenure.ttl.get() / 2;
+            && match tenure.granted {
+                true => trust::leaves_enough(tenure.since, validity.deadline, now),
+                false => validity.deadline.since(now) >= tenure.ttl.get() / 2,
+            };
         if !goes_on {
             return None;
         }
@@ -171,6 +186,11 @@ impl Tenures {
                     tenure.fences.follow(fence, block);
                 }
                 let slack = tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
+                if std::mem::take(&mut tenure.granted) {
+                    // The renewal that would have come soon is not needed any more.
+                    tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+                }
+                tenure.proved(sent);
                 deferred.renewed(tenure.hold.label(), slack);
                 None
             }
@@ -194,34 +214,6 @@ impl Tenures {
         self.get(tenure).map(|tenure| tenure.hold.end().max(tenure.keep_until))
     }
 
-    /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`, before
-    /// the user could change the deadline.
-    pub(crate) fn granted_again(&mut self, tenure: TenureId, sent: Moment) {
-        let index = tenure.index();
-        let Some(tenure) = self.get_mut(tenure) else { return };
-        tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
-        tenure.hold.raise(tenure.ttl.deadline(sent), 0);
-        let timer = tenure.timer(tenure.hold.end());
-        self.wheel.set(index, timer);
-    }
-
-    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was sent
-    /// before one that succeeded, or before the user lowered the deadline: it may have been executed before the key was
-    /// taken.
-    pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
-        let found = self.get(tenure)?;
-        let Validity { deadline, version } = found.hold.validity();
-        let is_later = version == 0 && found.ttl.deadline(sent) > deadline;
-        if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
-    }
-
-    /// Ends a tenure whose key was granted to its token once more, with a fencing token above its own: the key was lost in
-    /// between, and another may have held it.
-    pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
-        let is_new = fence > self.get(tenure)?.hold.fence.get();
-        if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
-    }
-
     /// Takes a tenure out because its holder is done with it. None if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
@@ -242,6 +234,7 @@ impl Tenures {
         let index = hold.tenure.index();
         let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
         tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
+        tenure.proved(sent);
         tenure.plan_renewal(sent, tenure.hold.validity().deadline);
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);
@@ -326,6 +319,7 @@ impl Tenures {
                 }
                 slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
                 deferred.renewed(tenure.hold.label(), slack);
+                tenure.proved(sent);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
@@ -392,12 +386,12 @@ impl Tenures {
         self.slab.try_remove(id.index()).map(|(_, tenure)| tenure)
     }
 
-    fn get(&self, id: TenureId) -> Option<&Tenure> {
+    pub(super) fn get(&self, id: TenureId) -> Option<&Tenure> {
         let late = Mutant::LateGuardActs.is_on();
         self.slab.get(id.index()).filter(|(serial, _)| *serial == id.serial || late).map(|(_, tenure)| tenure)
     }
 
-    fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {
+    pub(super) fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {
         self.slab.get_mut(id.index()).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
     }
 }

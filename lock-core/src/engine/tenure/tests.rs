@@ -13,7 +13,8 @@ fn clock() -> Arc<dyn Clock> {
 
 fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
     let doubt = Doubt { until: at(0), unanswered_since: None };
-    let acquired = Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true };
+    let acquired =
+        Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true, granted: None };
     let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &clock(), at(0));
     tenures.begin(id, terms, at(0));
     id

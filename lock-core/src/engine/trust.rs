@@ -1,0 +1,113 @@
+//! Which waiters hold as soon as they are told of a grant, and what such a lease is worth; pure.
+//!
+//! A release grants the key to a place: the key then holds the place's token for T, and a message says so. A place is
+//! *reserving* if its waiter confirms the grant by an acquire, and *trusting* if its waiter holds at once, which saves a
+//! round trip. To confirm is always safe, so that it is the way out of every doubt here.
+//!
+//! **Why it is safe.** The grant is executed after the request that made the place, or refreshed it last, and gives T from
+//! then on. So `sent + T`, counted from the sending of that request, lies before the expiry of the key, however late the
+//! message is and whatever the server's clock did before. The message repeats `sent` and T as the place has them: the terms
+//! of the present contender, or what it asked for last, say nothing of a place that an older request has made. Requests
+//! that come late or twice can only make `sent` older, which is safe.
+//!
+//! **A place trusts** ([`kept_for`]) if
+//! * the store is one node: the word of one of several is no majority;
+//! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
+//! * the lease is renewed, since it begins with what is left of T and not with its ttl;
+//! * the ttl is not less than T, so that a silent waiter blocks the others for no longer than its ttl.
+//!
+//! T outlasts the time from one check to the next, which may be the age of a place, and a lost message, which the next
+//! check finds. It is what a waiter that is stopped costs the others, so it is no longer than that.
+//!
+//! **A message is trusted** ([`Told::holds`]) if
+//! * it comes from a store of one node, and its T is that of a trusting place: the contender may have had other terms when
+//!   that place was made, as before anybody listened;
+//! * its T and `sent` are what this process can have asked for: another than the store may have made it up;
+//! * no request that was sent after `sent` has been answered. If the key was not held for it then, it was executed after
+//!   the grant (one before the grant would have refreshed the place), and the key was taken away in between;
+//! * enough is left for the first renewal to fail once, and for the waiter to come.
+//!
+//! **The lease**
+//! * is renewed soon ([`renew_at`]): what it has is less than its ttl, and a server or a runtime that stands still for a
+//!   moment would end it. A holder that is done sooner sends nothing but its release.
+//! * is passed on inside the process while half of what the grant gave is left ([`leaves_enough`]), as others are while half
+//!   their ttl is left.
+//! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the grant
+//!   was under way. The message answers no request: those in flight may be executed after the release.
+//! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was executed
+//!   after the grant, by the same reasoning. An answer that the key was held only raises the deadline.
+//! * is lost if its key is granted again with a larger fencing token; a message that is told twice changes nothing.
+//! * counts its holds from the fencing token that was told first. A request in flight may draw larger ones: they are
+//!   not used.
+//! * is renewed when it is handed over, if it was not before: who takes it up counts on more.
+
+use std::time::Duration;
+
+use super::cleanup::Doubt;
+use crate::{backend::Grant, clock::Moment, mutants::Mutant, ttl::Ttl};
+
+/// For how long the key is to be kept for a trusting place: `check` is the longest time from one check to the next.
+pub(crate) fn kept_for(check: Duration, round_trip: Duration) -> Duration {
+    let kept = check + SPARE.max(round_trip * 8);
+    // The store counts whole milliseconds, and drops what is over.
+    Duration::from_millis(u64::try_from(kept.as_millis()).unwrap_or(u64::MAX))
+}
+
+/// The message of a grant to the contender, and what is known beside it.
+#[derive(Debug)]
+pub(crate) struct Told<'a> {
+    pub(crate) grant: &'a Grant,
+    /// The ttl of the contender.
+    pub(crate) ttl: Ttl,
+    /// When the newest of its requests was sent that was answered.
+    pub(crate) heard: Moment,
+    /// The longest time from one check to the next.
+    pub(crate) check: Duration,
+    pub(crate) round_trip: Duration,
+    pub(crate) now: Moment,
+}
+
+impl Told<'_> {
+    /// For how long the grant keeps the key, if the contender holds by it; `None` if it has to confirm.
+    pub(crate) fn holds(&self) -> Option<Ttl> {
+        let Self { ttl, heard, check, round_trip, now, .. } = *self;
+        let Grant { sent, lasts, of_one_node, .. } = *self.grant;
+        let is_whole = !of_one_node && lasts >= kept_for(check, Duration::ZERO) || Mutant::NodeTrusted.is_on();
+        let is_possible = sent <= now && lasts <= ttl.get();
+        let is_newest = !is_later(heard, sent) || Mutant::OldGrantTrusted.is_on();
+        let kept = Ttl::new(lasts).ok().filter(|_| is_whole && is_possible && is_newest)?;
+        let left = kept.deadline(sent).since(now);
+        (left >= LEAST_LEFT.max(round_trip * 4) || Mutant::LateGrantTrusted.is_on()).then_some(kept)
+    }
+}
+
+/// Whether a request was sent after another. The message of a grant has whole microseconds.
+pub(crate) fn is_later(sent: Moment, other: Moment) -> bool {
+    sent.since_origin().as_micros() > other.since_origin().as_micros()
+}
+
+/// When a lease that began `now` by a grant is renewed first.
+pub(crate) fn renew_at(now: Moment, deadline: Moment) -> Moment {
+    now + (deadline.since(now) / 3).min(RENEWED_AFTER)
+}
+
+/// Whether a lease that began by a grant at `since`, and was not renewed yet, may be passed on.
+pub(crate) fn leaves_enough(since: Moment, deadline: Moment, now: Moment) -> bool {
+    deadline.since(now) >= deadline.since(since) / 2
+}
+
+/// What must be true before a token can be forgotten that was granted the key for `kept`, which was told `now`.
+pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
+    let unanswered_since = of_requests.unanswered_since.filter(|_| !Mutant::GrantSettlesAll.is_on());
+    Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
+}
+
+/// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come back.
+const SPARE: Duration = Duration::from_millis(400);
+
+/// What a lease has left at least when it begins.
+const LEAST_LEFT: Duration = Duration::from_millis(200);
+
+/// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon for
+/// all others.
+const RENEWED_AFTER: Duration = Duration::from_millis(20);
