@@ -111,3 +111,96 @@ const LEAST_LEFT: Duration = Duration::from_millis(200);
 /// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon for
 /// all others.
 const RENEWED_AFTER: Duration = Duration::from_millis(20);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::Token,
+        engine::fixture::{at, key},
+    };
+
+    const CHECK: Duration = Duration::from_millis(625);
+
+    fn ms(ms: u64) -> Duration {
+        Duration::from_millis(ms)
+    }
+
+    fn grant(sent: u64, lasts: u64) -> Grant {
+        Grant::new(key(), Token::from_random(1), at(sent), ms(lasts), (7, 1))
+    }
+
+    /// A grant that is told 1,300 ms after the origin, of a lease of 9 s, when the newest answered request was sent at 1,000 ms.
+    fn told(grant: &Grant) -> Told<'_> {
+        let ttl = Ttl::new(ms(9_000)).unwrap();
+        Told { grant, ttl, heard: at(1_000), check: CHECK, round_trip: ms(1), now: at(1_300) }
+    }
+
+    fn holds(grant: &Grant) -> bool {
+        told(grant).holds().is_some()
+    }
+
+    #[test]
+    fn a_key_is_kept_for_longer_than_a_check_takes_to_find_a_lost_message() {
+        assert_eq!(kept_for(CHECK, ms(1)), ms(1_025));
+        assert_eq!(kept_for(CHECK, ms(50)), ms(1_025));
+        assert_eq!(kept_for(CHECK, Duration::from_micros(100_100)), ms(1_425), "in whole milliseconds");
+    }
+
+    #[test]
+    fn a_grant_is_trusted_for_what_its_place_says() {
+        let kept = told(&grant(1_000, 1_025)).holds().unwrap();
+        assert_eq!(kept.deadline(at(1_000)), at(1_000) + ms(1_025 - 2) - Duration::from_micros(10_250));
+        assert!(holds(&grant(1_000, 1_400)), "the round trip was longer when the place was made");
+    }
+
+    #[test]
+    fn the_grant_of_a_place_that_does_not_trust_is_confirmed() {
+        assert!(!holds(&grant(1_000, 1_024)));
+        assert!(!holds(&Grant { of_one_node: true, ..grant(1_000, 1_025) }));
+    }
+
+    #[test]
+    fn what_this_process_cannot_have_asked_for_is_confirmed() {
+        assert!(holds(&grant(1_300, 9_000)));
+        assert!(!holds(&grant(1_301, 9_000)), "sent in the future");
+        assert!(!holds(&grant(1_300, 9_001)), "longer than its ttl");
+        assert!(!holds(&grant(1_300, u64::MAX)));
+    }
+
+    #[test]
+    fn a_grant_is_confirmed_if_a_later_request_was_answered() {
+        let grant = grant(1_000, 1_025);
+        let heard = |nanoseconds| Told { heard: at(1_000) + Duration::from_nanos(nanoseconds), ..told(&grant) };
+        assert!(heard(999).holds().is_some(), "the message has whole microseconds");
+        assert!(heard(1_000).holds().is_none());
+    }
+
+    #[test]
+    fn a_grant_that_leaves_too_little_is_confirmed() {
+        // The deadline is at 2,012.75 ms.
+        let grant = grant(1_000, 1_025);
+        let at_time = |now, round_trip| Told { now: at(now), round_trip: ms(round_trip), ..told(&grant) }.holds();
+        assert!(at_time(1_812, 50).is_some());
+        assert!(at_time(1_813, 50).is_none());
+        assert!(at_time(1_772, 60).is_some() && at_time(1_773, 60).is_none());
+        assert!(at_time(9_000, 1).is_none());
+    }
+
+    #[test]
+    fn a_lease_that_began_by_a_grant_is_renewed_soon_and_passed_on_for_half_of_what_it_has() {
+        assert_eq!(renew_at(at(1_000), at(2_000)), at(1_000) + RENEWED_AFTER);
+        assert_eq!(renew_at(at(1_000), at(1_030)), at(1_010));
+        assert!(leaves_enough(at(1_000), at(1_300), at(1_150)));
+        assert!(!leaves_enough(at(1_000), at(1_300), at(1_151)));
+    }
+
+    #[test]
+    fn the_message_of_a_grant_answers_no_request_and_the_key_may_hold_the_token_for_as_long_again() {
+        let kept = Ttl::new(ms(1_025)).unwrap();
+        let of_requests = Doubt { until: at(1_500), unanswered_since: Some(3) };
+        assert_eq!(doubt(of_requests, kept, at(1_000)), Doubt { until: at(2_025), unanswered_since: Some(3) });
+        let longer = Doubt { until: at(9_000), unanswered_since: None };
+        assert_eq!(doubt(longer, kept, at(1_000)), longer);
+    }
+}

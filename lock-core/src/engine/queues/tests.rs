@@ -2,6 +2,7 @@ mod free;
 mod outage;
 mod process;
 mod split;
+mod told;
 
 use std::task::{Poll, Waker};
 
