@@ -27,11 +27,12 @@ const WITHIN: u64 = 10_000;
 
 /// Where the rarer ones were found last: tried first, so that the search is short. Any change of the simulation moves
 /// them; then the search takes longer, and nothing else.
-const LAST_FOUND: [(Bug, u64); 7] = [
+const LAST_FOUND: [(Bug, u64); 8] = [
     (Bug::Engine(Mutant::RenewalRevives), 1_096),
     (Bug::Engine(Mutant::CleanUpOnce), 318),
     (Bug::Engine(Mutant::AnswerSettlesAll), 2_385),
     (Bug::Engine(Mutant::RefillFromReply), 2_396),
+    (Bug::Engine(Mutant::LateGrantTrusted), 4_675),
     (Bug::Engine(Mutant::FenceNotWrittenBack), 151),
     (Bug::Engine(Mutant::PutBackCounts), 209),
     (Bug::Engine(Mutant::UnansweredNotOwed), 359),
@@ -46,7 +47,7 @@ const RULES: [(&str, Mutant); 4] = [
 ];
 
 /// Bugs that no schedule finds, and why.
-const SURVIVES: [(Mutant, &str); 7] = [
+const SURVIVES: [(Mutant, &str); 8] = [
     (
         Mutant::RepeatSettles,
         "it shows if an old copy comes after the release of a long lease; a test of contenders finds it",
@@ -55,6 +56,10 @@ const SURVIVES: [(Mutant, &str); 7] = [
     (Mutant::DeafPlacePassedOn, "waiters look again after a while; a test of acquires finds it"),
     (Mutant::RefusalIgnored, "the key has to be taken away between two answers; a test of contention finds it"),
     (Mutant::RegrantIgnored, "so has it, and the place of the holder has to be granted; a test of contention finds it"),
+    (
+        Mutant::OldGrantTrusted,
+        "the key has to be taken away, too, before its holder is told of the grant; a test of grants finds it",
+    ),
     (Mutant::ShutDownForgets, "only a lease that is being taken up is owed; a test of shutdowns finds it"),
     (
         Mutant::ReleaseSettlesAll,

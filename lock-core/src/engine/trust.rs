@@ -1,14 +1,14 @@
 //! Which waiters hold as soon as they are told of a grant, and what such a lease is worth; pure.
 //!
 //! A release grants the key to a place: the key then holds the place's token for T, and a message says so. A place is
-//! *reserving* if its waiter confirms the grant by an acquire, and *trusting* if its waiter holds at once, which saves a
-//! round trip. To confirm is always safe, so that it is the way out of every doubt here.
+//! *reserving* if its waiter confirms the grant by an acquire, and *trusting* if its waiter holds at once, which saves
+//! a round trip. To confirm is always safe, so that it is the way out of every doubt here.
 //!
-//! **Why it is safe.** The grant is executed after the request that made the place, or refreshed it last, and gives T from
-//! then on. So `sent + T`, counted from the sending of that request, lies before the expiry of the key, however late the
-//! message is and whatever the server's clock did before. The message repeats `sent` and T as the place has them: the terms
-//! of the present contender, or what it asked for last, say nothing of a place that an older request has made. Requests
-//! that come late or twice can only make `sent` older, which is safe.
+//! **Why it is safe.** The grant is executed after the request that made the place, or refreshed it last, and gives T
+//! from then on. So `sent + T`, counted from the sending of that request, lies before the expiry of the key, however
+//! late the message is and whatever the server's clock did before. The message repeats `sent` and T as the place has
+//! them: the terms of the present contender, or what it asked for last, say nothing of a place that an older request
+//! has made. Requests that come late or twice can only make `sent` older, which is safe.
 //!
 //! **A place trusts** ([`kept_for`]) if
 //! * the store is one node: the word of one of several is no majority;
@@ -20,22 +20,22 @@
 //! check finds. It is what a waiter that is stopped costs the others, so it is no longer than that.
 //!
 //! **A message is trusted** ([`Told::holds`]) if
-//! * it comes from a store of one node, and its T is that of a trusting place: the contender may have had other terms when
-//!   that place was made, as before anybody listened;
+//! * it comes from a store of one node, and its T is that of a trusting place: the contender may have had other terms
+//!   when that place was made, as before anybody listened;
 //! * its T and `sent` are what this process can have asked for: another than the store may have made it up;
-//! * no request that was sent after `sent` has been answered. If the key was not held for it then, it was executed after
-//!   the grant (one before the grant would have refreshed the place), and the key was taken away in between;
+//! * no request that was sent after `sent` has been answered. If the key was not held for it then, it was executed
+//!   after the grant (one before the grant would have refreshed the place), and the key was taken away in between;
 //! * enough is left for the first renewal to fail once, and for the waiter to come.
 //!
 //! **The lease**
-//! * is renewed soon ([`renew_at`]): what it has is less than its ttl, and a server or a runtime that stands still for a
-//!   moment would end it. A holder that is done sooner sends nothing but its release.
-//! * is passed on inside the process while half of what the grant gave is left ([`leaves_enough`]), as others are while half
-//!   their ttl is left.
-//! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the grant
-//!   was under way. The message answers no request: those in flight may be executed after the release.
-//! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was executed
-//!   after the grant, by the same reasoning. An answer that the key was held only raises the deadline.
+//! * is renewed soon ([`renew_at`]): what it has is less than its ttl, and a server or a runtime that stands still for
+//!   a moment would end it. A holder that is done sooner sends nothing but its release.
+//! * is passed on inside the process while half of what the grant gave is left ([`leaves_enough`]), as others are while
+//!   half their ttl is left.
+//! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the
+//!   grant was under way. The message answers no request: those in flight may be executed after the release.
+//! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was
+//!   executed after the grant, by the same reasoning. An answer that the key was held only raises the deadline.
 //! * is lost if its key is granted again with a larger fencing token; a message that is told twice changes nothing.
 //! * counts its holds from the fencing token that was told first. A request in flight may draw larger ones: they are
 //!   not used.
@@ -102,14 +102,15 @@ pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
     Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
 }
 
-/// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come back.
+/// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come
+/// back.
 const SPARE: Duration = Duration::from_millis(400);
 
 /// What a lease has left at least when it begins.
 const LEAST_LEFT: Duration = Duration::from_millis(200);
 
-/// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon for
-/// all others.
+/// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon
+/// for all others.
 const RENEWED_AFTER: Duration = Duration::from_millis(20);
 
 #[cfg(test)]
@@ -130,7 +131,8 @@ mod tests {
         Grant::new(key(), Token::from_random(1), at(sent), ms(lasts), (7, 1))
     }
 
-    /// A grant that is told 1,300 ms after the origin, of a lease of 9 s, when the newest answered request was sent at 1,000 ms.
+    /// A grant that is told 1,300 ms after the origin, of a lease of 9 s, when the newest answered request was sent at
+    /// 1,000 ms.
     fn told(grant: &Grant) -> Told<'_> {
         let ttl = Ttl::new(ms(9_000)).unwrap();
         Told { grant, ttl, heard: at(1_000), check: CHECK, round_trip: ms(1), now: at(1_300) }

@@ -4,8 +4,8 @@ use super::{Ended, Renewing, Tenure, TenureId, Tenures};
 use crate::{clock::Moment, engine::trust, error::LossReason, mutants::Mutant};
 
 impl Tenures {
-    /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`, before
-    /// the user could change the deadline.
+    /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`,
+    /// before the user could change the deadline.
     pub(crate) fn granted_again(&mut self, tenure: TenureId, sent: Moment) {
         let index = tenure.index();
         let Some(tenure) = self.get_mut(tenure) else { return };
@@ -16,15 +16,16 @@ impl Tenures {
         self.wheel.set(index, timer);
     }
 
-    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was sent
-    /// before one that succeeded, or that made the place which the key was granted to: it may have been executed before.
+    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was
+    /// sent before one that succeeded, or that made the place which the key was granted to: it may have been executed
+    /// before.
     pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
         let is_later = trust::is_later(sent, self.get(tenure)?.proven);
         if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 
-    /// Ends a tenure whose key was granted to its token once more, with a fencing token above its own: the key was lost in
-    /// between, and another may have held it.
+    /// Ends a tenure whose key was granted to its token once more, with a fencing token above its own: the key was lost
+    /// in between, and another may have held it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.hold.fence.get();
         if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
