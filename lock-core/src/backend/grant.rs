@@ -1,12 +1,15 @@
 use std::time::Duration;
 
+#[cfg(doc)]
+use super::Backend;
 use super::Token;
 use crate::{clock::Moment, key::LockKey};
 
 /// What a store tells a waiter of its own accord: that the key holds the token of its [`Place`](super::Place) now.
 ///
-/// The lease is kept for the waiter for [`lasts`](Self::lasts) from the grant on, and is held from when an acquire with the
-/// token answers [`Outcome::Held`](super::Outcome::Held). A token that nobody has any more is to be released.
+/// The lease is kept for the waiter for [`lasts`](Self::lasts) from the grant on. It is held from when an acquire with the
+/// token answers [`Outcome::Held`](super::Outcome::Held), or at once if [`Backend::grants_leases`] says so. A token that
+/// nobody has any more is to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {
