@@ -162,7 +162,7 @@ impl Ballot {
             return Err(too_few(self.nodes, &self.failed, false));
         }
         if self.failed.len() > self.nodes - majority(self.nodes) {
-            let elsewhere = self.seats.iter().any(|seat| seat.is_granted() || seat.vote.is_waiting());
+            let elsewhere = self.seats.iter().any(Seat::may_have_something);
             return Err(too_few(self.nodes, &self.failed, elsewhere));
         }
         let outcomes = (0..self.operations.len()).map(|item| match self.row(item).verdict() {

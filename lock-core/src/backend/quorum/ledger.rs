@@ -169,7 +169,7 @@ impl Ledger {
         let (mut repeated, mut late) = (false, false);
         if let Ok(answer) = result {
             (repeated, late) = (answer.repeated, answer.out_of_order);
-            state.took(now.since(asked.sent));
+            state.took(now.since(asked.sent), asked.way.open);
             if let Some(time) = answer.time {
                 self.aim.showed(time, asked.sent, now);
             }
@@ -224,7 +224,8 @@ impl Ledger {
         }
         state.lacks(acquire.token, asked.sent);
         let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. });
-        if let (true, Some(place)) = (placed, &acquire.place) {
+        if let (true, Some(place)) = (placed, &acquire.place)
+        {
             // The key may be granted to it until then.
             state.placed.insert(acquire.token, now + place.life + place.lasts);
         }

@@ -24,6 +24,8 @@ pub(super) struct Node {
     pub(super) listening: bool,
     /// How long its answers take, smoothed.
     pub(super) round_trip: Duration,
+    /// Whether that was taken over an open connection once.
+    measured: bool,
     /// Tokens with acquires that it has not answered.
     pub(super) unanswered: HashMap<Token, Unanswered>,
     /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
@@ -80,8 +82,13 @@ impl Node {
         if self.listening { place } else { Place { channel: "".into(), ..place } }
     }
 
-    pub(super) fn took(&mut self, round_trip: Duration) {
-        self.round_trip = (self.round_trip * 7 + round_trip) / 8;
+    /// Takes note of how long an answer took. The first one over an open connection counts as a whole: an average that
+    /// begins at nothing would have nobody wait for the node. (One that waited for its connection says little.)
+    pub(super) fn took(&mut self, round_trip: Duration, open: bool) {
+        let average = (self.round_trip * 7 + round_trip) / 8;
+        let is_first = open && !self.measured;
+        self.measured |= open;
+        self.round_trip = if is_first { self.round_trip.max(round_trip) } else { average };
     }
 
     /// Takes note of an acquire that is sent.

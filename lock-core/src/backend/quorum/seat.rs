@@ -55,6 +55,12 @@ impl Seat {
         matches!(self.said(), Some(Outcome::Held { .. } | Outcome::Renewed { .. } | Outcome::Released))
     }
 
+    /// Whether the node may have something of the operation, if only a place.
+    pub(super) fn may_have_something(&self) -> bool {
+        let is_placed = matches!(self.said(), Some(Outcome::Busy { position: Some(_), .. }));
+        self.is_granted() || self.vote.is_waiting() || is_placed
+    }
+
     pub(super) fn fences(&self) -> Option<FenceBlock> {
         match self.said()? {
             Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. } => {

@@ -82,7 +82,8 @@ impl Row<'_> {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
-        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. }));
+        let comes_later =
+            matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. }));
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {
@@ -98,8 +99,8 @@ impl Row<'_> {
             return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
         }
         if tally.failed > self.seats.len() - most {
-            // Those that were not heard may have it.
-            let in_doubt = tally.granted + tally.waiting > 0;
+            // Those that were not heard may have it, and one may keep a place for it.
+            let in_doubt = self.seats.iter().any(Seat::may_have_something);
             return Verdict::Sure(Err(self.too_few(in_doubt)));
         }
         let outcome = Ok(self.lost(tally));

@@ -160,6 +160,18 @@ fn too_few_answers_are_an_error_that_names_the_causes_and_keeps_the_doubt() {
 }
 
 #[test]
+fn a_place_at_the_one_node_that_answers_leaves_a_doubt() {
+    let unsent = || error().did_not_happen();
+    for (position, doubt) in [(Some(1), true), (None, false)] {
+        let mut ballot = ballot(acquire(), 3);
+        ballot.says(0, busy(position));
+        ballot.fails(1, unsent());
+        ballot.fails(2, unsent());
+        assert_eq!(ballot.outcome().unwrap_err().may_have_happened(), doubt, "{position:?}");
+    }
+}
+
+#[test]
 fn a_failure_beside_a_busy_majority_is_no_error_but_in_doubt() {
     for (error, is_busy) in [(error().did_not_happen(), true), (error(), false)] {
         let mut ballot = ballot(acquire(), 3);
