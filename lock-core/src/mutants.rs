@@ -42,6 +42,22 @@ pub enum Mutant {
     LossNotTold,
     /// A call is not heard.
     CallNotHeard,
+    /// A grant counts as a lease, without an acquire that confirms it.
+    GrantHolds,
+    /// A grant to a token that nobody has any more is not answered.
+    StrayKept,
+    /// A confirmation waits behind all other requests.
+    ConfirmLast,
+    /// A place wants the key kept for as long as the place itself lasts.
+    GrantTooLong,
+    /// A waiter that has a place and can be told never asks again.
+    NoChecks,
+    /// What a place can do is over when its ttl is.
+    DoubtWithoutPlace,
+    /// A lease that is told of twice is held twice.
+    TwiceToldTwiceHeld,
+    /// An answer lowers a deadline.
+    AnswerLowersDeadline,
     /// A lease goes on though its own later request found another holder.
     RefusalIgnored,
     /// A lease goes on though its key was granted to it once more.
@@ -102,6 +118,10 @@ pub enum Mutant {
     ReleaseSettlesAll,
     /// The same at a node: what it answers to an acquire that was repeated is all that is known of it.
     RepeatKnown,
+    /// A key that the queue node keeps for another is taken elsewhere.
+    ReservedIgnored,
+    /// A node is forgotten to have a place.
+    LedgerForgetsPlace,
     /// What some nodes have of an acquire that others refused is not cleaned up.
     SplitKept,
     /// The token of such an acquire is cleaned up, and asked with again.
@@ -124,7 +144,7 @@ mod switch {
 
     impl Mutant {
         /// All that one node shows.
-        pub const ALL: [Self; 35] = [
+        pub const ALL: [Self; 43] = [
             Self::DeadlineFromReply,
             Self::RenewalRevives,
             Self::RenewalAfterRelease,
@@ -139,6 +159,14 @@ mod switch {
             Self::LateAnswerHolds,
             Self::LossNotTold,
             Self::CallNotHeard,
+            Self::GrantHolds,
+            Self::StrayKept,
+            Self::ConfirmLast,
+            Self::GrantTooLong,
+            Self::NoChecks,
+            Self::DoubtWithoutPlace,
+            Self::TwiceToldTwiceHeld,
+            Self::AnswerLowersDeadline,
             Self::RefusalIgnored,
             Self::RegrantIgnored,
             Self::OldGrantTrusted,
@@ -163,7 +191,7 @@ mod switch {
         ];
 
         /// All that only a quorum shows.
-        pub const OF_QUORUMS: [Self; 11] = [
+        pub const OF_QUORUMS: [Self; 13] = [
             Self::TooFewAgree,
             Self::SmallestFence,
             Self::FenceNotWrittenBack,
@@ -172,6 +200,8 @@ mod switch {
             Self::UnansweredNotOwed,
             Self::ReleaseSettlesAll,
             Self::RepeatKnown,
+            Self::ReservedIgnored,
+            Self::LedgerForgetsPlace,
             Self::SplitKept,
             Self::SplitTokenAgain,
             Self::NodeTrusted,

@@ -1,4 +1,4 @@
-//! The simulated node against the script in a real Redis: the same batches, the same answers.
+//! The simulated node against the script in a real Redis: the same batches, the same answers, the same messages.
 //!
 //! The real server's clock cannot be held, so ttls, places and grants outlast the test here; what ends in time is
 //! for the conformance suite, which the script passes, and for the rules of the simulation. With a counter that is far ahead
@@ -7,11 +7,11 @@
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    backend::{Acquire, Backend, Batch, Calls, Grant, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
-use lock_tests::{Dice, RedisServer, sim::Node};
+use lock_tests::{Dice, RawClient, RedisServer, Reply, sim::Node};
 
 const LONG: Duration = Duration::from_secs(60);
 const SECOND: Duration = Duration::from_secs(1);
@@ -29,6 +29,31 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
         Outcome::Renewed { fence, block, .. } if numbers => format!("renewed {fence:?} x{block}"),
         Outcome::Renewed { fence, block, .. } => format!("renewed {} x{block}", fence.is_some()),
         other => format!("{other:?}"),
+    }
+}
+
+/// A message as the script has sent it.
+fn message(text: &str) -> Grant {
+    let parts: Vec<_> = text.split(' ').collect();
+    let [token, key, sent, lasts, first, size] = parts[..] else { panic!("no message of a grant: {text}") };
+    let number = |text: &str| text.parse::<u64>().expect("a number");
+    let sent = Moment::from_origin(Duration::from_micros(number(sent)));
+    let block = u32::try_from(number(size)).expect("a small number");
+    let key = LockKey::new(key).expect("a sound key");
+    let token = token.parse().expect("a token");
+    Grant::new(key, token, sent, Duration::from_millis(number(lasts)), (number(first), block))
+}
+
+/// Everything that was published since the last time, up to a message of its own.
+async fn heard_by(listener: &mut RawClient, server: &RedisServer, channel: &str) -> Vec<Grant> {
+    server.call(&["PUBLISH", channel, "end"]).await;
+    let mut heard = Vec::new();
+    loop {
+        let said = listener.read().await.expect("a message comes");
+        match said.items().last().and_then(Reply::text).expect("a text") {
+            end if end == "end" => return heard,
+            text => heard.push(message(&text)),
+        }
     }
 }
 
@@ -75,10 +100,14 @@ async fn the_simulated_node_answers_as_the_script_does() {
     let heard = Arc::clone(calls.channel());
     let work = async {
         backend.call(Batch::new()).await.expect("the server answers");
+        let mut listener = server.connect().await.expect("the server is up");
+        listener.call(&["SUBSCRIBE", &heard]).await.expect("the server answers");
+        let mut messages = 0;
         for seed in 0..40 {
             server.call(&["FLUSHALL"]).await;
-            compare(seed, &backend, &server, &heard).await;
+            messages += compare(seed, &backend, &server, &heard, &mut listener).await;
         }
+        assert!(messages > 100, "only {messages} grants were told");
     };
     tokio::select! {
         () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
@@ -86,7 +115,14 @@ async fn the_simulated_node_answers_as_the_script_does() {
     }
 }
 
-async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard: &Arc<str>) {
+/// Tries batches of a seed on both. Returns how many grants were told.
+async fn compare(
+    seed: u64,
+    backend: &RedisBackend,
+    server: &RedisServer,
+    heard: &Arc<str>,
+    listener: &mut RawClient,
+) -> usize {
     let mut dice = Dice::seeded(seed);
     let mut node = Node::new(None);
     node.listen(heard);
@@ -98,7 +134,7 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
         let id = format!("{}-{}", FAR / 1_000, FAR % 1_000);
         server.call(&["XADD", RedisServer::COUNTER, "MAXLEN", "0", &id, "", ""]).await;
     }
-    let mut story = Vec::new();
+    let (mut story, mut messages) = (Vec::new(), 0);
     for _ in 0..60 {
         micros += 1_000 + dice.below(3_000);
         if dice.below(12) == 0 {
@@ -111,8 +147,21 @@ async fn compare(seed: u64, backend: &RedisBackend, server: &RedisServer, heard:
         let real = backend.call(Batch::from(batch.clone())).await.expect("the server answers");
         let real: Vec<_> =
             real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();
-        let simulated: Vec<_> = node.call(&batch, micros).into_iter().map(|outcome| plain(outcome, numbers)).collect();
-        story.push(format!("{batch:?}\n  -> {real:?}"));
+        let (simulated, pushes) = node.call(&batch, micros);
+        let simulated: Vec<_> =
+            simulated.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();
+        let told = plain_grants(heard_by(listener, server, heard).await, numbers);
+        messages += told.len();
+        story.push(format!("{batch:?}\n  -> {real:?}\n  -> {told:?}"));
         assert_eq!(simulated, real, "seed {seed}, after:\n{}", story.join("\n"));
+        let pushes = pushes.into_iter().filter(|(channel, _)| channel == heard).map(|(_, grant)| grant).collect();
+        assert_eq!(plain_grants(pushes, numbers), told, "seed {seed}, after:\n{}", story.join("\n"));
     }
+    messages
+}
+
+/// Grants without numbers if only one of the two can know them.
+fn plain_grants(mut grants: Vec<Grant>, numbers: bool) -> Vec<Grant> {
+    grants.iter_mut().filter(|_| !numbers).for_each(|grant| grant.fence = 0);
+    grants
 }

@@ -178,6 +178,9 @@ impl Hold {
         let slack = state.deadline.since(now);
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
+            if Mutant::AnswerLowersDeadline.is_on() {
+                state.deadline = deadline;
+            }
         }
         Some(slack)
     }

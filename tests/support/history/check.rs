@@ -89,13 +89,14 @@ pub struct Mark {
 pub struct Checker {
     bound: f64,
     marks: Vec<Mark>,
+    undone: Vec<Mark>,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
     #[must_use]
     pub fn new() -> Self {
-        Self { bound: 250.0, marks: Vec::new() }
+        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new() }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free.
@@ -112,11 +113,20 @@ impl Checker {
         self
     }
 
+    /// Excuses the same across `mark`, and that a lease which ended within it goes on: what was done then was undone, since
+    /// the server failed over to a copy that lagged behind.
+    #[must_use]
+    pub fn undone(mut self, mark: Mark) -> Self {
+        self.undone.push(mark.clone());
+        self.mark(mark)
+    }
+
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
     #[must_use]
     pub fn check(&self, history: &History) -> Vec<Violation> {
-        let mut case = Case { history, bound: self.bound, marks: &self.marks, violations: BTreeMap::new() };
+        let mut case =
+            Case { history, bound: self.bound, marks: &self.marks, undone: &self.undone, violations: BTreeMap::new() };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
         for key in leases.keys() {
@@ -156,6 +166,7 @@ pub(super) struct Case<'a> {
     pub(super) history: &'a History,
     pub(super) bound: f64,
     marks: &'a [Mark],
+    undone: &'a [Mark],
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -175,10 +186,12 @@ impl<'a> Case<'a> {
 
     /// Whether leases of `key` vanished at some moment between `from` and `to`.
     pub(super) fn vanished(&self, key: &str, from: f64, to: f64) -> bool {
-        self.marks
-            .iter()
-            .filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key))
-            .any(|mark| from <= mark.to && mark.from <= to)
+        meets(self.marks, key, from, to)
+    }
+
+    /// Whether what was done to `key` between `from` and `to` may have been undone.
+    pub(super) fn was_undone(&self, key: &str, from: f64, to: f64) -> bool {
+        meets(self.undone, key, from, to)
     }
 
     /// The events that make sense each for itself; the others are reported.
@@ -268,6 +281,12 @@ impl<'a> Case<'a> {
             }
         }
     }
+}
+
+/// Whether a mark of `key` lies between `from` and `to`, at least in part.
+fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
+    let mut marks = marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
+    marks.any(|mark| from <= mark.to && mark.from <= to)
 }
 
 /// The process that a task belongs to, or the process itself.

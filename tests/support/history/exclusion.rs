@@ -57,6 +57,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                     // is released, or another passed on what it took nothing with, as its older fencing token tells.
                     && !(case.vanished(key.name, lease.asked, other.got)
                         && (event.op == Op::Release || other.fence.is_some_and(|fence| Some(fence) < lease.fence)))
+                    && !case.was_undone(key.name, other.asked, other.got)
                 {
                     let message = || {
                         let (name, who, other) = (key.name, lease.describe(), other.describe());

@@ -1,30 +1,40 @@
 //! Looks over the node's shoulder: an account of its own of who waits, kept from the answers alone, by the sentences of
 //! the protocol. It knows nothing of tickets.
 
-use std::{collections::BTreeMap, sync::Arc};
+use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Outcome, Token},
+    backend::{Acquire, Outcome, Release, Token},
     key::LockKey,
 };
 
 /// Who waits for which key, in the order of coming.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub(super) struct Audit {
     lines: BTreeMap<LockKey, Vec<Waiter>>,
     /// Whether the clock was set, so that nobody can say who is live.
     blind: bool,
     /// Whether the key was granted to somebody since the node looked at it.
     has_granted: bool,
+    /// The largest number that was drawn for a key, by a grant or an acquire.
+    numbers: BTreeMap<LockKey, u64>,
+    /// For how long a key may be kept for a waiter at most, in ms: one that can be told, and one that cannot.
+    pub(super) longest: [u64; 2],
+    /// The longest time that a place and a grant to it take together, in ms.
+    pub(super) longest_place: u64,
+    /// By how many numbers the counter may be ahead of the clock.
+    pub(super) lead: u64,
     /// What was wrong, since it was last asked.
     pub(super) breaches: Vec<(&'static str, String)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 struct Waiter {
     token: Token,
     asked: u64,
     life: u64,
+    /// For how long the key is to be kept for it.
+    lasts: u64,
     channel: Arc<str>,
     /// Whether it was not live at some time: it may have been dropped, and come back at the end.
     lapsed: bool,
@@ -34,6 +44,24 @@ impl Audit {
     /// Forgets everything, as the node did.
     pub(super) fn forget(&mut self) {
         self.lines.clear();
+        self.numbers_may_lag();
+    }
+
+    /// Goes on from a copy of what the node had.
+    pub(super) fn fail_over(&mut self, copy: Self) {
+        self.lines = copy.lines;
+        self.numbers_may_lag();
+    }
+
+    /// The counter has lost what it was ahead of the clock: less than 1 ms, or what an aim allows.
+    fn numbers_may_lag(&mut self) {
+        self.numbers.values_mut().for_each(|number| *number = number.saturating_sub(self.lead));
+    }
+
+    /// The queue of a key was lost, or of all keys that somebody waits: all may be passed over, and come back.
+    pub(super) fn all_lapsed(&mut self, key: Option<&LockKey>) {
+        let lines = self.lines.iter_mut().filter(|(name, _)| key.is_none_or(|key| *name == key));
+        lines.flat_map(|(_, line)| line).for_each(|waiter| waiter.lapsed = true);
     }
 
     /// Judges no more: the clock is set.
@@ -49,9 +77,19 @@ impl Audit {
         }
     }
 
-    /// The key was granted to the place of a token, which is gone with it.
-    pub(super) fn granted(&mut self, key: &LockKey, token: Token, now: u64, channels: &BTreeMap<Arc<str>, usize>) {
+    /// The key was granted to the place of a token, which is gone with it: for so many ms, with a block of numbers. `mute`
+    /// says that nobody can be told at present.
+    pub(super) fn granted(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        (now, lasts): (u64, u64),
+        fences: (u64, u64),
+        mute: bool,
+        channels: &BTreeMap<Arc<str>, usize>,
+    ) {
         self.has_granted = true;
+        self.drew(key, fences);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
@@ -62,13 +100,44 @@ impl Audit {
         }
         // What has ended once and was renewed is not judged by its end, but whether it can be told is known.
         let is_live = mine.is_some_and(|mine| {
-            line[mine].is_live(now, channels) || line[mine].lapsed && line[mine].can_be_told(channels)
+            let waiter = &line[mine];
+            // Where nobody can be told, nobody knows who could.
+            (waiter.lapsed || waiter.is_in_time(now)) && (mute || waiter.can_be_told(channels))
         });
+        // A grant that cannot be told is kept until the place would have ended.
+        let asked_for = mine.map(|mine| if mute { line[mine].lasts.max(line[mine].life) } else { line[mine].lasts });
+        if let Some(asked_for) = asked_for.filter(|asked_for| lasts > *asked_for) {
+            let message = format!("{key}: granted for {lasts} ms to a place that asked for {asked_for} ms");
+            self.breaches.push(("kept-too-long", message));
+        }
         if !is_live && !self.blind {
             self.breaches
                 .push(("granted-to-nobody", format!("{key}: granted at {now} ms to a place that is not live")));
         }
         self.left(key, token);
+    }
+
+    /// Numbers were drawn for a key: larger ones than any before, also after a loss of data, as far as clocks agree.
+    fn drew(&mut self, key: &LockKey, (fence, size): (u64, u64)) {
+        let last = self.numbers.entry(key.clone()).or_default();
+        if fence <= *last && !self.blind {
+            self.breaches.push(("number-falls", format!("{key}: {fence} is drawn after {last}")));
+        }
+        *last = fence + size - 1;
+    }
+
+    /// A grant is told.
+    pub(super) fn told(&mut self, key: &LockKey, is_set: bool) {
+        if !is_set {
+            self.breaches.push(("told-unset", format!("{key}: a grant was told, and the key is not set")));
+        }
+    }
+
+    /// A release was executed: one that is quiet grants nobody.
+    pub(super) fn released(&mut self, release: &Release) {
+        if release.quiet && self.has_granted {
+            self.breaches.push(("quiet-grant", format!("{}: a quiet release granted it", release.key)));
+        }
     }
 
     /// A token gave up its place.
@@ -93,12 +162,16 @@ impl Audit {
     pub(super) fn acquired(
         &mut self,
         acquire: &Acquire,
-        was_free: bool,
+        (was_free, waits): (bool, bool),
         outcome: Outcome,
         now: u64,
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         let Acquire { key, token, place, .. } = acquire;
+        if let Outcome::Held { fence, block } = outcome {
+            self.drew(key, (fence, u64::from(block)));
+        }
+        self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == *token);
         let lapsed = mine.is_some_and(|mine| line[mine].lapsed);
@@ -115,29 +188,56 @@ impl Audit {
                     let message = format!("{key}: took it past a live place that was asked for at {} ms", first.asked);
                     self.breaches.push(("barging", message));
                 }
-                self.left(key, *token);
+                // Its place is left to end by itself if nobody is known to wait.
+                if waits {
+                    self.left(key, *token)
+                } else {
+                    self.lapsed(key, *token)
+                }
                 return;
             }
             Outcome::Busy { .. } if was_free && !self.has_granted => {
                 self.breaches.push(("nobody-first", format!("{key}: a free key was refused at {now} ms for nobody")));
+                return;
             }
-            Outcome::Busy { .. } => {}
+            // A place that could not be written stays as it was.
+            Outcome::Busy { position: Some(_), .. } => {}
             _ => return,
         }
         let Some(place) = place else { return };
-        let millis = |duration: std::time::Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
-        let (life, channel) = (millis(place.life), Arc::clone(&place.channel));
-        let waiter = Waiter { token: *token, asked: now, life, channel, lapsed };
+        let (life, lasts, channel) = (millis(place.life), millis(place.lasts), Arc::clone(&place.channel));
+        let waiter = Waiter { token: *token, asked: now, life, lasts, channel, lapsed };
         match self.lines.entry(key.clone()).or_default().iter_mut().find(|known| known.token == *token) {
             Some(known) => *known = waiter,
             None => self.lines.entry(key.clone()).or_default().push(waiter),
         }
     }
+
+    /// A place asks for no more time than it may cost the others if its owner is silent: what its round trips are worth,
+    /// and no more than its ttl, or the 100 ms of every reservation.
+    fn judge_terms(&mut self, acquire: &Acquire) {
+        let Some(place) = &acquire.place else { return };
+        self.longest_place = self.longest_place.max(millis(place.life) + millis(place.lasts));
+        let (lasts, ttl) = (millis(place.lasts), millis(acquire.ttl).max(100));
+        let most = self.longest[usize::from(place.channel.is_empty())].min(ttl);
+        if lasts > most {
+            let message = format!("{}: a place wants the key kept for {lasts} ms, and {most} are enough", acquire.key);
+            self.breaches.push(("kept-too-long", message));
+        }
+    }
+}
+
+fn millis(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
 
 impl Waiter {
     fn is_live(&self, now: u64, channels: &BTreeMap<Arc<str>, usize>) -> bool {
-        now < self.asked + self.life && self.can_be_told(channels)
+        self.is_in_time(now) && self.can_be_told(channels)
+    }
+
+    fn is_in_time(&self, now: u64) -> bool {
+        now < self.asked + self.life
     }
 
     /// Whether a push reaches its owner, or it comes by itself.

@@ -2,21 +2,25 @@
 //! and a clock of the client's own.
 
 use std::{
-    cell::Cell,
     future::{Future, poll_fn},
     pin::Pin,
     sync::Arc,
-    task::{Context, Poll, Waker},
+    task::{Poll, Waker},
     time::Duration,
 };
 
 use lock_core::{
     backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Outcome, Reply},
-    clock::{Clock, Moment, Sleep},
+    clock::Clock,
     key::LockKey,
 };
 
-use super::world::{Timer, World, micros};
+use super::{
+    clock::SimClock,
+    network::name,
+    node::Refuses,
+    world::{World, micros},
+};
 
 /// One client's way to a node.
 #[derive(Clone, Debug)]
@@ -153,10 +157,11 @@ impl SimBackend {
                 return Err(BackendError::unavailable("not sent within the limit").did_not_happen());
             }
             match self.send(conn, batch.clone(), begun, limit).await {
-                Ok(outcomes) => {
-                    let mut answer = Answer::new(outcomes.into_iter().map(Ok));
+                Ok(mut answer) => {
                     answer.repeated = unanswered;
-                    answer.time = Some(world.state().wall(self.server));
+                    if answer.outcomes.iter().any(Result::is_err) {
+                        self.refused(conn, &mut answer);
+                    }
                     return Ok(answer);
                 }
                 Err(Unanswered::Broken) => unanswered = true,
@@ -165,6 +170,20 @@ impl SimBackend {
                     return Err(BackendError::unavailable("no answer within the limit"));
                 }
             }
+        }
+    }
+
+    /// What a node refuses has not happened, unless an earlier copy has; from one that is a replica now, another
+    /// connection is made.
+    fn refused(&self, conn: usize, answer: &mut Answer) {
+        let is_replica = self.world.state().servers[self.server].node.refuses == Refuses::Writes;
+        if !answer.repeated {
+            for outcome in &mut answer.outcomes {
+                *outcome = outcome.clone().map_err(BackendError::did_not_happen);
+            }
+        }
+        if is_replica {
+            self.world.replace(conn);
         }
     }
 
@@ -193,7 +212,7 @@ impl SimBackend {
         .await
     }
 
-    async fn send(&self, conn: usize, batch: Batch, begun: u64, limit: u64) -> Result<Vec<Outcome>, Unanswered> {
+    async fn send(&self, conn: usize, batch: Batch, begun: u64, limit: u64) -> Result<Answer, Unanswered> {
         let id = self.world.state().request(&self.world.plan, conn, batch.into_iter().collect(), begun);
         let mut timer = self.world.at(limit);
         poll_fn(|cx| {
@@ -301,6 +320,12 @@ impl SimBackend {
                 let way = &mut link.ways[self.server];
                 way.upkeep = Some(cx.waker().clone());
                 let (pushes, up) = (std::mem::take(&mut way.pushes), way.up == Some(conn));
+                for grant in &pushes {
+                    let token = name(grant.token);
+                    state.log(|| format!("c{} is told of {token}", self.client));
+                    let link = &mut state.links[self.client];
+                    link.unanswered.push((grant.key.as_str().to_owned(), grant.token));
+                }
                 drop(state);
                 for grant in pushes {
                     calls.granted(grant);
@@ -360,79 +385,3 @@ impl Drop for EndOfUpkeep<'_> {
 const LEAST_WITHIN: Duration = Duration::from_millis(100);
 /// As in `connection.rs`.
 const HEARTBEAT: Duration = Duration::from_secs(1);
-
-/// The clock of one client. It runs at a rate of its own, and may leap.
-#[derive(Debug)]
-pub(super) struct SimClock {
-    pub(super) world: Arc<World>,
-    pub(super) client: usize,
-}
-
-impl Clock for SimClock {
-    fn now(&self) -> Moment {
-        let now = self.world.now();
-        let state = self.world.state();
-        let link = &state.links[self.client];
-        let own = i128::from(now) * i128::from(1_000_000 + link.rate) / 1_000_000 + i128::from(link.leapt);
-        Moment::from_origin(Duration::from_micros(u64::try_from(own).unwrap_or(0)))
-    }
-
-    fn sleep(&self, duration: Duration) -> Sleep {
-        let rate = self.world.state().links[self.client].rate;
-        let own = i128::from(micros(duration.min(FAR))) * 1_000_000;
-        let length = u64::try_from(own / i128::from(1_000_000 + rate)).unwrap_or(0) + 1;
-        // In the task of a client it is the task that is held up, else the engine.
-        let gated = !IN_TASK.get();
-        let timer = self.world.sleep(Duration::from_micros(length));
-        Box::pin(SimSleep { timer, world: Arc::clone(&self.world), client: self.client, gated })
-    }
-}
-
-/// Further ahead than any schedule goes.
-const FAR: Duration = Duration::from_secs(1 << 30);
-
-struct SimSleep {
-    timer: Timer,
-    world: Arc<World>,
-    client: usize,
-    gated: bool,
-}
-
-impl Future for SimSleep {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if Pin::new(&mut self.timer).poll(cx).is_pending() {
-            return Poll::Pending;
-        }
-        if self.gated && !self.world.state().links[self.client].engine.lets_pass(cx) {
-            return Poll::Pending;
-        }
-        Poll::Ready(())
-    }
-}
-
-thread_local! {
-    static IN_TASK: Cell<bool> = const { Cell::new(false) };
-}
-
-/// A task of a client: it does not run while the client is stopped.
-pub(super) struct InTask<F> {
-    pub(super) world: Arc<World>,
-    pub(super) client: usize,
-    pub(super) inner: Pin<Box<F>>,
-}
-
-impl<F: Future<Output = ()>> Future for InTask<F> {
-    type Output = ();
-
-    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if !self.world.state().links[self.client].tasks.lets_pass(cx) {
-            return Poll::Pending;
-        }
-        let before = IN_TASK.replace(true);
-        let polled = self.inner.as_mut().poll(cx);
-        IN_TASK.set(before);
-        polled
-    }
-}

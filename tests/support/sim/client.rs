@@ -12,7 +12,7 @@ use lock_core::{Error, ErrorKind, Lease, LockManager};
 
 pub(super) use self::task::{LONGEST_EXTEND, Task};
 use super::{
-    backend::InTask,
+    clock::InTask,
     world::{World, micros, ms},
 };
 use crate::{
@@ -44,6 +44,8 @@ pub(super) struct Watched {
     /// After what time its engine renews it.
     renews: Option<Duration>,
     over: bool,
+    /// Whether its holder moves the deadline at present.
+    extending: bool,
 }
 
 impl Client {
@@ -76,6 +78,12 @@ impl Client {
             let (token, end) = (&watched.token, watched.deadline);
             self.world.state().breach("revived", || format!("{token} had ended at {end} µs"));
         }
+        // Only its holder lowers it, or its clock.
+        if deadline > now && deadline + NEWS < watched.deadline && !watched.extending && self.is_steady() {
+            let (token, end) = (&watched.token, watched.deadline);
+            let message = || format!("{token} was to last until {end} µs, and now until {deadline} µs");
+            self.world.state().breach("lowered", message);
+        }
         // A leap may have ended it, before anybody in its process runs who could say so.
         let leapt_over = deadline <= now && watched.deadline > now + NEWS;
         if leapt_over || (deadline > now && deadline.abs_diff(watched.deadline) > NEWS) {
@@ -90,6 +98,13 @@ impl Client {
             (watched.last, watched.deadline) = (at, deadline);
             self.note(event);
         }
+    }
+
+    /// Whether it has run all the time.
+    fn is_steady(&self) -> bool {
+        let state = self.world.state();
+        let link = &state.links[self.number];
+        link.disturbed == 0 && !link.dead
     }
 
     /// Now, and until when the client relies on the lease, in true time.

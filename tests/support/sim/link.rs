@@ -1,4 +1,4 @@
-//! The network: ordered connections between clients and nodes, and what becomes of messages on them.
+//! The network: clients, connections, and messages.
 
 use std::{
     collections::VecDeque,
@@ -7,14 +7,8 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Grant, Operation, Outcome, Token},
+    backend::{Answer, Grant, Operation, Token},
     key::LockKey,
-};
-
-use super::{
-    node::Push,
-    plan::Plan,
-    world::{State, World, micros},
 };
 
 /// A client as network and nemesis see it.
@@ -36,6 +30,8 @@ pub(super) struct Link {
     pub(super) disturbed: u64,
     /// Where its places are called.
     pub(super) channel: Option<Arc<str>>,
+    /// Grants that it was told of, and said nothing to since: keys and tokens.
+    pub(super) unanswered: Vec<(String, Token)>,
     /// Once it is shut down: before when no lease may be cut short.
     pub(super) ends: Option<u64>,
     /// How many leases were, and their holders told.
@@ -87,17 +83,17 @@ impl Gate {
 #[derive(Debug)]
 pub(super) struct Conn {
     pub(super) client: usize,
-    server: usize,
-    channel: Option<Arc<str>>,
+    pub(super) server: usize,
+    pub(super) channel: Option<Arc<str>>,
     /// Whether the client's end is open, and the node's.
-    here: bool,
-    there: bool,
+    pub(super) here: bool,
+    pub(super) there: bool,
     /// Whether everything towards the node is lost.
-    hole: bool,
+    pub(super) hole: bool,
     /// When the last message arrives, each way: they stay in order.
-    last_there: u64,
-    last_here: u64,
-    outstanding: Vec<usize>,
+    pub(super) last_there: u64,
+    pub(super) last_here: u64,
+    pub(super) outstanding: Vec<usize>,
     /// Whether the node has answered the greeting.
     pub(super) greeted: bool,
 }
@@ -112,7 +108,7 @@ impl Conn {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// The answer, or none if the connection broke before it.
-    pub(super) done: Option<Option<Vec<Outcome>>>,
+    pub(super) done: Option<Option<Answer>>,
     pub(super) waker: Option<Waker>,
 }
 
@@ -123,6 +119,8 @@ pub(super) enum Arriving {
     There(usize, Message),
     /// A message at the client.
     Here(usize, Back),
+    /// A message of a grant that reaches a client from a node by whatever connection it has by then, if it has one.
+    Heard(usize, usize, Grant),
     /// The client notices that a connection is of no use any more.
     Broken(usize),
     /// The node does.
@@ -149,7 +147,7 @@ pub(super) enum Message {
 #[derive(Debug)]
 pub(super) enum Back {
     Hello,
-    Answer(usize, Vec<Outcome>),
+    Answer(usize, Answer),
     Grant(Grant),
 }
 
@@ -169,325 +167,8 @@ pub(super) enum Command {
     Delete {
         key: LockKey,
     },
-}
-
-impl State {
-    fn latency(&mut self, plan: &Plan) -> u64 {
-        let (least, most) = plan.latency;
-        let late = if self.is_unlucky(plan.late) { self.dice.below(plan.lateness) } else { 0 };
-        least + self.dice.below(most - least) + late
-    }
-
-    /// Begins a connection; it is of use when it has been greeted.
-    pub(super) fn open(
-        &mut self,
-        plan: &Plan,
-        (client, server): (usize, usize),
-        channel: &Arc<str>,
-        former: Option<usize>,
-    ) -> usize {
-        let conn = self.conns.len();
-        self.conns.push(Conn {
-            client,
-            server,
-            channel: None,
-            here: true,
-            there: false,
-            hole: false,
-            last_there: 0,
-            last_here: 0,
-            outstanding: Vec::new(),
-            greeted: false,
-        });
-        self.links[client].channel = Some(Arc::clone(channel));
-        let former = former.filter(|_| plan.kills);
-        self.send(plan, conn, Message::Hello { channel: Arc::clone(channel), former });
-        conn
-    }
-
-    /// Sends a request, and returns its number.
-    pub(super) fn request(&mut self, plan: &Plan, conn: usize, batch: Vec<Operation>, begun: u64) -> usize {
-        let id = self.requests.len();
-        self.requests.push(Request::default());
-        let client = self.conns[conn].client;
-        self.log(|| format!("c{client} sends #{id} on connection {conn}: {}", told(&batch)));
-        if self.conns[conn].here {
-            self.conns[conn].outstanding.push(id);
-            self.send(plan, conn, Message::Batch { id, batch, begun });
-        } else {
-            self.requests[id].done = Some(None);
-        }
-        id
-    }
-
-    fn send(&mut self, plan: &Plan, conn: usize, message: Message) {
-        let mut at = (self.now + self.latency(plan)).max(self.conns[conn].last_there + 1);
-        if matches!(message, Message::Hello { .. }) && self.faults {
-            at += self.dice.below(plan.greeting * 1_000);
-        }
-        if self.conns[conn].hole {
-            return;
-        }
-        if self.is_unlucky(plan.hole) {
-            self.log(|| format!("connection {conn} loses all that is sent from now on"));
-            self.conns[conn].hole = true;
-        } else if self.is_unlucky(plan.reset) {
-            self.conns[conn].hole = true;
-            self.later(at, Arriving::Broken(conn));
-            if self.dice.below(2) == 0 {
-                self.log(|| format!("connection {conn} is reset, and the request lost"));
-            } else {
-                // What broke it was not the node, which may get what was sent long after the same has come again.
-                let at = at + self.dice.below(plan.half_open + plan.lateness);
-                self.log(|| format!("connection {conn} is reset, and the request comes later"));
-                self.conns[conn].last_there = at;
-                self.later(at, Arriving::There(conn, message));
-            }
-        } else {
-            self.conns[conn].last_there = at;
-            self.later(at, Arriving::There(conn, message));
-        }
-    }
-
-    fn answer(&mut self, plan: &Plan, conn: usize, back: Back) {
-        if !self.conns[conn].there {
-            return;
-        }
-        let at = (self.now + self.latency(plan)).max(self.conns[conn].last_here + 1);
-        let (cut, lost) = match back {
-            Back::Answer(..) => (self.is_unlucky(plan.cut), false),
-            Back::Grant(..) => (false, self.is_unlucky(plan.deaf)),
-            Back::Hello => (false, false),
-        };
-        if cut {
-            self.log(|| format!("connection {conn} breaks before the answer"));
-            self.close(conn);
-            self.later(at, Arriving::Broken(conn));
-        } else if lost {
-            self.log(|| format!("a call is lost on connection {conn}"));
-        } else {
-            self.conns[conn].last_here = at;
-            self.later(at, Arriving::Here(conn, back));
-        }
-    }
-
-    /// Closes the node's end: what is still on its way there is lost.
-    fn close(&mut self, conn: usize) {
-        if !std::mem::replace(&mut self.conns[conn].there, false) {
-            return;
-        }
-        if let Some(channel) = self.conns[conn].channel.take()
-            && let channels = &mut self.servers[self.conns[conn].server].node.channels
-            && let Some(listening) = channels.get_mut(&channel)
-        {
-            *listening -= 1;
-            if *listening == 0 {
-                channels.remove(&channel);
-            }
-        }
-    }
-
-    /// Closes the node's end, of which the client hears.
-    pub(super) fn hang_up(&mut self, plan: &Plan, conn: usize) {
-        self.close(conn);
-        let at = self.now + self.latency(plan);
-        self.later(at, Arriving::Broken(conn));
-    }
-
-    /// Closes every connection that a node has.
-    pub(super) fn hang_up_on_all(&mut self, plan: &Plan, server: usize) {
-        for conn in 0..self.conns.len() {
-            if self.conns[conn].there && self.conns[conn].server == server {
-                self.hang_up(plan, conn);
-            }
-        }
-    }
-
-    /// The client gives a connection up; the node may keep it for a while, and executes what is on its way.
-    pub(super) fn give_up(&mut self, plan: &Plan, conn: usize, wakers: &mut Vec<Waker>) {
-        let way = self.way(conn);
-        if way.up == Some(conn) {
-            way.up = None;
-            wakers.extend(way.upkeep.take());
-        }
-        let at = self.now + 1 + self.dice.below(plan.half_open);
-        self.later(at, Arriving::Closed(conn));
-    }
-
-    /// What the client of a connection has of its node.
-    fn way(&mut self, conn: usize) -> &mut Way {
-        let Conn { client, server, .. } = self.conns[conn];
-        &mut self.links[client].ways[server]
-    }
-
-    /// The client has no use for its connection any more: it is closed when the last answer is there, or too late.
-    pub(super) fn close_down(&mut self, plan: &Plan, client: usize, server: usize) {
-        let Some(conn) = self.links[client].ways[server].up.take() else { return };
-        let patience = if self.conns[conn].outstanding.is_empty() { self.latency(plan) } else { micros(plan.limit) };
-        let at = self.conns[conn].last_there.max(self.now) + 1 + patience;
-        self.later(at, Arriving::Closed(conn));
-    }
-
-    /// A client is killed, and its connections with it.
-    pub(super) fn kill(&mut self, plan: &Plan, client: usize) {
-        self.links[client].dead = true;
-        for conn in 0..self.conns.len() {
-            if self.conns[conn].client == client && self.conns[conn].here {
-                self.conns[conn].here = false;
-                let at = self.now + 1 + self.dice.below(plan.half_open);
-                self.later(at, Arriving::Closed(conn));
-            }
-        }
-    }
-
-    pub(super) fn arrive(&mut self, plan: &Plan, arriving: Arriving, wakers: &mut Vec<Waker>) {
-        let at = match arriving {
-            Arriving::There(conn, _) => Some(self.conns[conn].server),
-            Arriving::Foreign(_, server, _) => Some(server),
-            _ => None,
-        };
-        if let Some(server) = at
-            && let Some(stopped) = &mut self.servers[server].stopped
-        {
-            stopped.push(arriving);
-            return;
-        }
-        match arriving {
-            Arriving::There(conn, _) if self.servers[self.conns[conn].server].down => self.hang_up(plan, conn),
-            Arriving::There(conn, Message::Hello { channel, former }) => {
-                if let Some(former) = former {
-                    self.hang_up(plan, former);
-                }
-                self.conns[conn].there = true;
-                let node = &mut self.servers[self.conns[conn].server].node;
-                *node.channels.entry(Arc::clone(&channel)).or_default() += 1;
-                self.conns[conn].channel = Some(channel);
-                self.answer(plan, conn, Back::Hello);
-            }
-            Arriving::There(conn, Message::Batch { id, batch, begun }) if self.conns[conn].there => {
-                let Conn { client, server, .. } = self.conns[conn];
-                let sender = (client, (self.own_time(client) - begun).div_ceil(1_000));
-                for operation in &batch {
-                    if let Operation::Force { key, .. } = operation {
-                        self.mark(Some(key.as_str().to_owned()));
-                    }
-                }
-                let wall = self.wall(server);
-                let node = &mut self.servers[server].node;
-                let (outcomes, pushes) = node.execute(&batch, wall, Some(sender));
-                let found = std::mem::take(&mut node.audit.breaches);
-                self.log(|| format!("node {server} executes #{id}: {outcomes:?}"));
-                for (rule, message) in found {
-                    self.breach(rule, || message);
-                }
-                for Push { channel, grant } in pushes {
-                    self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
-                    for conn in 0..self.conns.len() {
-                        let to = &self.conns[conn];
-                        if to.server == server && to.channel.as_ref() == Some(&channel) {
-                            self.answer(plan, conn, Back::Grant(grant.clone()));
-                        }
-                    }
-                }
-                self.answer(plan, conn, Back::Answer(id, outcomes));
-            }
-            Arriving::There(..) => {}
-            Arriving::Here(conn, back) => {
-                if !self.conns[conn].here {
-                    return;
-                }
-                match back {
-                    Back::Hello => {
-                        self.conns[conn].greeted = true;
-                        wakers.extend(self.way(conn).upkeep.take());
-                    }
-                    Back::Answer(id, outcomes) => {
-                        self.conns[conn].outstanding.retain(|request| *request != id);
-                        let request = &mut self.requests[id];
-                        request.done = Some(Some(outcomes));
-                        wakers.extend(request.waker.take());
-                    }
-                    Back::Grant(grant) => {
-                        self.way(conn).pushes.push_back(grant);
-                        wakers.extend(self.way(conn).upkeep.take());
-                    }
-                }
-            }
-            Arriving::Broken(conn) => {
-                if !std::mem::replace(&mut self.conns[conn].here, false) {
-                    return;
-                }
-                let client = self.conns[conn].client;
-                self.log(|| format!("c{client} sees connection {conn} broken"));
-                for id in std::mem::take(&mut self.conns[conn].outstanding) {
-                    self.requests[id].done = Some(None);
-                    wakers.extend(self.requests[id].waker.take());
-                }
-                let way = self.way(conn);
-                way.up = way.up.filter(|up| *up != conn);
-                wakers.extend(way.upkeep.take());
-            }
-            Arriving::Closed(conn) => self.hang_up(plan, conn),
-            Arriving::Foreign(id, server, command) => {
-                if self.servers[server].down {
-                    return;
-                }
-                let wall = self.wall(server);
-                let done = match command {
-                    Command::SetNx { key, value, ttl } => self.servers[server].node.set_foreign(&key, value, ttl, wall),
-                    Command::DeleteIf { key, value } => self.servers[server].node.delete_foreign(&key, value, wall),
-                    Command::Delete { key } => {
-                        self.mark(Some(key.as_str().to_owned()));
-                        self.servers[server].node.delete(&key)
-                    }
-                };
-                let at = self.now + self.latency(plan);
-                self.later(at, Arriving::ForeignDone(id, done));
-            }
-            Arriving::ForeignDone(id, done) => {
-                let request = &mut self.requests[id];
-                request.done = Some(done.then(Vec::new));
-                wakers.extend(request.waker.take());
-            }
-        }
-    }
-
-    /// Sends a command of another library to a node, and returns its number.
-    pub(super) fn command(&mut self, plan: &Plan, server: usize, command: Command) -> usize {
-        let id = self.requests.len();
-        self.requests.push(Request::default());
-        self.log(|| format!("foreign #{id}: {command:?}"));
-        let at = self.now + self.latency(plan);
-        self.later(at, Arriving::Foreign(id, server, command));
-        id
-    }
-}
-
-impl World {
-    /// Gives up a connection that has fallen silent.
-    pub(super) fn replace(&self, conn: usize) {
-        let mut wakers = Vec::new();
-        self.state().give_up(&self.plan, conn, &mut wakers);
-        wakers.into_iter().for_each(Waker::wake);
-    }
-}
-
-/// A batch in a few words.
-fn told(batch: &[Operation]) -> String {
-    let one = |operation: &Operation| match operation {
-        Operation::Acquire(it) => {
-            let wants = if it.place.is_some() { "" } else { " at once" };
-            format!("acquire {} {}{wants} {:?} x{}", it.key, name(it.token), it.ttl, it.block)
-        }
-        Operation::Renew(it) => format!("renew {} {} {:?} +{}", it.key, name(it.token), it.ttl, it.block),
-        Operation::Release(it) => format!("release {} {}", it.key, name(it.token)),
-        other => format!("{other:?}"),
-    };
-    batch.iter().map(one).collect::<Vec<_>>().join(", ")
-}
-
-/// A token by its last digits.
-fn name(token: Token) -> String {
-    let text = token.reveal();
-    text[text.len() - 6..].to_owned()
+    /// A release by force.
+    Force {
+        key: LockKey,
+    },
 }

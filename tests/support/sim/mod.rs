@@ -10,12 +10,18 @@
 //! | `false-loss` | a lease that is renewed is lost though nothing broke |
 //! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
 //! | `revived` | a lease that had lapsed is valid again |
-//! | `ghost`, `ghost-place` | all guards and futures are gone, and a key or a place is left before its time is over |
+//! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a reservation or a place is left before its time |
 //! | `cut-early`, `late-end` | a shutdown ends a lease before its grace is over, or takes longer than it may |
 //! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
-//! | `barging`, `nobody-first`, `not-called` | the node gives a key past a live place, or has somebody wait for nobody |
+//! | `barging`, `nobody-first` | the node gives a key past a live place, or has somebody wait for nobody |
 //! | `hang`, `stuck`, `left-running` | a task does not end, goes on without end, or is left when the managers are gone |
 //! | `failed` | a request fails though nothing broke, and its future was polled in time |
+//! | `out-of-turn`, `granted-to-nobody` | the node grants a key past a live place, or to one that is not |
+//! | `quiet-grant`, `told-unset` | it grants by a quiet release, or tells a grant of a key that is not set |
+//! | `kept-too-long` | a place wants, or gets, the key for longer than a silent waiter may cost the others |
+//! | `number-falls` | a grant or an acquire draws a number below one that was drawn for its key before |
+//! | `not-answered` | a client is told of a grant, and sends neither an acquire nor a release for it |
+//! | `lowered` | a deadline comes nearer, though neither its holder nor its clock moved it |
 //! | `beyond-expiry` | a holder relies on its lease for longer than the nodes keep its key |
 //! | `loss-not-told` | a lease vanishes, and its holder is not told by the next renewal |
 //! | `out-of-turn`, `overtaken` | a waiter is passed by a later one of its process; by one of another, while nothing breaks |
@@ -27,11 +33,13 @@
 //!   happen. Each client's clock has a rate of its own, up to 0.8 % off the node's, and leaps when its machine is
 //!   suspended. The clocks of a quorum's nodes are up to 8 ms off from the start.
 //! * **Network**: messages of a connection stay in order until it breaks. They are late, lost with all that follow, cut off
-//!   with a reset, executed without an answer; calls are lost; connections take long to be made. A request whose
+//!   with a reset, executed without an answer; grants are told late, twice, long after, or not at all; connections take long to be made. A request whose
 //!   connection broke is repeated over the next one, and the first copy may be executed after the second, unless the new
 //!   connection has the old one killed. That changes the backend's epoch, as in `connection.rs`.
 //! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
-//!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. For a
+//!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. It fails
+//!   over to a copy that lags behind, is a replica for a while, is out of memory, cannot count, lets nobody publish, and
+//!   loses that somebody waits or who. Keys are deleted or released by force between two answers. For a
 //!   quorum ([`run_on`]) there are several, each with troubles of its own.
 //! * **Clients** are killed (and replaced by new ones), stopped, suspended; their engine or their tasks starve.
 //! * **Managers** are shut down, while their tasks go on asking, and new ones come.
@@ -43,7 +51,7 @@
 //!
 //! # What is not
 //!
-//! Redis itself (memory limits, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
+//! Redis itself (how it refuses, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
 //! race (the engine runs on one), and a client whose clock stands still while its machine runs.
 //!
 //! # Replay
@@ -52,12 +60,16 @@
 //! and printed. `SIM_SEED=x` repeats one: the same run to the byte. A failure prints its seed, the last `SIM_LINES`
 //! events, and the rules that were broken. A seed means the same schedule only for the same source.
 
+mod arrival;
 mod audit;
 mod backend;
 mod client;
+mod clock;
 mod foreign;
+mod judge;
 mod link;
 mod nemesis;
+mod network;
 mod node;
 mod order;
 mod plan;
@@ -79,16 +91,14 @@ use tokio::{runtime, task::JoinHandle};
 
 pub use self::node::{Node, NodeMutant};
 use self::{
-    backend::{SimBackend, SimClock, Watched},
+    backend::{SimBackend, Watched},
     client::{Client, LONGEST_EXTEND},
-    node::Holder,
-    plan::{Plan, Trouble},
-    world::{Server, World, ms},
+    clock::SimClock,
+    judge::{check_answered, check_ghosts, check_leftovers, judge},
+    plan::Plan,
+    world::{Server, World, micros},
 };
-use crate::{
-    Dice,
-    history::{Checker, Event, History, Op},
-};
+use crate::Dice;
 
 /// What became of one schedule.
 #[derive(Clone, Debug, Default)]
@@ -134,7 +144,8 @@ pub fn run_on(nodes: usize, seed: u64, bug: Option<NodeMutant>, logs: bool) -> R
     let mut dice = Dice::seeded(seed);
     let plan = Plan::draw(&mut dice, nodes);
     let of_world = dice.split();
-    let servers = (0..nodes).map(|_| Server::new(Node::new(bug), plan.apart(&mut dice))).collect();
+    let mut server = || Server::new(Node::new(bug).judged_by(&plan), plan.apart(&mut dice));
+    let servers = (0..nodes).map(|_| server()).collect();
     let world = World::new(plan, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     let step = Arc::clone(&world);
@@ -186,14 +197,17 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
     // Everything was released or dropped by now, and what is known to be over is cleaned up soon.
     world.sleep(world.plan.soon()).await;
     check_ghosts(&world, None);
+    check_answered(&world);
     world.log(|| "the managers are dropped".to_owned());
     stage.members().clear();
-    let back = world.state().behind();
-    world.sleep(world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_secs(1) + Duration::from_micros(back)).await;
+    let back = Duration::from_micros(world.state().behind());
+    let dropped = world.now();
+    world.sleep(world.plan.longest_ttl() * LONGEST_EXTEND + Duration::from_secs(1) + back).await;
     check_leftovers(&world);
-    // Tokens of requests that nobody answered are released until their places and what may be granted to them are over;
-    // the last try takes its time.
-    world.sleep(Duration::from_secs(3)).await;
+    // A token of a request that nobody answered is released until one release is answered that was sent when all that the
+    // request can have done is over: the ttl, or the place and what is granted to it. By clocks that may be slow.
+    let doubt = (world.plan.longest_ttl() * LONGEST_EXTEND).max(world.state().longest_place()) * 101 / 100;
+    world.at(dropped + micros(doubt + world.plan.limit) + 4 * world.plan.latency.1).await;
     sampler.abort();
     world.sleep(Duration::from_millis(1)).await;
     let alive = runtime::Handle::current().metrics().num_alive_tasks();
@@ -307,100 +321,6 @@ impl Stage {
         })
         .await
     }
-}
-
-/// Nothing is held by a token whose holder is done with it: `of` one client, or of all.
-fn check_ghosts(world: &World, of: Option<usize>) {
-    if world.plan.troubles.contains(&Trouble::ClockBack) {
-        // A clock that is set back keeps keys for longer than anybody has to reckon with.
-        return;
-    }
-    for server in 0..world.plan.nodes {
-        check_ghosts_of(world, server, of);
-    }
-}
-
-fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
-    let mut state = world.state();
-    let wall = state.wall(server);
-    let node = &state.servers[server].node;
-    let mut ghosts: Vec<_> = node
-        .leftovers(wall)
-        .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
-        .filter(|(_, entry, _)| !entry.kept && entry.setter.is_some_and(|client| !state.links[client].dead))
-        .filter(|(_, entry, _)| of.is_none() || entry.setter == of)
-        .map(|(key, _, left)| ("ghost", format!("{key} is held, for {left} ms more, though nobody holds it")))
-        .collect();
-    let channel = of.and_then(|client| state.links[client].channel.clone());
-    let places = node.places(wall).filter(|(_, theirs)| of.is_none() || Some(*theirs) == channel.as_ref());
-    // A lease that is given away may have a place at a node that does not have the lease, which ends by itself.
-    let places =
-        places.filter(|(key, _)| world.plan.nodes == 1 || !state.handed_over.iter().any(|given| given == key.as_str()));
-    ghosts.extend(places.map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
-    for (rule, message) in ghosts {
-        state.breach(rule, || message);
-    }
-}
-
-/// Nothing at all is left but the counter.
-fn check_leftovers(world: &World) {
-    let mut state = world.state();
-    let now = ms(state.now);
-    let mut all = Vec::new();
-    for (server, Server { node, .. }) in state.servers.iter().enumerate() {
-        all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), *entry, left)));
-    }
-    for (key, entry, left) in all {
-        let mut event = Event::new("nemesis", Op::Leftover, now);
-        event.t_return = Some(now);
-        event.key = Some(key.as_str().to_owned());
-        event.foreign = matches!(entry.holder, Holder::Foreign(_));
-        event.pttl = Some(left as f64);
-        state.note(event);
-    }
-}
-
-fn judge(seed: u64, world: &World) -> Report {
-    let mut state = world.state();
-    // A call, its answer, and whoever comes first but has gone; or a check of one's own.
-    let mut bound = match world.plan.is_calm() {
-        true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20),
-        false => Duration::from_secs(4),
-    };
-    if world.plan.nodes > 1 {
-        // Votes that split are cast again, after pauses that grow to 80 ms.
-        bound += Duration::from_millis(400);
-    }
-    if world.plan.asides {
-        // A turn that is missed costs 100 ms.
-        bound += Duration::from_millis(110) * u32::try_from(world.plan.clients * world.plan.tasks).unwrap_or(u32::MAX);
-    }
-    if world.plan.foreign || world.plan.odd > 0 {
-        // Another library calls nobody, nor does a key that was kept for a while and expires: there is the next check.
-        bound += Duration::from_millis(650);
-    }
-    if !state.handed_over.is_empty() {
-        // A lease that was given away and not taken up expires when it likes: the history knows no better.
-        bound += world.plan.longest_ttl() * LONGEST_EXTEND;
-    }
-    // A clock that was set back keeps keys for longer.
-    bound += Duration::from_micros(state.behind());
-    let mut checker = Checker::new().bound(bound);
-    for mark in &state.marks {
-        checker = checker.mark(mark.clone());
-    }
-    let history: History = std::mem::take(&mut state.history).into_iter().collect();
-    let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
-    let mut breaches: Vec<_> =
-        std::mem::take(&mut state.breaches).into_iter().map(|(rule, message)| (rule.to_owned(), message)).collect();
-    for (rule, message) in order::check(world, &state, history.events()) {
-        breaches.push((rule.to_owned(), message));
-    }
-    for violation in checker.check(&history) {
-        breaches.push((violation.rule.to_string(), violation.to_string()));
-    }
-    let log = state.take_log().into_iter().map(|(at, line)| format!("{:>12.3} ms  {line}", ms(at))).collect();
-    Report { nodes: world.plan.nodes, seed, breaches, log, acquired, events: history.events().len() }
 }
 
 /// How long faults go on at most.

@@ -8,8 +8,9 @@ use super::{
     Stage,
     client::LONGEST_EXTEND,
     link::Command,
-    plan::Trouble,
-    world::{World, micros},
+    node::Refuses,
+    plan::{Plan, Trouble},
+    world::{State, World, micros},
 };
 use crate::{
     Dice,
@@ -142,6 +143,66 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
             stage.look(number);
             excuse(world, from);
         }
+        Trouble::Failover => {
+            let (copied, since) = {
+                let mut state = world.state();
+                (state.servers[server].node.copy(), state.moment())
+            };
+            // By so much the copy lags behind.
+            world.sleep(dice.between(Duration::from_millis(1), Duration::from_millis(300))).await;
+            {
+                let mut state = world.state();
+                state.hang_up_on_all(&world.plan, server);
+                state.servers[server].down = true;
+                state.servers[server].node.fail_over(copied);
+                state.undo(since);
+            }
+            world.sleep(pause / 4).await;
+            world.state().servers[server].down = false;
+            excuse(world, from);
+            excuse_loss(world);
+        }
+        Trouble::Replica => {
+            // What it had is lost if it comes to copying the other one.
+            let copies = dice.below(2) == 0;
+            {
+                let mut state = world.state();
+                state.servers[server].node.refuses = Refuses::Writes;
+                if copies {
+                    state.servers[server].node.forget();
+                    state.mark(None);
+                }
+            }
+            world.sleep(pause).await;
+            world.state().servers[server].node.refuses = Refuses::Nothing;
+            excuse(world, from);
+            if copies {
+                excuse_loss(world);
+            }
+        }
+        Trouble::OutOfMemory | Trouble::NoNumbers => {
+            let refuses = if trouble == Trouble::NoNumbers { Refuses::Numbers } else { Refuses::Memory };
+            world.state().servers[server].node.refuses = refuses;
+            world.sleep(pause).await;
+            world.state().servers[server].node.refuses = Refuses::Nothing;
+            excuse(world, from);
+        }
+        Trouble::Mute => {
+            world.state().servers[server].node.mute = true;
+            world.sleep(pause).await;
+            world.state().servers[server].node.mute = false;
+            excuse(world, from);
+        }
+        Trouble::Evict => {
+            let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
+            let node = &mut world.state().servers[server].node;
+            if dice.below(2) == 0 { node.forget_waiting() } else { node.forget_queue(&key) }
+        }
+        Trouble::Snipe => {
+            world.state().servers[server].sniped = true;
+            world.sleep(pause / 2).await;
+            world.state().servers[server].sniped = false;
+        }
         Trouble::Kill => {
             let Some(number) = stage.pick(dice) else { return };
             let mut state = world.state();
@@ -163,8 +224,11 @@ fn excuse(world: &World, from: u64) {
 
 /// A lease has vanished, of which its holder learns with the next renewal; those of its process stand behind it as long.
 pub(super) fn excuse_loss(world: &World) {
-    let longest = micros(world.plan.longest_ttl() * LONGEST_EXTEND);
-    let mut state = world.state();
+    excuse_loss_of(&mut world.state(), &world.plan);
+}
+
+pub(super) fn excuse_loss_of(state: &mut State, plan: &Plan) {
+    let longest = micros(plan.longest_ttl() * LONGEST_EXTEND);
     let now = state.now;
     state.excuse(now, now + 3_000_000 + longest);
 }

@@ -36,6 +36,10 @@ pub(super) struct Plan {
     pub(super) cut: u64,
     /// … is a call that is lost.
     pub(super) deaf: u64,
+    /// … is a call that comes twice.
+    pub(super) doubled: u64,
+    /// … is a call that comes once more when it is long over.
+    pub(super) belated: u64,
     /// How long a connection takes to be made at most, beside the way, in ms.
     pub(super) greeting: u64,
     /// Whether a client may have its former connection killed.
@@ -92,6 +96,20 @@ pub(super) enum Trouble {
     Suspend,
     /// The connection of a client is closed by the node.
     Kill,
+    /// The node fails over to a copy that lags behind.
+    Failover,
+    /// The node is made a replica for a while, and perhaps emptied.
+    Replica,
+    /// The node is out of memory for a while.
+    OutOfMemory,
+    /// The counter of the node cannot be written for a while.
+    NoNumbers,
+    /// The node lets nobody publish for a while.
+    Mute,
+    /// The node loses that somebody waits, or who.
+    Evict,
+    /// For a while, keys are deleted or released by force as soon as they are taken.
+    Snipe,
 }
 
 impl Plan {
@@ -120,7 +138,7 @@ impl Plan {
         let mut troubles = Vec::new();
         if !calm {
             for trouble in Trouble::ALL {
-                if dice.below(5) == 0 {
+                if dice.below(7) == 0 {
                     troubles.push(trouble);
                 }
             }
@@ -130,7 +148,7 @@ impl Plan {
         }
         let mut apart = [0, 4_000, 16_000][dice.below(3) as usize];
         // Data lost and a clock set back together can repeat fencing tokens; the documentation says so.
-        if troubles.iter().any(|trouble| matches!(trouble, Trouble::NodeLoss | Trouble::Flush)) {
+        if troubles.iter().any(|trouble| trouble.loses_data()) {
             troubles.retain(|trouble| *trouble != Trouble::ClockBack);
             if nodes > 1 {
                 // So can clocks that differ by more than a node takes to come back.
@@ -156,6 +174,8 @@ impl Plan {
             reset: some(dice, 60),
             cut: some(dice, 80),
             deaf: some(dice, 300),
+            doubled: some(dice, 300),
+            belated: some(dice, 100),
             greeting: if slow { 500 + dice.below(1_000) } else { some(dice, 1_500) },
             kills: dice.below(3) > 0,
             half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
@@ -186,7 +206,7 @@ impl Plan {
 
     /// Whether every message arrives in time.
     pub(super) fn has_sound_network(&self) -> bool {
-        self.late + self.hole + self.reset + self.cut + self.deaf + self.greeting == 0
+        self.late + self.hole + self.reset + self.cut + self.deaf + self.doubled + self.belated + self.greeting == 0
     }
 
     /// How long it takes at most until what is over is cleaned up.
@@ -197,13 +217,26 @@ impl Plan {
         }
     }
 
+    /// For how long a key may be kept for a waiter at most, in ms: one that can be told, and one that cannot.
+    pub(super) fn longest_reserved(&self) -> [u64; 2] {
+        // The least time; or four round trips, of which the first may have been that of the connection, too. A quorum
+        // has more of them, and anything may be late: then what a second allows.
+        let most = if self.is_calm() && self.nodes == 1 { self.latency.1 * 17 / 1_000 + 5 } else { 1_000 };
+        [most.max(100), most.max(250)]
+    }
+
     pub(super) fn longest_ttl(&self) -> Duration {
         self.ttls[0].max(self.ttls[1])
     }
 }
 
 impl Trouble {
-    const ALL: [Self; 13] = [
+    /// Whether the node may forget what it has counted.
+    fn loses_data(self) -> bool {
+        matches!(self, Self::NodeLoss | Self::Flush | Self::Failover | Self::Replica)
+    }
+
+    const ALL: [Self; 20] = [
         Self::NodeCrash,
         Self::NodeLoss,
         Self::Flush,
@@ -217,5 +250,12 @@ impl Trouble {
         Self::StarveTasks,
         Self::Suspend,
         Self::Kill,
+        Self::Failover,
+        Self::Replica,
+        Self::OutOfMemory,
+        Self::NoNumbers,
+        Self::Mute,
+        Self::Evict,
+        Self::Snipe,
     ];
 }

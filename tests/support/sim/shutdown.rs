@@ -7,7 +7,7 @@ use std::{
 
 use lock_core::ErrorKind;
 
-use super::{Stage, check_ghosts, client::Client, world::micros};
+use super::{Stage, client::Client, judge::check_ghosts, world::micros};
 use crate::Dice;
 
 /// Has a manager shut down every now and then, until the faults are over.

@@ -45,6 +45,8 @@ pub(super) struct State {
     pub(super) faults: bool,
     pub(super) history: Vec<Event>,
     pub(super) marks: Vec<Mark>,
+    /// Those of them within which things were done that are undone now.
+    pub(super) undone: Vec<Mark>,
     /// The limit of a request, in ms.
     limit: f64,
     /// Keys of leases that were given away, which may be left to expire.
@@ -68,13 +70,15 @@ pub(super) struct Server {
     /// Down, or stopped with what has arrived meanwhile.
     pub(super) down: bool,
     pub(super) stopped: Option<Vec<Arriving>>,
+    /// Whether keys are taken away from those who have just got them.
+    pub(super) sniped: bool,
     /// How far its clock is ahead of the true time, in µs.
     pub(super) ahead: i64,
 }
 
 impl Server {
     pub(super) fn new(node: Node, ahead: i64) -> Self {
-        Self { node, down: false, stopped: None, ahead }
+        Self { node, down: false, stopped: None, sniped: false, ahead }
     }
 }
 
@@ -106,6 +110,7 @@ impl World {
             faults: true,
             history: Vec::new(),
             marks: Vec::new(),
+            undone: Vec::new(),
             limit: ms(micros(plan.limit)),
             handed_over: Vec::new(),
             breaches: Vec::new(),
@@ -277,6 +282,12 @@ impl State {
         self.servers.iter().map(|server| server.ahead.min(0).unsigned_abs()).max().unwrap_or(0)
     }
 
+    /// The longest time that a place and a grant to it may take together, of those that were asked for.
+    pub(super) fn longest_place(&self) -> Duration {
+        let longest = self.servers.iter().map(|server| server.node.audit.longest_place).max();
+        Duration::from_millis(longest.unwrap_or(0))
+    }
+
     /// Whether something goes wrong that does so in `chance` of a thousand cases.
     pub(super) fn is_unlucky(&mut self, chance: u64) -> bool {
         self.faults && chance > 0 && self.dice.below(1_000) < chance
@@ -306,9 +317,21 @@ impl State {
     /// Two holders are possible across this moment: data was lost, or a clock was set.
     pub(super) fn mark(&mut self, key: Option<String>) {
         let from = self.moment();
+        let mark = self.mark_of(from, key);
+        self.marks.push(mark);
+    }
+
+    /// The same, since all that was done from a time of the history on is undone now.
+    pub(super) fn undo(&mut self, from: f64) {
+        let mark = self.mark_of(from, None);
+        self.marks.push(mark.clone());
+        self.undone.push(mark);
+    }
+
+    fn mark_of(&mut self, from: f64, key: Option<String>) -> Mark {
         // An answer may be under way for as long as its limit, and a process passes on what it took before, without asking
         // the node.
-        self.marks.push(Mark { key, from, to: from + self.limit + PASSED_ON });
+        Mark { key, from, to: self.moment() + self.limit + PASSED_ON }
     }
 
     /// Slow wake-ups are excused since `from` until `to`.

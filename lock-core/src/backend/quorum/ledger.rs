@@ -225,6 +225,7 @@ impl Ledger {
         state.lacks(acquire.token, asked.sent);
         let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. });
         if let (true, Some(place)) = (placed, &acquire.place)
+            && !Mutant::LedgerForgetsPlace.is_on()
         {
             // The key may be granted to it until then.
             state.placed.insert(acquire.token, now + place.life + place.lasts);

@@ -83,7 +83,7 @@ impl Row<'_> {
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
         let comes_later =
-            matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. }));
+            matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. })) && !Mutant::ReservedIgnored.is_on();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {

@@ -189,6 +189,9 @@ impl Contender {
 
     fn check(&mut self, remaining: Option<Duration>, near: bool, jitter: f64) -> Duration {
         self.tries = 0;
+        if Mutant::NoChecks.is_on() {
+            return Duration::from_secs(3_600);
+        }
         until_expiry(CHECK.mul_f64(0.75 + jitter / 2.0), remaining, near)
     }
 }

@@ -97,6 +97,13 @@ impl Queues {
     ) {
         let Some(tenure) = self.tenure_of(key, token) else { return };
         match result {
+            Ok(Outcome::Held { fence, block })
+                if Mutant::TwiceToldTwiceHeld.is_on()
+                    && let Some(next) = self.lines.first(key) =>
+            {
+                let doubt = Doubt { until: now, unanswered_since: None };
+                self.held(key, next, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
+            }
             // A check that was sent after the request which began the tenure: it reaches further.
             Ok(Outcome::Held { .. }) => self.tenures.granted_again(tenure, sent),
             // Such a check finds the tenure's own token, unless the key was taken away meanwhile.
@@ -159,10 +166,15 @@ impl Queues {
         self.calls_refused = false;
         let round_trip = Duration::from_nanos(self.round_trip);
         if let Some((id, contender)) = self.lines.contender(&grant.key, grant.token) {
-            let (heard, check) = (contender.heard(), LONGEST_CHECK);
+            let (heard, doubt) = (contender.heard(), contender.doubt());
             let ttl = self.lines.waiter(id).terms.ttl;
-            return match (Told { grant: &grant, ttl, heard, check, round_trip, now }).holds() {
+            let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
+            return match told.holds() {
                 Some(kept) => self.holds_by(id, &grant, kept, now),
+                None if Mutant::GrantHolds.is_on() => {
+                    let Grant { ref key, token, fence, block, sent, .. } = grant;
+                    self.held(key, id, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
+                }
                 None => self.ask(&grant.key, grant.token, true),
             };
         }
@@ -170,7 +182,7 @@ impl Queues {
         if let Some(tenure) = self.tenure_of(&key, token) {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
-        } else {
+        } else if !Mutant::StrayKept.is_on() {
             self.release_stray(key, token, now);
         }
     }
@@ -266,7 +278,7 @@ impl Queues {
         // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
         let item = Item::Ask(if confirms && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
-        if confirms {
+        if confirms && !Mutant::ConfirmLast.is_on() {
             self.outbox.push_front(item);
         } else {
             self.outbox.push_back(item);
@@ -301,7 +313,8 @@ impl Queues {
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
             let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
-            request.place = Some(Place::new(channel, life, self.kept_for(terms), now));
+            let lasts = if Mutant::GrantTooLong.is_on() { life } else { self.kept_for(terms) };
+            request.place = Some(Place::new(channel, life, lasts, now));
         }
         request
     }

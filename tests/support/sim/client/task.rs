@@ -205,6 +205,7 @@ impl Task {
             got: last,
             renews,
             over: false,
+            extending: false,
         };
         let mut all = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
         let index = all.len();
@@ -333,7 +334,9 @@ impl Task {
         let ttl = [ttl / 3, ttl, ttl * LONGEST_EXTEND][self.dice.below(3) as usize];
         let mut unders = self.begin_all(Op::Extend, held);
         unders.iter_mut().for_each(|under| under.event().ttl = Some(ttl.as_secs_f64() * 1_000.0));
+        self.extending(held, true);
         let extended = held.guard.extend(ttl).await;
+        self.extending(held, false);
         for (mut under, part) in unders.into_iter().zip(&held.parts) {
             let event = under.event();
             let (now, deadline) = self.client.deadline(&part.lease);
@@ -354,6 +357,12 @@ impl Task {
         }
         self.client.judge(&extended, false);
         ttl
+    }
+
+    /// Says whether the holder moves the deadlines.
+    fn extending(&self, held: &Held, extending: bool) {
+        let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
+        held.parts.iter().for_each(|part| watched[part.index].extending = extending);
     }
 
     fn look(&self, held: &Held) {

@@ -2,7 +2,7 @@
 
 use lock_core::backend::{Acquire, Operation, Outcome};
 
-use super::{Call, Entry, Holder, Node, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, Reply, ms};
 
 /// Where in a batch the acquires begin that go without the script.
 pub(super) fn begin(batch: &[Operation]) -> usize {
@@ -15,13 +15,13 @@ fn fits(acquire: &Acquire) -> bool {
 }
 
 impl Node {
-    /// Executes them, with one number for all.
+    /// Executes them, with one number for all. What the transaction is refused is asked for by the script.
     pub(super) fn acquire_free(
         &mut self,
         batch: &[Operation],
-        call: &Call,
+        call: &mut Call,
         sender: Option<(usize, u64)>,
-    ) -> Vec<Outcome> {
+    ) -> Vec<Reply> {
         let acquires = batch.iter().filter_map(|operation| match operation {
             Operation::Acquire(acquire) => Some(acquire),
             _ => None,
@@ -30,16 +30,21 @@ impl Node {
         if acquires.is_empty() {
             return Vec::new();
         }
-        let set: Vec<_> = acquires.iter().map(|acquire| self.set_free(acquire, call, sender)).collect();
-        // The counter gives no number of the next millisecond by itself.
-        let next = (call.now * 1_000).max(self.last_fence + 1);
-        let has_number = next > self.last_fence + 1 || !next.is_multiple_of(1_000) || next == call.now * 1_000;
+        let taken = self.refuses.more().is_ok();
+        let set: Vec<_> = acquires.iter().map(|acquire| taken && self.set_free(acquire, call, sender)).collect();
+        if !taken || self.refuses.number().is_err() {
+            return batch.iter().map(|operation| self.one(operation, call, sender)).collect();
+        }
+        let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.now * 1_000 };
+        let next = clock.max(self.last_fence + 1);
+        // The counter begins no millisecond by itself that the clock has not begun.
+        let has_number = next == clock || !next.is_multiple_of(1_000);
         if has_number {
             self.last_fence = next;
         }
         let outcome = |set| match set {
-            true if has_number => Outcome::Held { fence: next, block: 1 },
-            _ => Outcome::NotFree,
+            true if has_number => Ok(Outcome::Held { fence: next, block: 1 }),
+            _ => Ok(Outcome::NotFree),
         };
         set.into_iter().map(outcome).collect()
     }

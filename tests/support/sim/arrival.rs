@@ -1,0 +1,195 @@
+//! What happens when something arrives: at a node, at a client, or between.
+
+use std::task::Waker;
+
+use lock_core::backend::{Answer, Operation, Outcome};
+
+use super::{
+    link::{Arriving, Back, Command, Conn, Message, Request},
+    nemesis,
+    network::name,
+    node::{Executed, Push},
+    plan::Plan,
+    world::State,
+};
+
+impl State {
+    pub(super) fn arrive(&mut self, plan: &Plan, arriving: Arriving, wakers: &mut Vec<Waker>) {
+        let at = match arriving {
+            Arriving::There(conn, _) => Some(self.conns[conn].server),
+            Arriving::Foreign(_, server, _) => Some(server),
+            _ => None,
+        };
+        if let Some(server) = at
+            && let Some(stopped) = &mut self.servers[server].stopped
+        {
+            stopped.push(arriving);
+            return;
+        }
+        match arriving {
+            Arriving::There(conn, message) => self.arrive_there(plan, conn, message),
+            Arriving::Here(conn, back) if self.conns[conn].here => self.arrive_here(conn, back, wakers),
+            Arriving::Here(..) => {}
+            Arriving::Heard(client, server, grant) => {
+                let way = &mut self.links[client].ways[server];
+                way.pushes.push_back(grant);
+                wakers.extend(way.upkeep.take());
+            }
+            Arriving::Broken(conn) => self.arrive_broken(conn, wakers),
+            Arriving::Closed(conn) => self.hang_up(plan, conn),
+            Arriving::Foreign(_, server, _) if self.servers[server].down => {}
+            Arriving::Foreign(id, server, command) => {
+                let done = self.obey(plan, server, command);
+                let at = self.now + self.latency(plan);
+                self.later(at, Arriving::ForeignDone(id, done));
+            }
+            Arriving::ForeignDone(id, done) => {
+                let request = &mut self.requests[id];
+                request.done = Some(done.then(|| Answer::new([])));
+                wakers.extend(request.waker.take());
+            }
+        }
+    }
+
+    fn arrive_there(&mut self, plan: &Plan, conn: usize, message: Message) {
+        let Conn { server, .. } = self.conns[conn];
+        match message {
+            _ if self.servers[server].down => self.hang_up(plan, conn),
+            Message::Hello { channel, former } => {
+                if let Some(former) = former {
+                    self.hang_up(plan, former);
+                }
+                self.conns[conn].there = true;
+                self.servers[server].node.listen(&channel);
+                self.conns[conn].channel = Some(channel);
+                self.answer(plan, conn, Back::Hello);
+            }
+            Message::Batch { id, batch, begun } if self.conns[conn].there => {
+                self.execute(plan, conn, id, &batch, begun);
+            }
+            Message::Batch { .. } => {}
+        }
+    }
+
+    fn execute(&mut self, plan: &Plan, conn: usize, id: usize, batch: &[Operation], begun: u64) {
+        let Conn { client, server, .. } = self.conns[conn];
+        let sender = (client, (self.own_time(client) - begun).div_ceil(1_000));
+        for operation in batch {
+            if let Operation::Force { key, .. } = operation {
+                self.mark(Some(key.as_str().to_owned()));
+            }
+        }
+        let wall = self.wall(server);
+        let executed = self.servers[server].node.execute(batch, wall, Some(sender));
+        self.log(|| format!("node {server} executes #{id}: {:?}", executed.outcomes));
+        if self.servers[server].sniped {
+            self.snipe(plan, server, batch, &executed);
+        }
+        let Executed { outcomes, pushes, mute } = executed;
+        self.publish(plan, server, pushes);
+        let mut answer = Answer::new(outcomes);
+        answer.calls_refused = mute;
+        answer.time = Some(wall);
+        self.answer(plan, conn, Back::Answer(id, answer));
+    }
+
+    /// Has a key that was just taken released by force, or deleted, before its next answer.
+    fn snipe(&mut self, plan: &Plan, server: usize, batch: &[Operation], executed: &Executed) {
+        for (operation, outcome) in batch.iter().zip(&executed.outcomes) {
+            let (Operation::Acquire(acquire), Ok(Outcome::Held { .. })) = (operation, outcome) else { continue };
+            if self.dice.below(3) > 0 {
+                continue;
+            }
+            let key = acquire.key.clone();
+            let command = if self.dice.below(2) == 0 { Command::Delete { key } } else { Command::Force { key } };
+            let id = self.requests.len();
+            self.requests.push(Request::default());
+            self.log(|| format!("#{id} comes between: {command:?}"));
+            let at = self.now + self.dice.below(2 * plan.latency.1);
+            self.later(at, Arriving::Foreign(id, server, command));
+            nemesis::excuse_loss_of(self, plan);
+        }
+    }
+
+    /// Sends the messages of grants on their ways, and tells what was wrong with what the node has done.
+    fn publish(&mut self, plan: &Plan, server: usize, pushes: Vec<Push>) {
+        let wall = self.wall(server);
+        for (rule, message) in std::mem::take(&mut self.servers[server].node.audit.breaches) {
+            self.breach(rule, || message);
+        }
+        for Push { channel, grant } in pushes {
+            self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
+            for conn in 0..self.conns.len() {
+                let to = &self.conns[conn];
+                if to.server == server && to.channel.as_ref() == Some(&channel) {
+                    self.answer(plan, conn, Back::Grant(grant.clone()));
+                }
+            }
+        }
+    }
+
+    fn arrive_here(&mut self, conn: usize, back: Back, wakers: &mut Vec<Waker>) {
+        match back {
+            Back::Hello => {
+                self.conns[conn].greeted = true;
+                wakers.extend(self.way(conn).upkeep.take());
+            }
+            Back::Answer(id, answer) => {
+                self.conns[conn].outstanding.retain(|request| *request != id);
+                let request = &mut self.requests[id];
+                request.done = Some(Some(answer));
+                wakers.extend(request.waker.take());
+            }
+            Back::Grant(grant) => {
+                self.way(conn).pushes.push_back(grant);
+                wakers.extend(self.way(conn).upkeep.take());
+            }
+        }
+    }
+
+    fn arrive_broken(&mut self, conn: usize, wakers: &mut Vec<Waker>) {
+        if !std::mem::replace(&mut self.conns[conn].here, false) {
+            return;
+        }
+        let client = self.conns[conn].client;
+        self.log(|| format!("c{client} sees connection {conn} broken"));
+        self.excuse_silence(conn);
+        for id in std::mem::take(&mut self.conns[conn].outstanding) {
+            self.requests[id].done = Some(None);
+            wakers.extend(self.requests[id].waker.take());
+        }
+        let way = self.way(conn);
+        way.up = way.up.filter(|up| *up != conn);
+        wakers.extend(way.upkeep.take());
+    }
+
+    /// Does what a client of another library says, or somebody who should not.
+    fn obey(&mut self, plan: &Plan, server: usize, command: Command) -> bool {
+        let wall = self.wall(server);
+        match command {
+            Command::SetNx { key, value, ttl } => self.servers[server].node.set_foreign(&key, value, ttl, wall),
+            Command::DeleteIf { key, value } => self.servers[server].node.delete_foreign(&key, value, wall),
+            Command::Delete { key } => {
+                self.mark(Some(key.as_str().to_owned()));
+                self.servers[server].node.delete(&key)
+            }
+            Command::Force { key } => {
+                self.mark(Some(key.as_str().to_owned()));
+                let force = Operation::Force { key, foreign: false };
+                let Executed { outcomes, pushes, .. } = self.servers[server].node.execute(&[force], wall, None);
+                self.publish(plan, server, pushes);
+                outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Released)))
+            }
+        }
+    }
+
+    /// Sends a command of another library to a node, and returns its number.
+    pub(super) fn command(&mut self, plan: &Plan, server: usize, command: Command) -> usize {
+        let id = self.requests.len();
+        self.requests.push(Request::default());
+        self.log(|| format!("foreign #{id}: {command:?}"));
+        let at = self.now + self.latency(plan);
+        self.later(at, Arriving::Foreign(id, server, command));
+        id
+    }
+}

@@ -1,0 +1,207 @@
+//! Places, grants, and copies of all that a node has.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use lock_core::{
+    backend::{Acquire, Grant, Place, Token},
+    key::LockKey,
+};
+
+use super::{Call, Entry, Holder, Node, NodeMutant, Push, ms};
+use crate::sim::audit::Audit;
+
+#[derive(Clone, Debug, Default)]
+pub(super) struct Queue {
+    next: u64,
+    places: BTreeMap<u64, Waiting>,
+    expires: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Waiting {
+    token: Token,
+    ends: u64,
+    place: Place,
+    block: u64,
+}
+
+/// What a replica has of a node.
+#[derive(Debug)]
+pub(in crate::sim) struct Copied {
+    keys: BTreeMap<LockKey, Entry>,
+    last_fence: u64,
+    waiting: u64,
+    queues: BTreeMap<LockKey, Queue>,
+    audit: Audit,
+}
+
+impl Waiting {
+    fn is_live(&self, now: u64, endless: bool) -> bool {
+        now < self.ends && (endless || self.ends - now <= ms(self.place.life))
+    }
+}
+
+impl Node {
+    fn is_live(&self, waiting: &Waiting, now: u64) -> bool {
+        waiting.is_live(now, self.has(NodeMutant::PlaceEndless))
+    }
+
+    pub(super) fn keep_place(&mut self, acquire: &Acquire, call: &Call) -> Option<u32> {
+        let Acquire { key, token, .. } = acquire;
+        let place = acquire.place.clone()?;
+        let ends = call.now + ms(place.life);
+        self.refuses.more().ok()?;
+        if ends > self.waiting && !(call.now < self.waiting && self.has(NodeMutant::WNotRaised)) {
+            self.waiting = ends + 500;
+        }
+        let waiting = Waiting { token: *token, ends, place, block: u64::from(acquire.block) };
+        let queue = self.queues.entry(key.clone()).or_default();
+        if queue.expires < call.now {
+            *queue = Queue::default();
+        }
+        let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == *token).map(|(ticket, _)| *ticket);
+        let ticket = ticket.unwrap_or(queue.next);
+        queue.next = queue.next.max(ticket + 1);
+        queue.places.insert(ticket, waiting);
+        queue.expires = self.waiting + 1_000;
+        let first = queue.places.first_key_value().map_or(ticket, |(first, _)| *first);
+        u32::try_from(ticket + 1 - first).ok()
+    }
+
+    pub(super) fn remove_place(&mut self, key: &LockKey, token: Token) {
+        if let Some(queue) = self.queues.get_mut(key) {
+            queue.places.retain(|_, waiting| waiting.token != token);
+        }
+    }
+
+    /// Removes the place of a token, unless that is refused.
+    pub(super) fn leave(&mut self, key: &LockKey, token: Token) -> Result<(), lock_core::backend::BackendError> {
+        let places = self.queues.get(key).into_iter().flat_map(|queue| queue.places.values());
+        if places.into_iter().any(|waiting| waiting.token == token) {
+            self.refuses.less()?;
+        }
+        self.remove_place(key, token);
+        Ok(())
+    }
+
+    /// Whether somebody with a live place comes before a token.
+    pub(super) fn comes_later(&self, key: &LockKey, mine: Token, now: u64) -> bool {
+        let queue = self.queues.get(key).filter(|queue| queue.expires >= now);
+        let places = queue.into_iter().flat_map(|queue| queue.places.values());
+        places.take_while(|waiting| waiting.token != mine).any(|waiting| {
+            let Place { channel, .. } = &waiting.place;
+            self.is_live(waiting, now) && (channel.is_empty() || self.channels.contains_key(channel))
+        })
+    }
+
+    /// Grants a free key to the first live place, unless that is `mine`; see the script.
+    pub(super) fn grant(&mut self, key: &LockKey, mine: Option<Token>, call: &mut Call) {
+        let now = call.now;
+        let mut is_set = false;
+        let queue = self.queues.get(key).filter(|queue| queue.expires >= now);
+        let places: Vec<_> = queue.into_iter().flat_map(|queue| queue.places.clone()).collect();
+        for (ticket, waiting) in places {
+            if Some(waiting.token) == mine {
+                break;
+            }
+            if !self.is_live(&waiting, now) {
+                self.drop_place(key, ticket);
+                continue;
+            }
+            let Waiting { token, ends, place, block } = waiting;
+            let heard = place.channel.is_empty() || self.channels.contains_key(&place.channel);
+            let is_told = heard || self.has(NodeMutant::DeadPlacesLive);
+            if self.has(NodeMutant::ToldBeforeSet) && self.refuses.more().is_err() && is_told {
+                self.tell(key, token, &place, (0, 1));
+            }
+            let clock = match self.mutant {
+                Some(NodeMutant::FenceByPlainIncr | NodeMutant::GrantWithoutClock) => 0,
+                _ => now * 1_000,
+            };
+            let Ok((fence, size)) = self.take_fences_from(clock, key, block, call) else { break };
+            if self.refuses.more().is_err() {
+                break;
+            }
+            let mut lasts = if self.has(NodeMutant::GrantWithoutEnd) { ms(place.life) * 100 } else { ms(place.lasts) };
+            if self.mute && !place.channel.is_empty() {
+                // Its next check finds the grant, and comes before the place would have ended.
+                lasts = lasts.max(ends - now);
+                call.mute = true;
+            }
+            let (holder, expires) = (Holder::Ours(token), now + lasts);
+            self.keys.insert(key.clone(), Entry { holder, expires, setter: None, kept: false, reserved: true });
+            is_set = true;
+            if !is_told || !self.has(NodeMutant::PlaceKeptOnGrant) {
+                self.drop_place(key, ticket);
+            }
+            if !is_told && !self.mute {
+                continue;
+            }
+            self.audit.granted(key, token, (now, lasts), (fence, size), self.mute, &self.channels);
+            if !self.mute {
+                self.tell(key, token, &place, (fence, size));
+            }
+            return;
+        }
+        if is_set {
+            self.keys.remove(key);
+        }
+    }
+
+    fn tell(&mut self, key: &LockKey, token: Token, place: &Place, (fence, size): (u64, u64)) {
+        if place.channel.is_empty() {
+            return;
+        }
+        let is_set = self.keys.get(key).is_some_and(|entry| entry.holder == Holder::Ours(token));
+        self.audit.told(key, is_set);
+        let fences = (fence, u32::try_from(size).unwrap_or(u32::MAX));
+        let grant = Grant::new(key.clone(), token, place.sent, place.lasts, fences);
+        self.pushes.push(Push { channel: Arc::clone(&place.channel), grant });
+    }
+
+    fn drop_place(&mut self, key: &LockKey, ticket: u64) {
+        if self.refuses.less().is_ok()
+            && let Some(queue) = self.queues.get_mut(key)
+        {
+            queue.places.remove(&ticket);
+        }
+    }
+
+    /// Places that are live still, and where they are called.
+    pub(in crate::sim) fn places(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Arc<str>)> {
+        let now = micros / 1_000;
+        self.queues.iter().flat_map(move |(key, queue)| {
+            queue
+                .places
+                .values()
+                .filter(move |waiting| waiting.is_live(now, false))
+                .map(move |waiting| (key, &waiting.place.channel))
+        })
+    }
+
+    /// Forgets until when somebody may be waiting, as when that was evicted.
+    pub(in crate::sim) fn forget_waiting(&mut self) {
+        self.waiting = 0;
+        self.audit.all_lapsed(None);
+    }
+
+    /// Forgets who waits for a key, as when that was evicted.
+    pub(in crate::sim) fn forget_queue(&mut self, key: &LockKey) {
+        self.queues.remove(key);
+        self.audit.all_lapsed(Some(key));
+    }
+
+    /// A copy, which lags behind from now on. Nobody can say for whom it keeps a key.
+    pub(in crate::sim) fn copy(&self) -> Copied {
+        let keys = self.keys.iter().map(|(key, entry)| (key.clone(), Entry { setter: None, ..*entry })).collect();
+        let (last_fence, waiting, queues) = (self.last_fence, self.waiting, self.queues.clone());
+        Copied { keys, last_fence, waiting, queues, audit: self.audit.clone() }
+    }
+
+    /// Puts a copy in its place, as after a failover.
+    pub(in crate::sim) fn fail_over(&mut self, copied: Copied) {
+        let Copied { keys, last_fence, waiting, queues, audit } = copied;
+        (self.keys, self.last_fence, self.waiting, self.queues) = (keys, last_fence, waiting, queues);
+        self.audit.fail_over(audit);
+    }
+}
