@@ -77,3 +77,57 @@ async fn a_key_that_another_process_has_is_waited_for_in_the_queue() {
     held.release().await.expect("it is held");
     assert!(first < waiter.await.expect("no panic"));
 }
+
+async fn signed_in(server: &RedisServer, rights: &[&str]) -> LockManager {
+    server.call(&[&["ACL", "SETUSER", "user", "reset", "on", ">secret", "&*", "+@all"], rights].concat()).await;
+    LockManager::connect(&format!("redis://user:secret@{}", server.address())).await.expect("connects")
+}
+
+#[tokio::test]
+async fn a_key_that_the_user_may_not_touch_leaves_nothing_to_be_released() {
+    let server = RedisServer::start().await;
+    let manager = signed_in(&server, &["~shop:*", "~{*}lock-core:*"]).await;
+    pair(&manager, "shop:1").await;
+    let error = manager.lock("other:1").await.expect_err("it is not for this user");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    let before = server.script_calls().await;
+    assert_eq!(manager.shutdown(SOON).await, 0);
+    assert_eq!(server.script_calls().await, before, "nothing is released");
+}
+
+#[tokio::test]
+async fn rights_that_do_not_let_a_key_be_released_cost_one_key_at_most() {
+    let server = RedisServer::start().await;
+    let names = ["~shop:*", "~cart:*", "~{0}lock-core:fence", "~{0}lock-core:waiting", "~{0}lock-core:queue:shop:*"];
+    let manager = signed_in(&server, &names).await;
+    pair(&manager, "shop:1").await;
+    let first = manager.lock("cart:1").await.expect("its queue is not looked at");
+    first.release().await.expect_err("its queue may not be touched");
+    let error = manager.lock("cart:2").await.expect_err("from now on the script is asked");
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+}
+
+#[tokio::test]
+async fn a_user_without_transactions_pays_for_one_of_them() {
+    for rights in [&["allkeys", "-multi", "-exec"][..], &["allkeys", "-multi"], &["allkeys", "-exec"]] {
+        let server = RedisServer::start().await;
+        let manager = signed_in(&server, rights).await;
+        for _ in 0..10 {
+            pair(&manager, "k").await;
+        }
+        let sets = calls(&server, "set").await;
+        // Each acquire sets the key once, in the script, but for one that was tried without.
+        assert!(sets <= 11, "{rights:?}: {sets}");
+        assert!(server.left().await.is_empty());
+    }
+}
+
+#[tokio::test]
+async fn a_server_that_executes_no_transaction_is_left_with_none_open() {
+    let server = RedisServer::builder().without_command("EXEC").start().await;
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    for _ in 0..5 {
+        pair(&manager, "k").await;
+    }
+    assert!(server.left().await.is_empty());
+}

@@ -99,7 +99,19 @@ pub(crate) struct Try {
     pub(crate) release: Release,
 }
 
+impl Doubt {
+    /// The epoch of a request of which no release says when it was executed.
+    pub(crate) const NO_EPOCH: u64 = u64::MAX;
+}
+
 impl Try {
+    /// Whether a release was refused, and will be again.
+    pub(crate) fn is_refused(result: &Result<Outcome, BackendError>) -> bool {
+        result.as_ref().is_err_and(|error| {
+            matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) && !error.may_have_happened()
+        })
+    }
+
     /// Whether this is an answer to a release: a wrong type is one too, since the token is not there.
     pub(crate) fn answered(result: &Result<Outcome, BackendError>) -> bool {
         result.as_ref().err().is_none_or(|error| error.kind() == ErrorKind::WrongType)
@@ -107,6 +119,15 @@ impl Try {
 }
 
 impl CleanUp {
+    /// Takes a refusal for an answer if whatever may be left has ended by itself: to send it again would not help.
+    pub(crate) fn refused(&mut self, entry: usize, now: Moment) -> bool {
+        if self.entries.get(entry).is_some_and(|entry| now >= entry.doubt.until) {
+            self.entries.remove(entry);
+            return true;
+        }
+        self.tried(entry, None, now, now)
+    }
+
     /// Adds a token; it is due at once.
     pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
         if Mutant::NoCleanUp.is_on() {
@@ -263,6 +284,15 @@ mod tests {
         assert!(!list.is_empty());
         list.forget_expired(at(6_000), |_| {});
         assert!(list.is_empty() && list.next().is_none());
+    }
+
+    #[test]
+    fn a_release_that_is_refused_ends_when_what_may_be_left_has_ended() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(0));
+        assert!(!list.refused(entry, at(999)));
+        let entry = one(&mut list, at(1_100));
+        assert!(list.refused(entry, at(1_100)) && list.is_empty());
     }
 
     #[test]

@@ -14,7 +14,8 @@
 //! * the store is one node: the word of one of several is no majority;
 //! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
 //! * the lease is renewed, since it begins with what is left of T and not with its ttl;
-//! * the ttl is not less than T, so that a silent waiter blocks the others for no longer than its ttl.
+//! * the ttl is not less than T, so that a silent waiter blocks the others for no longer than its ttl; nor are [two
+//!   seconds](LONGEST), which a server that is far away would exceed.
 //!
 //! T outlasts the time from one check to the next, which may be the age of a place, and a lost message, which the next
 //! check finds. It is what a waiter that is stopped costs the others, so it is no longer than that.
@@ -101,6 +102,9 @@ pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
     let unanswered_since = of_requests.unanswered_since.filter(|_| !Mutant::GrantSettlesAll.is_on());
     Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
 }
+
+/// The longest T of a trusting place.
+pub(crate) const LONGEST: Duration = Duration::from_secs(2);
 
 /// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come
 /// back.

@@ -45,7 +45,8 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
                 state.hang_up_on_all(&world.plan, server);
                 state.servers[server].down = true;
                 if trouble == Trouble::NodeLoss {
-                    state.servers[server].node.forget();
+                    let wall = state.wall(server);
+                    state.servers[server].node.forget(wall);
                     state.mark(None);
                 }
             }
@@ -60,7 +61,8 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
         }
         Trouble::Flush => {
             let mut state = world.state();
-            state.servers[server].node.forget();
+            let wall = state.wall(server);
+            state.servers[server].node.forget(wall);
             state.mark(None);
             drop(state);
             excuse_loss(world);
@@ -169,7 +171,8 @@ async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: 
                 let mut state = world.state();
                 state.servers[server].node.refuses = Refuses::Writes;
                 if copies {
-                    state.servers[server].node.forget();
+                    let wall = state.wall(server);
+                    state.servers[server].node.forget(wall);
                     state.mark(None);
                 }
             }

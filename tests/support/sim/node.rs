@@ -119,10 +119,13 @@ impl Node {
         self.mutant == Some(mutant)
     }
 
-    /// Forgets everything but who listens.
-    pub(super) fn forget(&mut self) {
+    /// Forgets everything but who listens, at `micros` by its own clock. That takes to the end of the millisecond: numbers of
+    /// the same one would be given again, as the guarantees say.
+    pub(super) fn forget(&mut self, micros: u64) {
+        let now = micros / 1_000;
         self.keys.clear();
-        (self.last_fence, self.waiting) = (0, 0);
+        self.waiting = 0;
+        self.last_fence = if self.last_fence / 1_000 == now { now * 1_000 + 999 } else { 0 };
         self.queues.clear();
         self.audit.forget();
     }
@@ -181,7 +184,11 @@ impl Node {
                 }
                 reply
             }
-            Operation::Renew(renew) => self.renew(renew, call),
+            Operation::Renew(renew) => {
+                let reply = self.renew(renew, call);
+                self.came(renew, &reply, sender);
+                reply
+            }
             Operation::Release(release) => {
                 let reply = self.release(release, call);
                 self.audit.released(release);
@@ -193,6 +200,13 @@ impl Node {
             }),
             Operation::Force { key, foreign } => self.force(key, *foreign, call),
             _ => Ok(Outcome::Gone),
+        }
+    }
+
+    /// Takes note of who renews what was granted to it: it holds without having asked for it.
+    fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>) {
+        if let (Ok(Outcome::Renewed { .. }), Some(entry)) = (reply, self.keys.get_mut(&renew.key)) {
+            entry.setter = entry.setter.or(setter(sender, renew.ttl));
         }
     }
 
@@ -233,7 +247,7 @@ impl Node {
             let own = held.filter(|entry| entry.holder == Holder::Ours(*token));
             let own = own.filter(|_| !self.has(NodeMutant::OwnAcquireShortens));
             let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
-            let setter = sender.filter(|(_, age)| *age < ms(*ttl)).map(|(client, _)| client);
+            let setter = setter(sender, *ttl);
             let holder = Holder::Ours(*token);
             let entry = Entry { holder, expires, setter, kept: false, reserved: false };
             if self.has(NodeMutant::DrawnLast) && self.refuses.more().is_ok() {
@@ -382,6 +396,12 @@ impl Node {
             .filter(move |(_, entry)| entry.expires >= now)
             .map(move |(key, entry)| (key, entry, entry.expires - now))
     }
+}
+
+/// Who answers for what a request has set: its sender, if it was executed within its own ttl, and within a second. Releases of what
+/// is executed later come up to ten seconds apart, and it ends by itself.
+fn setter(sender: Option<(usize, u64)>, ttl: Duration) -> Option<usize> {
+    sender.filter(|(_, age)| *age < ms(ttl).min(1_000)).map(|(client, _)| client)
 }
 
 fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {

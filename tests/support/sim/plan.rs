@@ -221,8 +221,12 @@ impl Plan {
     pub(super) fn longest_reserved(&self) -> [u64; 2] {
         // The least time; or four round trips, of which the first may have been that of the connection, too. A quorum
         // has more of them, and anything may be late: then what a second allows.
-        let most = if self.is_calm() && self.nodes == 1 { self.latency.1 * 17 / 1_000 + 5 } else { 1_000 };
-        [most.max(100), most.max(250)]
+        let calm = self.is_calm() && self.nodes == 1;
+        let round_trips = self.latency.1 * 17 / 1_000 + 5;
+        let most = if calm { round_trips } else { 1_000 };
+        // Who trusts its grant has the longest time between two checks, and twice as many round trips or 400 ms.
+        let trusting = if calm { 625 + (2 * round_trips).max(400) } else { 2_000 };
+        [if self.nodes == 1 { trusting.min(2_000) } else { most.max(100) }, most.max(250)]
     }
 
     pub(super) fn longest_ttl(&self) -> Duration {

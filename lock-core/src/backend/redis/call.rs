@@ -1,6 +1,6 @@
 //! Calls: a batch as commands, repeated over the next connection if one breaks.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::future::{join, join_all};
 use redis::Cmd;
@@ -9,7 +9,9 @@ use tokio::time::Instant;
 use super::{
     connection::{Ask, Connection},
     connector::{Connector, Unanswered},
-    failure, free, script,
+    failure,
+    free::{self, Executed},
+    script,
 };
 use crate::{
     backend::{Answer, BackendError, Batch, Operation},
@@ -33,7 +35,12 @@ pub(super) async fn call(connector: &Connector, mut batch: Batch) -> Result<Answ
     let counts = [batch.len(), last.len()];
     let rest = Box::pin(execute(connector, batch, limit, Tried::default()));
     let (first, second) = join(rest, acquire_free(connector, last, limit)).await;
-    both(first, second, counts)
+    let mut answer = answered(first, counts[0]);
+    let second = answered(second, counts[1]);
+    answer.by = answer.by.or_else(|| second.by.clone());
+    // If one part was sent again, so was the whole, as far as is told: that is the careful side.
+    answer.append(second);
+    Ok(answer)
 }
 
 /// How long to wait for the answer to a batch so that its renewals can still be retried in time.
@@ -45,23 +52,10 @@ fn of_use_within(batch: &[Operation]) -> Duration {
     within.min().unwrap_or(Duration::MAX)
 }
 
-/// Puts the answers to both parts of a batch together. A part that failed does not spoil the other.
-fn both(
-    first: Result<Answer, BackendError>,
-    second: Result<Answer, BackendError>,
-    counts: [usize; 2],
-) -> Result<Answer, BackendError> {
-    let failed = |error: BackendError, count| Answer::new((0..count).map(|_| Err(error.clone())));
-    match (first, second) {
-        (Err(error), Err(_)) => Err(error),
-        (first, second) => {
-            let mut answer = first.unwrap_or_else(|error| failed(error, counts[0]));
-            let second = second.unwrap_or_else(|error| failed(error, counts[1]));
-            answer.by = answer.by.or_else(|| second.by.clone());
-            answer.append(second);
-            Ok(answer)
-        }
-    }
+/// The answer to `count` operations, of which each has failed with the error if there is one: what fails a part of a batch says
+/// nothing of the other.
+fn answered(answer: Result<Answer, BackendError>, count: usize) -> Answer {
+    answer.unwrap_or_else(|error| Answer::new((0..count).map(|_| Err(error.clone()))))
 }
 
 /// What has become of a batch so far.
@@ -77,29 +71,43 @@ struct Tried {
 /// connection breaks or the server refuses.
 async fn acquire_free(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
     let connection = connector.connection(0, limit).await?;
-    if !connection.takes_transactions() {
+    if !connection.takes_transactions() || connector.stuck.load(Ordering::Relaxed) {
         return Box::pin(execute(connector, batch, limit, Tried::default())).await;
     }
-    let commands = free::transaction(&batch);
+    let (count, commands) = (batch.len(), free::transaction(&batch));
+    let mut tried = Tried::default();
+    let mut in_part = false;
     match connector.send(connection.clone(), Ask::Transaction(&commands), limit).await {
-        Ok(reply) => {
-            if let Some(mut answer) = free::answer(&batch, &reply) {
+        Ok(replies) => match free::read(&batch, &replies) {
+            Executed::Whole(mut answer) => {
                 answer.by = connection.run();
                 return Ok(answer);
             }
-            connection.refuses_transactions();
-        }
+            Executed::Nothing => {}
+            Executed::Part => {
+                connection.refuses_transactions();
+                in_part = true;
+            }
+            Executed::Open => {
+                // Another connection has none open.
+                connector.stuck.store(true, Ordering::Relaxed);
+                connector.link.replace(connection.epoch, Duration::ZERO);
+                tried.after = connection.epoch;
+            }
+        },
         Err(Unanswered::Broken(error)) => {
             let tried = Tried { after: connection.epoch, unanswered: Some(error) };
             return Box::pin(execute(connector, batch, limit, tried)).await;
         }
         Err(Unanswered::Unsent(error) | Unanswered::Silent(error)) => return Err(error),
-        Err(Unanswered::Refused(error)) if failure::is_aborted(&error) => {}
-        Err(Unanswered::Refused(_)) => connection.refuses_transactions(),
+        // Of a transaction it is an answer.
+        Err(Unanswered::Refused(error)) => return Err(failure::of(error, connector.address())),
     }
-    // Keys may have been taken, if only without a number.
-    let answer = Box::pin(execute(connector, batch, limit, Tried::default())).await;
-    let mut answer = answer.map_err(BackendError::in_doubt)?.in_doubt();
+    let mut answer = answered(Box::pin(execute(connector, batch, limit, tried)).await, count);
+    if in_part {
+        answer = answer.in_doubt();
+    }
+    // What was sent meanwhile came before it.
     answer.out_of_order = true;
     Ok(answer)
 }
@@ -146,6 +154,10 @@ async fn execute(connector: &Connector, batch: Batch, limit: Instant, tried: Tri
                     connector.demoted(&connection);
                 }
                 let error = failure::of(error, connector.address());
+                if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) {
+                    // What may not be released must not be taken.
+                    connection.refuses_transactions();
+                }
                 // A batch is refused as a whole where the user may not touch one of its keys.
                 if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
                     return one_by_one(connector, batch, limit, unanswered.is_some()).await;

@@ -42,8 +42,7 @@ pub(super) struct About {
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Command(&'a Cmd),
-    /// Commands from `MULTI` to `EXEC`, of which the last reply counts. (Not what the crate calls atomic: it panics where
-    /// `MULTI` itself is refused.)
+    /// Commands from `MULTI` to `EXEC`. (Not what the crate calls atomic, which does not say whether `MULTI` was refused.)
     Transaction(&'a Pipeline),
 }
 
@@ -63,13 +62,13 @@ impl Connection {
         Self { inner, epoch, about }
     }
 
-    /// Sends what is asked and returns the reply, which may be an error of the server.
+    /// Sends what is asked and returns the reply, which may be an error of the server. Of several commands these are all
+    /// replies in an array.
     pub(super) async fn send(&mut self, ask: Ask<'_>) -> RedisResult<Value> {
         match ask {
             Ask::Command(command) => self.inner.send_packed_command(command).await,
             Ask::Transaction(commands) => {
-                let replies = self.inner.send_packed_commands(commands, commands.len() - 1, 1).await?;
-                Ok(replies.into_iter().next().unwrap_or(Value::Nil))
+                self.inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
             }
         }
     }
@@ -81,7 +80,7 @@ impl Connection {
         }
     }
 
-    /// Takes note that the server refuses transactions.
+    /// Takes note that acquires have to go by the script: transactions are refused, or the script is, now or for some keys.
     pub(super) fn refuses_transactions(&self) {
         self.about.transactions.store(false, Ordering::Relaxed);
     }

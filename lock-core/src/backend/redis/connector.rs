@@ -36,6 +36,8 @@ pub(super) struct Connector {
     pub(super) link: Link,
     /// When the server last answered an attempt to connect that may still succeed.
     heard: Mutex<Option<Instant>>,
+    /// Whether a server has left a transaction open, because it refused to execute it: then none is sent any more.
+    pub(super) stuck: AtomicBool,
     /// Whether the server knows no later protocol.
     pub(super) resp2: AtomicBool,
     /// How many attempts in a row ended when the server closed the connection on HELLO.
@@ -63,6 +65,7 @@ impl Connector {
             resolver: Resolver::new(ATTEMPTS),
             link: Link::new(),
             heard: Mutex::default(),
+            stuck: AtomicBool::new(false),
             resp2: AtomicBool::new(false),
             closed_at_hello: AtomicU32::new(0),
             advice: Advice::default(),
@@ -149,7 +152,11 @@ impl Connector {
             reply = connection.send(ask) => match reply {
                 Ok(reply) => {
                     connection.answered_within(begun.elapsed());
-                    reply.extract_error().map_err(Unanswered::Refused)
+                    match ask {
+                        Ask::Command(_) => reply.extract_error().map_err(Unanswered::Refused),
+                        // Which of its replies are errors matters.
+                        Ask::Transaction(_) => Ok(reply),
+                    }
                 }
                 Err(error) if failure::is_broken(&error) => {
                     self.link.replace(epoch, Duration::ZERO);

@@ -93,11 +93,6 @@ pub(super) fn is_no_script(error: &RedisError) -> bool {
     error.kind() == RedisErrorKind::Server(ServerErrorKind::NoScript)
 }
 
-/// Whether a transaction was refused before anything of it happened.
-pub(super) fn is_aborted(error: &RedisError) -> bool {
-    error.kind() == RedisErrorKind::Server(ServerErrorKind::ExecAbort)
-}
-
 fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     // Some errors repeat the arguments of the command, tokens included.
     let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);

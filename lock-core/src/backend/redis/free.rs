@@ -21,7 +21,7 @@ fn fits(acquire: &Acquire) -> bool {
     *expects_free && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
 }
 
-/// The commands, of which the reply to the last one counts.
+/// The commands.
 pub(super) fn transaction(batch: &[Operation]) -> Pipeline {
     let mut commands = Pipeline::with_capacity(batch.len() + 3);
     commands.add_command(cmd("MULTI"));
@@ -37,8 +37,32 @@ pub(super) fn transaction(batch: &[Operation]) -> Pipeline {
     commands
 }
 
+/// What became of a transaction.
+pub(super) enum Executed {
+    /// Each key was taken, or was not free.
+    Whole(Answer),
+    /// Nothing of it, as the server has no memory, is a replica, or does not let this user at one of the keys.
+    Nothing,
+    /// Perhaps a part of it, one command by one: the server has refused to begin it, or to draw a number.
+    Part,
+    /// Nothing yet: the server has refused to execute it, and goes on to queue what it is sent.
+    Open,
+}
+
+/// Reads the replies.
+pub(super) fn read(batch: &[Operation], replies: &Value) -> Executed {
+    let Value::Array(replies) = replies else { return Executed::Part };
+    let [begun, .., executed] = &replies[..] else { return Executed::Part };
+    match (begun, executed) {
+        (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => Executed::Nothing,
+        (Value::Okay, Value::ServerError(_)) => Executed::Open,
+        (Value::Okay, executed) => answer(batch, executed).map_or(Executed::Part, Executed::Whole),
+        _ => Executed::Part,
+    }
+}
+
 /// Reads the reply to `EXEC`; `None` if it is not what the transaction gives.
-pub(super) fn answer(batch: &[Operation], reply: &Value) -> Option<Answer> {
+fn answer(batch: &[Operation], reply: &Value) -> Option<Answer> {
     let Value::Array(replies) = reply else { return None };
     let (drawn, sets) = replies.split_last()?;
     if sets.len() != batch.len() {
@@ -131,6 +155,27 @@ mod tests {
         for id in ["", "5", "5-", "-5", "x-1", "5-1-1"] {
             assert!(outcome(id).is_none(), "{id}");
         }
+    }
+
+    #[test]
+    fn what_a_refusal_leaves_is_told_apart() {
+        let batch = [Operation::Acquire(acquire(1).expecting_free())];
+        let error =
+            |text: &str| redis::parse_redis_value(format!("-{text}\r\n").as_bytes()).expect("an error is a value");
+        let queued = || Value::SimpleString("QUEUED".to_owned());
+        let read = |begun, executed| read(&batch, &Value::Array(vec![begun, queued(), queued(), executed]));
+        let aborted = || error("EXECABORT Transaction discarded because of previous errors.");
+        assert!(matches!(read(Value::Okay, aborted()), Executed::Nothing));
+        assert!(
+            matches!(read(error("NOPERM no MULTI"), aborted()), Executed::Part),
+            "each command was executed by itself"
+        );
+        assert!(matches!(read(error("NOPERM no MULTI"), error("ERR EXEC without MULTI")), Executed::Part));
+        assert!(matches!(read(Value::Okay, error("ERR unknown command 'EXEC'")), Executed::Open));
+        let drawn = Value::Array(vec![Value::Okay, error("WRONGTYPE no stream")]);
+        assert!(matches!(read(Value::Okay, drawn), Executed::Part), "it is held without a number");
+        let whole = Value::Array(vec![Value::Okay, id("5-1")]);
+        assert!(matches!(read(Value::Okay, whole), Executed::Whole(_)));
     }
 
     #[test]

@@ -134,6 +134,8 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
         let (replaced, limit) = (pending(), Instant::now() + connector.limit());
         match connector.send_unless(replaced, connection.clone(), (&ping).into(), limit).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
+            // As when a transaction was left open.
+            Ok(Value::SimpleString(reply)) if reply != "PONG" => return,
             Err(Unanswered::Refused(error)) if failure::is_demotion(&error) => connector.demoted(&connection),
             _ if connection.is_demoted() => connector.demoted(&connection),
             _ => {}

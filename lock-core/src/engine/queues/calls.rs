@@ -51,7 +51,8 @@ pub(crate) struct List {
 /// What an operation in flight is for.
 #[derive(Debug)]
 pub(crate) enum Purpose {
-    Ask(LockKey, Token),
+    /// The acquire of a contender, and until when it can block others.
+    Ask(LockKey, Token, Moment),
     /// With its entry in the clean-up list.
     Release(usize, Asked),
     Refill(Renewing),

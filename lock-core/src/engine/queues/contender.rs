@@ -23,6 +23,8 @@ pub(crate) struct Contender {
     in_flight: u32,
     /// Whether it has a place, as far as is known.
     placed: bool,
+    /// Whether the key may hold its token.
+    may_hold: bool,
     /// Whether the place that was asked for last can be called.
     pub(crate) callable: bool,
     /// Whether the backend has answered once.
@@ -62,6 +64,7 @@ impl Contender {
             sent: 0,
             in_flight: 0,
             placed: false,
+            may_hold: false,
             callable: false,
             answered: false,
             queued: false,
@@ -84,9 +87,10 @@ impl Contender {
         self.sent == 0
     }
 
-    /// Takes note that the key is not free, or is held with its token. That may be what an earlier sending of its request did.
-    pub(crate) fn not_free(&mut self) {
-        self.placed = true;
+    /// Takes note of whether the key may hold its token, though it was not said to: an earlier sending of its request may have
+    /// taken it.
+    pub(crate) fn may_hold(&mut self, may_hold: bool) {
+        self.may_hold = may_hold;
     }
 
     /// When the newest of its requests was sent that was answered.
@@ -160,7 +164,8 @@ impl Contender {
 
     /// What is to be released when it gives up; none if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
-        let left = (self.placed || self.doubt.unanswered_since.is_some()) && !Mutant::DroppedAcquireForgets.is_on();
+        let left = (self.placed || self.may_hold || self.doubt.unanswered_since.is_some())
+            && !Mutant::DroppedAcquireForgets.is_on();
         left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
     }
 

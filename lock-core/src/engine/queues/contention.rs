@@ -52,7 +52,7 @@ impl Queues {
             Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
             Ok(Outcome::NotFree) => {
                 contender.answered(sent, epoch, repeated);
-                contender.not_free();
+                contender.may_hold(true);
                 self.lately.found_busy(key, now);
                 return self.ask(key, token, false);
             }
@@ -74,6 +74,7 @@ impl Queues {
             }
         };
         contender.answered(sent, epoch, repeated);
+        contender.may_hold(false);
         self.lately.found_busy(key, now);
         if Mutant::PlaceNotKept.is_on()
             && let Some((parting, doubt)) = contender.parting(key)
@@ -178,17 +179,19 @@ impl Queues {
                 None => self.ask(&grant.key, grant.token, true),
             };
         }
-        let Grant { key, token, fence, of_one_node, .. } = grant;
+        let Grant { key, token, fence, lasts, of_one_node, .. } = grant;
         if let Some(tenure) = self.tenure_of(&key, token) {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
         } else if !Mutant::StrayKept.is_on() {
-            self.release_stray(key, token, now);
+            // It ends by itself then.
+            let doubt = Doubt { until: now + lasts, unanswered_since: None };
+            self.release_stray(key, token, doubt, now);
         }
     }
 
     /// Releases a token that nobody here has any more, as when its request was executed after its release.
-    pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, now: Moment) {
+    pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, doubt: Doubt, now: Moment) {
         // Its holder's release is still to be sent, and is the one that has to find the key.
         let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
         if self.outbox.iter().any(is_released) {
@@ -198,7 +201,6 @@ impl Queues {
             && !self.handed_over.contains_key(&token)
             && self.tenure_of(&key, token).is_none();
         if is_over {
-            let doubt = Doubt { until: now, unanswered_since: None };
             let mut parting = Parting::at_once(key, token).with_place();
             // A call may come late, when its waiter has had the key already and left it to expire.
             parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
@@ -324,7 +326,8 @@ impl Queues {
         let (ttl, round_trip) = (terms.ttl.get(), Duration::from_nanos(self.round_trip));
         let trusted = trust::kept_for(LONGEST_CHECK, round_trip);
         let trusts = self.trusts || Mutant::NodeTrusted.is_on();
-        if trusts && self.listening && !self.calls_refused && terms.is_passed_on() && trusted <= ttl {
+        if trusts && self.listening && !self.calls_refused && terms.is_passed_on() && trusted <= ttl.min(trust::LONGEST)
+        {
             return trusted;
         }
         let least = if self.listening { LEAST_RESERVED } else { LEAST_UNHEARD };

@@ -162,8 +162,9 @@ impl Queues {
                         true => (&mut free, &mut for_free),
                         false => (&mut operations, &mut purposes),
                     };
+                    let until = request.blocks_until(now);
                     operations.push(Operation::Acquire(request));
-                    purposes.push(Purpose::Ask(key, token));
+                    purposes.push(Purpose::Ask(key, token, until));
                 }
                 Item::Release(parting, doubt, asked) => {
                     // On the list from now on, lest it be forgotten if the engine's task ends.
@@ -283,20 +284,29 @@ impl Queues {
         };
         let mut outcomes = outcomes.into_iter();
         for Try { entry, .. } in tries {
-            let answered = outcomes.next().is_some_and(|outcome| Try::answered(&outcome));
-            self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
+            let outcome = outcomes.next();
+            if outcome.as_ref().is_some_and(Try::is_refused) {
+                self.cleanup.refused(entry, now);
+            } else {
+                let answered = outcome.as_ref().is_some_and(Try::answered);
+                self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
+            }
         }
         for purpose in purposes {
             let missing = || error.clone().unwrap_or_else(BackendError::missing);
             let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
             let late = match &purpose {
-                Purpose::Ask(key, token) if out_of_order => Some((key.clone(), *token)),
+                Purpose::Ask(key, token, until) if out_of_order => {
+                    // No release of this epoch need come after one that was not answered.
+                    let unanswered_since = outcome.is_err().then_some(Doubt::NO_EPOCH);
+                    Some((key.clone(), *token, Doubt { until: *until, unanswered_since }))
+                }
                 _ => None,
             };
             self.answered(purpose, outcome, RoundTrip { repeated, ..trip });
             // Its release, if there was one, may have been executed and answered before it.
-            if let Some((key, token)) = late {
-                self.release_stray(key, token, now);
+            if let Some((key, token, doubt)) = late {
+                self.release_stray(key, token, doubt, now);
             }
         }
     }
@@ -304,7 +314,7 @@ impl Queues {
     /// Takes the answer to an operation that [`send`](Self::send) gave out.
     pub(super) fn answered(&mut self, purpose: Purpose, result: Result<Outcome, BackendError>, trip: RoundTrip) {
         match purpose {
-            Purpose::Ask(key, token) => self.acquired(&key, token, result, trip),
+            Purpose::Ask(key, token, _) => self.acquired(&key, token, result, trip),
             Purpose::Release(entry, asked) => {
                 self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
                 let repeated = trip.repeated || asked.repeated;

@@ -402,10 +402,10 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
     let token = process.queues.tenures.token(held.0.tenure).unwrap();
     assert!(matches!(process.release(held), Departure::Released(())));
     // An older request of the same token was answered out of order.
-    process.queues.release_stray(key(), token, at(0));
+    process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
     assert!(process.cleaned_up().is_empty(), "the release would find nothing");
     assert_eq!(process.grant(), ["release"]);
-    process.queues.release_stray(key(), token, at(0));
+    process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
     assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
 }
 

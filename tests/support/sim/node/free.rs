@@ -2,7 +2,7 @@
 
 use lock_core::backend::{Acquire, Operation, Outcome};
 
-use super::{Call, Entry, Holder, Node, NodeMutant, Reply, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, Reply, ms, setter};
 
 /// Where in a batch the acquires begin that go without the script.
 pub(super) fn begin(batch: &[Operation]) -> usize {
@@ -54,7 +54,7 @@ impl Node {
         let free = self.held(&acquire.key, call.now).is_none();
         if free {
             let expires = call.now + ms(acquire.ttl);
-            let setter = sender.filter(|(_, age)| *age < ms(acquire.ttl)).map(|(client, _)| client);
+            let setter = setter(sender, acquire.ttl);
             let holder = Holder::Ours(acquire.token);
             self.keys.insert(acquire.key.clone(), Entry { holder, expires, setter, kept: false, reserved: false });
         }

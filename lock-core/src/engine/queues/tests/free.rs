@@ -14,6 +14,11 @@ fn busy() -> Outcome {
     Outcome::Busy { remaining, foreign: false, reserved: false, position: Some(1) }
 }
 
+/// The answer to a try.
+fn unplaced() -> Outcome {
+    Outcome::Busy { remaining: Some(Duration::from_secs(1)), foreign: false, reserved: false, position: None }
+}
+
 #[test]
 fn the_first_request_of_a_waiter_who_is_alone_expects_a_free_key() {
     let mut process = Process::new();
@@ -79,10 +84,11 @@ fn a_waiter_whose_key_is_not_free_asks_again_with_its_token_and_leaves_nothing_b
 fn a_try_of_a_key_that_is_not_free_asks_once_more() {
     let mut process = Process::new();
     let id = process.try_it();
-    process.answer(|_, request| Ok(if request.expects_free { Outcome::NotFree } else { busy() }));
+    process.answer(|_, request| Ok(if request.expects_free { Outcome::NotFree } else { unplaced() }));
     assert!(process.poll(id).is_pending());
-    assert_eq!(process.answer(|_, _| Ok(busy())), ["acquire"]);
+    assert_eq!(process.answer(|_, _| Ok(unplaced())), ["acquire"]);
     assert_eq!(process.error(id), ErrorKind::Busy);
+    assert!(process.cleaned_up().is_empty(), "another has the key, so that nothing is left");
 }
 
 #[test]
@@ -97,5 +103,5 @@ fn acquires_without_a_queue_go_behind_the_rest_of_a_call() {
     let (operations, purposes) = process.send();
     let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
     assert!(acquire.expects_free);
-    assert!(matches!(&purposes[..], [calls::Purpose::Release(..), calls::Purpose::Ask(key, _)] if *key == other));
+    assert!(matches!(&purposes[..], [calls::Purpose::Release(..), calls::Purpose::Ask(key, ..)] if *key == other));
 }

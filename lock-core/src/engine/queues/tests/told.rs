@@ -76,6 +76,9 @@ fn only_a_lease_that_is_renewed_and_lasts_and_that_can_be_told_of_is_trusted() {
     let mut far = listening();
     far.queues.round_trip = 100_000_000;
     assert_eq!(kept(&mut far, terms(9_000)), Duration::from_millis(1_425));
+    let mut farther = listening();
+    farther.queues.round_trip = 200_000_000;
+    assert_eq!(kept(&mut farther, terms(9_000)), Duration::from_millis(800), "a silent waiter would cost two seconds");
 }
 
 #[test]
