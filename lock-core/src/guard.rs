@@ -206,7 +206,7 @@ impl LockGuard {
         let sent = engine.now();
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
-        engine.extended(id, sent, ttl);
+        engine.extending(id, sent, ttl);
         let Some(request) = engine.renewal_of(id, ttl, sent) else {
             return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
@@ -251,8 +251,8 @@ impl LockGuard {
     }
 
     /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). It is not
-    /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining); [`extend`](Self::extend) it
-    /// before for a longer way.
+    /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining), which may be less than a second
+    /// where the lease was waited for; [`extend`](Self::extend) it before, and await that, for a longer way.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lease was lost before.

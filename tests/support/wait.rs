@@ -14,9 +14,10 @@ pub const LONG: Duration = Duration::from_secs(60);
 /// From a release to the next holder, at most: 250 ms on a machine with nothing else to do.
 pub const HANDOFF: Duration = ms(1_250);
 
-/// From a release to the waiter behind one that was called and does not come: the next check of that waiter is 625 ms
-/// away at most, and the call window lasts 100 ms; half a second more on a busy machine.
-pub const PASSED_OVER: Duration = ms(625 + 100 + 500);
+/// From a release to the waiter behind one that was granted the key and does not come: the key is kept for that one for
+/// 1,025 ms, and the next check of the waiter, which finds out for how long still, is 625 ms away at most; half a second more on a
+/// busy machine.
+pub const PASSED_OVER: Duration = ms(1_025 + 500);
 
 /// From the end of a run until nothing is left, at most: before a lease would expire whose release is missing.
 pub const SETTLED: Duration = ms(750);

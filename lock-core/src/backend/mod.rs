@@ -132,8 +132,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns whether a [`Grant`] is a lease: the key then holds the token in the whole store, and not at one of its nodes.
-    /// A waiter may then hold as soon as it is told, for what is left of [`Grant::lasts`]. Else it confirms by an acquire,
-    /// which is always safe. Default: `false`.
+    /// A waiter may then hold as soon as it is told, for what is left of [`Grant::lasts`], which may be less than a second until
+    /// the first renewal. Else it confirms by an acquire, which is always safe. Asked inside of the engine's task, once.
+    /// Default: `false`.
     fn grants_leases(&self) -> bool {
         false
     }

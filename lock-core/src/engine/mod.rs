@@ -76,8 +76,7 @@ impl Engine {
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
-        let mut queues = Queues::new(Arc::clone(&clock), random, limits);
-        queues.trusts = backend.grants_leases();
+        let queues = Queues::new(Arc::clone(&clock), random, limits);
         Arc::new(Self { core: Core::new(backend, clock, runtime, queues) })
     }
 
@@ -230,6 +229,11 @@ impl Engine {
     /// Takes note of what a request sent at `sent` found to be left at the key.
     pub(crate) fn found(&self, hold: HoldId, remaining: Duration, sent: Moment) {
         self.core.with(|state| state.queues.tenures.found(hold, remaining, sent));
+    }
+
+    /// Takes note that a request is sent at `sent` which is to move the deadline of a hold, and has lowered it.
+    pub(crate) fn extending(&self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        self.core.with(|state| state.queues.tenures.extending(hold, sent, ttl));
     }
 
     /// Takes note that the deadline of a hold was moved by a request sent at `sent`.

@@ -76,6 +76,7 @@ fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
 async fn run(mut running: Running) {
     running.begun = true;
     let core = &running.core;
+    core.state().queues.trusts = core.backend.grants_leases();
     let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
     let mut upkeep = core.backend.upkeep(told);
     let mut calls = FuturesUnordered::<InFlight>::new();

@@ -26,7 +26,11 @@ mod upkeep;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, from_redis_value};
-use tokio::{task::coop::unconstrained, time::Instant};
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::coop::unconstrained,
+    time::Instant,
+};
 
 use self::{
     connector::{Connector, Unanswered},
@@ -94,8 +98,10 @@ impl Backend for RedisBackend {
         self.connector.epoch()
     }
 
+    /// Not where a waiter that is told has the engine's only thread, and could keep it until the little time is over that
+    /// its grant gives.
     fn grants_leases(&self) -> bool {
-        true
+        Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
     }
 
     fn is_reachable(&self) -> bool {

@@ -27,6 +27,8 @@ pub(crate) enum Item {
     Release(Parting, Doubt, Asked),
     /// Another block of fencing tokens.
     Refill(Renewing),
+    /// The last renewal of a lease that goes to another process.
+    LastRenewal(Renewing),
     /// A call of its own.
     Call(Batch, Asked),
 }
@@ -36,7 +38,7 @@ impl Item {
     pub(super) fn asked(&self) -> Option<&Asked> {
         match self {
             Self::Release(_, _, asked) | Self::Call(_, asked) => Some(asked),
-            Self::Ask(..) | Self::Refill(_) => None,
+            Self::Ask(..) | Self::Refill(_) | Self::LastRenewal(_) => None,
         }
     }
 }

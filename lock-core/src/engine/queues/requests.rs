@@ -172,7 +172,9 @@ impl Queues {
                     operations.push(Operation::Release(release));
                     purposes.push(Purpose::Release(entry, asked));
                 }
-                Item::Refill(refill) => {
+                // After its release it would lengthen what its key is kept on for.
+                Item::Refill(refill) if !self.tenures.has(&refill) => {}
+                Item::Refill(refill) | Item::LastRenewal(refill) => {
                     operations.push(Operation::Renew(refill.request.clone()));
                     purposes.push(Purpose::Refill(refill));
                 }

@@ -89,12 +89,12 @@ impl Tenures {
             keep_until: AT_ONCE,
             doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };
-        tenure.plan_renewal(sent, validity.deadline);
-        if granted.is_some() {
-            tenure.renew_at = tenure.renew_at.min(trust::renew_at(now, validity.deadline));
-            if Mutant::GrantNotRenewed.is_on() {
-                tenure.renew_at = terms.ttl.end(sent);
-            }
+        if granted.is_none() {
+            tenure.plan_renewal(sent, validity.deadline);
+        } else if Mutant::GrantNotRenewed.is_on() {
+            tenure.renew_at = terms.ttl.end(sent);
+        } else {
+            tenure.renew_at = trust::renew_at(now, validity.deadline);
         }
         let serial = self.next_serial;
         self.next_serial = serial.saturating_add(1);
@@ -186,6 +186,7 @@ impl Tenures {
                     tenure.fences.follow(fence, block);
                 }
                 let slack = tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
+                let slack = slack.filter(|_| !tenure.granted);
                 if std::mem::take(&mut tenure.granted) {
                     // The renewal that would have come soon is not needed any more.
                     tenure.plan_renewal(sent, tenure.hold.validity().deadline);
@@ -197,6 +198,11 @@ impl Tenures {
             Some(_) => self.take_away(id, LossReason::Taken),
             None => None,
         }
+    }
+
+    /// Whether the tenure of a renewal goes on.
+    pub(crate) fn has(&self, renewing: &Renewing) -> bool {
+        self.get(renewing.tenure).is_some()
     }
 
     /// Ends a tenure whose time is over, if nobody noticed before.
@@ -229,13 +235,26 @@ impl Tenures {
         self.get(hold.tenure).filter(|tenure| tenure.number == hold.number || Mutant::LateGuardActs.is_on())
     }
 
-    /// Takes note that the user's own request moved the deadline, or lowered it.
+    /// Takes note that the user's own request is sent, and has lowered the deadline.
+    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        self.moves(hold, sent, ttl, false);
+    }
+
+    /// Takes note that the user's own request moved the deadline.
     pub(crate) fn extended(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        self.moves(hold, sent, ttl, true);
+    }
+
+    fn moves(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, answered: bool) {
         let index = hold.tenure.index();
         let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
         tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
-        tenure.proved(sent);
+        if answered {
+            tenure.proved(sent);
+        }
+        let soon = if tenure.granted { tenure.renew_at } else { Moment::NEVER };
         tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+        tenure.renew_at = tenure.renew_at.min(soon);
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);
     }
@@ -284,8 +303,9 @@ impl Tenures {
             let Some(tenure) = self.get_mut(id) else { continue };
             tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(now));
             let mut request = tenure.renew(tenure.ttl, now);
-            // Half of what is left: then there is time for another try.
-            request.within = tenure.hold.end().since(now) / 2;
+            // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
+            let left = tenure.hold.end().since(now);
+            request.within = if tenure.granted { left } else { left / 2 };
             renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
         }
         renewals
@@ -318,6 +338,8 @@ impl Tenures {
                     counts_from = now;
                 }
                 slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
+                // What a grant gave is less than the ttl, and says nothing of how late renewals are.
+                slack = slack.filter(|_| !tenure.granted);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.proved(sent);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);

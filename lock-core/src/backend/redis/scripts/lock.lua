@@ -40,7 +40,8 @@
 -- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it; the
 --   place goes with the grant. So a key is not free while a live place exists, but after an expiry, lost data or a
 --   foreign DEL.
--- * PUBLISH comes after the SET of its grant, and its channel has a subscriber, or the next place is granted.
+-- * PUBLISH comes after the SET of its grant, and its channel has a subscriber here, or the next place is granted. It does not
+--   go to replicas.
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
 --   error leaves nothing half done and spoils no other item. (A Lua error would keep what was written before it.)
 -- * A fencing token is drawn before the key is written, so that a key is never held without a number of its own.
@@ -221,7 +222,11 @@ end
 local function tell(channel, key, ends, token, sent, lasts, number, size)
   if channel == '' then return true end -- it comes by itself
   local message = table.concat({ token, key, sent, lasts, string.format('%.0f', number), size }, ' ')
+  -- Not on replicas, who would tell it even where it is not heard here and the next place is granted: after a switchover,
+  -- waiters may still listen at the former primary.
+  if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
   local heard = pcall('PUBLISH', channel, message)
+  if redis.set_repl then redis.set_repl(redis.REPL_ALL) end
   if type(heard) ~= 'table' then return heard > 0 end
   -- Its next check finds the grant, and comes before the place would have ended.
   refused = 1
