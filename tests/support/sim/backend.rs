@@ -18,7 +18,7 @@ use lock_core::{
 use super::{
     clock::SimClock,
     network::name,
-    node::Refuses,
+    node::{Refuses, free},
     world::{World, micros},
 };
 
@@ -160,7 +160,7 @@ impl SimBackend {
                 Ok(mut answer) => {
                     answer.repeated = unanswered;
                     if answer.outcomes.iter().any(Result::is_err) {
-                        self.refused(conn, &mut answer);
+                        self.refused(conn, &batch, &mut answer);
                     }
                     return Ok(answer);
                 }
@@ -175,10 +175,11 @@ impl SimBackend {
 
     /// What a node refuses has not happened, unless an earlier copy has; from one that is a replica now, another
     /// connection is made.
-    fn refused(&self, conn: usize, answer: &mut Answer) {
+    fn refused(&self, conn: usize, batch: &[Operation], answer: &mut Answer) {
         let is_replica = self.world.state().servers[self.server].node.refuses == Refuses::Writes;
         if !answer.repeated {
-            for outcome in &mut answer.outcomes {
+            // A key may have been taken without its number.
+            for outcome in &mut answer.outcomes[..free::begin(batch)] {
                 *outcome = outcome.clone().map_err(BackendError::did_not_happen);
             }
         }

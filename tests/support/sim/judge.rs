@@ -92,6 +92,10 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
         true => Duration::from_micros(12 * world.plan.latency.1) + Duration::from_millis(20),
         false => Duration::from_secs(4),
     };
+    if u128::from(world.plan.greeting) > world.plan.limit.as_millis() {
+        // Most attempts to connect take too long, one after the other.
+        bound += Duration::from_secs(10);
+    }
     if world.plan.nodes > 1 {
         // Votes that split are cast again, after pauses that grow to 80 ms.
         bound += Duration::from_millis(400);

@@ -3,7 +3,7 @@
 //! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
 
 mod foreign;
-mod free;
+pub(super) mod free;
 mod mutant;
 mod queue;
 mod refusal;

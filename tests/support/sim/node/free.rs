@@ -5,7 +5,7 @@ use lock_core::backend::{Acquire, Operation, Outcome};
 use super::{Call, Entry, Holder, Node, NodeMutant, Reply, ms, setter};
 
 /// Where in a batch the acquires begin that go without the script.
-pub(super) fn begin(batch: &[Operation]) -> usize {
+pub(in crate::sim) fn begin(batch: &[Operation]) -> usize {
     let others = batch.iter().rposition(|operation| !matches!(operation, Operation::Acquire(acquire) if fits(acquire)));
     others.map_or(0, |last| last + 1)
 }
