@@ -290,3 +290,35 @@ async fn kill_all(harness: &mut RawClient) {
     }
     assert!(killed > 0, "there was nobody to kill");
 }
+
+#[tokio::test]
+async fn fault_38_messages_of_grants_do_not_go_to_replicas() {
+    use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+
+    let (primary, replica) = (RedisServer::start().await, RedisServer::start().await);
+    replica.call(&["REPLICAOF", "127.0.0.1", &primary.port().to_string()]).await;
+    let one = LockManager::connect(&primary.url()).await.expect("connects");
+    let two = LockManager::connect(&primary.url()).await.expect("connects");
+    let held = one.lock("k").await.expect("free");
+    let waiter = tokio::spawn(async move { two.lock("k").wait(SOON).await.expect("its turn comes").fencing_token() });
+    let waits = async || primary.call(&["EXISTS", RedisServer::WAITING]).await.integer() == Some(1);
+    eventually(SOON, "it has a place", waits).await;
+
+    // Who still listens at a former primary hears what that is told as a replica.
+    let mut former = tokio::net::TcpStream::connect(replica.address()).await.expect("it listens");
+    former.write_all(b"PSUBSCRIBE *\r\n").await.expect("it listens");
+    let mut heard = Vec::new();
+    eventually(SOON, "the replica follows", async || {
+        let told = replica.call(&["INFO", "replication"]).await.text().unwrap_or_default();
+        told.contains("master_link_status:up") && replica.call(&["EXISTS", "k"]).await.integer() == Some(1)
+    })
+    .await;
+    held.release().await.expect("held");
+    waiter.await.expect("no panic");
+    primary.call(&["PUBLISH", "over", "over"]).await;
+    while !String::from_utf8_lossy(&heard).contains("over") {
+        former.read_buf(&mut heard).await.expect("it is open");
+    }
+    let heard = String::from_utf8_lossy(&heard);
+    assert!(!heard.contains("lock-core:calls:"), "{heard}");
+}

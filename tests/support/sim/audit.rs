@@ -4,7 +4,7 @@
 use std::{collections::BTreeMap, sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Outcome, Release, Token},
+    backend::{Acquire, Outcome, Place, Release, Token},
     key::LockKey,
 };
 
@@ -140,6 +140,11 @@ impl Audit {
         }
     }
 
+    /// Takes note of how long a place and a grant to it may last, whether it was made or not.
+    pub(super) fn may_last(&mut self, place: &Place) {
+        self.longest_place = self.longest_place.max(millis(place.life) + millis(place.lasts));
+    }
+
     /// A token gave up its place.
     pub(super) fn left(&mut self, key: &LockKey, token: Token) {
         if let Some(line) = self.lines.get_mut(key) {
@@ -217,7 +222,7 @@ impl Audit {
     /// and no more than its ttl, or the 100 ms of every reservation.
     fn judge_terms(&mut self, acquire: &Acquire) {
         let Some(place) = &acquire.place else { return };
-        self.longest_place = self.longest_place.max(millis(place.life) + millis(place.lasts));
+        self.may_last(place);
         let (lasts, ttl) = (millis(place.lasts), millis(acquire.ttl).max(100));
         let most = self.longest[usize::from(place.channel.is_empty())].min(ttl);
         if lasts > most {

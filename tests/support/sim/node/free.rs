@@ -30,6 +30,8 @@ impl Node {
         if acquires.is_empty() {
             return Vec::new();
         }
+        // Its sender does not know that it has made no place if the answer is lost.
+        acquires.iter().filter_map(|acquire| acquire.place.as_ref()).for_each(|place| self.audit.may_last(place));
         let taken = self.refuses.more().is_ok();
         let set: Vec<_> = acquires.iter().map(|acquire| taken && self.set_free(acquire, call, sender)).collect();
         if !taken || self.refuses.number().is_err() {
