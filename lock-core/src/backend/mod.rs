@@ -267,6 +267,7 @@ impl Answer {
     }
 
     /// Says of what failed that it may have happened all the same.
+    #[cfg(feature = "redis")]
     pub(crate) fn in_doubt(mut self) -> Self {
         self.outcomes = self.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();
         self

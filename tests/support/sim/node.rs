@@ -206,7 +206,7 @@ impl Node {
     /// Takes note of who renews what was granted to it: it holds without having asked for it.
     fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>) {
         if let (Ok(Outcome::Renewed { .. }), Some(entry)) = (reply, self.keys.get_mut(&renew.key)) {
-            entry.setter = entry.setter.or(setter(sender, renew.ttl));
+            entry.setter = entry.setter.or_else(|| setter(sender, renew.ttl));
         }
     }
 
