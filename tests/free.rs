@@ -118,6 +118,7 @@ async fn a_user_without_transactions_pays_for_one_of_them() {
         let sets = calls(&server, "set").await;
         // Each acquire sets the key once, in the script, but for one that was tried without.
         assert!(sets <= 11, "{rights:?}: {sets}");
+        assert!(calls(&server, "multi").await <= 1, "{rights:?}: none is begun any more");
         assert!(server.left().await.is_empty());
     }
 }

@@ -250,9 +250,10 @@ impl LockGuard {
         }
     }
 
-    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). It is not
-    /// renewed until then, so it must be taken up within [`remaining`](Lease::remaining), which may be less than a second
-    /// where the lease was waited for; [`extend`](Self::extend) it before, and await that, for a longer way.
+    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). The engine does not
+    /// renew it after this call, so it must be taken up within [`remaining`](Lease::remaining). That may be less than a second
+    /// if the lease was waited for: a renewal for the full ttl is then sent at once, but nobody waits for its answer. To be
+    /// sure of more time, await [`extend`](Self::extend) first.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lease was lost before.

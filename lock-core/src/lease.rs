@@ -60,14 +60,16 @@ impl Lease {
     }
 
     /// Returns for how long the holder may still rely on the lease if it is not renewed: the validity, by this
-    /// process's clock, already less than the ttl. Zero once it is lost or released.
+    /// process's clock, already less than the ttl. A lease that was waited for may begin with much less, 200 ms at least; its
+    /// first renewal, sent 20 ms later, gives it the ttl. Zero once it is lost or released.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
     /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
-    /// call to another service. A renewal moves it; once the lease has ended it is now.
+    /// call to another service. A renewal moves it; once the lease has ended it is now. Use it with
+    /// [`fixed`](crate::LockRequest::fixed) leases: a renewed one that was waited for may begin with less than a second.
     ///
     /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.
     ///

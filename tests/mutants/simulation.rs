@@ -9,7 +9,7 @@
 //! | the key is written before the grant is told | `ToldBeforeSet` |
 //! | a renewal or an acquire of the own token never shortens | `RenewalShortens`, `OwnAcquireShortens` |
 //! | an answer never lowers a deadline | `AnswerLowersDeadline` |
-//! | a deadline counts from the sending of an own request, not from a grant | `DeadlineFromReply`, `GrantHolds` |
+//! | a deadline counts from the sending of an own request, not from a grant | `DeadlineFromReply`, `GrantHolds`, `GrantFromHearing`, `GrantForTheTtl` |
 //! | a reservation lasts T, and T is short | `GrantWithoutEnd`, `GrantTooLong` |
 //! | a release removes its own place before it looks for the next | `ReleaseGrantsToItself` |
 //! | a lease that is told of twice is held once | `TwiceToldTwiceHeld` |
@@ -22,13 +22,13 @@
 //! | a place that seems endless, or that nobody can be told of, is passed over | `DeadPlacesLive`, `PlaceEndless` |
 //! | every refresh of a place is announced | `WNotRaised` |
 //! | a grant to a token that nobody has is released | `StrayKept` |
-//! | a grant is heard, and confirmed before all else | `CallNotHeard`, `ConfirmLast` |
+//! | a grant is heard, and trusted or confirmed before all else | `CallNotHeard`, `LateGrantTrusted`, `ConfirmLast` |
 //! | checks go on while a place stands, with the same token | `NoChecks`, `PlaceNotKept` |
 //! | what a place can do lasts for its life and T | `DoubtWithoutPlace`, `LedgerForgetsPlace` |
 //! | a quiet release grants nobody | `QuietGrants` |
 //! | a key that the queue node keeps for another is not taken elsewhere | `ReservedIgnored` |
 //!
-//! `SET` and the draw in one `MULTI`: there is no acquire without the script yet.
+//! `SET` and the draw in one `MULTI`: the simulated node executes them in one step; `tests/free.rs` shows the rest.
 
 use std::collections::BTreeSet;
 

@@ -12,7 +12,7 @@
 //!
 //! **A place trusts** ([`kept_for`]) if
 //! * the store is one node: the word of one of several is no majority;
-//! * the waiter cannot keep the engine's only thread: its lease would end before its first renewal is sent;
+//! * the waiter cannot keep the engine's only thread (the backend says so): its lease would end before its first renewal is sent;
 //! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
 //! * the lease is renewed, since it begins with what is left of T and not with its ttl;
 //! * the ttl is not less than T, so that a silent waiter blocks the others for no longer than its ttl; nor are [two

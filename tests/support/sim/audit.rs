@@ -118,7 +118,7 @@ impl Audit {
     }
 
     /// Numbers were drawn for a key: larger ones than any before, also after a loss of data, as far as clocks agree.
-    fn drew(&mut self, key: &LockKey, (fence, size): (u64, u64)) {
+    pub(super) fn drew(&mut self, key: &LockKey, (fence, size): (u64, u64)) {
         let last = self.numbers.entry(key.clone()).or_default();
         if fence <= *last && !self.blind {
             self.breaches.push(("number-falls", format!("{key}: {fence} is drawn after {last}")));

@@ -3,7 +3,7 @@
 //!
 //! A *schedule* is one run: two to four clients (each a `LockManager` with a clock and a connection of its own) with a
 //! few tasks each, one to three keys, one node, sometimes a client of another library. What its tasks do is written down
-//! as a history, which the [`Checker`] judges; [`run`] judges beside it what no history shows:
+//! as a history, which the [`Checker`](crate::history::Checker) judges; [`run`] judges beside it what no history shows:
 //!
 //! | rule | breached when |
 //! | --- | --- |

@@ -54,7 +54,11 @@ pub(super) fn read(batch: &[Operation], replies: &Value) -> Executed {
     let Value::Array(replies) = replies else { return Executed::Part };
     let [begun, .., executed] = &replies[..] else { return Executed::Part };
     match (begun, executed) {
-        (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => Executed::Nothing,
+        (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => {
+            // Or this user may not execute any: then none is begun any more.
+            let refused = error.details().is_some_and(|details| details.contains("because of: "));
+            if refused { Executed::Part } else { Executed::Nothing }
+        }
         (Value::Okay, Value::ServerError(_)) => Executed::Open,
         (Value::Okay, executed) => answer(batch, executed).map_or(Executed::Part, Executed::Whole),
         _ => Executed::Part,
@@ -165,6 +169,8 @@ mod tests {
         let queued = || Value::SimpleString("QUEUED".to_owned());
         let read = |begun, executed| read(&batch, &Value::Array(vec![begun, queued(), queued(), executed]));
         let aborted = || error("EXECABORT Transaction discarded because of previous errors.");
+        let refused = error("EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'");
+        assert!(matches!(read(Value::Okay, refused), Executed::Part), "each would be");
         assert!(matches!(read(Value::Okay, aborted()), Executed::Nothing));
         assert!(
             matches!(read(error("NOPERM no MULTI"), aborted()), Executed::Part),

@@ -26,11 +26,7 @@ mod upkeep;
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
 use redis::{Cmd, FromRedisValue, from_redis_value};
-use tokio::{
-    runtime::{Handle, RuntimeFlavor},
-    task::coop::unconstrained,
-    time::Instant,
-};
+use tokio::{runtime::Handle, task::coop::unconstrained, time::Instant};
 
 use self::{
     connector::{Connector, Unanswered},
@@ -101,7 +97,7 @@ impl Backend for RedisBackend {
     /// Not where a waiter that is told has the engine's only thread, and could keep it until the little time is over that
     /// its grant gives.
     fn grants_leases(&self) -> bool {
-        Handle::try_current().is_ok_and(|runtime| runtime.runtime_flavor() != RuntimeFlavor::CurrentThread)
+        Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
     }
 
     fn is_reachable(&self) -> bool {

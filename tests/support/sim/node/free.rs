@@ -48,6 +48,11 @@ impl Node {
             true if has_number => Ok(Outcome::Held { fence: next, block: 1 }),
             _ => Ok(Outcome::NotFree),
         };
+        if has_number {
+            for (acquire, _) in acquires.iter().zip(&set).filter(|(_, set)| **set) {
+                self.audit.drew(&acquire.key, (next, 1));
+            }
+        }
         set.into_iter().map(outcome).collect()
     }
 

@@ -34,12 +34,12 @@
 -- key was granted to last, until it has come.
 -- A grant is told on the channel by `token key sent T first-fence size`.
 --
--- Invariants
+-- Invariants (of this script; `free.rs` takes a free key without a look at its queue)
 -- * A key holds a token or nothing. It is written only if it is free and nobody with a live place comes first, or holds
 --   the item's own token (or the one to take it from). No key that is not a string is overwritten.
 -- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it; the
---   place goes with the grant. So a key is not free while a live place exists, but after an expiry, lost data or a
---   foreign DEL.
+--   place goes with the grant. So a key is not free while a live place exists, but after an expiry, lost data, a
+--   foreign DEL, a quiet release, or a grant that was refused (memory).
 -- * PUBLISH comes after the SET of its grant, and its channel has a subscriber here, or the next place is granted. It does not
 --   go to replicas.
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
