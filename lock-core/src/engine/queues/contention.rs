@@ -98,10 +98,8 @@ impl Queues {
     ) {
         let Some(tenure) = self.tenure_of(key, token) else { return };
         match result {
-            Ok(Outcome::Held { fence, block })
-                if Mutant::TwiceToldTwiceHeld.is_on()
-                    && let Some(next) = self.lines.first(key) =>
-            {
+            Ok(Outcome::Held { fence, block }) if Mutant::TwiceToldTwiceHeld.is_on() => {
+                let Some(next) = self.lines.first(key) else { return self.tenures.granted_again(tenure, sent) };
                 let doubt = Doubt { until: now, unanswered_since: None };
                 self.held(key, next, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
             }
