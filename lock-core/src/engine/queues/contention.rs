@@ -66,6 +66,8 @@ impl Queues {
             }
             Err(error) => {
                 let outdated = contender.failed(sent, error.may_have_happened());
+                // The longer way says best what is wrong.
+                self.lately.found_busy(key, now);
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
