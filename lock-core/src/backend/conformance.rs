@@ -104,7 +104,7 @@ impl Suite<'_> {
         let held = |outcome| match outcome {
             Outcome::Held { fence, .. } => Some(fence),
             Outcome::NotFree | Outcome::Busy { .. } | Outcome::Split { .. } => None,
-            outcome => panic!("this is no answer to an acquire: {outcome:?}"),
+            outcome => panic!("an acquire is not answered by {outcome:?}"),
         };
         let first = held(self.call(expecting(one)).await).expect("a free key is held");
         assert_eq!(held(self.call(expecting(two)).await), None, "the key is held by another token");
@@ -112,7 +112,7 @@ impl Suite<'_> {
             assert!(again > first, "a repeated request has a number of its own");
         }
         let again =
-            self.acquire(&key, one, LONG).await.expect("whose the key is says the same request without the wish");
+            self.acquire(&key, one, LONG).await.expect("the same request without the expectation finds its own token");
         assert!(again > first, "{again} follows {first}");
         self.call(release(&key, one)).await;
         // Releases in the same batch come first.

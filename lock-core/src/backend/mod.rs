@@ -3,7 +3,8 @@
 //! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
 //! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
 //! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
-//! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
+//! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the
+//! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
 //! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
@@ -311,8 +312,8 @@ pub enum Outcome {
         position: Option<u32>,
     },
     /// The key is not free, or was taken without a fencing token: the answer to an acquire that
-    /// [expected it to be](Acquire::expects_free). Who has the key is not known, perhaps the token of the request itself; the
-    /// same acquire without that expectation says it.
+    /// [expected it to be](Acquire::expects_free). Nobody has looked who has the key; it may hold the token of the request
+    /// itself. The same acquire without that expectation tells.
     NotFree,
     /// Neither held nor surely not: some nodes of a store of several may have the token. It is over, and has to be
     /// released; who still wants the key asks with another, after a pause.

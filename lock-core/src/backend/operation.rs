@@ -56,8 +56,8 @@ pub struct Acquire {
     /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
     /// keeps its turn.
     pub place: Option<Place>,
-    /// Whether the caller thinks that the key is free and that nobody waits for it. A store that has a quicker way for such
-    /// a key may go it: it looks at the key alone, and where that is not free, or its number is missing, it answers
+    /// Whether the caller thinks that the key is free and that nobody waits for it. A store may then take a quicker way:
+    /// it looks at the key alone. If the key is not free, or there is no fencing token for it, the store answers
     /// [`Outcome::NotFree`] and keeps no place. Default: `false`.
     pub expects_free: bool,
     /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts

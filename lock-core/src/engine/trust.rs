@@ -10,7 +10,7 @@
 //! them: the terms of the present contender, or what it asked for last, say nothing of a place that an older request
 //! has made. Requests that come late or twice can only make `sent` older, which is safe.
 //!
-//! **A place trusts** ([`kept_for`]) if
+//! **A place trusts** ([`Placing::trusts_for`]) if
 //! * the store is one node: the word of one of several is no majority;
 //! * the waiter cannot keep the engine's only thread (the backend says so): its lease would end before its first renewal is sent;
 //! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
@@ -48,8 +48,32 @@ use std::time::Duration;
 use super::cleanup::Doubt;
 use crate::{backend::Grant, clock::Moment, mutants::Mutant, ttl::Ttl};
 
-/// For how long the key is to be kept for a trusting place: `check` is the longest time from one check to the next.
-pub(crate) fn kept_for(check: Duration, round_trip: Duration) -> Duration {
+/// What is known of a waiter that makes a place.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placing {
+    /// Whether the store's word is enough, and the waiter cannot keep the engine's only thread.
+    pub(crate) trusts: bool,
+    /// Whether messages reach this process, and others may send them.
+    pub(crate) is_told: bool,
+    pub(crate) is_renewed: bool,
+    pub(crate) ttl: Ttl,
+    /// The longest time from one check to the next.
+    pub(crate) check: Duration,
+    pub(crate) round_trip: Duration,
+}
+
+impl Placing {
+    /// For how long the key is to be kept for a trusting place; `None` if the waiter has to confirm.
+    pub(crate) fn trusts_for(self) -> Option<Duration> {
+        let Self { trusts, is_told, is_renewed, ttl, check, round_trip } = self;
+        let kept = kept_for(check, round_trip);
+        let trusts = trusts || Mutant::NodeTrusted.is_on();
+        (trusts && is_told && is_renewed && kept <= ttl.get().min(LONGEST)).then_some(kept)
+    }
+}
+
+/// For how long the key is kept for a trusting place.
+fn kept_for(check: Duration, round_trip: Duration) -> Duration {
     let kept = check + SPARE.max(round_trip * 8);
     // The store counts whole milliseconds, and drops what is over.
     Duration::from_millis(u64::try_from(kept.as_millis()).unwrap_or(u64::MAX))
@@ -105,7 +129,7 @@ pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
 }
 
 /// The longest T of a trusting place.
-pub(crate) const LONGEST: Duration = Duration::from_secs(2);
+const LONGEST: Duration = Duration::from_secs(2);
 
 /// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come
 /// back.
@@ -152,6 +176,24 @@ mod tests {
         assert_eq!(kept_for(CHECK, ms(1)), ms(1_025));
         assert_eq!(kept_for(CHECK, ms(50)), ms(1_025));
         assert_eq!(kept_for(CHECK, Duration::from_micros(100_100)), ms(1_425), "in whole milliseconds");
+    }
+
+    #[test]
+    fn a_place_trusts_only_if_nothing_speaks_against_it() {
+        let ttl = |length| Ttl::new(ms(length)).unwrap();
+        let placing =
+            Placing { trusts: true, is_told: true, is_renewed: true, ttl: ttl(1_025), check: CHECK, round_trip: ms(1) };
+        assert_eq!(placing.trusts_for(), Some(ms(1_025)));
+        for other in [
+            Placing { trusts: false, ..placing },
+            Placing { is_told: false, ..placing },
+            Placing { is_renewed: false, ..placing },
+            Placing { ttl: ttl(1_024), ..placing },
+            Placing { ttl: ttl(9_000), round_trip: ms(172), ..placing },
+        ] {
+            assert_eq!(other.trusts_for(), None, "{other:?}");
+        }
+        assert_eq!(Placing { ttl: ttl(9_000), round_trip: ms(171), ..placing }.trusts_for(), Some(ms(1_993)));
     }
 
     #[test]

@@ -23,7 +23,7 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct Ballot {
     nodes: usize,
-    /// The node that keeps the queue and decides who comes first.
+    /// The node that keeps the queue: it decides who comes first.
     queue_node: usize,
     operations: Batch,
     /// One row for each operation.

@@ -33,7 +33,7 @@ pub(super) struct Row<'a> {
     pub(super) operation: &'a Operation,
     /// One seat for each node.
     pub(super) seats: &'a [Seat],
-    /// The node that keeps the queue and decides who comes first.
+    /// The node that keeps the queue: it decides who comes first.
     pub(super) queue_node: usize,
     /// The fencing tokens of the operation, once a majority has agreed to it.
     pub(super) fences: Option<FenceBlock>,

@@ -1,7 +1,7 @@
 //! Acquires of keys that are thought to be free. They need no script, which costs the server three times as much.
 //!
-//! A call is `MULTI`, a `SET` for each key, one number for all of them, `EXEC`. In one transaction, because whoever has a key
-//! deleted or forced free between the two would have the smaller number, and a refused number would leave keys without one.
+//! A call is `MULTI`, then `SET` for each key, then one number for all of them, then `EXEC`. It must be one transaction: if a
+//! key were deleted or forced free before the number is drawn, the next holder could get a smaller number than the former.
 
 use redis::{Cmd, Pipeline, Value, cmd};
 

@@ -134,7 +134,7 @@ impl Contender {
             self.in_flight = self.in_flight.saturating_sub(1);
         } else {
             // That says nothing of any other request.
-            self.settle(u64::MAX, false);
+            self.settle(Doubt::NO_EPOCH, false);
         }
         self.answered && sent < self.heard
     }

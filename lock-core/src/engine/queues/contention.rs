@@ -17,7 +17,7 @@ use crate::{
     engine::{
         cleanup::{Doubt, Parting},
         tenure::{Acquired, TenureId, Terms},
-        trust::{self, Told},
+        trust::{Placing, Told},
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
@@ -324,10 +324,15 @@ impl Queues {
     /// For how long a key is kept for a waiter with these terms that it is granted to.
     fn kept_for(&self, terms: &Terms) -> Duration {
         let (ttl, round_trip) = (terms.ttl.get(), Duration::from_nanos(self.round_trip));
-        let trusted = trust::kept_for(LONGEST_CHECK, round_trip);
-        let trusts = self.trusts || Mutant::NodeTrusted.is_on();
-        if trusts && self.listening && !self.calls_refused && terms.is_passed_on() && trusted <= ttl.min(trust::LONGEST)
-        {
+        let placing = Placing {
+            trusts: self.trusts,
+            is_told: self.listening && !self.calls_refused,
+            is_renewed: terms.is_passed_on(),
+            ttl: terms.ttl,
+            check: LONGEST_CHECK,
+            round_trip,
+        };
+        if let Some(trusted) = placing.trusts_for() {
             return trusted;
         }
         let least = if self.listening { LEAST_RESERVED } else { LEAST_UNHEARD };

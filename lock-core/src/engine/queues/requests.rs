@@ -186,7 +186,8 @@ impl Queues {
         (operations, purposes)
     }
 
-    /// The request that a contender sends `now`; none if it gave up meanwhile, or was overtaken by a confirmation.
+    /// Makes the request that a contender sends `now`. There is none if the contender has given up, or if a confirmation has
+    /// been sent before it.
     fn request_of(&mut self, key: &LockKey, token: Token, now: Moment, epoch: u64) -> Option<backend::Acquire> {
         let (waiter, contender) = self.lines.contender(key, token)?;
         if !contender.queued {
