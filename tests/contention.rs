@@ -7,9 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use lock_core::LockManager;
 use lock_tests::{
-    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, Reply, SETTLED, SOON, actor, eventually, figure,
+    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, SETTLED, SOON, actor, eventually, figure,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
     team, were_called,
 };
@@ -222,109 +221,6 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
     }
     run.settle(&server, SETTLED).await;
     judged(&run);
-}
-
-/// A team whose user may do everything but what `rules` forbid.
-async fn contends_without(server: RedisServer, name: &str, rules: &str) {
-    let url = signed_in(&server, &format!("~* &* +@all {rules}")).await;
-    contends_as(&server, name, url).await;
-}
-
-/// Makes a user of these rights; the URL to sign in with.
-async fn signed_in(server: &RedisServer, rights: &str) -> String {
-    let mut command = vec!["ACL", "SETUSER", "user", "on", ">secret"];
-    command.extend(rights.split(' '));
-    assert_eq!(server.call(&command).await.text().as_deref(), Some("OK"), "{rights}");
-    format!("redis://user:secret@{}", server.address())
-}
-
-async fn contends_as(server: &RedisServer, name: &str, url: String) {
-    let (run, url) = (Run::new(name), format!("url={url}"));
-    let mut team = team!(run, "contend", 2, "p", [url, register(server), "tasks=3", "keys=2", "pause=3"]).await;
-    team.go().await;
-    sleep(WHILE / 2).await;
-    let rounds = team.stop(SOON).await;
-    run.settle(server, SETTLED).await;
-    judged(&run);
-    println!("{name}: {rounds:?} rounds");
-    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
-}
-
-#[tokio::test]
-async fn user_without_any_channel_gets_along() {
-    contends_without(RedisServer::start().await, "contention-no-channels", "resetchannels").await;
-}
-
-#[tokio::test]
-async fn user_who_may_not_publish_gets_along() {
-    contends_without(RedisServer::start().await, "contention-no-publish", "-publish -spublish").await;
-}
-
-#[tokio::test]
-async fn user_who_may_not_subscribe_gets_along() {
-    let rules = "-subscribe -ssubscribe -psubscribe";
-    contends_without(RedisServer::start().await, "contention-no-subscribe", rules).await;
-}
-
-#[tokio::test]
-async fn user_without_transactions_gets_along() {
-    contends_without(RedisServer::start().await, "contention-no-transactions", "-multi -exec").await;
-    contends_without(RedisServer::start().await, "contention-no-multi", "-multi").await;
-}
-
-#[tokio::test]
-async fn server_without_resp3_gets_along() {
-    let server = RedisServer::builder().without_command("HELLO").start().await;
-    contends_as(&server, "contention-resp2", server.url()).await;
-}
-
-/// What `docs/protocol.md` says that a user needs, for the keys of a team instead of those that it names.
-fn rights() -> String {
-    let text = include_str!("../docs/protocol.md");
-    let rights = text.split("ACL SETUSER shop on >password ~shop:* ").nth(1).and_then(|rest| rest.split("```").next());
-    let rights: Vec<_> = rights.expect("there is such a user").split_whitespace().collect();
-    format!("~k* {}", rights.join(" "))
-}
-
-#[tokio::test]
-async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
-    for (database, more) in [("", ""), ("/3", " +select")] {
-        let server = RedisServer::start().await;
-        let url = signed_in(&server, &format!("{}{more}", rights())).await + database;
-        contends_as(&server, &format!("contention-rights{}", more.len()), url.clone()).await;
-        // It is called, too, and does not have to poll.
-        let manager = LockManager::connect(&url).await.expect("connects");
-        let subscribers = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
-        assert_eq!(subscribers.items().len(), 1, "{subscribers:?}");
-        let other = LockManager::connect(&url).await.expect("connects");
-        were_called(&handoffs(&server, [&manager, &other]).await);
-        drop(other);
-        let refused = server.call(&["ACL", "LOG"]).await;
-        let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
-        assert!(refused.items().is_empty(), "{:?}", refused.items().iter().map(words).collect::<Vec<_>>());
-
-        let held = manager.lock("k").await.expect("free");
-        signed_in(&server, "+scan").await;
-        assert_eq!(manager.force_release_all("k").await.expect("with a right more"), 1);
-        assert!(held.release().await.is_err());
-    }
-}
-
-/// Has two managers hand a key to each other eight times; how long each handoff took.
-async fn handoffs(server: &RedisServer, managers: [&LockManager; 2]) -> Vec<Duration> {
-    let mut took = Vec::new();
-    let mut held = managers[1].lock("k").ttl(LONG).await.expect("free");
-    for round in 0..8 {
-        let asked = server.script_calls().await;
-        let next = tokio::spawn(managers[round % 2].lock("k").ttl(LONG).wait(LONG).acquire());
-        eventually(SOON, "it has a place", async || server.script_calls().await > asked).await;
-        let start = Instant::now();
-        held.release().await.expect("held");
-        held = next.await.expect("no panic").expect("it is free");
-        took.push(start.elapsed());
-    }
-    held.release().await.expect("held");
-    took
 }
 
 #[tokio::test]
