@@ -1,7 +1,11 @@
 //! Looks over the node's shoulder: an account of its own of who waits, kept from the answers alone, by the sentences of
 //! the protocol. It knows nothing of tickets.
 
-use std::{collections::BTreeMap, sync::Arc, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use lock_core::{
     backend::{Acquire, Outcome, Place, Release, Token},
@@ -22,6 +26,9 @@ pub(super) struct Audit {
     pub(super) longest: [u64; 2],
     /// The longest time that a place and a grant to it take together, in ms.
     pub(super) longest_place: u64,
+    /// Keys that had expired, or were deleted by another library, and were taken without a look at their queue, and with which number: in that gap a newcomer may
+    /// come first.
+    pub(super) in_gaps: BTreeSet<(LockKey, u64)>,
     /// By how many numbers the counter may be ahead of the clock.
     pub(super) lead: u64,
     /// What was wrong, since it was last asked.

@@ -33,7 +33,9 @@ fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
         .filter(|(key, _, _)| !state.handed_over.iter().any(|given| given == key.as_str()))
         .filter(|(_, entry, _)| !entry.kept)
         // Nobody waits any more, so that nobody comes for a reservation.
-        .filter(|(_, entry, _)| entry.setter.map_or(entry.reserved, |client| !state.links[client].dead))
+        .filter(|(_, entry, _)| {
+            entry.setter.map_or(entry.reserved && !entry.renewed, |client| !state.links[client].dead)
+        })
         .filter(|(_, entry, _)| of.is_none() || entry.setter == of)
         .map(|(key, entry, left)| {
             let how = if entry.reserved { "reserved" } else { "held" };

@@ -46,6 +46,8 @@ pub(super) struct Entry {
     pub(super) kept: bool,
     /// Whether it was granted, and its owner has not come yet.
     pub(super) reserved: bool,
+    /// Whether it was renewed, by whoever it was granted to.
+    pub(super) renewed: bool,
 }
 
 /// A message to a channel.
@@ -206,6 +208,7 @@ impl Node {
     /// Takes note of who renews what was granted to it: it holds without having asked for it.
     fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>) {
         if let (Ok(Outcome::Renewed { .. }), Some(entry)) = (reply, self.keys.get_mut(&renew.key)) {
+            entry.renewed = true;
             entry.setter = entry.setter.or_else(|| setter(sender, renew.ttl));
         }
     }
@@ -249,7 +252,7 @@ impl Node {
             let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
             let setter = setter(sender, *ttl);
             let holder = Holder::Ours(*token);
-            let entry = Entry { holder, expires, setter, kept: false, reserved: false };
+            let entry = Entry { holder, expires, setter, kept: false, reserved: false, renewed: false };
             if self.has(NodeMutant::DrawnLast) && self.refuses.more().is_ok() {
                 self.keys.insert(key.clone(), entry);
             }
@@ -337,6 +340,11 @@ impl Node {
     /// What stands at a key, if it has not expired: Redis takes a key for expired when its time is *before* now.
     fn held(&self, key: &LockKey, now: u64) -> Option<Entry> {
         self.keys.get(key).copied().filter(|entry| entry.expires >= now)
+    }
+
+    /// Whether a key was left to expire, and has, or was deleted by another library.
+    fn has_expired(&self, key: &LockKey, now: u64) -> bool {
+        self.keys.contains_key(key) && self.held(key, now).is_none()
     }
 
     /// What stands at a key by name, at `micros`.

@@ -56,7 +56,11 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
         if world.plan.is_calm() && world.plan.nodes == 1 {
             // A connection and a call that waits for those under way.
             let margin = (world.plan.latency.1 * 10) as f64 / 1_000.0 + 10.0;
-            found.extend(between(&waits, margin));
+            let in_gaps = &state.servers[0].node.audit.in_gaps;
+            let in_gap = |wait: &Wait<'_>| {
+                in_gaps.iter().any(|(of, fence)| of.as_str() == key && wait.event.fence == Some(*fence))
+            };
+            found.extend(between(&waits, margin, in_gap));
         }
     }
     found
@@ -79,8 +83,9 @@ fn within(state: &State, waits: &[Wait<'_>]) -> Option<(&'static str, String)> {
     None
 }
 
-/// Between processes: a waiter that is alone in its process comes before the first of another that came after it.
-fn between(waits: &[Wait<'_>], margin: f64) -> Option<(&'static str, String)> {
+/// Between processes: a waiter that is alone in its process comes before the first of another that came after it, unless that
+/// one came in the gap between an expiry, or the release of another library, and the next check of those who wait.
+fn between(waits: &[Wait<'_>], margin: f64, in_gap: impl Fn(&Wait<'_>) -> bool) -> Option<(&'static str, String)> {
     let leases: Vec<_> = waits.iter().filter(|wait| wait.got()).collect();
     for first in waits.iter().filter(|wait| wait.stands_in_line() && wait.to - wait.from > margin) {
         let alone = waits.iter().all(|other| {
@@ -95,6 +100,7 @@ fn between(waits: &[Wait<'_>], margin: f64) -> Option<(&'static str, String)> {
         for pair in leases.windows(2) {
             let [before, later] = pair else { continue };
             let passes = later.stands_in_line()
+                && !in_gap(later)
                 && later.client != first.client
                 && later.from > first.from + margin
                 && later.to + AT_ONCE < first.to;

@@ -16,6 +16,7 @@ impl Node {
                 setter: None,
                 kept: false,
                 reserved: false,
+                renewed: false,
             };
             self.keys.insert(key.clone(), entry);
         }
@@ -26,8 +27,9 @@ impl Node {
     pub(in crate::sim) fn delete_foreign(&mut self, key: &LockKey, value: u64, micros: u64) -> bool {
         let found = self.held(key, micros / 1_000).is_some_and(|entry| entry.holder == Holder::Foreign(value));
         let mine = found && self.refuses.less().is_ok();
-        if mine {
-            self.keys.remove(key);
+        if mine && let Some(entry) = self.keys.get_mut(key) {
+            // As if it had expired: nobody is granted the key, and whoever comes first takes it.
+            entry.expires = (micros / 1_000).saturating_sub(1);
         }
         mine
     }

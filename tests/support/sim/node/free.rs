@@ -33,6 +33,7 @@ impl Node {
         // Its sender does not know that it has made no place if the answer is lost.
         acquires.iter().filter_map(|acquire| acquire.place.as_ref()).for_each(|place| self.audit.may_last(place));
         let taken = self.refuses.more().is_ok();
+        let expired: Vec<_> = acquires.iter().filter(|acquire| self.has_expired(&acquire.key, call.now)).collect();
         let set: Vec<_> = acquires.iter().map(|acquire| taken && self.set_free(acquire, call, sender)).collect();
         if !taken || self.refuses.number().is_err() {
             return batch.iter().map(|operation| self.one(operation, call, sender)).collect();
@@ -52,6 +53,7 @@ impl Node {
             for (acquire, _) in acquires.iter().zip(&set).filter(|(_, set)| **set) {
                 self.audit.drew(&acquire.key, (next, 1));
             }
+            self.audit.in_gaps.extend(expired.into_iter().map(|acquire| (acquire.key.clone(), next)));
         }
         set.into_iter().map(outcome).collect()
     }
@@ -63,7 +65,10 @@ impl Node {
             let expires = call.now + ms(acquire.ttl);
             let setter = setter(sender, acquire.ttl);
             let holder = Holder::Ours(acquire.token);
-            self.keys.insert(acquire.key.clone(), Entry { holder, expires, setter, kept: false, reserved: false });
+            self.keys.insert(
+                acquire.key.clone(),
+                Entry { holder, expires, setter, kept: false, reserved: false, renewed: false },
+            );
         }
         free
     }

@@ -129,7 +129,10 @@ impl Node {
                 call.mute = true;
             }
             let (holder, expires) = (Holder::Ours(token), now + lasts);
-            self.keys.insert(key.clone(), Entry { holder, expires, setter: None, kept: false, reserved: true });
+            self.keys.insert(
+                key.clone(),
+                Entry { holder, expires, setter: None, kept: false, reserved: true, renewed: false },
+            );
             is_set = true;
             if !is_told || !self.has(NodeMutant::PlaceKeptOnGrant) {
                 self.drop_place(key, ticket);
