@@ -21,8 +21,8 @@ const FAR: u64 = 8_000_000_000_000_980;
 /// An answer without times, and without numbers if only one of the two can know them.
 fn plain(outcome: Outcome, numbers: bool) -> String {
     match outcome {
-        Outcome::Held { fence, block } if numbers => format!("held {fence} x{block}"),
-        Outcome::Held { block, .. } => format!("held x{block}"),
+        Outcome::Held { fence, block, was_free } if numbers => format!("held {fence} x{block} {was_free}"),
+        Outcome::Held { block, was_free, .. } => format!("held x{block} {was_free}"),
         Outcome::Busy { foreign, reserved, position, remaining } => {
             format!("busy {foreign} {reserved} {position:?} {}", remaining.is_some())
         }

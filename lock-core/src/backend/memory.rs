@@ -256,8 +256,9 @@ impl State {
             self.grant(key, Some(*token), now, time);
         }
         let mut expires = now + acquire.ttl;
+        let mut was_free = false;
         match (self.held(key, now), acquire.from) {
-            (None, None) => {}
+            (None, None) => was_free = true,
             // It may be late, and the lease extended since.
             (Some(entry), _) if entry.token == *token => expires = expires.max(entry.expires),
             (Some(entry), from) if Some(entry.token) == from => {}
@@ -271,7 +272,7 @@ impl State {
         self.remove_place(key, *token);
         let fence = self.fences(acquire.block, time, acquire.floor, acquire.aim);
         self.entries.insert(key.clone(), Entry { token: *token, expires, reserved: false });
-        Outcome::Held { fence, block: acquire.block }
+        Outcome::Held { fence, block: acquire.block, was_free }
     }
 
     /// Takes a block of fencing tokens, counted from the clock, or from `floor` or a near `aim` if these are ahead.

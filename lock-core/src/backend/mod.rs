@@ -298,6 +298,10 @@ pub enum Outcome {
         fence: u64,
         /// How many numbers the block has.
         block: u32,
+        /// Whether the key was free until then, and not held with the token of the request, or with the one to take it
+        /// from. If the token held the key before, by a smaller number, it was lost in between, and another may have
+        /// held it. False where several nodes answer together.
+        was_free: bool,
     },
     /// Another holder has the key.
     Busy {

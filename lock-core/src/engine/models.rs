@@ -52,7 +52,7 @@ impl Backend for Store {
 
 fn granted(operation: &Operation) -> Outcome {
     match operation {
-        Operation::Acquire(_) => Outcome::Held { fence: 1, block: 9 },
+        Operation::Acquire(_) => Outcome::Held { fence: 1, block: 9, was_free: true },
         _ => Outcome::Released,
     }
 }

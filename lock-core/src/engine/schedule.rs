@@ -36,7 +36,7 @@ const FIRST_RETRY: Duration = Duration::from_millis(20);
 const LONGEST_RETRY: Duration = Duration::from_millis(500);
 
 /// The most renewals in one call to the backend. A server does nothing else meanwhile, and takes about 2 µs for each.
-pub(crate) const BATCH: usize = 100;
+pub(crate) const BATCH: usize = 64;
 
 /// The most calls for renewals that are under way at once; what is due meanwhile waits, the nearest deadline first.
 pub(crate) const CALLS: usize = 4;

@@ -3,6 +3,7 @@
 //! Holds of one tenure follow one another without a word to the backend, each with a fencing token of the block that
 //! the tenure took. (The cohort lock of Dice, Marathe and Shavit, *Lock Cohorting*, 2012, on a network.)
 
+mod renewing;
 mod tenures;
 #[cfg(test)]
 mod tests;
@@ -17,12 +18,10 @@ use crate::{
     engine::{
         cleanup::{Doubt, Parting},
         hold::{Ending, Hold, Validity},
-        schedule,
     },
     error::LossReason,
     fencing::FencingToken,
     key::LockKey,
-    mutants::Mutant,
     ttl::{Renewal, Ttl},
 };
 
@@ -179,28 +178,6 @@ impl Tenure {
             None => renew(ttl.get()),
             Some(found) => renew(self.doubt.until.since(now).max(ttl.get()) + Duration::from_millis(1)).mending(found),
         }
-    }
-
-    /// Takes note of what is left at the key, where that is more than any request so far can have asked for: then the
-    /// backend's clock was set back, and the key would outlive a holder that dies by as much.
-    fn found(&mut self, remaining: Duration, sent: Moment) {
-        let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
-        self.too_far = (remaining > most).then_some(remaining);
-    }
-
-    /// Takes note that a request that was sent at `sent` has found the key its own, and given it the ttl.
-    fn proved(&mut self, sent: Moment) {
-        self.proven = self.proven.max(sent);
-        self.granted = false;
-    }
-
-    /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
-    fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
-        self.renew_at = match self.renewal.interval(self.ttl) {
-            Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
-            Some(interval) => schedule::after_success(sent, interval, deadline),
-            None => Moment::NEVER,
-        };
     }
 
     /// When the engine must look at the tenure, whose hold lasts until `end`.

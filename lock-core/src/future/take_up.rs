@@ -55,7 +55,7 @@ impl TakeUp {
         let Self { engine, key, terms, token, sent, doubt, .. } = self;
         let repeated = result.as_ref().is_ok_and(|answer| answer.repeated);
         match result.and_then(Answer::single) {
-            Ok(Outcome::Held { fence, block }) if now < terms.ttl.deadline(*sent) => {
+            Ok(Outcome::Held { fence, block, .. }) if now < terms.ttl.deadline(*sent) => {
                 let unanswered_since = repeated.then(|| engine.epoch());
                 let doubt_left = Doubt { until: terms.ttl.end(now), unanswered_since };
                 let acquired = Acquired {

@@ -180,7 +180,7 @@ impl Audit {
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         let Acquire { key, token, place, .. } = acquire;
-        if let Outcome::Held { fence, block } = outcome {
+        if let Outcome::Held { fence, block, .. } = outcome {
             self.drew(key, (fence, u64::from(block)));
         }
         self.judge_terms(acquire);

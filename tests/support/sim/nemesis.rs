@@ -28,193 +28,237 @@ pub(super) async fn run(stage: Arc<Stage>, mut dice: Dice) {
         }
         let trouble = world.plan.troubles[dice.below(world.plan.troubles.len() as u64) as usize];
         world.log(|| format!("trouble: {trouble:?}"));
-        strike(&stage, &world, trouble, &mut dice).await;
+        Strike::new(&stage, &world, &mut dice).with(trouble).await;
     }
 }
 
-async fn strike(stage: &Arc<Stage>, world: &Arc<World>, trouble: Trouble, dice: &mut Dice) {
-    let from = world.now();
-    let longest = world.plan.longest_ttl();
-    let pause = dice.between(Duration::from_millis(10), (longest * 3 / 2).min(Duration::from_secs(2)));
-    let servers = world.state().servers.len();
-    let server = if servers > 1 { dice.below(servers as u64) as usize } else { 0 };
-    match trouble {
-        Trouble::NodeCrash | Trouble::NodeLoss => {
-            {
-                let mut state = world.state();
-                state.hang_up_on_all(&world.plan, server);
-                state.servers[server].down = true;
-                if trouble == Trouble::NodeLoss {
-                    let wall = state.wall(server);
-                    state.servers[server].node.forget(wall);
-                    state.mark(None);
-                }
+/// One trouble, and what it strikes.
+struct Strike<'a> {
+    stage: &'a Arc<Stage>,
+    world: &'a Arc<World>,
+    dice: &'a mut Dice,
+    server: usize,
+    /// For how long it lasts, where it lasts.
+    pause: Duration,
+    /// When it began.
+    from: u64,
+}
+
+impl<'a> Strike<'a> {
+    fn new(stage: &'a Arc<Stage>, world: &'a Arc<World>, dice: &'a mut Dice) -> Self {
+        let from = world.now();
+        let longest = world.plan.longest_ttl();
+        let pause = dice.between(Duration::from_millis(10), (longest * 3 / 2).min(Duration::from_secs(2)));
+        let servers = world.state().servers.len();
+        let server = if servers > 1 { dice.below(servers as u64) as usize } else { 0 };
+        Self { stage, world, dice, server, pause, from }
+    }
+
+    async fn with(self, trouble: Trouble) {
+        match trouble {
+            Trouble::NodeCrash => self.crash_server(false).await,
+            Trouble::NodeLoss => self.crash_server(true).await,
+            Trouble::NodePause => self.stop_server().await,
+            Trouble::ClockForward => self.set_clock(1),
+            Trouble::ClockBack => self.set_clock(-1),
+            Trouble::Failover => self.fail_over().await,
+            Trouble::Replica => self.make_replica().await,
+            Trouble::OutOfMemory => self.refuse(Refuses::Memory).await,
+            Trouble::NoNumbers => self.refuse(Refuses::Numbers).await,
+            Trouble::Mute => self.mute().await,
+            Trouble::Flush => {
+                self.forget();
+                excuse_loss(self.world);
             }
-            world.sleep(pause / 4).await;
-            let mut state = world.state();
-            state.servers[server].down = false;
-            drop(state);
-            excuse(world, from);
-            if trouble == Trouble::NodeLoss {
-                excuse_loss(world);
+            Trouble::Delete => self.delete(),
+            Trouble::Evict => self.evict(),
+            Trouble::Snipe => self.snipe().await,
+            Trouble::Crash => self.crash_client(),
+            Trouble::Pause => self.starve(true, true).await,
+            Trouble::StarveEngine => self.starve(true, false).await,
+            Trouble::StarveTasks => self.starve(false, true).await,
+            Trouble::Suspend => self.suspend(),
+            Trouble::Kill => self.kill_connection(),
+        }
+    }
+
+    async fn crash_server(self, loses_data: bool) {
+        self.world.state().hang_up_on_all(&self.world.plan, self.server);
+        self.world.state().servers[self.server].down = true;
+        if loses_data {
+            self.forget();
+        }
+        self.world.sleep(self.pause / 4).await;
+        self.world.state().servers[self.server].down = false;
+        excuse(self.world, self.from);
+        if loses_data {
+            excuse_loss(self.world);
+        }
+    }
+
+    /// The server loses all data.
+    fn forget(&self) {
+        let mut state = self.world.state();
+        let wall = state.wall(self.server);
+        state.servers[self.server].node.forget(wall);
+        state.mark(None);
+    }
+
+    async fn stop_server(self) {
+        self.world.state().servers[self.server].stopped = Some(Vec::new());
+        self.world.sleep(self.pause).await;
+        let mut state = self.world.state();
+        let now = state.now;
+        for arriving in state.servers[self.server].stopped.take().unwrap_or_default() {
+            state.later(now, arriving);
+        }
+        drop(state);
+        excuse(self.world, self.from);
+    }
+
+    fn set_clock(self, sign: i64) {
+        let by = i64::try_from(self.pause.as_micros()).unwrap_or(0);
+        let mut state = self.world.state();
+        state.servers[self.server].ahead += sign * by;
+        state.mark(None);
+        state.servers[self.server].node.audit.look_away();
+        drop(state);
+        excuse_loss(self.world);
+    }
+
+    async fn fail_over(self) {
+        let (copied, since) = {
+            let mut state = self.world.state();
+            (state.servers[self.server].node.copy(), state.moment())
+        };
+        // By so much the copy lags behind.
+        self.world.sleep(self.dice.between(Duration::from_millis(1), Duration::from_millis(300))).await;
+        {
+            let mut state = self.world.state();
+            state.hang_up_on_all(&self.world.plan, self.server);
+            state.servers[self.server].down = true;
+            state.servers[self.server].node.fail_over(copied);
+            state.undo(since);
+        }
+        self.world.sleep(self.pause / 4).await;
+        self.world.state().servers[self.server].down = false;
+        excuse(self.world, self.from);
+        excuse_loss(self.world);
+    }
+
+    async fn make_replica(self) {
+        // What it had is lost if it comes to copying the other one.
+        let copies = self.dice.below(2) == 0;
+        self.world.state().servers[self.server].node.refuses = Refuses::Writes;
+        if copies {
+            self.forget();
+        }
+        self.world.sleep(self.pause).await;
+        self.world.state().servers[self.server].node.refuses = Refuses::Nothing;
+        excuse(self.world, self.from);
+        if copies {
+            excuse_loss(self.world);
+        }
+    }
+
+    async fn refuse(self, refuses: Refuses) {
+        self.world.state().servers[self.server].node.refuses = refuses;
+        self.world.sleep(self.pause).await;
+        self.world.state().servers[self.server].node.refuses = Refuses::Nothing;
+        excuse(self.world, self.from);
+    }
+
+    async fn mute(self) {
+        self.world.state().servers[self.server].node.mute = true;
+        self.world.sleep(self.pause).await;
+        self.world.state().servers[self.server].node.mute = false;
+        excuse(self.world, self.from);
+    }
+
+    fn delete(mut self) {
+        let key = self.some_key();
+        self.world.state().command(&self.world.plan, self.server, Command::Delete { key });
+        excuse_loss(self.world);
+    }
+
+    fn evict(mut self) {
+        let key = self.some_key();
+        let evicts_waiting = self.dice.below(2) == 0;
+        let node = &mut self.world.state().servers[self.server].node;
+        if evicts_waiting { node.forget_waiting() } else { node.forget_queue(&key) }
+    }
+
+    async fn snipe(self) {
+        self.world.state().servers[self.server].sniped = true;
+        self.world.sleep(self.pause / 2).await;
+        self.world.state().servers[self.server].sniped = false;
+    }
+
+    fn some_key(&mut self) -> LockKey {
+        LockKey::new(format!("k{}", self.dice.below(self.world.plan.keys as u64))).expect("a sound key")
+    }
+
+    fn crash_client(self) {
+        let Some(number) = self.stage.pick(self.dice) else { return };
+        self.stage.crash(number);
+        let mut state = self.world.state();
+        let at = state.moment();
+        state.note(Event::new(format!("c{number}"), Op::Crash, at));
+        drop(state);
+        excuse(self.world, self.from);
+        if self.stage.clients() < 2 * self.world.plan.clients {
+            self.stage.begin_client(self.dice);
+        }
+    }
+
+    async fn starve(self, engine: bool, tasks: bool) {
+        let Some(number) = self.stage.pick(self.dice) else { return };
+        self.stage.look(number);
+        {
+            let link = &mut self.world.state().links[number];
+            if engine {
+                link.engine.close();
             }
-        }
-        Trouble::Flush => {
-            let mut state = world.state();
-            let wall = state.wall(server);
-            state.servers[server].node.forget(wall);
-            state.mark(None);
-            drop(state);
-            excuse_loss(world);
-        }
-        Trouble::Delete => {
-            let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
-            world.state().command(&world.plan, server, Command::Delete { key });
-            excuse_loss(world);
-        }
-        Trouble::NodePause => {
-            world.state().servers[server].stopped = Some(Vec::new());
-            world.sleep(pause).await;
-            let mut state = world.state();
-            let now = state.now;
-            for arriving in state.servers[server].stopped.take().unwrap_or_default() {
-                state.later(now, arriving);
+            if tasks {
+                link.tasks.close();
             }
-            drop(state);
-            excuse(world, from);
+            link.disturbed = u64::MAX;
         }
-        Trouble::ClockForward | Trouble::ClockBack => {
-            let by = i64::try_from(pause.as_micros()).unwrap_or(0);
-            let mut state = world.state();
-            state.servers[server].ahead += if trouble == Trouble::ClockForward { by } else { -by };
-            state.mark(None);
-            state.servers[server].node.audit.look_away();
-            drop(state);
-            excuse_loss(world);
-        }
-        Trouble::Crash => {
-            let Some(number) = stage.pick(dice) else { return };
-            stage.crash(number);
-            let mut state = world.state();
-            let at = state.moment();
-            let event = Event::new(format!("c{number}"), Op::Crash, at);
-            state.note(event);
-            drop(state);
-            excuse(world, from);
-            if stage.clients() < 2 * world.plan.clients {
-                stage.begin_client(dice);
+        self.world.sleep(self.pause).await;
+        let mut wakers = Vec::new();
+        {
+            let link = &mut self.world.state().links[number];
+            if engine {
+                wakers.extend(link.engine.open());
             }
-        }
-        Trouble::Pause | Trouble::StarveEngine | Trouble::StarveTasks => {
-            let Some(number) = stage.pick(dice) else { return };
-            let (engine, tasks) = (trouble != Trouble::StarveTasks, trouble != Trouble::StarveEngine);
-            stage.look(number);
-            {
-                let link = &mut world.state().links[number];
-                if engine {
-                    link.engine.close();
-                }
-                if tasks {
-                    link.tasks.close();
-                }
-                link.disturbed = u64::MAX;
+            if tasks {
+                wakers.extend(link.tasks.open());
             }
-            world.sleep(pause).await;
-            let mut wakers = Vec::new();
-            {
-                let link = &mut world.state().links[number];
-                if engine {
-                    wakers.extend(link.engine.open());
-                }
-                if tasks {
-                    wakers.extend(link.tasks.open());
-                }
-                link.disturbed = from + u64::try_from(pause.as_micros()).unwrap_or(0);
-            }
-            wakers.into_iter().for_each(std::task::Waker::wake);
-            excuse(world, from);
+            link.disturbed = self.from + u64::try_from(self.pause.as_micros()).unwrap_or(0);
         }
-        Trouble::Suspend => {
-            let Some(number) = stage.pick(dice) else { return };
-            let now = world.now();
-            {
-                let link = &mut world.state().links[number];
-                link.leapt += u64::try_from(pause.as_micros()).unwrap_or(0);
-                link.disturbed = now + 300_000;
-            }
-            stage.look(number);
-            excuse(world, from);
+        wakers.into_iter().for_each(std::task::Waker::wake);
+        excuse(self.world, self.from);
+    }
+
+    fn suspend(self) {
+        let Some(number) = self.stage.pick(self.dice) else { return };
+        {
+            let link = &mut self.world.state().links[number];
+            link.leapt += u64::try_from(self.pause.as_micros()).unwrap_or(0);
+            link.disturbed = self.from + 300_000;
         }
-        Trouble::Failover => {
-            let (copied, since) = {
-                let mut state = world.state();
-                (state.servers[server].node.copy(), state.moment())
-            };
-            // By so much the copy lags behind.
-            world.sleep(dice.between(Duration::from_millis(1), Duration::from_millis(300))).await;
-            {
-                let mut state = world.state();
-                state.hang_up_on_all(&world.plan, server);
-                state.servers[server].down = true;
-                state.servers[server].node.fail_over(copied);
-                state.undo(since);
-            }
-            world.sleep(pause / 4).await;
-            world.state().servers[server].down = false;
-            excuse(world, from);
-            excuse_loss(world);
+        self.stage.look(number);
+        excuse(self.world, self.from);
+    }
+
+    fn kill_connection(self) {
+        let Some(number) = self.stage.pick(self.dice) else { return };
+        let mut state = self.world.state();
+        if let Some(conn) = state.links[number].ways[self.server].up {
+            state.hang_up(&self.world.plan, conn);
         }
-        Trouble::Replica => {
-            // What it had is lost if it comes to copying the other one.
-            let copies = dice.below(2) == 0;
-            {
-                let mut state = world.state();
-                state.servers[server].node.refuses = Refuses::Writes;
-                if copies {
-                    let wall = state.wall(server);
-                    state.servers[server].node.forget(wall);
-                    state.mark(None);
-                }
-            }
-            world.sleep(pause).await;
-            world.state().servers[server].node.refuses = Refuses::Nothing;
-            excuse(world, from);
-            if copies {
-                excuse_loss(world);
-            }
-        }
-        Trouble::OutOfMemory | Trouble::NoNumbers => {
-            let refuses = if trouble == Trouble::NoNumbers { Refuses::Numbers } else { Refuses::Memory };
-            world.state().servers[server].node.refuses = refuses;
-            world.sleep(pause).await;
-            world.state().servers[server].node.refuses = Refuses::Nothing;
-            excuse(world, from);
-        }
-        Trouble::Mute => {
-            world.state().servers[server].node.mute = true;
-            world.sleep(pause).await;
-            world.state().servers[server].node.mute = false;
-            excuse(world, from);
-        }
-        Trouble::Evict => {
-            let key = LockKey::new(format!("k{}", dice.below(world.plan.keys as u64))).expect("a sound key");
-            let node = &mut world.state().servers[server].node;
-            if dice.below(2) == 0 { node.forget_waiting() } else { node.forget_queue(&key) }
-        }
-        Trouble::Snipe => {
-            world.state().servers[server].sniped = true;
-            world.sleep(pause / 2).await;
-            world.state().servers[server].sniped = false;
-        }
-        Trouble::Kill => {
-            let Some(number) = stage.pick(dice) else { return };
-            let mut state = world.state();
-            if let Some(conn) = state.links[number].ways[server].up {
-                state.hang_up(&world.plan, conn);
-            }
-            drop(state);
-            excuse(world, from);
-        }
+        drop(state);
+        excuse(self.world, self.from);
     }
 }
 

@@ -262,7 +262,11 @@ impl Node {
             if call.now < self.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
                 self.remove_place(key, *token);
             }
-            return Ok(Outcome::Held { fence, block: u32::try_from(size).unwrap_or(u32::MAX) });
+            return Ok(Outcome::Held {
+                fence,
+                block: u32::try_from(size).unwrap_or(u32::MAX),
+                was_free: held.is_none(),
+            });
         }
         match held {
             Some(entry) if from.is_none() => {

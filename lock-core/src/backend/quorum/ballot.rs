@@ -104,7 +104,8 @@ impl Ballot {
             let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
             let fences = self.fences[item];
             let seat = &mut self.seats[item * self.nodes + node];
-            if let Ok(Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. }) = outcome {
+            if let Ok(Outcome::Held { fence, block, .. } | Outcome::Renewed { fence: Some(fence), block, .. }) = outcome
+            {
                 seat.counted = seat.counted.max(FenceBlock { first: fence, size: block }.last());
             }
             seat.vote = match outcome {

@@ -63,7 +63,7 @@ impl Seat {
 
     pub(super) fn fences(&self) -> Option<FenceBlock> {
         match self.said()? {
-            Outcome::Held { fence, block } | Outcome::Renewed { fence: Some(fence), block, .. } => {
+            Outcome::Held { fence, block, .. } | Outcome::Renewed { fence: Some(fence), block, .. } => {
                 Some(FenceBlock { first: *fence, size: *block })
             }
             _ => None,

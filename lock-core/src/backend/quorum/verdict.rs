@@ -89,7 +89,7 @@ impl Row<'_> {
             if !self.is_counted(fences) {
                 return Verdict::Open;
             }
-            let held = Ok(Outcome::Held { fence: fences.first, block: fences.size });
+            let held = Ok(Outcome::Held { fence: fences.first, block: fences.size, was_free: false });
             // Others may wait at the queue node; and the more are known to have it, the more may fail.
             return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
         }

@@ -74,7 +74,7 @@ fn answer(batch: &[Operation], reply: &Value) -> Option<Answer> {
     }
     let fence = fence(drawn)?;
     let outcome = |set: &Value| match (set, fence) {
-        (Value::Okay, Some(fence)) => Some(Ok(Outcome::Held { fence, block: 1 })),
+        (Value::Okay, Some(fence)) => Some(Ok(Outcome::Held { fence, block: 1, was_free: true })),
         // Held without a number, which the script gives.
         (Value::Okay, None) | (Value::Nil, _) => Some(Ok(Outcome::NotFree)),
         _ => None,
@@ -144,7 +144,7 @@ mod tests {
     fn keys_of_one_call_share_a_number() {
         let batch = [1, 2, 3].map(|number| Operation::Acquire(acquire(number).expecting_free()));
         let reply = Value::Array(vec![Value::Okay, Value::Nil, Value::Okay, id("1700000000123-45")]);
-        let held = Outcome::Held { fence: 1_700_000_000_123_045, block: 1 };
+        let held = Outcome::Held { fence: 1_700_000_000_123_045, block: 1, was_free: true };
         let outcomes = answer(&batch, &reply).expect("this is what the transaction gives").outcomes;
         assert!(matches!(outcomes[..], [Ok(one), Ok(Outcome::NotFree), Ok(three)] if one == held && three == held));
     }

@@ -179,7 +179,10 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
     let count = |number: i64| u32::try_from(number).ok();
     let position = |number: i64| count(number).map(|position| (position > 0).then_some(position));
     let outcome = match *code {
-        1 => Outcome::Held { fence: u64::try_from(next()?).ok()?, block: count(next()?)? },
+        1 => {
+            let (fence, block) = (u64::try_from(next()?).ok()?, count(next()?)?);
+            Outcome::Held { fence, block, was_free: next()? == 1 }
+        }
         2 => {
             // PTTL is negative for a key without a ttl.
             let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);

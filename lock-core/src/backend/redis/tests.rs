@@ -39,7 +39,11 @@ fn outcome() -> impl Strategy<Value = Outcome> {
     let position = || (0..u32::MAX).prop_map(|position| (position > 0).then_some(position));
     let ms = || (0..i64::MAX as u64).prop_map(Duration::from_millis);
     prop_oneof![
-        (0..i64::MAX as u64, any::<u32>()).prop_map(|(fence, block)| Outcome::Held { fence, block }),
+        (0..i64::MAX as u64, any::<u32>(), any::<bool>()).prop_map(|(fence, block, was_free)| Outcome::Held {
+            fence,
+            block,
+            was_free
+        }),
         (proptest::option::of(ms()), 0..3_u8, position()).prop_map(|(remaining, kind, position)| {
             Outcome::Busy { remaining, foreign: kind == 1, reserved: kind == 2, position }
         }),
@@ -55,7 +59,7 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     let number = |number: u64| i64::try_from(number).expect("the strategies keep to what fits");
     let ms = |duration: Duration| number(duration.as_millis() as u64);
     let numbers = match *outcome {
-        Outcome::Held { fence, block } => vec![1, number(fence), i64::from(block)],
+        Outcome::Held { fence, block, was_free } => vec![1, number(fence), i64::from(block), i64::from(was_free)],
         Outcome::Busy { remaining, foreign, reserved, position } => {
             let kind = i64::from(foreign) + 2 * i64::from(reserved);
             vec![2, remaining.map_or(-1, ms), kind, i64::from(position.unwrap_or(0))]

@@ -43,7 +43,7 @@ impl Queues {
             return self.answered_late(key, token, result, sent, now);
         };
         let refusal = match result {
-            Ok(Outcome::Held { fence, block }) => {
+            Ok(Outcome::Held { fence, block, .. }) => {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
@@ -100,13 +100,16 @@ impl Queues {
     ) {
         let Some(tenure) = self.tenure_of(key, token) else { return };
         match result {
-            Ok(Outcome::Held { fence, block }) if Mutant::TwiceToldTwiceHeld.is_on() => {
-                let Some(next) = self.lines.first(key) else { return self.tenures.granted_again(tenure, sent) };
+            Ok(Outcome::Held { fence, block, .. }) if Mutant::TwiceToldTwiceHeld.is_on() => {
+                let Some(next) = self.lines.first(key) else { return };
                 let doubt = Doubt { until: now, unanswered_since: None };
                 self.held(key, next, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
             }
             // A check that was sent after the request which began the tenure: it reaches further.
-            Ok(Outcome::Held { .. }) => self.tenures.granted_again(tenure, sent),
+            Ok(Outcome::Held { fence, was_free, .. }) => {
+                let ended = self.tenures.held_again(tenure, fence, was_free, sent);
+                self.clean_up_ended(ended, now);
+            }
             // Such a check finds the tenure's own token, unless the key was taken away meanwhile.
             Ok(Outcome::Busy { .. }) => {
                 let ended = self.tenures.refused_again(tenure, sent);

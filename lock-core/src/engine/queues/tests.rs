@@ -42,7 +42,7 @@ fn a_release_travels_with_the_request_of_the_next_waiter() {
     let (id, request) = process.ask(newcomer(&key(), terms(9_000), false));
     let second = process.wait();
     assert!(process.send().0.is_empty(), "one request for the key is enough");
-    let held = Outcome::Held { fence: 1, block: 1 };
+    let held = Outcome::Held { fence: 1, block: 1, was_free: true };
     process.queues.acquired(&key(), request.token, Ok(held), process.trip());
     assert!(process.poll(second).is_pending());
     let first = process.hold(id);
@@ -70,7 +70,7 @@ fn waiters_are_served_in_the_order_in_which_they_came_with_rising_fences_and_one
     let Operation::Acquire(request) = &operations[0] else { panic!("{operations:?}") };
     assert_eq!((operations.len(), request.block), (1, 5), "a fencing token for each who waits");
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Held { fence: 100, block: 5 }), process.trip());
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 100, block: 5, was_free: true }), process.trip());
     }
     for (index, waiter) in waiters.iter().enumerate() {
         for later in &waiters[index + 1..] {
@@ -227,7 +227,7 @@ fn an_answer_without_validity_is_no_acquire_and_a_new_token_asks() {
     process.clock.set(100);
     for purpose in purposes {
         let trip = RoundTrip { now: at(100), ..sent };
-        process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), trip);
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1, was_free: true }), trip);
     }
     assert!(process.poll(waiter).is_pending());
     assert_eq!(process.cleaned_up()[0].token, over);
@@ -242,7 +242,7 @@ fn what_the_backend_says_of_a_key_is_told_to_all_who_wait_for_it_and_to_no_other
     let mut first = true;
     process.answer(|_, _| match std::mem::take(&mut first) {
         true => Err(BackendError::new(ErrorKind::WrongType, "a list")),
-        false => Ok(Outcome::Held { fence: 1, block: 1 }),
+        false => Ok(Outcome::Held { fence: 1, block: 1, was_free: true }),
     });
     for waiter in waiters {
         assert_eq!(process.error(waiter), ErrorKind::WrongType);
@@ -394,7 +394,7 @@ fn who_is_told_that_his_key_is_busy_counts_as_a_waiter_and_not_before() {
     let keys = ["a", "b", "c"].map(|key| LockKey::new(key).unwrap());
     let waiters = keys.each_ref().map(|key| process.join(newcomer(key, terms(9_000), false)));
     let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
-    let granted = Outcome::Held { fence: 1, block: 1 };
+    let granted = Outcome::Held { fence: 1, block: 1, was_free: true };
     process.answer(|_, acquire| Ok(if acquire.key.as_str() == "c" { granted } else { busy }));
     assert!(process.poll(waiters[0]).is_pending(), "the first who waits");
     assert_eq!(process.error(waiters[1]), ErrorKind::Overloaded);
@@ -471,7 +471,7 @@ fn who_has_taken_over_the_place_of_one_that_is_polled_is_woken() {
     // There are too many waiters, and the second has the first one's token.
     let busy = Outcome::Busy { remaining: None, foreign: false, reserved: false, position: Some(1) };
     process.queues.acquired(&key(), request.token, Ok(busy), process.trip());
-    let granted = Outcome::Held { fence: 1, block: 1 };
+    let granted = Outcome::Held { fence: 1, block: 1, was_free: true };
     process.queues.acquired(&key(), request.token, Ok(granted), process.trip());
     assert_eq!(process.error(first), ErrorKind::Overloaded);
     drop(process.queues.take_deferred());

@@ -1,19 +1,17 @@
 //! All tenures of this process, each with a time for the engine to look at it; pure.
 
-use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc, time::Duration};
+use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc};
 
 use slab::Slab;
 
-use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Renewing, Tenure, TenureId, Terms, block_for};
+use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId, Terms};
 use crate::{
-    backend::{Outcome, Renew, Token},
+    backend::Token,
     clock::{Clock, Moment},
     end::End,
     engine::{
         cleanup::{AT_ONCE, Doubt, Parting},
-        deferred::Deferred,
         hold::{Ending, Validity},
-        schedule,
         slack::Slack,
         trust,
         wheel::Wheel,
@@ -21,7 +19,7 @@ use crate::{
     error::LossReason,
     key::LockKey,
     mutants::Mutant,
-    ttl::{Renewal, Ttl},
+    ttl::Renewal,
 };
 
 /// All tenures of a manager.
@@ -32,7 +30,7 @@ pub(crate) struct Tenures {
     /// One timer per tenure: its next renewal or its end, whichever is first.
     pub(super) wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
-    due: BinaryHeap<Reverse<(Moment, TenureId)>>,
+    pub(super) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// What deadlines had left when they were renewed lately; nothing where one passed before.
     pub(crate) slack: Slack,
 }
@@ -106,8 +104,7 @@ impl Tenures {
 
     /// Begins a hold that was offered, unless it has ended: from now on it counts for its own longest and shortest time.
     pub(crate) fn begin(&mut self, hold: HoldId, terms: &Terms, now: Moment) -> bool {
-        let of_hold = |tenure: &&mut Tenure| tenure.number == hold.number;
-        let Some(tenure) = self.get_mut(hold.tenure).filter(of_hold) else { return false };
+        let Some(tenure) = self.present(hold) else { return false };
         if !tenure.hold.begin(now, terms.max_hold.map_or(Moment::NEVER, |max_hold| now + max_hold)) {
             return false;
         }
@@ -124,7 +121,7 @@ impl Tenures {
     /// Has the hold of the next waiter follow one that is over, if the tenure can go on: the terms fit, the key need
     /// not be kept for the old hold, half the ttl and a fencing token are left, and others have not waited for too long.
     pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, clock: &Arc<dyn Clock>, now: Moment) -> Option<Offer> {
-        let tenure = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number)?;
+        let tenure = self.present(hold)?;
         let validity = tenure.hold.validity();
         let goes_on = tenure.passes
             && terms.fit(tenure.ttl, tenure.renewal)
@@ -152,57 +149,6 @@ impl Tenures {
         let timer = tenure.timer(validity.deadline);
         self.wheel.set(hold.tenure.index(), timer);
         Some(offer)
-    }
-
-    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left;
-    /// `holds` is how many followed one another in the last tenure.
-    pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, holds: u32, now: Moment) -> Option<Renewing> {
-        let found = self.get_mut(tenure)?;
-        let block = block_for(waiters, found.number.max(holds));
-        if found.refilling || found.fences.left() >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
-            return None;
-        }
-        found.refilling = true;
-        found.doubt.until = found.doubt.until.max(found.ttl.end(now));
-        let request = Renew::new(found.key().clone(), found.token, found.ttl.get()).with_block(block);
-        Some(Renewing { tenure, version: found.hold.version(), request })
-    }
-
-    /// Takes the answer to a request for another block, which was sent at `sent`. Returns the tenure if it ends with the
-    /// answer.
-    pub(crate) fn refilled(
-        &mut self,
-        refill: &Renewing,
-        outcome: Option<Outcome>,
-        sent: Moment,
-        deferred: &mut Deferred,
-    ) -> Option<Ended> {
-        let id = refill.tenure;
-        let tenure = self.get_mut(id)?;
-        tenure.refilling = false;
-        match outcome {
-            Some(Outcome::Renewed { fence, block, .. }) => {
-                if let Some(fence) = fence {
-                    tenure.fences.follow(fence, block);
-                }
-                let slack = tenure.hold.raise(tenure.ttl.deadline(sent), refill.version);
-                let slack = slack.filter(|_| !tenure.granted);
-                if std::mem::take(&mut tenure.granted) {
-                    // The renewal that would have come soon is not needed any more.
-                    tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-                }
-                tenure.proved(sent);
-                deferred.renewed(tenure.hold.label(), slack);
-                None
-            }
-            Some(_) => self.take_away(id, LossReason::Taken),
-            None => None,
-        }
-    }
-
-    /// Whether the tenure of a renewal goes on.
-    pub(crate) fn has(&self, renewing: &Renewing) -> bool {
-        self.get(renewing.tenure).is_some()
     }
 
     /// Ends a tenure whose time is over, if nobody noticed before.
@@ -235,37 +181,6 @@ impl Tenures {
         self.get(hold.tenure).filter(|tenure| tenure.number == hold.number || Mutant::LateGuardActs.is_on())
     }
 
-    /// Takes note that the user's own request is sent, and has lowered the deadline.
-    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        self.moves(hold, sent, ttl, false);
-    }
-
-    /// Takes note that the user's own request moved the deadline.
-    pub(crate) fn extended(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        self.moves(hold, sent, ttl, true);
-    }
-
-    fn moves(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, answered: bool) {
-        let index = hold.tenure.index();
-        let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) else { return };
-        tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
-        if answered {
-            tenure.proved(sent);
-        }
-        let soon = if tenure.granted { tenure.renew_at } else { Moment::NEVER };
-        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-        tenure.renew_at = tenure.renew_at.min(soon);
-        let timer = tenure.timer(tenure.hold.end());
-        self.wheel.set(index, timer);
-    }
-
-    /// Takes note of what a request of the user's own, sent at `sent`, found to be left at the key.
-    pub(crate) fn found(&mut self, hold: HoldId, remaining: Duration, sent: Moment) {
-        if let Some(tenure) = self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number) {
-            tenure.found(remaining, sent);
-        }
-    }
-
     /// Moves on to `now`: collects the renewals that are due and returns the tenures that ended by themselves.
     pub(crate) fn advance(&mut self, now: Moment) -> Vec<Ended> {
         let mut fired = Vec::new();
@@ -292,79 +207,6 @@ impl Tenures {
             self.wheel.set(index, timer);
         }
         ended
-    }
-
-    /// Takes the renewals that are due to be sent `now`, at most `most`, the nearest deadline first.
-    pub(crate) fn renewals(&mut self, most: usize, now: Moment) -> Vec<Renewing> {
-        let mut renewals = Vec::new();
-        while renewals.len() < most
-            && let Some(Reverse((_, id))) = self.due.pop()
-        {
-            let Some(tenure) = self.get_mut(id) else { continue };
-            tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(now));
-            let mut request = tenure.renew(tenure.ttl, now);
-            // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
-            let left = tenure.hold.end().since(now);
-            request.within = if tenure.granted { left } else { left / 2 };
-            renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
-        }
-        renewals
-    }
-
-    pub(crate) fn has_renewals(&self) -> bool {
-        !self.due.is_empty()
-    }
-
-    /// Takes the answer to a renewal that was sent at `sent`; an answer for a tenure that is over is ignored. Returns
-    /// the tenure if it ends with the answer.
-    pub(crate) fn renewed(
-        &mut self,
-        renewal: &Renewing,
-        outcome: Option<Outcome>,
-        sent: Moment,
-        now: Moment,
-        jitter: f64,
-        deferred: &mut Deferred,
-    ) -> Option<Ended> {
-        let id = renewal.tenure;
-        let tenure = self.get_mut(id)?;
-        tenure.renewing = false;
-        let mut slack = None;
-        match outcome {
-            Some(Outcome::Renewed { remaining, .. }) => {
-                tenure.failures = 0;
-                let mut counts_from = sent;
-                if Mutant::DeadlineFromReply.is_on() {
-                    counts_from = now;
-                }
-                slack = tenure.hold.raise(tenure.ttl.deadline(counts_from), renewal.version);
-                // What a grant gave is less than the ttl, and says nothing of how late renewals are.
-                slack = slack.filter(|_| !tenure.granted);
-                deferred.renewed(tenure.hold.label(), slack);
-                tenure.proved(sent);
-                tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-                tenure.found(remaining, sent);
-                if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
-                    tenure.renew_at = now; // at once, lest the holder dies before
-                }
-            }
-            Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
-            _ => {
-                tenure.failures += 1;
-                let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
-                tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
-            }
-        }
-        let (over, ending) = tenure.hold.settle(None);
-        let timer = tenure.timer(tenure.hold.end());
-        if let Some(slack) = slack {
-            self.slack.note(slack, now);
-        }
-        if let Some(end) = over {
-            return self.finish(id, end, ending);
-        }
-        self.wheel.set(id.index(), timer);
-        None
     }
 
     /// Ends a hold that is still going on, as when an answer to its own request said so.
@@ -394,7 +236,7 @@ impl Tenures {
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    fn finish(&mut self, id: TenureId, end: End, ending: Ending) -> Option<Ended> {
+    pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending) -> Option<Ended> {
         let reason = end.loss()?;
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
@@ -415,5 +257,10 @@ impl Tenures {
 
     pub(super) fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {
         self.slab.get_mut(id.index()).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
+    }
+
+    /// The tenure whose present hold is this one.
+    pub(super) fn present(&mut self, hold: HoldId) -> Option<&mut Tenure> {
+        self.get_mut(hold.tenure).filter(|tenure| tenure.number == hold.number)
     }
 }

@@ -4,16 +4,24 @@ use super::{Ended, Renewing, Tenure, TenureId, Tenures};
 use crate::{clock::Moment, engine::trust, error::LossReason, mutants::Mutant};
 
 impl Tenures {
-    /// Raises the deadline of a tenure after another request with its token was granted, which was sent at `sent`,
-    /// before the user could change the deadline.
-    pub(crate) fn granted_again(&mut self, tenure: TenureId, sent: Moment) {
-        let index = tenure.index();
-        let Some(tenure) = self.get_mut(tenure) else { return };
+    /// Takes note that another request with a tenure's token, sent at `sent`, was granted, with the fencing token `fence`.
+    /// One that was executed before the tenure began says nothing. One that found the key free afterwards ends the
+    /// tenure: the key was lost in between, and another may have held it. Else the deadline is raised, before the user
+    /// could change it.
+    pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
+        let tenure = self.get_mut(id)?;
+        let own = tenure.hold.fence.get();
+        if fence < own {
+            return None;
+        }
+        if fence > own && was_free && !Mutant::RegrantIgnored.is_on() {
+            return self.take_away(id, LossReason::Taken);
+        }
         tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
-        tenure.proved(sent);
-        tenure.hold.raise(tenure.ttl.deadline(sent), 0);
+        tenure.confirmed(sent, 0);
         let timer = tenure.timer(tenure.hold.end());
-        self.wheel.set(index, timer);
+        self.wheel.set(id.index(), timer);
+        None
     }
 
     /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was

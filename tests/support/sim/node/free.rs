@@ -46,7 +46,7 @@ impl Node {
             self.last_fence = next;
         }
         let outcome = |set| match set {
-            true if has_number => Ok(Outcome::Held { fence: next, block: 1 }),
+            true if has_number => Ok(Outcome::Held { fence: next, block: 1, was_free: true }),
             _ => Ok(Outcome::NotFree),
         };
         if has_number {

@@ -37,7 +37,7 @@ fn said(outcome: Outcome) -> Result<Answer, BackendError> {
 }
 
 fn held() -> Result<Answer, BackendError> {
-    said(Outcome::Held { fence: 1, block: 1 })
+    said(Outcome::Held { fence: 1, block: 1, was_free: true })
 }
 
 fn silence() -> Result<Answer, BackendError> {

@@ -15,7 +15,7 @@
 --         part     token, how long to keep the key in ms (0 to delete it), 1 if it is to be granted to nobody
 --         inspect
 --         force    1 to remove foreign holders too
--- Reply for each item: HELD first-fence size | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
+-- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
 --       ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
 --       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
 --       not have heard of it.
@@ -343,7 +343,7 @@ for i = 1, items do
       else
         written[key] = token
         if waiting > 0 and (held or ticket or granted == token) then leave(queue, token) end
-        reply(HELD, first, size)
+        reply(HELD, first, size, held and 0 or 1)
       end
     elseif operation == 'take' then
       reply(GONE)

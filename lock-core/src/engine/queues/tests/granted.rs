@@ -50,7 +50,7 @@ fn a_call_that_comes_after_the_release_leaves_a_key_that_is_kept_for_a_while() {
         let (operations, purposes) = process.send();
         let token = token(&operations[0]);
         for purpose in purposes {
-            process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1 }), process.trip());
+            process.queues.answered(purpose, Ok(Outcome::Held { fence: 1, block: 1, was_free: true }), process.trip());
         }
         let held = process.hold(waiter);
         if dropped {
@@ -80,7 +80,7 @@ fn held_with_a_check_in_flight(process: &mut Process) -> (Offer, Token, RoundTri
     process.pass_time(700);
     assert_eq!(process.send().0.len(), 1, "a check");
     let check = process.trip();
-    let granted = Outcome::Held { fence: 5, block: 1 };
+    let granted = Outcome::Held { fence: 5, block: 1, was_free: true };
     process.queues.acquired(&key(), request.token, Ok(granted), RoundTrip { now: check.now, ..first });
     (process.hold(id), request.token, check)
 }

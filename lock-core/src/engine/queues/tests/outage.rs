@@ -194,13 +194,13 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     process.pass_time(700);
     let (_, purposes) = process.send();
     let trip = process.trip();
-    let held = Outcome::Held { fence: 1, block: 1 };
+    let held = Outcome::Held { fence: 1, block: 1, was_free: true };
     let late = RoundTrip { sent: at(0), ..trip };
     process.queues.acquired(&key(), request.token, Ok(held), late);
     let (_, hold) = process.hold(id);
     let before = hold.remaining();
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Held { fence: 2, block: 1 }), trip);
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 2, block: 1, was_free: true }), trip);
     }
     assert_eq!(hold.remaining(), before + Duration::from_millis(700));
 }

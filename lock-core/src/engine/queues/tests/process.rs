@@ -98,7 +98,7 @@ impl Process {
         self.answer(|process, acquire| {
             let first = process.fence;
             process.fence += u64::from(acquire.block);
-            Ok(Outcome::Held { fence: first, block: acquire.block })
+            Ok(Outcome::Held { fence: first, block: acquire.block, was_free: true })
         })
     }
 

@@ -202,12 +202,34 @@ fn a_check_that_finds_the_grant_raises_the_deadline_and_its_numbers_are_not_used
     let check = process.trip();
     tell(&mut process, &grant_to(&request, (70, 2)));
     let held = process.hold(id);
-    process.queues.acquired(&key(), request.token, Ok(Outcome::Held { fence: 90, block: 5 }), check);
+    process.queues.acquired(&key(), request.token, Ok(Outcome::Held { fence: 90, block: 5, was_free: false }), check);
     assert_eq!(held.1.end(), terms(9_000).ttl.deadline(at(700)));
     let next = process.wait();
     assert!(matches!(process.release(held), Departure::Passed));
     let hold = process.hold(next).1;
     assert_eq!((hold.fence.get(), hold.end()), (71, terms(9_000).ttl.deadline(at(700))));
+}
+
+#[test]
+fn a_check_that_found_the_key_free_after_the_grant_ends_the_lease() {
+    let raised = terms(9_000).ttl.deadline(at(700));
+    for (fence, was_free, expected) in
+        [(69, true, None), (69, false, None), (71, false, Some(Ok(raised))), (71, true, Some(Err(LossReason::Taken)))]
+    {
+        let mut process = listening();
+        let id = process.wait();
+        let request = refused(&mut process);
+        process.pass_time(700);
+        assert_eq!(process.send().0.len(), 1, "a check");
+        let check = process.trip();
+        tell(&mut process, &grant_to(&request, (70, 1)));
+        let hold = process.hold(id).1;
+        let expected = expected.unwrap_or_else(|| Ok(hold.end()));
+        process.queues.acquired(&key(), request.token, Ok(Outcome::Held { fence, block: 1, was_free }), check);
+        let found = hold.check().map(|()| hold.end());
+        assert_eq!(found, expected.map_err(End::Lost), "{fence} {was_free}");
+        assert_eq!(process.cleaned_up().len(), usize::from(expected.is_err()), "what it has taken is released");
+    }
 }
 
 #[test]

@@ -1,0 +1,195 @@
+//! Requests of a tenure's own that keep it: renewals, extends, and those for more fencing tokens; pure.
+
+use std::{cmp::Reverse, time::Duration};
+
+use super::{BUDGET, Ended, HoldId, Renewing, Tenure, TenureId, Tenures, block_for};
+use crate::{
+    backend::{Outcome, Renew},
+    clock::Moment,
+    engine::{deferred::Deferred, schedule},
+    error::LossReason,
+    mutants::Mutant,
+    ttl::Ttl,
+};
+
+impl Tenures {
+    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left;
+    /// `holds` is how many followed one another in the last tenure.
+    pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, holds: u32, now: Moment) -> Option<Renewing> {
+        let found = self.get_mut(tenure)?;
+        let block = block_for(waiters, found.number.max(holds));
+        if found.refilling || found.fences.left() >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
+            return None;
+        }
+        found.refilling = true;
+        found.doubt.until = found.doubt.until.max(found.ttl.end(now));
+        let request = Renew::new(found.key().clone(), found.token, found.ttl.get()).with_block(block);
+        Some(Renewing { tenure, version: found.hold.version(), request })
+    }
+
+    /// Takes the answer to a request for another block, which was sent at `sent`. Returns the tenure if it ends with the
+    /// answer.
+    pub(crate) fn refilled(
+        &mut self,
+        refill: &Renewing,
+        outcome: Option<Outcome>,
+        sent: Moment,
+        deferred: &mut Deferred,
+    ) -> Option<Ended> {
+        let id = refill.tenure;
+        let tenure = self.get_mut(id)?;
+        tenure.refilling = false;
+        match outcome {
+            Some(Outcome::Renewed { fence, block, .. }) => {
+                if let Some(fence) = fence {
+                    tenure.fences.follow(fence, block);
+                }
+                let slack = tenure.confirmed(sent, refill.version);
+                deferred.renewed(tenure.hold.label(), slack);
+                None
+            }
+            Some(_) => self.take_away(id, LossReason::Taken),
+            None => None,
+        }
+    }
+
+    /// Takes the renewals that are due to be sent `now`, at most `most`, the nearest deadline first.
+    pub(crate) fn renewals(&mut self, most: usize, now: Moment) -> Vec<Renewing> {
+        let mut renewals = Vec::new();
+        while renewals.len() < most
+            && let Some(Reverse((_, id))) = self.due.pop()
+        {
+            let Some(tenure) = self.get_mut(id) else { continue };
+            tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(now));
+            let mut request = tenure.renew(tenure.ttl, now);
+            // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
+            let left = tenure.hold.end().since(now);
+            request.within = if tenure.granted { left } else { left / 2 };
+            renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
+        }
+        renewals
+    }
+
+    pub(crate) fn has_renewals(&self) -> bool {
+        !self.due.is_empty()
+    }
+
+    /// Takes the answer to a renewal that was sent at `sent`; an answer for a tenure that is over is ignored. Returns
+    /// the tenure if it ends with the answer.
+    pub(crate) fn renewed(
+        &mut self,
+        renewal: &Renewing,
+        outcome: Option<Outcome>,
+        sent: Moment,
+        now: Moment,
+        jitter: f64,
+        deferred: &mut Deferred,
+    ) -> Option<Ended> {
+        let id = renewal.tenure;
+        let tenure = self.get_mut(id)?;
+        tenure.renewing = false;
+        let mut slack = None;
+        match outcome {
+            Some(Outcome::Renewed { remaining, .. }) => {
+                tenure.failures = 0;
+                let mut counts_from = sent;
+                if Mutant::DeadlineFromReply.is_on() {
+                    counts_from = now;
+                }
+                slack = tenure.confirmed(counts_from, renewal.version);
+                deferred.renewed(tenure.hold.label(), slack);
+                tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+                tenure.found(remaining, sent);
+                if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
+                    tenure.renew_at = now; // at once, lest the holder dies before
+                }
+            }
+            Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
+            _ => {
+                tenure.failures += 1;
+                let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
+                tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
+            }
+        }
+        let (over, ending) = tenure.hold.settle(None);
+        let timer = tenure.timer(tenure.hold.end());
+        if let Some(slack) = slack {
+            self.slack.note(slack, now);
+        }
+        if let Some(end) = over {
+            return self.finish(id, end, ending);
+        }
+        self.wheel.set(id.index(), timer);
+        None
+    }
+
+    /// Whether the tenure of a renewal goes on.
+    pub(crate) fn has(&self, renewing: &Renewing) -> bool {
+        self.get(renewing.tenure).is_some()
+    }
+
+    /// Takes note that the user's own request is sent, and has lowered the deadline.
+    pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        let index = hold.tenure.index();
+        let Some(tenure) = self.present(hold) else { return };
+        tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
+        let soon = if tenure.granted { tenure.renew_at } else { Moment::NEVER };
+        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+        tenure.renew_at = tenure.renew_at.min(soon);
+        let timer = tenure.timer(tenure.hold.end());
+        self.wheel.set(index, timer);
+    }
+
+    /// Takes note that the user's own request moved the deadline.
+    pub(crate) fn extended(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
+        if let Some(tenure) = self.present(hold) {
+            tenure.proved(sent);
+        }
+        self.extending(hold, sent, ttl);
+    }
+
+    /// Takes note of what a request of the user's own, sent at `sent`, found to be left at the key.
+    pub(crate) fn found(&mut self, hold: HoldId, remaining: Duration, sent: Moment) {
+        if let Some(tenure) = self.present(hold) {
+            tenure.found(remaining, sent);
+        }
+    }
+}
+
+impl Tenure {
+    /// Takes note that a request that was sent at `sent`, when the deadline had this version, has found the key its own,
+    /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
+    /// says nothing of how late renewals are.
+    pub(super) fn confirmed(&mut self, sent: Moment, version: u32) -> Option<Duration> {
+        let slack = self.hold.raise(self.ttl.deadline(sent), version);
+        let was_granted = self.granted;
+        self.proved(sent);
+        if was_granted {
+            // The renewal that would have come soon is not needed any more.
+            self.plan_renewal(sent, self.hold.validity().deadline);
+        }
+        slack.filter(|_| !was_granted)
+    }
+
+    /// Takes note that a request that was sent at `sent` has found the key its own, and given it the ttl.
+    fn proved(&mut self, sent: Moment) {
+        self.proven = self.proven.max(sent);
+        self.granted = false;
+    }
+
+    /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
+    pub(super) fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
+        self.renew_at = match self.renewal.interval(self.ttl) {
+            Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
+            Some(interval) => schedule::after_success(sent, interval, deadline),
+            None => Moment::NEVER,
+        };
+    }
+
+    /// Takes note of what is left at the key, where that is more than any request so far can have asked for: then the
+    /// backend's clock was set back, and the key would outlive a holder that dies by as much.
+    fn found(&mut self, remaining: Duration, sent: Moment) {
+        let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
+        self.too_far = (remaining > most).then_some(remaining);
+    }
+}
