@@ -53,14 +53,14 @@ async fn the_interval_can_be_chosen_and_renewal_switched_off() {
 async fn leases_that_are_due_together_share_a_call() {
     let (manager, backend) = support::counted();
     let mut guards = Vec::new();
-    for key in 0..1_200 {
+    for key in 0..1_280 {
         guards.push(manager.lock(format!("k:{key}")).ttl(secs(3)).await.unwrap());
     }
     let calls = backend.calls();
     sleep(ms(2_500)).await;
     assert!(guards.iter().all(|guard| guard.is_held()));
-    assert_eq!(backend.largest_batch(), 100);
-    assert_eq!(backend.calls() - calls, 2 * 12, "1,200 leases twice, in calls of at most 100");
+    assert_eq!(backend.largest_batch(), 64);
+    assert_eq!(backend.calls() - calls, 2 * 20, "1,280 leases twice, in calls of at most 64");
 }
 
 #[tokio::test(start_paused = true)]

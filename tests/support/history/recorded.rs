@@ -95,7 +95,9 @@ impl Recorded {
             key,
             token,
             deadline,
+            got: at,
             last: at,
+            renewals: 0,
             guard: Some(guard),
         };
         held.watch();
@@ -112,8 +114,11 @@ pub struct Held {
     token: String,
     /// The deadline that was written down last.
     deadline: f64,
+    /// When it was acquired.
+    got: f64,
     /// When the last operation was over.
     last: f64,
+    renewals: u32,
     guard: Option<LockGuard>,
 }
 
@@ -242,7 +247,11 @@ impl Held {
     fn noticed(&mut self, at: f64, deadline: f64) {
         if deadline > self.deadline + NEWS && self.guard().is_held() {
             let mut event = self.event(Op::Extend);
-            event.t_invoke = self.last;
+            // Its answer may have been long under way: it was sent a ttl before its deadline, or later.
+            let sent = deadline - milliseconds(self.guard().ttl());
+            event.t_invoke = self.last.min(sent).max(self.got);
+            self.renewals += 1;
+            event.process = format!("{}/renewal {}", self.process, self.renewals);
             event.t_return = Some(at);
             event.deadline = Some(deadline);
             self.recorder.note(&event);

@@ -39,6 +39,8 @@ pub(super) struct Watched {
     deadline: u64,
     /// When.
     last: f64,
+    /// How many times the engine moved it.
+    moved: u32,
     /// When it was acquired.
     got: f64,
     /// After what time its engine renews it.
@@ -87,7 +89,12 @@ impl Client {
         // A leap may have ended it, before anybody in its process runs who could say so.
         let leapt_over = deadline <= now && watched.deadline > now + NEWS;
         if leapt_over || (deadline > now && deadline.abs_diff(watched.deadline) > NEWS) {
-            let mut event = Event::new(format!("c{}/r{index}", self.number), Op::Extend, watched.last);
+            // An answer may have been long under way: its request was sent a ttl before its deadline, or later.
+            let sent = ms(deadline) - watched.lease.ttl().as_secs_f64() * 1_000.0;
+            let asked = watched.last.min(sent).max(watched.got);
+            watched.moved += 1;
+            let name = format!("c{}/r{index}.{}", self.number, watched.moved);
+            let mut event = Event::new(name, Op::Extend, asked);
             event.key = Some(watched.key.clone());
             event.token = Some(watched.token.clone());
             event.t_return = Some(at);

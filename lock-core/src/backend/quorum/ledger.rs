@@ -53,7 +53,10 @@ impl Ledger {
 
     /// How long it is worth waiting for these nodes where others have decided.
     pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
-        nodes.map(|node| self.nodes[node].round_trip * PATIENCE).max().unwrap_or_default().max(LEAST_PATIENCE)
+        // Of one that is not known, as long as of the slowest.
+        let slowest = self.nodes.iter().filter_map(|node| node.round_trip).max();
+        let round_trips = nodes.filter_map(|node| self.nodes[node].round_trip.or(slowest));
+        round_trips.max().map_or(LEAST_PATIENCE, |longest| LEAST_PATIENCE.max(longest * PATIENCE))
     }
 
     /// What is known of a node.

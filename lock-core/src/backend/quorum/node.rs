@@ -22,10 +22,8 @@ pub(super) struct Node {
     pub(super) silent: bool,
     /// Whether it can call this process.
     pub(super) listening: bool,
-    /// How long its answers take, smoothed.
-    pub(super) round_trip: Duration,
-    /// Whether that was taken over an open connection once.
-    measured: bool,
+    /// How long its answers take over an open connection, smoothed.
+    pub(super) round_trip: Option<Duration>,
     /// Tokens with acquires that it has not answered.
     pub(super) unanswered: HashMap<Token, Unanswered>,
     /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
@@ -82,13 +80,12 @@ impl Node {
         if self.listening { place } else { Place { channel: "".into(), ..place } }
     }
 
-    /// Takes note of how long an answer took. The first one over an open connection counts as a whole: an average that
-    /// begins at nothing would have nobody wait for the node. (One that waited for its connection says little.)
+    /// Takes note of how long an answer took. One that waited for its connection says nothing.
     pub(super) fn took(&mut self, round_trip: Duration, open: bool) {
-        let average = (self.round_trip * 7 + round_trip) / 8;
-        let is_first = open && !self.measured;
-        self.measured |= open;
-        self.round_trip = if is_first { self.round_trip.max(round_trip) } else { average };
+        let average = |usual: Duration| (usual * 7 + round_trip) / 8;
+        if open {
+            self.round_trip = Some(self.round_trip.map_or(round_trip, average));
+        }
     }
 
     /// Takes note of an acquire that is sent.
@@ -264,7 +261,7 @@ impl Node {
         }
         if self.probe.is_some() && answered {
             // It was not heard before: it may be slower than it was.
-            self.round_trip = self.round_trip.max(now.since(sent));
+            self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
     }
@@ -280,7 +277,7 @@ impl Node {
         (self.silent, self.paying) = (result.is_err(), false);
         if result.is_ok() {
             // It was not heard before: it may be slower than it was.
-            self.round_trip = self.round_trip.max(now.since(sent));
+            self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
         for Try { entry, release } in tries {

@@ -202,6 +202,7 @@ impl Task {
             token: token.clone(),
             deadline,
             last,
+            moved: 0,
             got: last,
             renews,
             over: false,

@@ -31,7 +31,7 @@ fn ballot(operation: Operation, nodes: usize) -> Ballot {
 }
 
 fn held(fence: u64, block: u32) -> Outcome {
-    Outcome::Held { fence, block, was_free: true }
+    Outcome::Held { fence, block, was_free: false }
 }
 
 fn busy(position: Option<u32>) -> Outcome {

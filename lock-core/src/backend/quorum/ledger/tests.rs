@@ -263,10 +263,11 @@ fn the_first_answer_of_a_node_says_how_long_its_answers_take() {
     let mut ledger = Ledger::new(3);
     let waited = ledger.asks_for(1, &acquire(), at(0), Way { epoch: 0, open: false });
     ledger.answered(&waited, &mut held(), at(800), 0);
-    assert_eq!(ledger.patience([1].into_iter()), Duration::from_millis(400), "it waited for its connection");
+    assert_eq!(ledger.patience([1].into_iter()), LEAST_PATIENCE, "it waited for its connection");
     let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
     ledger.answered(&asked, &mut held(), at(20), 0);
     assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(80));
+    assert_eq!(ledger.patience([1].into_iter()), Duration::from_millis(80), "as long as for the slowest that is known");
 }
 
 #[test]

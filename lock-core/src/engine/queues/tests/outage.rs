@@ -200,7 +200,7 @@ fn a_grant_of_a_later_request_with_the_same_token_raises_the_deadline() {
     let (_, hold) = process.hold(id);
     let before = hold.remaining();
     for purpose in purposes {
-        process.queues.answered(purpose, Ok(Outcome::Held { fence: 2, block: 1, was_free: true }), trip);
+        process.queues.answered(purpose, Ok(Outcome::Held { fence: 2, block: 1, was_free: false }), trip);
     }
     assert_eq!(hold.remaining(), before + Duration::from_millis(700));
 }
