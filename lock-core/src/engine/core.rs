@@ -230,9 +230,12 @@ impl Core {
         let mut state = state;
         let mut rounds = 0;
         loop {
-            let (now, epoch) = (self.clock.now(), self.backend.epoch());
+            let (mut now, mut epoch, mut calls) = (Moment::NEVER, 0, Calls::new());
             // A thread that has served many others leaves the rest to the task.
-            let calls = if rounds < ROUNDS { state.queues.poll_transmit(now, epoch) } else { Calls::new() };
+            if rounds < ROUNDS && state.queues.has_requests() {
+                (now, epoch) = (self.clock.now(), self.backend.epoch());
+                calls = state.queues.poll_transmit(now, epoch);
+            }
             rounds += 1;
             if calls.is_empty() {
                 state.calling = false;

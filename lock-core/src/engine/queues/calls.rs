@@ -19,18 +19,18 @@ pub(crate) type CallId = usize;
 /// Calls to send.
 pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
 
-/// What waits to be sent.
+/// What waits to be sent. What is rare is in a box, lest all the others be as large.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// The acquire of a contender.
     Ask(LockKey, Token),
     Release(Parting, Doubt, Asked),
     /// Another block of fencing tokens.
-    Refill(Renewing),
+    Refill(Box<Renewing>),
     /// The last renewal of a lease that goes to another process.
-    LastRenewal(Renewing),
+    LastRenewal(Box<Renewing>),
     /// A call of its own.
-    Call(Batch, Asked),
+    Call(Box<Batch>, Asked),
 }
 
 impl Item {
@@ -57,7 +57,7 @@ pub(crate) enum Purpose {
     Ask(LockKey, Token, Moment),
     /// With its entry in the clean-up list.
     Release(usize, Asked),
-    Refill(Renewing),
+    Refill(Box<Renewing>),
 }
 
 impl Purpose {
@@ -84,7 +84,7 @@ pub(super) enum Work {
     /// Clean-ups, then what waited to be sent.
     Send(Vec<Try>, Vec<Purpose>),
     /// With a copy of the batch, if it may be sent again.
-    Call(Option<Batch>, Asked),
+    Call(Option<Box<Batch>>, Asked),
 }
 
 impl Work {

@@ -40,7 +40,7 @@ impl Queues {
         if let Some(line) = self.lines.of(key).filter(|line| line.length > 0)
             && let Some(refill) = self.tenures.refill(tenure, line.length as usize, line.holds, now)
         {
-            self.outbox.push_back(Item::Refill(refill));
+            self.outbox.push_back(Item::Refill(Box::new(refill)));
         }
     }
 

@@ -52,7 +52,7 @@ impl Queues {
         let tenure = self.tenures.leave(hold)?;
         remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
         if let Some(renewing) = tenure.renews_for_another(hold.tenure, now) {
-            self.outbox.push_back(Item::LastRenewal(renewing));
+            self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));
         }
         self.free(tenure.key(), hold.tenure, tenure.holds());
         Some((tenure.parting(), tenure.ttl))

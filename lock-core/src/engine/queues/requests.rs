@@ -33,7 +33,7 @@ impl Queues {
         if !batch.is_empty() {
             self.expect_answer(asked.at);
         }
-        self.outbox.push_back(Item::Call(batch, asked));
+        self.outbox.push_back(Item::Call(Box::new(batch), asked));
     }
 
     pub(super) fn request_release(&mut self, parting: Parting, doubt: Doubt, asked: Asked) {
@@ -130,7 +130,7 @@ impl Queues {
             }
             // The next holder may have the key by the time a forced release is sent again.
             let again = !batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
-            return Some((batch.clone(), Work::Call(again.then_some(batch), asked)));
+            return Some((Batch::clone(&batch), Work::Call(again.then_some(batch), asked)));
         }
     }
 
@@ -140,50 +140,54 @@ impl Queues {
         // most half of a call, so that a mass of releases does not hold up the requests.
         let room = BATCH - self.outbox.len().min(BATCH / 2);
         let tries = self.cleanup.due(now, room);
-        let mut batch: Batch = tries.iter().map(|entry| Operation::Release(entry.release.clone())).collect();
-        let (operations, purposes) = self.send(BATCH - batch.len(), now, epoch);
-        batch.extend(operations);
+        let mut batch = Batch::new();
+        batch.extend(tries.iter().map(|entry| Operation::Release(entry.release.clone())));
+        let purposes = self.send(&mut batch, now, epoch);
         (batch, Work::Send(tries, purposes))
     }
 
-    /// Takes what waits to be sent `now`, at most `most`, up to a request with a call of its own.
-    pub(super) fn send(&mut self, most: usize, now: Moment, epoch: u64) -> (Batch, Vec<Purpose>) {
-        let (mut operations, mut purposes) = (Batch::new(), Vec::new());
-        // Behind the rest, so that they can be a call of their own.
-        let (mut free, mut for_free) = (Batch::new(), Vec::new());
-        while operations.len() + free.len() < most
+    /// Takes what waits to be sent `now`, up to a request with a call of its own, and adds it to a call.
+    pub(super) fn send(&mut self, batch: &mut Batch, now: Moment, epoch: u64) -> Vec<Purpose> {
+        let mut purposes = Vec::new();
+        // Acquires of keys that may be free come behind the rest, so that they can be a call of their own. Their order is of
+        // no account.
+        let (before, mut rest) = (batch.len(), 0);
+        while batch.len() < BATCH
             && !matches!(self.outbox.front(), Some(Item::Call(..)))
             && let Some(item) = self.outbox.pop_front()
         {
             match item {
                 Item::Ask(key, token) => {
                     let Some(request) = self.request_of(&key, token, now, epoch) else { continue };
-                    let (operations, purposes) = match request.expects_free {
-                        true => (&mut free, &mut for_free),
-                        false => (&mut operations, &mut purposes),
-                    };
-                    let until = request.blocks_until(now);
-                    operations.push(Operation::Acquire(request));
-                    purposes.push(Purpose::Ask(key, token, until));
+                    purposes.push(Purpose::Ask(key, token, request.blocks_until(now)));
+                    let expects_free = request.expects_free;
+                    batch.push(Operation::Acquire(request));
+                    if expects_free {
+                        continue;
+                    }
                 }
                 Item::Release(parting, doubt, asked) => {
                     // On the list from now on, lest it be forgotten if the engine's task ends.
                     let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
-                    operations.push(Operation::Release(release));
+                    batch.push(Operation::Release(release));
                     purposes.push(Purpose::Release(entry, asked));
                 }
                 // After its release it would lengthen what its key is kept on for.
-                Item::Refill(refill) if !self.tenures.has(&refill) => {}
+                Item::Refill(refill) if !self.tenures.has(&refill) => continue,
                 Item::Refill(refill) | Item::LastRenewal(refill) => {
-                    operations.push(Operation::Renew(refill.request.clone()));
+                    batch.push(Operation::Renew(refill.request.clone()));
                     purposes.push(Purpose::Refill(refill));
                 }
                 Item::Call(..) => unreachable!("it was looked at"),
             }
+            let last = purposes.len() - 1;
+            if rest < last {
+                batch.swap(before + rest, before + last);
+                purposes.swap(rest, last);
+            }
+            rest += 1;
         }
-        operations.extend(free);
-        purposes.extend(for_free);
-        (operations, purposes)
+        purposes
     }
 
     /// Makes the request that a contender sends `now`. There is none if the contender has given up, or if a confirmation has

@@ -90,7 +90,9 @@ impl Process {
 
     pub(super) fn send(&mut self) -> (Batch, Vec<Purpose>) {
         let now = self.now();
-        self.queues.send(256, now, 1)
+        let mut batch = Batch::new();
+        let purposes = self.queues.send(&mut batch, now, 1);
+        (batch, purposes)
     }
 
     /// Sends what is to be sent, and has each request for the key granted.
