@@ -58,9 +58,11 @@ local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
 
+local got -- what W and the keys of the items held at first
 if ARGV[1] == 'release' then
   -- Where nobody waits, it is a comparison and one command.
-  local got, replies, ours = call('MGET', unpack(KEYS, 2, #ARGV + 1)), {}, {}
+  local replies, ours = {}, {}
+  got = call('MGET', unpack(KEYS, 2, #ARGV + 1))
   for i = 2, #ARGV do
     if got[i] == ARGV[i] then
       ours[#ours + 1], replies[i - 1] = KEYS[i + 1], RELEASED
@@ -141,7 +143,7 @@ local function draw(size)
   return first, size
 end
 
-local got = call('MGET', unpack(KEYS, 2, items + 2))
+got = got or call('MGET', unpack(KEYS, 2, items + 2))
 local waiting = tonumber(got[1]) or 0
 if not (waiting < MOST) then waiting = 0 end
 
@@ -206,16 +208,25 @@ local function keep_place(queue, token, lasts, block)
   return ticket - first + 1, nil, granted
 end
 
--- Removes the place of a token, and that the key was granted to it. Returns the bounds of the queue, and perhaps an error.
+-- Deletes a queue in which nothing is left.
+local function drop_if_empty(queue)
+  local left = pcall('HLEN', queue)
+  if type(left) == 'number' and left <= 2 then pcall('DEL', queue) end
+end
+
+-- Removes that the key was granted to the token that it was granted to last.
+local function forget_grant(queue)
+  pcall('HDEL', queue, 'granted')
+  drop_if_empty(queue)
+end
+
+-- Removes the place of a token. Returns the bounds of the queue, perhaps an error, and whether the key was granted to
+-- the token last: if nobody else is granted it, that is to be forgotten.
 local function leave(queue, token)
   local first, following, ticket, granted = look(queue, token)
   local failed = ticket and refusal(pcall('HDEL', queue, token, '#' .. ticket), 'HDEL')
-  if granted == token then pcall('HDEL', queue, 'granted') end
-  if ticket or granted == token then
-    local left = pcall('HLEN', queue)
-    if type(left) == 'number' and left <= 2 then pcall('DEL', queue) end
-  end
-  return first, following, failed
+  if ticket then drop_if_empty(queue) end
+  return first, following, failed, granted == token
 end
 
 -- Says on the channel of a place that the key was granted to it. Returns whether its owner may come.
@@ -342,7 +353,10 @@ for i = 1, items do
         reply(ERROR, failed or refusal(set, 'SET'))
       else
         written[key] = token
-        if waiting > 0 and (held or ticket or granted == token) then leave(queue, token) end
+        if waiting > 0 and (held or ticket or granted == token) then
+          local _, _, _, was_granted = leave(queue, token)
+          if was_granted then forget_grant(queue) end
+        end
         reply(HELD, first, size, held and 0 or 1)
       end
     elseif operation == 'take' then
@@ -365,11 +379,12 @@ for i = 1, items do
       a = a + 2
     end
     a = a + 2
-    local first, following, failed
+    local first, following, failed, was_granted
+    local passed = false
     -- Else it might be granted to itself.
-    if waiting > 0 then first, following, failed = leave(queue, token) end
+    if waiting > 0 then first, following, failed, was_granted = leave(queue, token) end
     if held ~= token then
-      if not held and not quiet then grant(queue, key, false, first, following, following) end
+      if not held and not quiet then passed = grant(queue, key, false, first, following, following) end
       if failed then reply(ERROR, failed) else reply(GONE) end
     elseif after ~= '0' then
       local failed = refusal(pcall('PEXPIRE', key, after), 'PEXPIRE')
@@ -379,12 +394,14 @@ for i = 1, items do
       released[#released + 1], said_at[#said_at + 1] = key, r
       written[key], is_released[key] = false, true
     elseif not quiet and grant(queue, key, true, first, following, following) then
+      passed = true
       reply(RELEASED)
     else
       local failed = refusal(pcall('DEL', key), 'DEL')
       if not failed then written[key] = false end
       if failed then reply(ERROR, failed) else reply(RELEASED) end
     end
+    if was_granted and not passed then forget_grant(queue) end
 
   elseif operation == 'renew' then
     -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
