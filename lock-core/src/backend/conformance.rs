@@ -11,13 +11,15 @@
 //! # }
 //! ```
 
+mod queues;
+
 use std::{sync::Arc, time::Duration};
 
 use rand::{RngExt, rngs::StdRng};
 use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Batch, Calls, Grant, Notice, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -72,12 +74,7 @@ impl Suite<'_> {
         self.releases_by_force().await;
         self.lists_what_is_held().await;
         self.keeps_keys_of_any_bytes_apart().await;
-        if self.waiters_can_be_told().await {
-            self.grants_a_key_to_those_who_wait_in_order().await;
-            self.passes_over_places_that_are_over().await;
-            self.keeps_a_key_for_a_waiter_that_comes_by_itself().await;
-            self.releases_of_what_was_granted_pass_it_on().await;
-        }
+        self.keeps_queues().await;
     }
 
     async fn answers_an_empty_batch(&self) {
@@ -332,139 +329,6 @@ impl Suite<'_> {
     }
 
     /// Whether the backend keeps queues; one that does not is polled.
-    async fn waiters_can_be_told(&mut self) -> bool {
-        let (key, one, two) = (self.key(), self.token(), self.token());
-        self.acquire(&key, one, SHORT).await;
-        let keeps_places = matches!(self.call(self.wait(&key, two)).await, Outcome::Busy { position: Some(1), .. });
-        self.call(leave(&key, two)).await;
-        while let Ok(notice) = self.told.try_recv() {
-            if matches!(notice, Notice::Listening(true)) {
-                return keeps_places;
-            }
-        }
-        false
-    }
-
-    async fn grants_a_key_to_those_who_wait_in_order(&mut self) {
-        let (key, one, two, three, four) = (self.key(), self.token(), self.token(), self.token(), self.token());
-        let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
-        for (token, place) in [(two, 1), (three, 2), (two, 1)] {
-            match self.call(self.wait(&key, token)).await {
-                Outcome::Busy { position, foreign: false, .. } => assert_eq!(position, Some(place), "places are kept"),
-                outcome => panic!("a held key is busy, not {outcome:?}"),
-            }
-        }
-        let tried = self.call(acquire(&key, four, LONG)).await;
-        assert!(matches!(tried, Outcome::Busy { position: None, .. }), "a try takes no place: {tried:?}");
-        assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
-        let grant = self.granted().await.expect("a release grants the key to the first who waits");
-        assert_eq!((&grant.key, grant.token), (&key, two), "a release grants the key to the first who waits");
-        assert_eq!((grant.sent, grant.lasts), (SENT, LONG), "a grant repeats what its place says");
-        // One of several nodes does not know how far the others have counted.
-        let counts_alone = self.backend.health().len() == 1;
-        assert!(grant.block >= 1, "a grant has a fencing token: {grant:?}");
-        assert!(grant.fence > first || !counts_alone, "a grant has a larger fencing token: {grant:?}");
-        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a repeated release touches no grant");
-        let tried = self.call(acquire(&key, four, LONG)).await;
-        let passed_nobody = matches!(tried, Outcome::Busy { position: None, .. } | Outcome::Split { .. });
-        assert!(passed_nobody, "a try passes nobody: {tried:?}");
-        let tried = self.call(self.wait(&key, three)).await;
-        let passed_nobody = matches!(tried, Outcome::Busy { position: Some(1), .. } | Outcome::Split { .. });
-        assert!(passed_nobody, "nor does the second: {tried:?}");
-        let second = self.acquire(&key, two, LONG).await.expect("the key that was granted is held");
-        assert!(second > grant.fence || !counts_alone, "an acquire takes a new fencing token");
-        // A token that was split has lost its place.
-        let again = self.call(self.wait(&key, three)).await;
-        assert!(matches!(again, Outcome::Busy { position: Some(1), .. }), "a grant takes its place along: {again:?}");
-        assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
-        let grant = self.granted().await.expect("then the key is granted to the next");
-        assert_eq!((&grant.key, grant.token), (&key, three), "then the key is granted to the next");
-        let third = match self.call(self.wait(&key, three)).await {
-            Outcome::Held { fence, .. } => fence,
-            outcome => panic!("the key that was granted is held, not {outcome:?}"),
-        };
-        assert!(third > second, "fencing tokens rise from waiter to waiter");
-        assert!(grant.fence > second && third > grant.fence || !counts_alone, "and to the grants between them");
-        self.call(release(&key, three)).await;
-        assert!(self.acquire(&key, four, LONG).await.is_some(), "nobody is left in the queue");
-        assert_eq!(self.granted().await, None, "and nobody is told");
-    }
-
-    async fn passes_over_places_that_are_over(&mut self) {
-        let (one, two, three) = (self.token(), self.token(), self.token());
-        let place = |channel: &Arc<str>, life, lasts| Place::new(Arc::clone(channel), life, lasts, SENT);
-        let nobody: Arc<str> = "lock-core:calls:nobody".into();
-        let none = Duration::ZERO;
-        let over = SHORT + SHORT / 2;
-        // Gave up; nobody listens; did not come in time; did not ask again in time.
-        for (places, before, after) in [
-            (None, none, none),
-            (Some(place(&nobody, LONG, LONG)), none, none),
-            (Some(place(&self.channel, LONG, SHORT)), none, over),
-            (Some(place(&self.channel, SHORT, LONG)), over, none),
-        ] {
-            let key = self.key();
-            self.acquire(&key, one, LONG).await;
-            let gave_up = places.is_none();
-            let theirs = places.unwrap_or_else(|| place(&self.channel, LONG, LONG));
-            self.call(Operation::Acquire(Acquire::new(key.clone(), two, LONG).or_wait(theirs))).await;
-            self.call(self.wait(&key, three)).await;
-            if gave_up {
-                self.call(leave(&key, two)).await;
-            }
-            tokio::time::sleep(before).await;
-            self.call(release(&key, one)).await;
-            tokio::time::sleep(after).await;
-            let next = self.call(self.wait(&key, three)).await;
-            assert!(matches!(next, Outcome::Held { .. }), "a place that is over is passed over, not {next:?}");
-            while self.granted().await.is_some() {}
-        }
-    }
-
-    async fn keeps_a_key_for_a_waiter_that_comes_by_itself(&mut self) {
-        let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
-        self.acquire(&key, one, LONG).await;
-        let by_itself = Place::new("".into(), LONG, LONG, SENT);
-        let wait = || Operation::Acquire(Acquire::new(key.clone(), two, LONG).or_wait(by_itself.clone()));
-        self.call(wait()).await;
-        self.call(release(&key, one)).await;
-        let tried = self.call(self.wait(&key, three)).await;
-        assert!(matches!(tried, Outcome::Busy { position: Some(1), .. } | Outcome::Split { .. }), "{tried:?}");
-        assert!(matches!(self.call(wait()).await, Outcome::Held { .. }), "a waiter that cannot be told is waited for");
-    }
-
-    async fn releases_of_what_was_granted_pass_it_on(&mut self) {
-        let (key, one, two, three) = (self.key(), self.token(), self.token(), self.token());
-        self.acquire(&key, one, LONG).await;
-        for token in [two, three] {
-            self.call(self.wait(&key, token)).await;
-        }
-        let force = Operation::Force { key: key.clone(), foreign: false };
-        assert_eq!(self.call(force).await, Outcome::Released);
-        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a forced release grants the key");
-        self.call(leave(&key, two)).await;
-        assert_eq!(self.granted().await.map(|grant| grant.token), Some(three), "a grant that is not wanted passes on");
-        assert!(matches!(self.call(self.wait(&key, three)).await, Outcome::Held { .. }));
-        self.call(release(&key, three)).await;
-    }
-
-    /// Asks for a key, or a place in its queue.
-    fn wait(&self, key: &LockKey, token: Token) -> Operation {
-        let place = Place::new(Arc::clone(&self.channel), LONG, LONG, SENT);
-        Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
-    }
-
-    /// The next grant that has come or is on its way.
-    async fn granted(&mut self) -> Option<Grant> {
-        loop {
-            match tokio::time::timeout(SHORT, self.told.recv()).await {
-                Ok(Some(Notice::Granted(grant))) => return Some(grant),
-                Ok(Some(Notice::Listening(_))) => {}
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-
     async fn acquire(&self, key: &LockKey, token: Token, ttl: Duration) -> Option<u64> {
         match self.call(acquire(key, token, ttl)).await {
             Outcome::Held { fence, .. } => Some(fence),
@@ -505,10 +369,6 @@ fn acquire(key: &LockKey, token: Token, ttl: Duration) -> Operation {
 
 fn renew(key: &LockKey, token: Token, ttl: Duration) -> Operation {
     Operation::Renew(Renew::new(key.clone(), token, ttl))
-}
-
-fn leave(key: &LockKey, token: Token) -> Operation {
-    Operation::Release(Release::new(key.clone(), token).with_place())
 }
 
 fn release(key: &LockKey, token: Token) -> Operation {

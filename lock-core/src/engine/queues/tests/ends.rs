@@ -1,0 +1,122 @@
+//! How holds and waits end that do not end by themselves: a shutdown, the end of the task, force.
+
+use super::*;
+
+#[test]
+fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
+    let mut process = Process::new();
+    let waiters = [process.wait(), process.wait()];
+    process
+        .answer(|_, _| Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) }));
+    process.queues.shut_down(at(0));
+    for waiter in waiters {
+        assert_eq!(process.error(waiter), ErrorKind::ShutDown);
+    }
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_shut_down_gives_back_what_was_offered_to_a_waiter() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    process.queues.shut_down(at(0));
+    assert_eq!((process.error(first), process.error(second)), (ErrorKind::ShutDown, ErrorKind::ShutDown));
+    assert_eq!(process.queues.tenures.len(), 0);
+    assert_eq!(process.cleaned_up().len(), 1);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    assert!(matches!(process.release(held), Departure::Released(())));
+    let (operations, purposes) = process.send();
+    drop(purposes);
+    process.queues.restart(at(0));
+    assert!(!process.queues.is_released());
+    let again = process.cleaned_up();
+    assert_eq!(again.iter().map(|release| release.token).collect::<Vec<_>>(), [token(&operations[0])]);
+    assert!(process.queues.is_empty());
+}
+
+#[test]
+fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    let token = process.queues.tenures.token(held.0.tenure).unwrap();
+    assert!(matches!(process.release(held), Departure::Released(())));
+    // An older request of the same token was answered out of order.
+    process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
+    assert!(process.cleaned_up().is_empty(), "the release would find nothing");
+    assert_eq!(process.grant(), ["release"]);
+    process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
+    assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
+}
+
+#[test]
+fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
+    let mut process = Process::new();
+    let waiter = process.wait();
+    process.grant();
+    let (_, of_line) = process.hold(waiter);
+    let mut take_up = |name: &str, token| {
+        let doubt = Doubt { until: at(0), unanswered_since: None };
+        let token = Token::from_random(token);
+        let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false, granted: None };
+        process.queues.enter(&LockKey::new(name).unwrap(), &terms(9_000), acquired, at(0))
+    };
+    // The first of them lost its key unnoticed.
+    let (taken_up, again, other) = (take_up("k", 1), take_up("k", 2), take_up("other", 3));
+    process.queues.forced(&key(), at(0));
+    let held = [&of_line, &taken_up.1, &again.1, &other.1].map(|hold| hold.check_at(at(0)).is_ok());
+    assert_eq!(held, [false, false, false, true]);
+    assert_eq!(process.cleaned_up().len(), 3);
+    process.queues.abandon(other.0, at(0));
+    process.cleaned_up();
+    assert!(process.queues.is_empty() && process.queues.taken_up.is_empty());
+}
+
+#[test]
+fn releasing_many_keys_by_force_looks_at_no_more_leases_for_each_than_releasing_few() {
+    let looks_for_each = |keys: u64| {
+        let mut process = Process::new();
+        let key = |number| LockKey::new(format!("k:{number}")).unwrap();
+        let mut holds = Vec::new();
+        for number in 0..keys {
+            let doubt = Doubt { until: at(0), unanswered_since: None };
+            let token = Token::from_random(number.into());
+            let acquired = Acquired { token, fence: 7, block: 1, sent: at(0), doubt, passes: false, granted: None };
+            holds.push(process.queues.enter(&key(number), &terms(9_000), acquired, at(0)).1);
+        }
+        let before = COMPARED.get();
+        for number in 0..keys {
+            process.queues.forced(&key(number), at(0));
+        }
+        assert!(holds.iter().all(|hold| hold.check_at(at(0)).is_err()));
+        (COMPARED.get() - before) / keys as usize
+    };
+    let (few, many) = (looks_for_each(100), looks_for_each(10_000));
+    assert!(many <= few + 2, "{many} looks for each of 10,000 keys, {few} for each of 100");
+}
+
+#[test]
+fn a_hold_that_is_over_ends_nobody_else_s() {
+    let mut process = Process::new();
+    let (first, second) = (process.wait(), process.wait());
+    process.grant();
+    let held = process.hold(first);
+    let over = held.0;
+    assert!(matches!(process.release(held), Departure::Passed));
+    let next = process.hold(second);
+    assert!(matches!(process.queues.release(over, at(0), || (Asked::new(at(0)), ())), Departure::Over));
+    process.queues.abandon(over, at(0));
+    assert!(process.queues.hand_over(over, at(0)).is_none());
+    assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
+}
