@@ -9,8 +9,9 @@ use std::sync::{
 
 use lock_core::{
     Argument, End, ErrorKind, LockManager, LossReason,
-    backend::MemoryBackend,
+    backend::{Answer, Backend, Batch, MemoryBackend, Operation, Reply},
     clock::{Clock, Moment, Sleep, TokioClock},
+    key::LockKey,
 };
 use tokio::time::{Instant, sleep};
 
@@ -287,4 +288,40 @@ async fn a_lease_that_is_acquired_after_a_suspend_is_renewed_in_time() {
     sleep(ms(1_000)).await;
     assert!(guard.is_held(), "it was renewed");
     waiter.abort();
+}
+
+#[tokio::test(start_paused = true)]
+async fn as_many_leases_are_renewed_over_a_long_way_as_over_a_short_one() {
+    let manager = LockManager::builder().backend(Far(MemoryBackend::new())).build().unwrap();
+    let mut guards = Vec::new();
+    for key in 0..8_000 {
+        guards.push(manager.lock(format!("k:{key}")).ttl(secs(3)).await.unwrap());
+    }
+    sleep(secs(30)).await;
+    assert_eq!(guards.iter().filter(|guard| guard.is_held()).count(), 8_000);
+}
+
+/// A store whose renewals take 100 ms.
+#[derive(Debug)]
+struct Far(MemoryBackend);
+
+impl Backend for Far {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let is_far = batch.iter().any(|operation| matches!(operation, Operation::Renew(_)));
+        let store = self.0.clone();
+        Reply::new(async move {
+            if is_far {
+                sleep(ms(100)).await;
+            }
+            store.call(batch).await
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.0.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
 }

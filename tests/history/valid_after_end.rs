@@ -94,3 +94,12 @@ fn a_renewal_that_is_noticed_while_the_user_extends_does_not_shorten_the_lease()
     let other = acquire("p2", 2, 1_500.0, 2_000.0);
     assert!(broken(&[&history[..], &[other]].concat()).contains(&Rule::TwoHolders));
 }
+
+#[test]
+fn a_renewal_that_revives_a_lease_is_a_breach_from_when_the_guard_said_no() {
+    let first = acquire("p1", 1, 0.0, 2.0).with(|event| event.deadline = Some(988.0));
+    let renewed =
+        extend("p1/renewal 1", 1, 1_020.5, 1_050.0, 1_890.0).with(|event| event.token = Some("p1:1/1".to_owned()));
+    let history = [first, check("p1", 1, 1_020.0, false), renewed, check("p1", 1, 1_051.0, true)];
+    assert_eq!(broken(&history), [Rule::ValidAfterEnd]);
+}

@@ -76,6 +76,8 @@ pub(crate) struct Tenure {
     since: Moment,
     /// Whether holds may follow one another in the process.
     passes: bool,
+    /// The fencing token that it began with.
+    first_fence: u64,
     fences: Fences,
     /// Whether it lives on what its grant gave: no request of its own was answered since.
     granted: bool,

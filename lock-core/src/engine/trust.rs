@@ -38,7 +38,7 @@
 //!   grant was under way. The message answers no request: those in flight may be executed after the release.
 //! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was
 //!   executed after the grant, by the same reasoning. An answer that the key was held only raises the deadline, if its
-//!   fencing token is larger: else it was executed before the grant.
+//!   fencing token is not smaller: else it was executed before the grant.
 //! * is lost if its key is granted again with a larger fencing token, or was found free by a request of its own with a
 //!   larger one; a message that is told twice changes nothing.
 //! * counts its holds from the fencing token that was told first. A request in flight may draw larger ones: they are

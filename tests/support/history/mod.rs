@@ -7,7 +7,7 @@
 //! | line | says besides who, when and on which key |
 //! | --- | --- |
 //! | `acquire` | `token`, `fence`, `ttl`; `deadline`: until when the guard says that it is valid; `try`, `foreign` |
-//! | `extend` | `deadline` and `ttl` where they change; a renewal that was noticed is one, from the last look to this one |
+//! | `extend` | `deadline` and `ttl` where they change; a renewal that was noticed is one, from its sending, or the last look if that was before, to this one |
 //! | `release` | ok: the lease was there, and I removed it |
 //! | `lost` | the holder was told |
 //! | `check` | `valid`: what the guard answered |
@@ -41,5 +41,5 @@ pub use event::{Event, Op, Outcome};
 pub use foreign::{ForeignClient, Manners};
 pub use read::{History, Unreadable};
 pub use record::{Call, Recorder, Run};
-pub use recorded::{Held, Recorded};
+pub use recorded::{Held, Recorded, validity};
 pub use store::Register;

@@ -97,6 +97,7 @@ impl Recorded {
             deadline,
             got: at,
             last: at,
+            denied: f64::NEG_INFINITY,
             renewals: 0,
             guard: Some(guard),
         };
@@ -118,6 +119,9 @@ pub struct Held {
     got: f64,
     /// When the last operation was over.
     last: f64,
+    /// When the guard said last that the lease is over.
+    denied: f64,
+    /// How many renewals were written down.
     renewals: u32,
     guard: Option<LockGuard>,
 }
@@ -148,6 +152,8 @@ impl Held {
         if valid {
             let (_, deadline) = deadline(self.guard());
             self.noticed(event.t_invoke, deadline);
+        } else {
+            self.denied = answered;
         }
         self.recorder.note(&event);
         self.last = answered;
@@ -247,9 +253,9 @@ impl Held {
     fn noticed(&mut self, at: f64, deadline: f64) {
         if deadline > self.deadline + NEWS && self.guard().is_held() {
             let mut event = self.event(Op::Extend);
-            // Its answer may have been long under way: it was sent a ttl before its deadline, or later.
-            let sent = deadline - milliseconds(self.guard().ttl());
-            event.t_invoke = self.last.min(sent).max(self.got);
+            // Its answer may have been long under way; but none revives a lease that was said to be over.
+            let sent = deadline - validity(self.guard().ttl()) - NEWS;
+            event.t_invoke = self.last.min(sent).max(self.got).max(self.denied);
             self.renewals += 1;
             event.process = format!("{}/renewal {}", self.process, self.renewals);
             event.t_return = Some(at);
@@ -329,6 +335,12 @@ fn outcome(error: &Error) -> Outcome {
         | ErrorKind::WouldDeadlock => Outcome::Fail,
         _ => Outcome::Info,
     }
+}
+
+/// For how long a holder relies on a lease from the sending of its request on, in ms.
+#[must_use]
+pub fn validity(ttl: Duration) -> f64 {
+    milliseconds(ttl) * 0.99 - 2.0
 }
 
 fn milliseconds(duration: Duration) -> f64 {

@@ -17,7 +17,7 @@ use super::{
 };
 use crate::{
     Dice,
-    history::{Event, Op, Outcome},
+    history::{self, Event, Op, Outcome},
 };
 
 /// One process: a manager, and what its tasks share.
@@ -89,9 +89,10 @@ impl Client {
         // A leap may have ended it, before anybody in its process runs who could say so.
         let leapt_over = deadline <= now && watched.deadline > now + NEWS;
         if leapt_over || (deadline > now && deadline.abs_diff(watched.deadline) > NEWS) {
-            // An answer may have been long under way: its request was sent a ttl before its deadline, or later.
-            let sent = ms(deadline) - watched.lease.ttl().as_secs_f64() * 1_000.0;
-            let asked = watched.last.min(sent).max(watched.got);
+            // The answer that raised it may have been long under way.
+            let sent = ms(deadline) - self.validity(watched.lease.ttl());
+            let is_raised = deadline > watched.deadline;
+            let asked = if is_raised { watched.last.min(sent).max(watched.got) } else { watched.last };
             watched.moved += 1;
             let name = format!("c{}/r{index}.{}", self.number, watched.moved);
             let mut event = Event::new(name, Op::Extend, asked);
@@ -112,6 +113,12 @@ impl Client {
         let state = self.world.state();
         let link = &state.links[self.number];
         link.disturbed == 0 && !link.dead
+    }
+
+    /// For how long its client relies on a lease from the sending of its request on, in ms of true time.
+    fn validity(&self, ttl: Duration) -> f64 {
+        let rate = self.world.state().links[self.number].rate;
+        history::validity(ttl) * 1e6 / (1e6 + rate as f64)
     }
 
     /// Now, and until when the client relies on the lease, in true time.

@@ -56,7 +56,7 @@ impl Ledger {
         // Of one that is not known, as long as of the slowest.
         let slowest = self.nodes.iter().filter_map(|node| node.round_trip).max();
         let round_trips = nodes.filter_map(|node| self.nodes[node].round_trip.or(slowest));
-        round_trips.max().map_or(LEAST_PATIENCE, |longest| LEAST_PATIENCE.max(longest * PATIENCE))
+        round_trips.max().map_or(LEAST_PATIENCE, |longest| (longest * PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE))
     }
 
     /// What is known of a node.
@@ -382,3 +382,6 @@ const PATIENCE: u32 = 4;
 
 /// At least this long.
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
+
+/// And at most: a round trip that was long because a node came back says little of the next one.
+const MOST_PATIENCE: Duration = Duration::from_secs(1);

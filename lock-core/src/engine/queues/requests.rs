@@ -81,7 +81,7 @@ impl Queues {
     /// Takes the renewals that are due.
     pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
         let mut calls = Calls::new();
-        while self.counted.renewing < schedule::CALLS && self.tenures.has_renewals() {
+        while schedule::takes_another(self.counted.renewing, self.tenures.due()) {
             let renewals = self.tenures.renewals(schedule::BATCH, now);
             if renewals.is_empty() {
                 break;

@@ -70,8 +70,9 @@ impl Tenures {
         renewals
     }
 
-    pub(crate) fn has_renewals(&self) -> bool {
-        !self.due.is_empty()
+    /// How many renewals are due to be sent.
+    pub(crate) fn due(&self) -> usize {
+        self.due.len()
     }
 
     /// Takes the answer to a renewal that was sent at `sent`; an answer for a tenure that is over is ignored. Returns

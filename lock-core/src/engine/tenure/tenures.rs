@@ -76,6 +76,7 @@ impl Tenures {
             passes,
             granted: granted.is_some(),
             proven: sent,
+            first_fence: fence,
             fences: Fences::after_first(fence, block),
             refilling: false,
             hold: Arc::clone(&hold),

@@ -10,11 +10,10 @@ impl Tenures {
     /// could change it.
     pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
-        let own = tenure.hold.fence.get();
-        if fence < own {
+        if fence < tenure.first_fence {
             return None;
         }
-        if fence > own && was_free && !Mutant::RegrantIgnored.is_on() {
+        if fence > tenure.first_fence && was_free && !Mutant::RegrantIgnored.is_on() {
             return self.take_away(id, LossReason::Taken);
         }
         tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
@@ -32,10 +31,10 @@ impl Tenures {
         if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 
-    /// Ends a tenure whose key was granted to its token once more, with a fencing token above its own: the key was lost
-    /// in between, and another may have held it.
+    /// Ends a tenure whose key was granted to its token once more, with a fencing token above that which it began with: the
+    /// key was lost in between, and another may have held it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
-        let is_new = fence > self.get(tenure)?.hold.fence.get();
+        let is_new = fence > self.get(tenure)?.first_fence;
         if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 }

@@ -292,3 +292,29 @@ fn a_turn_that_is_not_taken_goes_to_the_next() {
     process.leave(first);
     assert_eq!(process.hold(second).1.fence.get(), 71);
 }
+
+#[test]
+fn a_check_that_found_the_key_free_ends_the_lease_though_a_later_request_was_answered_first() {
+    for is_passed in [false, true] {
+        let mut process = listening();
+        let id = process.wait();
+        let request = refused(&mut process);
+        process.pass_time(700);
+        assert_eq!(process.send().0.len(), 1, "a check");
+        let check = process.trip();
+        let next = process.wait();
+        tell(&mut process, &grant_to(&request, (70, 1)));
+        let first = process.hold(id);
+        assert_eq!(process.answer(|_, _| Ok(BUSY)), ["renew"], "for fencing tokens, from 100 on");
+        let hold = match is_passed {
+            true => {
+                assert!(matches!(process.release(first), Departure::Passed));
+                process.hold(next).1
+            }
+            false => first.1,
+        };
+        let held = Outcome::Held { fence: 90, block: 1, was_free: true };
+        process.queues.acquired(&key(), request.token, Ok(held), check);
+        assert_eq!(hold.check(), Err(End::Lost(LossReason::Taken)), "{is_passed}");
+    }
+}
