@@ -233,7 +233,19 @@ async fn schemes_of_valkey_are_those_of_redis() {
     let manager = LockManager::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
     assert!(LockManager::builder().url("valkeys://localhost").build().is_ok());
+}
+
+#[test]
+fn options_of_a_url_that_would_be_passed_over_are_refused() {
     assert!(build("rediss://localhost#insecure").contains("fragment"));
+    assert!(build("redis://localhost#x").contains("fragment"));
+    // The locks would be in another database than the user thinks.
+    for url in ["redis://localhost?db=3", "redis://localhost/?protcol=resp2", "valkey://localhost?user=a&pass=hunter2"]
+    {
+        let error = build(url);
+        assert!(error.contains("redis://HOST/3") && !error.contains("hunter2"), "{error}");
+    }
+    assert!(build("unix:///tmp/redis.sock?ttl=3").contains("`db`"));
 }
 
 #[tokio::test]

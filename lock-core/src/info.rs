@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// What [`LockManager::inspect`](crate::LockManager::inspect) saw: who has a key at this moment, by the backend.
+/// What [`LockManager::inspect`](crate::LockManager::inspect) saw: whether a key is held at this moment, by the backend.
 ///
 /// It is out of date as soon as it is there: good for a status page, not for a decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

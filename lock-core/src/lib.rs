@@ -39,7 +39,7 @@
 //!
 //! # Looking in
 //!
-//! [`LockManager::inspect`] tells who has a key. `tracing` gets a span `lock.acquire` around every acquire and a span
+//! [`LockManager::inspect`] tells whether a key is held, and for how long still. `tracing` gets a span `lock.acquire` around every acquire and a span
 //! `lock.hold` around scoped work, both with the key, so that what the work logs can be found by it; an event at
 //! `DEBUG` for every lease that was acquired or released, and at `WARN` for every lease that was lost, every renewal
 //! that failed and every connection that broke. Tokens and passwords never appear.
@@ -81,7 +81,7 @@
 //! | `http` | [answers](answer) to requests that the lock refused, as HTTP responses |
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
-//! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [below](#metrics) |
+//! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

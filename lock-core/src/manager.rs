@@ -136,7 +136,7 @@ impl LockManager {
         request
     }
 
-    /// Asks the backend who has a key.
+    /// Asks the backend whether a key is held, and for how long still.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`] for a key out of range; [`ErrorKind::Backend`], [`ErrorKind::WrongType`],
@@ -233,7 +233,9 @@ impl LockManager {
     /// ([`LossReason::ShutDown`](crate::LossReason)) and releases them, and closes the connection. Returns how many
     /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
     ///
-    /// A release in flight is waited for, as long as a command may take, whether its future is polled or not. A
+    /// Releases in flight and those of the leases that were ended are waited for, whether their futures are polled or not.
+    /// Where the server does not answer, that takes up to twice the
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. A
     /// [`take_up`](Self::take_up) that was begun is waited for too: if its future is kept without being polled, the
     /// connection is closed when the future is polled or dropped.
     ///

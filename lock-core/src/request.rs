@@ -255,16 +255,16 @@ impl Options {
         {
             let (most, ttl) = (ttl.get() / 2, ttl.get());
             let detail = format!(
-                "an interval of {interval:?} is not between {MIN_INTERVAL:?} and {most:?}, half of the ttl of {ttl:?}: \
+                "`renew_every` of {interval:?} is not between {MIN_INTERVAL:?} and {most:?}, half of the ttl of {ttl:?}: \
                  a renewal that fails must leave time for another"
             );
             return Err((Argument::RenewEvery, detail));
         }
         if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-            return Err((Argument::MaxHold, "a longest hold of zero leaves no time to work".to_owned()));
+            return Err((Argument::MaxHold, "a `max_hold` of zero leaves no time to work".to_owned()));
         }
         if at_least > MAX_TTL {
-            return Err((Argument::AtLeast, "keeping a key busy for more than 100 years".to_owned()));
+            return Err((Argument::AtLeast, "an `at_least` of more than 100 years is too long".to_owned()));
         }
         Ok(ttl)
     }

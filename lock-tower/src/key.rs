@@ -24,7 +24,7 @@
 //! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
 //! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
 //! [`lock_core::key`]. The key of `scoped("goods", path_param::<T>("id"))` is therefore the same as the attribute's
-//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", id])` make of an `id` that is a `T`,
+//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", &id.to_string()])` make of an `id` that is a `T`,
 //! whatever is in it.
 //!
 //! A `:` in a scope begins another part, and parts meet by their place: where `y` is `goods`, `scoped("shop", (y, x))` and

@@ -47,7 +47,9 @@ impl Case {
             Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
             Self::Unavailable => "the lock cannot be acquired at present; nothing was done, try again later",
             Self::Lost => "the lock was lost or failed while the work ran; part of it may have been done, or all of it",
-            Self::Key => "what was asked for cannot be locked: its name is empty or too long; nothing was done",
+            Self::Key => {
+                "what was asked for cannot be locked: its name is empty, too long or reserved; nothing was done"
+            }
             Self::OutOfTime => {
                 "locked by another request for as long as the caller waits; nothing was done, try again later"
             }

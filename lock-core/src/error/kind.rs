@@ -115,7 +115,9 @@ impl fmt::Display for Argument {
 impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Expired => "its deadline passed before it was renewed; check the backend, or use a longer ttl",
+            Self::Expired => {
+                "its deadline passed before it was renewed or extended; check the backend, or use a longer ttl"
+            }
             Self::Taken => "the key was deleted or taken by another holder",
             Self::MaxHold => "it was held for as long as its `max_hold` allows",
             Self::Forced => "it was released by force",

@@ -45,7 +45,7 @@ impl Settings {
             tls,
             redis: info.redis_settings().clone(),
             // The crate's own default is RESP2, so its setting does not tell whether the URL asks for it.
-            resp2: options.split(['&', '#']).any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
+            resp2: options.split('&').any(|option| matches!(option, "protocol=resp2" | "protocol=2")),
             client_name: client_name.to_owned(),
             limit: timeouts.command,
             connect_limit: timeouts.connect,
@@ -56,13 +56,25 @@ impl Settings {
 /// Has the `redis` crate read a URL, after a look at what it would misread.
 fn parse(url: &str, tls: bool) -> Result<ConnectionInfo, BuildError> {
     let (_, rest) = url.split_once("://").unwrap_or_default();
-    if tls && url.contains('#') {
+    if url.contains('#') {
         return Err(wrong("it ends with a fragment; a # in a password is written %23"));
     }
     // It would be taken for a part of the path, which is shown.
     let place = url.strip_prefix("unix://").or_else(|| url.strip_prefix("redis+unix://")).unwrap_or_default();
     if place.split('/').next().is_some_and(|before| before.contains('@')) {
         return Err(wrong("a socket has no user and password before an @; write ?user=…&pass=… at the end"));
+    }
+    // The crate passes over what it does not know, and locks would be in another database than the user thinks.
+    let options = url.split_once('?').map_or("", |(_, options)| options);
+    let names = options.split('&').map(|option| option.split('=').next().unwrap_or_default());
+    if names.clone().any(|name| !name.is_empty() && name != "protocol") && place.is_empty() {
+        return Err(wrong(
+            "after the ? it has an option other than `protocol`; the database is written behind the host, \
+             redis://HOST/3, user and password before it, and a ? in a password is %3F",
+        ));
+    }
+    if names.clone().any(|name| !matches!(name, "" | "db" | "user" | "pass" | "protocol")) {
+        return Err(wrong("after the ? it has an option other than `db`, `user`, `pass` and `protocol`"));
     }
     // The TLS of the crate would install a provider for the whole process.
     let plain = tls.then(|| format!("redis://{rest}"));
