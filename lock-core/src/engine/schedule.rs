@@ -38,16 +38,15 @@ const LONGEST_RETRY: Duration = Duration::from_millis(500);
 /// The most renewals in one call to the backend. A server does nothing else meanwhile, and takes about 2 µs for each.
 pub(crate) const BATCH: usize = 64;
 
-/// Whether another call for renewals is sent while so many are under way and so many renewals are due. What waits goes
-/// the nearest deadline first.
-pub(crate) fn takes_another(under_way: usize, due: usize) -> bool {
-    due > 0 && (under_way < CALLS || under_way < MOST_CALLS && due >= BATCH)
+/// The calls for renewals that are under way at once; what is due meanwhile waits, the nearest deadline first.
+pub(crate) const CALLS: usize = 4;
+
+/// Whether another call is sent while so many are under way, where `usual` is enough over a short way. Over a long one,
+/// leases would end, and requests be out of time, before they are sent: then more go if they are whole calls.
+pub(crate) fn takes_another(under_way: usize, usual: usize, waiting: usize, whole: usize) -> bool {
+    under_way < usual || under_way < MOST_CALLS && waiting >= whole
 }
 
-/// The calls for renewals that are under way at once.
-const CALLS: usize = 4;
-
-/// The most of them if there is a whole call more to send: over a long way, leases would end before they are renewed.
 const MOST_CALLS: usize = 16;
 
 #[cfg(test)]

@@ -32,7 +32,7 @@
 //! **The lease**
 //! * is renewed soon ([`renew_at`]): what it has is less than its ttl, and a server or a runtime that stands still for
 //!   a moment would end it. A holder that is done sooner sends nothing but its release.
-//! * is passed on inside the process while half of what the grant gave is left ([`leaves_enough`]), as others are while
+//! * is passed on inside the process while half of what it had when it began is left ([`leaves_enough`]), as others are while
 //!   half their ttl is left.
 //! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the
 //!   grant was under way. The message answers no request: those in flight may be executed after the release.

@@ -282,7 +282,7 @@ impl SimBackend {
         let mut timer = self.world.sleep(self.world.plan.limit);
         poll_fn(|cx| {
             let mut state = self.world.state();
-            let (open, greeted) = (state.conns[conn].is_open(), state.conns[conn].greeted);
+            let (open, greeted) = (state.conns[conn].here, state.conns[conn].greeted);
             let link = &mut state.links[self.client];
             if !link.engine.lets_pass(cx) {
                 return Poll::Pending;

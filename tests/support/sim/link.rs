@@ -98,12 +98,6 @@ pub(super) struct Conn {
     pub(super) greeted: bool,
 }
 
-impl Conn {
-    pub(super) fn is_open(&self) -> bool {
-        self.here
-    }
-}
-
 /// A request that was sent.
 #[derive(Debug, Default)]
 pub(super) struct Request {

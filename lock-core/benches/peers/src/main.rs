@@ -133,9 +133,9 @@ async fn handoff(server: &Server, figures: &mut Figures) {
 
 /// Eight processes on one key. All of them await each release, since not every library has another way.
 async fn between_processes(server: &Server, figures: &mut Figures) {
-    let mut ours = Crowd::<OursAwaited>::start(server, PROCESSES).await;
-    let mut rslock = Crowd::<Rslock>::start(server, PROCESSES).await;
-    let mut async_redis_lock = Crowd::<AsyncRedisLock>::start(server, PROCESSES).await;
+    let mut ours = Crowd::start::<OursAwaited>(server, PROCESSES).await;
+    let mut rslock = Crowd::start::<Rslock>(server, PROCESSES).await;
+    let mut async_redis_lock = Crowd::start::<AsyncRedisLock>(server, PROCESSES).await;
     for round in 0..=ROUNDS {
         ours.round(4.0, 4.0, round > 0).await;
         rslock.round(4.0, 4.0, round > 0).await;

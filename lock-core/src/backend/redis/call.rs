@@ -21,7 +21,7 @@ use crate::{
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
 pub(super) async fn call(connector: &Connector, mut batch: Batch) -> Result<Answer, BackendError> {
-    let limit = connector.limit().min(of_use_within(&batch).max(connector.least_silence()));
+    let limit = connector.limit().min(of_use_within(&batch).max(connector.link.least_silence()));
     let limit = Instant::now() + limit;
     let begin = free::begin(&batch);
     if begin == batch.len() {

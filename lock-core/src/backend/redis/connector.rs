@@ -9,7 +9,7 @@ use std::{
     fmt,
     pin::pin,
     sync::{
-        Arc, Mutex, PoisonError,
+        Mutex, PoisonError,
         atomic::{AtomicBool, AtomicU32},
     },
     time::Duration,
@@ -81,29 +81,10 @@ impl Connector {
         self.settings.limit
     }
 
-    pub(super) fn epoch(&self) -> u64 {
-        self.link.epoch()
-    }
-
-    /// Returns whether there is a connection that is not known to be broken.
-    pub(super) fn is_up(&self) -> bool {
-        self.link.is_up()
-    }
-
     /// Says how the node is doing, as far as is known.
     pub(super) fn health(&self) -> NodeHealth {
         let (up, since) = self.link.is_up_since();
         self.status.health(self.address(), up, since)
-    }
-
-    /// Returns the run of the server that the connection leads to.
-    pub(super) fn run(&self) -> Option<Arc<String>> {
-        self.link.run()
-    }
-
-    /// Returns the least time without an answer that counts as silence.
-    pub(super) fn least_silence(&self) -> Duration {
-        self.link.least_silence()
     }
 
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken; see

@@ -89,14 +89,14 @@ impl Connector {
             (connected, resp2) = (speaks_resp3, false);
         }
         self.identify(&mut connected, resp2, calls).await?;
-        // Its commands come before all others on this connection, so that nobody has to wait for the answer.
+        // Its commands come before all others on this connection, so that nobody has to wait for the answer. After a restart
+        // of the server, the number may be that of somebody else's.
         if let (Some(former), Some(run)) = (former, &connected.run)
             && former.run == *run
             && connected.id != Some(former.id)
         {
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("ID").arg(former.id);
-            // After a restart of the server the number may be that of somebody else's connection.
             // Otherwise it would not be sent any more, since nobody waits for the answer.
             kill.set_no_response(true);
             let _ = unconstrained(connected.inner.send_packed_command(&kill)).now_or_never();
@@ -231,7 +231,7 @@ impl Connector {
     /// Whether to try RESP2 because the server closes the connection on HELLO, as some do on any command that they do not
     /// know. A server that goes down does, too: so twice says more than once, and none has spoken RESP3 before.
     fn guesses_resp2(&self) -> bool {
-        self.epoch() == 0 && self.closed_at_hello.load(Ordering::Relaxed) % 3 == 2
+        self.link.epoch() == 0 && self.closed_at_hello.load(Ordering::Relaxed) % 3 == 2
     }
 
     /// Whether the server, or a proxy before it, says that it knows only RESP2.

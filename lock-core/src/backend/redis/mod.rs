@@ -91,7 +91,7 @@ impl Backend for RedisBackend {
     }
 
     fn epoch(&self) -> u64 {
-        self.connector.epoch()
+        self.connector.link.epoch()
     }
 
     /// Not where a waiter that is told has the engine's only thread, and could keep it until the little time is over that
@@ -101,7 +101,7 @@ impl Backend for RedisBackend {
     }
 
     fn is_reachable(&self) -> bool {
-        self.connector.is_up()
+        self.connector.link.is_up()
     }
 
     fn time_limit(&self) -> Duration {
@@ -109,7 +109,7 @@ impl Backend for RedisBackend {
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        self.connector.run().map(|run| run.as_str().into())
+        self.connector.link.run().map(|run| run.as_str().into())
     }
 
     fn health(&self) -> Vec<NodeHealth> {
@@ -125,7 +125,7 @@ impl Backend for RedisBackend {
 ///
 /// Connecting takes several round trips, so it has its own limit, and ends as soon as the server is known to be down.
 async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
-    if connector.is_up() {
+    if connector.link.is_up() {
         query::<redis::Value>(connector, &redis::cmd("PING")).await?;
     } else {
         let limit = connector.settings.connect_limit.max(connector.limit());

@@ -34,7 +34,7 @@ use crate::{
 /// Keeps a connection to the node for as long as it is polled.
 pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
     let mut end = EndOfUpkeep { connector: &connector, epoch: 0 };
-    if !connector.is_up() {
+    if !connector.link.is_up() {
         metrics::connected(connector.address(), false, false);
     }
     let mut former: Option<Former> = None;

@@ -8,6 +8,7 @@ use crate::{
     engine::{
         asked::Asked,
         cleanup::{Doubt, Parting, Try},
+        schedule,
         tenure::Renewing,
     },
     key::LockKey,
@@ -117,31 +118,10 @@ pub(super) struct Counted {
     pub(super) sending: usize,
 }
 
-/// What the calls in flight leave room for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Room {
-    Any,
-    /// Nothing less than a whole call.
-    WholeCalls,
-    Nothing,
-}
-
-impl Room {
-    pub(super) fn of(sending: usize) -> Self {
-        match sending {
-            0..SENDING => Self::Any,
-            SENDING..MOST_SENDING => Self::WholeCalls,
-            _ => Self::Nothing,
-        }
-    }
-
-    /// Whether another call is sent while so many requests wait.
-    pub(super) fn takes(self, waiting: usize) -> bool {
-        match self {
-            Self::Any => true,
-            Self::WholeCalls => waiting >= BATCH,
-            Self::Nothing => false,
-        }
+impl Counted {
+    /// Whether another call that is shared is sent while so many requests wait for it.
+    pub(super) fn leaves_room(self, waiting: usize) -> bool {
+        schedule::takes_another(self.sending, SENDING, waiting, BATCH)
     }
 }
 
@@ -150,7 +130,3 @@ pub(super) const BATCH: usize = 256;
 
 /// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
 const SENDING: usize = 2;
-
-/// The most calls in flight at once if there is a whole call more to send: over a long way, requests would be out of time
-/// before they are sent.
-const MOST_SENDING: usize = 16;

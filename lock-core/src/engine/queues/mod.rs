@@ -38,14 +38,14 @@ use self::{
     line::{Lines, Standing},
 };
 use crate::{
-    backend::{BackendError, Outcome, Token},
+    backend::{BackendError, Token},
     clock::{Clock, Moment},
     end::End,
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
         limits::Limits,
-        tenure::{Renewing, TenureId, Tenures},
+        tenure::{TenureId, Tenures},
         wheel::Wheel,
     },
     key::{HashOfKey, LockKey},
@@ -146,13 +146,6 @@ impl Queues {
 
     pub(crate) fn token(&mut self) -> Token {
         Token::from_random(self.random.random())
-    }
-
-    /// Takes the answer to a renewal that was sent at `sent`.
-    pub(crate) fn renewed(&mut self, renewal: &Renewing, outcome: Option<Outcome>, sent: Moment, now: Moment) {
-        let jitter = self.jitter();
-        let ended = self.tenures.renewed(renewal, outcome, sent, now, jitter, &mut self.deferred);
-        self.clean_up_ended(ended, now);
     }
 
     fn jitter(&mut self) -> f64 {

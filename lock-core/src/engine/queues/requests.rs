@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Queues,
-    calls::{BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, Room, RoundTrip, Work},
+    calls::{BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
     contender::CHECK,
     line,
 };
@@ -69,7 +69,7 @@ impl Queues {
         if !self.lists.is_empty() || matches!(self.outbox.front(), Some(Item::Call(..))) {
             return Moment::from_origin(Duration::ZERO);
         }
-        if !Room::of(self.counted.sending).takes(self.outbox.len()) {
+        if !self.counted.leaves_room(self.outbox.len()) {
             return Moment::NEVER;
         }
         if !self.outbox.is_empty() {
@@ -81,7 +81,9 @@ impl Queues {
     /// Takes the renewals that are due.
     pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
         let mut calls = Calls::new();
-        while schedule::takes_another(self.counted.renewing, self.tenures.due()) {
+        while self.tenures.due() > 0
+            && schedule::takes_another(self.counted.renewing, schedule::CALLS, self.tenures.due(), schedule::BATCH)
+        {
             let renewals = self.tenures.renewals(schedule::BATCH, now);
             if renewals.is_empty() {
                 break;
@@ -101,7 +103,7 @@ impl Queues {
             while let Some((batch, work)) = self.own_call() {
                 calls.push((self.register(work, now), batch));
             }
-            if !Room::of(self.counted.sending).takes(self.outbox.len()) {
+            if !self.counted.leaves_room(self.outbox.len()) {
                 return calls;
             }
             let (batch, work) = self.shared_call(now, epoch);
@@ -269,7 +271,9 @@ impl Queues {
                 Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                 Some(Err(_)) | None => None,
             };
-            self.renewed(&renewal, outcome, sent, now);
+            let jitter = self.jitter();
+            let ended = self.tenures.renewed(&renewal, outcome, sent, now, jitter, &mut self.deferred);
+            self.clean_up_ended(ended, now);
         }
     }
 

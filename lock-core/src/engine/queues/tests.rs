@@ -11,7 +11,7 @@ use std::task::{Poll, Waker};
 use self::process::{Process, newcomer};
 use super::{calls::RoundTrip, *};
 use crate::{
-    backend::{self, Operation},
+    backend::{self, Operation, Outcome},
     engine::{
         asked::Asked,
         cleanup::Doubt,

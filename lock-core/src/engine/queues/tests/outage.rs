@@ -7,7 +7,7 @@ use super::{
     process::{ANSWER, Process, newcomer},
 };
 use crate::{
-    backend,
+    backend::{self, Outcome},
     engine::{
         fixture::{at, key, terms},
         queues::{calls::*, *},

@@ -4,10 +4,8 @@ use std::collections::HashSet;
 
 use super::process::{Process, newcomer};
 use crate::{
-    engine::{
-        fixture::{key, terms},
-        queues::*,
-    },
+    backend::Outcome,
+    engine::fixture::{key, terms},
     error::ErrorKind,
 };
 
