@@ -28,7 +28,7 @@ use crate::{
 ///
 /// | code | reason | when |
 /// | --- | --- | --- |
-/// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty or too long, or its extractor refused the request |
+/// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](crate::LockLayer::busy_code) |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
 /// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; the manager was shut down |

@@ -20,7 +20,7 @@ use crate::{
 ///
 /// | status | code | when |
 /// | --- | --- | --- |
-/// | 400 | `lock_key` | the key is empty or too long, or its extractor refused the request |
+/// | 400 | `lock_key` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
 /// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; the manager was shut down |

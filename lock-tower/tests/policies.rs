@@ -306,7 +306,7 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     layer("").ttl(century).check::<u64>().unwrap();
     let manager = LockManager::builder().url("memory://").renew_every(Duration::from_secs(2)).build().unwrap();
     let layer_of = |ttl| LockLayer::new(manager.clone(), "key").ttl(Duration::from_secs(ttl)).check::<u64>();
-    assert!(layer_of(3).unwrap_err().to_string().contains("an interval of 2s is not between"));
+    assert!(layer_of(3).unwrap_err().to_string().contains("`renew_every` of 2s is not between"));
     layer_of(4).unwrap();
     let unnamed = layer("").ttl(Duration::ZERO).check::<u64>().unwrap_err().to_string();
     assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");

@@ -183,7 +183,7 @@ async fn bad_input_67_and_68_a_request_without_a_usable_key_is_400() {
     assert_eq!(answer, Answer::problem(StatusCode::BAD_REQUEST, None, "lock_key", "the goods are missing"));
     for path in ["/".to_owned(), format!("/{}", "k".repeat(1025))] {
         let answer = ask(layer.clone(), &path, &Floor::default()).await;
-        let detail = "what was asked for cannot be locked: its name is empty or too long; nothing was done";
+        let detail = "what was asked for cannot be locked: its name is empty, too long or reserved; nothing was done";
         assert_eq!(answer, Answer::problem(StatusCode::BAD_REQUEST, None, "lock_key", detail));
     }
 }
