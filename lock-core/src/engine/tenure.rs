@@ -76,9 +76,9 @@ pub(crate) struct Tenure {
     since: Moment,
     /// Whether holds may follow one another in the process.
     passes: bool,
-    /// The fencing token that it began with.
-    first_fence: u64,
     fences: Fences,
+    /// How far the fencing token of the present hold is above the one that it began with.
+    above_first: u32,
     /// Whether it lives on what its grant gave: no request of its own was answered since.
     granted: bool,
     /// When the latest request was sent that is known to have found the key its own.
@@ -152,6 +152,11 @@ pub(crate) struct Ended {
 }
 
 impl Tenure {
+    /// The fencing token that it began with.
+    fn first_fence(&self) -> u64 {
+        self.hold.fence.get().saturating_sub(u64::from(self.above_first))
+    }
+
     pub(crate) fn key(&self) -> &LockKey {
         &self.hold.key
     }

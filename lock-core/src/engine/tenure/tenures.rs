@@ -76,8 +76,8 @@ impl Tenures {
             passes,
             granted: granted.is_some(),
             proven: sent,
-            first_fence: fence,
             fences: Fences::after_first(fence, block),
+            above_first: 0,
             refilling: false,
             hold: Arc::clone(&hold),
             number: 1,
@@ -144,6 +144,7 @@ impl Tenures {
             validity.deadline = tenure.ttl.deadline(now);
         }
         tenure.number += 1;
+        tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
         tenure.hold = terms.hold(tenure.key(), fence, clock, validity);
         let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
         // It may have gone off between the end of the last hold and this.

@@ -10,10 +10,11 @@ impl Tenures {
     /// could change it.
     pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
-        if fence < tenure.first_fence {
+        let first = tenure.first_fence();
+        if fence < first {
             return None;
         }
-        if fence > tenure.first_fence && was_free && !Mutant::RegrantIgnored.is_on() {
+        if fence > first && was_free && !Mutant::RegrantIgnored.is_on() {
             return self.take_away(id, LossReason::Taken);
         }
         tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
@@ -34,7 +35,7 @@ impl Tenures {
     /// Ends a tenure whose key was granted to its token once more, with a fencing token above that which it began with: the
     /// key was lost in between, and another may have held it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
-        let is_new = fence > self.get(tenure)?.first_fence;
+        let is_new = fence > self.get(tenure)?.first_fence();
         if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 }
