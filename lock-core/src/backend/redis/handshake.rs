@@ -89,8 +89,8 @@ impl Connector {
             (connected, resp2) = (speaks_resp3, false);
         }
         self.identify(&mut connected, resp2, calls).await?;
-        // Its commands come before all others on this connection, so that nobody has to wait for the answer. After a restart
-        // of the server, the number may be that of somebody else's.
+        // Its commands come before all others on this connection, so that nobody has to wait for the answer. In
+        // another run of the server, the former number may be that of somebody else's connection.
         if let (Some(former), Some(run)) = (former, &connected.run)
             && former.run == *run
             && connected.id != Some(former.id)

@@ -22,7 +22,7 @@ impl Tenures {
             return None;
         }
         found.refilling = true;
-        found.doubt.until = found.doubt.until.max(found.ttl.end(now));
+        found.asks_for(found.ttl, now);
         let request = Renew::new(found.key().clone(), found.token, found.ttl.get()).with_block(block);
         Some(Renewing { tenure, version: found.hold.version(), request })
     }
@@ -60,7 +60,7 @@ impl Tenures {
             && let Some(Reverse((_, id))) = self.due.pop()
         {
             let Some(tenure) = self.get_mut(id) else { continue };
-            tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(now));
+            tenure.asks_for(tenure.ttl, now);
             let mut request = tenure.renew(tenure.ttl, now);
             // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
             let left = tenure.hold.end().since(now);
@@ -133,7 +133,7 @@ impl Tenures {
     pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
         let index = hold.tenure.index();
         let Some(tenure) = self.present(hold) else { return };
-        tenure.doubt.until = tenure.doubt.until.max(ttl.end(sent));
+        tenure.asks_for(ttl, sent);
         let soon = if tenure.granted { tenure.renew_at } else { Moment::NEVER };
         tenure.plan_renewal(sent, tenure.hold.validity().deadline);
         tenure.renew_at = tenure.renew_at.min(soon);
@@ -158,6 +158,11 @@ impl Tenures {
 }
 
 impl Tenure {
+    /// Takes note of a request that is sent at `sent` and may have the key hold the token for `ttl`.
+    pub(super) fn asks_for(&mut self, ttl: Ttl, sent: Moment) {
+        self.doubt.until = self.doubt.until.max(ttl.end(sent));
+    }
+
     /// Takes note that a request that was sent at `sent`, when the deadline had this version, has found the key its own,
     /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
     /// says nothing of how late renewals are.

@@ -17,7 +17,7 @@ impl Tenures {
         if fence > first && was_free && !Mutant::RegrantIgnored.is_on() {
             return self.take_away(id, LossReason::Taken);
         }
-        tenure.doubt.until = tenure.doubt.until.max(tenure.ttl.end(sent));
+        tenure.asks_for(tenure.ttl, sent);
         tenure.confirmed(sent, 0);
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);

@@ -268,6 +268,9 @@ fn the_first_answer_of_a_node_says_how_long_its_answers_take() {
     ledger.answered(&asked, &mut held(), at(20), 0);
     assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(80));
     assert_eq!(ledger.patience([1].into_iter()), Duration::from_millis(80), "as long as for the slowest that is known");
+    let slow = ledger.asks_for(0, &acquire(), at(0), way(0));
+    ledger.answered(&slow, &mut held(), at(9_000), 0);
+    assert_eq!(ledger.patience([0].into_iter()), MOST_PATIENCE, "it says little of the next one");
 }
 
 #[test]

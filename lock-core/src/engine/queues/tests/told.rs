@@ -1,6 +1,6 @@
 //! Waiters that hold as soon as they are told of their grant.
 
-use super::*;
+use super::{line::WaiterId, *};
 use crate::{
     LossReason,
     backend::Grant,
@@ -49,6 +49,17 @@ fn told(process: &mut Process) -> ((HoldId, Arc<crate::engine::hold::Hold>), bac
     let grant = grant_to(&request, (70, 3));
     tell(process, &grant);
     (process.hold(id), request, grant)
+}
+
+/// A process whose waiter was refused at first, and has a check in flight.
+fn checking() -> (Process, WaiterId, backend::Acquire, RoundTrip) {
+    let mut process = listening();
+    let id = process.wait();
+    let request = refused(&mut process);
+    process.pass_time(700);
+    assert_eq!(process.send().0.len(), 1, "a check");
+    let check = process.trip();
+    (process, id, request, check)
 }
 
 #[test]
@@ -194,12 +205,7 @@ fn requests_that_were_in_flight_when_the_grant_was_told_are_judged_by_when_they_
 
 #[test]
 fn a_check_that_finds_the_grant_raises_the_deadline_and_its_numbers_are_not_used() {
-    let mut process = listening();
-    let id = process.wait();
-    let request = refused(&mut process);
-    process.pass_time(700);
-    assert_eq!(process.send().0.len(), 1, "a check");
-    let check = process.trip();
+    let (mut process, id, request, check) = checking();
     tell(&mut process, &grant_to(&request, (70, 2)));
     let held = process.hold(id);
     process.queues.acquired(&key(), request.token, Ok(Outcome::Held { fence: 90, block: 5, was_free: false }), check);
@@ -216,12 +222,7 @@ fn a_check_that_found_the_key_free_after_the_grant_ends_the_lease() {
     for (fence, was_free, expected) in
         [(69, true, None), (69, false, None), (71, false, Some(Ok(raised))), (71, true, Some(Err(LossReason::Taken)))]
     {
-        let mut process = listening();
-        let id = process.wait();
-        let request = refused(&mut process);
-        process.pass_time(700);
-        assert_eq!(process.send().0.len(), 1, "a check");
-        let check = process.trip();
+        let (mut process, id, request, check) = checking();
         tell(&mut process, &grant_to(&request, (70, 1)));
         let hold = process.hold(id).1;
         let expected = expected.unwrap_or_else(|| Ok(hold.end()));
@@ -296,12 +297,7 @@ fn a_turn_that_is_not_taken_goes_to_the_next() {
 #[test]
 fn a_check_that_found_the_key_free_ends_the_lease_though_a_later_request_was_answered_first() {
     for is_passed in [false, true] {
-        let mut process = listening();
-        let id = process.wait();
-        let request = refused(&mut process);
-        process.pass_time(700);
-        assert_eq!(process.send().0.len(), 1, "a check");
-        let check = process.trip();
+        let (mut process, id, request, check) = checking();
         let next = process.wait();
         tell(&mut process, &grant_to(&request, (70, 1)));
         let first = process.hold(id);
