@@ -188,36 +188,6 @@ async fn cluster_and_sentinel_are_told_at_connect_and_never_retried() {
 }
 
 #[tokio::test]
-async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
-    let server = RedisServer::start().await;
-    let all = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all"];
-    for command in ["set", "mget", "xadd", "del"] {
-        server.call(&["ACL", "DELUSER", "limited"]).await;
-        server.call(&[&all[..], &[&format!("-{command}")]].concat()).await;
-        let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
-        let error = match manager.lock("k").await {
-            Ok(guard) => guard.release().await.expect_err("it may not be released"),
-            Err(error) => error,
-        };
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "-{command}: {error}");
-        assert!(error.retry_after().is_none());
-        assert!(error.to_string().to_lowercase().contains(&format!("{command})")), "-{command}: {error}");
-        server.call(&["DEL", "k"]).await;
-    }
-}
-
-#[tokio::test]
-async fn command_that_the_server_lacks_is_named_and_not_retried() {
-    for command in ["SET", "MGET", "XADD"] {
-        let server = RedisServer::builder().without_command(command).start().await;
-        let manager = LockManager::connect(&server.url()).await.unwrap();
-        let error = manager.lock("k").await.unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
-        assert!(error.to_string().contains(command), "{command}: {error}");
-    }
-}
-
-#[tokio::test]
 async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database() {
     let server = RedisServer::builder().password("secret right").start().await;
     for path in ["", "/3"] {
@@ -340,16 +310,6 @@ async fn bad_input_33_a_server_that_is_too_old_is_refused_by_its_version() {
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     let told = error.to_string().replace(&address, "");
     assert!(told.contains("5.0.14") && told.contains("version 6"), "{error}");
-}
-
-#[tokio::test]
-async fn a_user_without_rights_to_the_key_is_denied() {
-    let server = RedisServer::start().await;
-    server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~shop:*", "~{*}lock-core:*", "+@all"]).await;
-    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
-    assert!(manager.lock("shop:1").await.is_ok());
-    let error = manager.lock("other:1").await.unwrap_err();
-    assert_eq!((error.kind(), error.key()), (ErrorKind::Denied, Some("other:1")), "{error}");
 }
 
 #[tokio::test]

@@ -244,7 +244,7 @@ impl SimBackend {
             let Some(conn) = self.open(&calls, former) else { return };
             if !self.greeted(conn).await {
                 world.replace(conn);
-                // As `connection.rs`: 10 ms, growing to 100 ms.
+                // As `pauses.rs`: 10 ms, growing to 100 ms.
                 self.pause(Duration::from_millis((10 << failures.min(3)).min(100))).await;
                 failures += 1;
                 continue;
@@ -384,5 +384,5 @@ impl Drop for EndOfUpkeep<'_> {
 
 /// As in `backend/redis`.
 const LEAST_WITHIN: Duration = Duration::from_millis(100);
-/// As in `connection.rs`.
+/// As in `upkeep.rs`.
 const HEARTBEAT: Duration = Duration::from_secs(1);

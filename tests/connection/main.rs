@@ -1,5 +1,8 @@
 //! The connection to a real Redis, where it is slow, silent or refuses: every request ends within its limit.
 
+mod attempts;
+mod handshake;
+
 use std::{
     future::Future,
     sync::{
@@ -79,111 +82,6 @@ async fn batch_that_is_refused_as_a_whole_ends_within_the_limit_of_one_call() {
         () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
         () = work => {}
     }
-}
-
-/// The pauses between the attempts of a new manager to connect to somebody who hangs up at once, but for the first ones,
-/// which are shorter. A busy machine makes them seem longer, and none shorter. `asked` says that requests go on asking.
-async fn pauses_of_one(count: usize, asked: bool) -> Vec<Duration> {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-    let url = format!("redis://{}", listener.local_addr().expect("a listener has an address"));
-    let manager = LockManager::builder().url(&url).build().expect("a sound URL");
-    let asks = tokio::spawn(async move {
-        loop {
-            let _ = manager.inspect("k").await;
-            tokio::time::sleep(if asked { ms(10) } else { 10 * SOON }).await;
-        }
-    });
-    let mut attempts = Vec::new();
-    while attempts.len() < count {
-        timeout(SOON, listener.accept()).await.expect("there is another attempt").expect("a connection");
-        attempts.push(Instant::now());
-    }
-    asks.abort();
-    attempts.windows(2).map(|pair| pair[1] - pair[0]).collect()
-}
-
-#[tokio::test]
-async fn attempts_to_connect_are_a_tenth_of_a_second_apart_at_most_and_keep_no_step() {
-    let (one, other) = tokio::join!(pauses_of_one(30, true), pauses_of_one(30, true));
-    let (one, other) = (&one[8..], &other[8..]);
-    for pauses in [one, other] {
-        let mut sorted = pauses.to_vec();
-        sorted.sort_unstable();
-        println!("{sorted:?}");
-        let (shortest, median, longest) = (sorted[0], sorted[sorted.len() / 2], sorted[sorted.len() - 1]);
-        assert!(shortest < ms(100) && median < ms(300), "{sorted:?}");
-        assert!(longest - shortest > ms(10), "all the same: {sorted:?}");
-    }
-    // Of independent ones it is a third of the range that they have, 40 ms.
-    let apart: Duration = one.iter().zip(other).map(|(one, other)| one.abs_diff(*other)).sum();
-    let pairs = u32::try_from(one.len()).expect("a small number");
-    assert!(apart / pairs > ms(4), "{:?} apart on average", apart / pairs);
-}
-
-#[tokio::test]
-async fn attempts_to_connect_that_nobody_asks_for_come_to_be_a_second_apart() {
-    // The request of the test itself waits for a second.
-    let pauses = pauses_of_one(21, false).await;
-    println!("{pauses:?}");
-    let last = &pauses[pauses.len() - 2..];
-    assert!(last.iter().all(|pause| *pause >= ms(450)), "{pauses:?}");
-}
-
-#[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn nobody_waits_for_a_reconnect_longer_than_his_own_limit() {
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.address()).await;
-    let url = format!("redis://{}", proxy.address());
-    let manager = LockManager::builder().url(&url).command_timeout(LIMIT).connect().await.expect("connects");
-    let other = LockManager::connect(&server.url()).await.expect("connects");
-    let kept = manager.lock("kept").ttl(10 * SOON).await.expect("the key is free");
-    let guards: Vec<_> = join_all((0..20).map(|key| manager.lock(format!("k:{key}")).ttl(10 * SOON).acquire()))
-        .await
-        .into_iter()
-        .collect::<Result<_, _>>()
-        .expect("the keys are free");
-    let before = proxy.accepted();
-    proxy.hole();
-    proxy.reset();
-    eventually(SOON, "an attempt to connect that hears nothing", async || proxy.accepted() > before).await;
-
-    // What needs no answer: if one of these waited, it would wait for all of the hole.
-    let kept = Arc::new(kept);
-    let looks = spawn_blocking({
-        let (manager, kept) = (manager.clone(), Arc::clone(&kept));
-        move || {
-            for _ in 0..100 {
-                assert!(kept.is_held() && kept.remaining() > SOON);
-                assert!(!format!("{manager:?} {kept:?}").is_empty());
-            }
-            drop(guards);
-        }
-    });
-    timeout(SOON, looks).await.expect("nothing in the way").expect("no panic");
-
-    // What needs one: all at once, each to its own limit.
-    let begun = Instant::now();
-    let inspects = join_all((0..8).map(|_| manager.inspect("kept")));
-    let acquires = join_all((0..8).map(|key| manager.lock(format!("new:{key}")).wait(Duration::ZERO).acquire()));
-    let others = async {
-        for _ in 0..20 {
-            other.lock("other").await.expect("the key is free").release().await.expect("held");
-        }
-        begun.elapsed()
-    };
-    let all = async { tokio::join!(inspects, acquires, others) };
-    let (inspected, acquired, of_other) = timeout(SOON, all).await.expect("everything has its limit");
-    let took = begun.elapsed();
-    println!("{took:?}, a manager that is connected {of_other:?}");
-    // Twice the limit, where they stand behind a call under way; one after the other would take sixteen times as long.
-    assert!(took < 6 * LIMIT && of_other < LIMIT, "{took:?}, a manager that is connected {of_other:?}");
-    assert!(inspected.iter().all(|answer| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Backend)));
-    assert!(acquired.iter().all(|answer| answer.as_ref().is_err_and(|error| error.kind() == ErrorKind::Backend)));
-
-    proxy.pass();
-    let is_free = async || !other.is_locked("k:19").await.expect("answered");
-    eventually(SOON, "what was dropped meanwhile is released", is_free).await;
-    assert!(kept.is_held() && other.is_locked("kept").await.expect("answered"));
 }
 
 /// Runs `work` with a backend that has its upkeep.
@@ -288,26 +186,6 @@ async fn server_that_is_300_ms_away_is_connected_to_and_used_with_the_defaults()
     eventually(SOON, "it connects anew", async || manager.lock("k").await.is_ok()).await;
 }
 
-#[tokio::test]
-async fn identity_is_the_run_of_the_server_whatever_its_name_is_in_the_url() {
-    let (server, other) = (RedisServer::start().await, RedisServer::start().await);
-    let run = server.info("run_id").await.trim().to_owned();
-    let urls = [server.url(), server.url().replace("127.0.0.1", "localhost"), other.url()];
-    let mut identities = Vec::new();
-    for url in urls {
-        let backend = RedisBackend::from_url(&url, "identity", LIMIT).expect("a sound URL");
-        assert_eq!(backend.identity(), None, "there is no connection yet");
-        with_upkeep(&backend, async {
-            backend.call(Batch::new()).await.expect("the server answers");
-            identities.push(backend.identity().expect("the server tells"));
-        })
-        .await;
-    }
-    assert_eq!(&*identities[0], run);
-    assert_eq!(identities[0], identities[1]);
-    assert_ne!(identities[0], identities[2]);
-}
-
 /// The clock of the test stands still while the server's goes on; so whatever waits for the server must not see it.
 #[tokio::test(start_paused = true)]
 async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
@@ -322,65 +200,6 @@ async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
     }
     drop(manager);
     engine.shutdown_background();
-}
-
-/// A proxy before `server` that answers HELLO with `refusal`, or closes the connection on it.
-async fn without_hello(server: &RedisServer, refusal: Option<&'static str>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
-    let (address, server) = (listener.local_addr().expect("it is bound").to_string(), server.address());
-    tokio::spawn(async move {
-        while let Ok((mut client, _)) = listener.accept().await {
-            let server = server.clone();
-            tokio::spawn(async move {
-                let mut buffer = vec![0; 16_384];
-                let read = client.read(&mut buffer).await?;
-                if String::from_utf8_lossy(&buffer[..read]).contains("HELLO") {
-                    let Some(refusal) = refusal else { return Ok(()) };
-                    // Two more commands come along.
-                    client.write_all(format!("-{refusal}\r\n+OK\r\n+OK\r\n").as_bytes()).await?;
-                    let _until_it_hangs_up = client.read(&mut buffer).await?;
-                    return Ok(());
-                }
-                let mut upstream = tokio::net::TcpStream::connect(server).await?;
-                upstream.write_all(&buffer[..read]).await?;
-                tokio::io::copy_bidirectional(&mut client, &mut upstream).await.map(drop)
-            });
-        }
-    });
-    address
-}
-
-#[tokio::test]
-async fn proxy_that_knows_only_resp2_is_spoken_to_in_resp2_whatever_its_words() {
-    let server = RedisServer::start().await;
-    for refusal in [
-        Some("NOPROTO unsupported protocol version"),
-        Some("ERR unknown command `HELLO`, with args beginning with: `3`"),
-        Some("ERR unknown command 'hello'"),
-        Some("ERR Unknown Command 'HELLO'"),
-        Some("ERR unsupported command"),
-        Some("ERR invalid request"),
-        None,
-    ] {
-        let address = without_hello(&server, refusal).await;
-        let manager = LockManager::connect(&format!("redis://{address}")).await;
-        let manager = manager.unwrap_or_else(|error| panic!("{refusal:?}: {error}"));
-        manager.lock("k").await.unwrap().release().await.unwrap();
-    }
-}
-
-#[tokio::test]
-async fn resp2_is_spoken_by_choice() {
-    let server = RedisServer::start().await;
-    for (options, resp) in [("", "3"), ("?protocol=resp3", "3"), ("?protocol=resp2", "2"), ("/?protocol=2", "2")] {
-        let manager = LockManager::connect(&format!("{}{options}", server.url())).await.unwrap();
-        manager.lock("k").await.unwrap().release().await.unwrap();
-        let clients = server.client_list().await;
-        let ours: Vec<_> = clients.iter().map(|client| client.field("resp")).collect();
-        assert_eq!(ours, [resp], "{options}");
-        manager.shutdown(SOON).await;
-        eventually(SOON, "it is disconnected", async || server.client_list().await.is_empty()).await;
-    }
 }
 
 /// Two managers may share a backend, also as a node of two quorums: one that ends leaves the other its connection.
@@ -404,54 +223,6 @@ async fn manager_that_ends_leaves_another_of_the_same_backend_its_connection() {
         assert!(backend.is_reachable());
         assert_eq!(stays.shutdown(LIMIT).await, 0);
     }
-}
-
-/// Passes all to a server but EVALSHA, on which it hangs up. Returns its address, and counts its connections.
-async fn hangs_up_on_the_script(server: String) -> (String, Arc<AtomicUsize>) {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-    let address = listener.local_addr().expect("a listener has an address").to_string();
-    let accepted = Arc::new(AtomicUsize::new(0));
-    let counted = Arc::clone(&accepted);
-    tokio::spawn(async move {
-        loop {
-            let (mut client, _) = listener.accept().await.expect("a client");
-            counted.fetch_add(1, Ordering::Relaxed);
-            let mut server = TcpStream::connect(&server).await.expect("the server is up");
-            tokio::spawn(async move {
-                let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
-                loop {
-                    tokio::select! {
-                        Ok(bytes) = client.read(&mut asked) => {
-                            if bytes == 0 || asked[..bytes].windows(7).any(|word| word == b"EVALSHA") {
-                                return;
-                            }
-                            server.write_all(&asked[..bytes]).await.expect("the server reads");
-                        }
-                        Ok(bytes) = server.read(&mut answered) => {
-                            if bytes == 0 || client.write_all(&answered[..bytes]).await.is_err() {
-                                return;
-                            }
-                        }
-                    }
-                }
-            });
-        }
-    });
-    (address, accepted)
-}
-
-#[tokio::test]
-async fn server_that_hangs_up_on_each_request_is_not_connected_to_without_a_pause() {
-    let server = RedisServer::start().await;
-    let (address, accepted) = hangs_up_on_the_script(server.address()).await;
-    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
-    for _ in 0..3 {
-        let error = manager.lock("k").await.expect_err("nobody answers");
-        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-    }
-    let accepted = accepted.load(Ordering::Relaxed);
-    println!("{accepted} connections");
-    assert!(accepted < 100, "{accepted} connections in 3 s");
 }
 
 /// All threads of the runtime stand still (a process that is stopped, a container that gets no time) while the answer comes:
@@ -511,31 +282,6 @@ async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
     guard.release().await.expect("held");
 }
 
-/// Otherwise what the old connection still carries could be executed later.
-#[tokio::test]
-async fn connection_that_is_replaced_is_killed() {
-    let server = RedisServer::start().await;
-    let proxy = FaultProxy::start(server.address()).await;
-    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "killed", ms(300)).expect("a sound URL");
-    with_upkeep(&backend, async {
-        backend.call(acquire("k", 1)).await.expect("the server answers");
-        let kills = async || server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-        assert!(!kills().await.contains("client|kill"));
-        proxy.drop_replies();
-        assert!(backend.call(acquire("silence", 2)).await.is_err());
-        proxy.pass();
-        let answer = backend.call(acquire("other", 3)).await.expect("the server answers again");
-        assert!(matches!(answer.outcomes[..], [Ok(Outcome::Held { .. })]), "{answer:?}");
-        assert!(kills().await.contains("client|kill:calls=1,"), "{}", kills().await);
-        // Its answer is nobody else's.
-        for token in 4..20 {
-            let answer = backend.call(acquire(&format!("k{token}"), token)).await.expect("the server answers");
-            assert!(matches!(answer.outcomes[..], [Ok(Outcome::Held { .. })]), "{answer:?}");
-        }
-    })
-    .await;
-}
-
 /// The server has freed the key, and the next holder has it by the time of a repeat.
 #[tokio::test]
 async fn release_by_force_whose_answer_is_lost_does_not_strike_the_next_holder() {
@@ -556,82 +302,6 @@ async fn release_by_force_whose_answer_is_lost_does_not_strike_the_next_holder()
         assert_eq!(server.call(&["GET", "k"]).await.text().as_deref(), Some("next"));
     })
     .await;
-}
-
-/// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
-#[tokio::test]
-async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {
-    let server = RedisServer::start().await;
-    for hang_ups in 0..6 {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-        let address = listener.local_addr().expect("a listener has an address").to_string();
-        let real = server.address();
-        tokio::spawn(async move {
-            for _ in 0..hang_ups {
-                let (mut client, _) = listener.accept().await.expect("a client");
-                let _ = client.read(&mut [0; 1_024]).await;
-            }
-            loop {
-                let (mut client, _) = listener.accept().await.expect("a client");
-                let mut server = TcpStream::connect(&real).await.expect("the server is up");
-                tokio::spawn(async move { tokio::io::copy_bidirectional(&mut client, &mut server).await });
-            }
-        });
-        let name = format!("hung-up-{hang_ups}");
-        let manager = LockManager::builder().url(server.url_at(&address)).client_name(&name);
-        let manager = manager.connect().await.expect("connects");
-        manager.lock("k").await.expect("the key is free").release().await.expect("held");
-        let clients = server.call(&["CLIENT", "LIST"]).await.text().expect("a text");
-        let ours = clients.lines().find(|client| client.contains(&format!("name={name} "))).expect("it is connected");
-        assert!(ours.contains("resp=3"), "after {hang_ups} hang-ups: {ours}");
-    }
-}
-
-/// Passes all to a server. Hangs up on the first client when told to, and on the second one with the last answer of its
-/// handshake: answers and end come at once.
-async fn hangs_up_after_the_handshake(server: String, told: Arc<Notify>) -> String {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");
-    let address = listener.local_addr().expect("a listener has an address").to_string();
-    tokio::spawn(async move {
-        for connection in 0.. {
-            let (mut client, _) = listener.accept().await.expect("a client");
-            let mut server = TcpStream::connect(&server).await.expect("the server is up");
-            let told = Arc::clone(&told);
-            tokio::spawn(async move {
-                if connection == 1 {
-                    let (mut asked, mut answered) = (vec![0; 65_536], vec![0; 65_536]);
-                    for step in 0..2 {
-                        let bytes = client.read(&mut asked).await.expect("the client asks");
-                        server.write_all(&asked[..bytes]).await.expect("the server reads");
-                        tokio::time::sleep(ms(100)).await;
-                        let bytes = server.read(&mut answered).await.expect("the server answers");
-                        // Nothing else runs on this thread between the two.
-                        assert_eq!(client.try_write(&answered[..bytes]).expect("there is room"), bytes, "{step}");
-                    }
-                } else {
-                    tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut client, &mut server) => {}
-                        () = told.notified(), if connection == 0 => {}
-                    }
-                }
-            });
-        }
-    });
-    address
-}
-
-#[tokio::test]
-async fn connection_that_ends_with_the_last_answer_of_its_handshake_is_replaced() {
-    let server = RedisServer::start().await;
-    let told = Arc::new(Notify::new());
-    let address = hangs_up_after_the_handshake(server.address(), Arc::clone(&told)).await;
-    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
-    let guard = manager.lock("k").await.expect("the key is free");
-    told.notify_one();
-    tokio::time::sleep(ms(500)).await;
-    assert!(!manager.is_locked("other").await.expect("connected again"));
-    assert!(guard.is_held(), "{guard:?}");
-    guard.release().await.expect("held");
 }
 
 /// Passes all to a server, and pushes without end as long as it is told to.
