@@ -225,6 +225,24 @@ async fn manager_that_ends_leaves_another_of_the_same_backend_its_connection() {
     }
 }
 
+#[tokio::test]
+async fn manager_that_begins_breaks_off_no_request_of_another_of_the_same_backend() {
+    let server = RedisServer::start().await;
+    let backend = RedisBackend::from_url(&server.url(), "shared", LIMIT).expect("a sound URL");
+    let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
+    let (one, other) = (manager(), manager());
+    let guard = one.lock("k").await.expect("the key is free");
+    // Writes wait, and handshakes do not.
+    assert_eq!(server.call(&["CLIENT", "PAUSE", "400", "WRITE"]).await.text().as_deref(), Some("OK"));
+    let (begun, before) = (Instant::now(), backend.epoch());
+    let (released, acquired) = tokio::join!(guard.release(), other.lock("other"));
+    assert!(backend.epoch() > before, "the other manager has a connection of its own");
+    assert!(begun.elapsed() > ms(300), "they waited: {:?}", begun.elapsed());
+    released.expect("its connection goes on");
+    drop(acquired.expect("the key is free"));
+    assert_eq!((one.shutdown(LIMIT).await, other.shutdown(LIMIT).await), (0, 0));
+}
+
 /// All threads of the runtime stand still (a process that is stopped, a container that gets no time) while the answer comes:
 /// then it is there, and counts.
 #[test]

@@ -102,14 +102,14 @@ impl Connector {
         limit: Instant,
     ) -> Result<Value, Unanswered> {
         // A command that is sent while the connection ends may get no answer at all, not even that it has ended.
-        let replaced = self.link.replaced(connection.epoch);
-        self.send_unless(replaced, connection, ask.into(), limit).await
+        let ended = self.link.ended(connection.epoch);
+        self.send_unless(ended, connection, ask.into(), limit).await
     }
 
-    /// The same, unless the connection is `replaced` before the answer.
+    /// The same, unless the connection has `ended` before the answer.
     pub(super) async fn send_unless(
         &self,
-        replaced: impl Future<Output = ()>,
+        ended: impl Future<Output = ()>,
         mut connection: Connection,
         ask: Ask<'_>,
         limit: Instant,
@@ -120,7 +120,7 @@ impl Connector {
             return Err(Unanswered::Unsent(self.out_of_time().did_not_happen()));
         }
         let epoch = connection.epoch;
-        let mut replaced = pin!(replaced);
+        let mut ended = pin!(ended);
         let out_of_time = async {
             sleep_until(limit).await;
             // If all threads of the runtime stood still, the answer may be there, and not have been read yet. That takes
@@ -145,7 +145,7 @@ impl Connector {
                 }
                 Err(error) => Err(Unanswered::Refused(error)),
             },
-            () = &mut replaced => Err(Unanswered::Broken(self.lost(epoch))),
+            () = &mut ended => Err(Unanswered::Broken(self.lost(epoch))),
             () = out_of_time => {
                 let silent = begun.elapsed();
                 // A request that had little time left, or a server that is far away, says nothing about the connection.

@@ -144,11 +144,16 @@ impl Link {
         })
     }
 
-    /// Returns when the connection of an epoch is not the one that is up. Looks at the link from now on, polled or not.
-    pub(super) fn replaced(&self, epoch: u64) -> impl Future<Output = ()> {
+    /// Returns when the connection of an epoch has ended, or nobody reads its answers any more. One that another upkeep of
+    /// this backend has put a newer one beside goes on. Looks at the link from now on, polled or not.
+    pub(super) fn ended(&self, epoch: u64) -> impl Future<Output = ()> {
         let mut state = self.state.subscribe();
         async move {
-            let _ = state.wait_for(|state| !matches!(state, State::Up(up) if up.epoch == epoch)).await.map(drop);
+            let has_ended = |state: &State| match state {
+                State::Up(up) => up.epoch != epoch && self.broken.load(Ordering::Acquire) >= epoch,
+                State::Down(_) => true,
+            };
+            let _ = state.wait_for(has_ended).await.map(drop);
         }
     }
 
@@ -202,12 +207,12 @@ impl Link {
     /// Takes down the connection of an epoch. Returns whether one was up, or `None` if another one is, which stays.
     pub(super) fn take_down(&self, epoch: u64) -> Option<bool> {
         let mut ended = None;
-        self.state.send_if_modified(|state| {
-            if matches!(state, State::Up(connection) if connection.epoch != epoch) {
-                return false;
+        self.broken.fetch_max(epoch, Ordering::AcqRel);
+        // Whatever is up: what is in flight over the one that has ended looks at the link.
+        self.state.send_modify(|state| {
+            if !matches!(state, State::Up(connection) if connection.epoch != epoch) {
+                ended = Some(mem::replace(state, State::down()));
             }
-            ended = Some(mem::replace(state, State::down()));
-            true
         });
         // A connection is dropped here, outside of the lock.
         ended.map(|ended| matches!(ended, State::Up(_)))
