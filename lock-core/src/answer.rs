@@ -7,7 +7,7 @@
 //! | --- | --- | --- | --- | --- |
 //! | the key is busy | `lock_busy` | 409 | `ABORTED` | what is left of the holder's ttl, or a second |
 //! | too many requests wait | `lock_overloaded` | 429 | `RESOURCE_EXHAUSTED` | a second |
-//! | the backend does not answer, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
+//! | the backend does not answer, too few replicas had the lease, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
 //! | the lease was lost while the work ran, or a guard could not extend or release it | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |
 //! | the key is empty, too long or reserved | `lock_key` | 400 | `INVALID_ARGUMENT` | never |
 //! | the caller's own time is over | `lock_out_of_time` | 409 | `DEADLINE_EXCEEDED` | never |
@@ -56,6 +56,8 @@ use std::{borrow::Cow, time::Duration};
 
 pub use crate::error::Case;
 use crate::error::Error;
+#[cfg(any(feature = "axum", feature = "tonic"))]
+use crate::flood::Floods;
 
 /// The answer to a request that the lock refused, in whatever protocol.
 ///
@@ -111,11 +113,21 @@ impl From<&Error> for Answer {
     }
 }
 
-/// Logs what the client is not told: the error is gone when the answer is sent.
+/// Logs what the client is not told: the error is gone when the answer is sent. Of each case that somebody has to look at, one
+/// line a second: an outage would write one for every request.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 fn log(error: &Error) {
-    match error.case() {
-        Case::Misconfigured => tracing::error!(error = error as &dyn std::error::Error, "answered with an error"),
-        _ => tracing::debug!(error = error as &dyn std::error::Error, "answered with an error"),
+    static FLOODS: Floods = Floods::new();
+    let case = error.case();
+    let error = error as &dyn std::error::Error;
+    let Some(others) = FLOODS.line(case) else {
+        tracing::debug!(error, "answered with an error");
+        return;
+    };
+    let others = (others > 0).then_some(others);
+    if case == Case::Misconfigured {
+        tracing::error!(error, others, "answered with an error");
+    } else {
+        tracing::warn!(error, others, "answered with an error");
     }
 }

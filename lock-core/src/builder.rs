@@ -1,3 +1,6 @@
+mod connection;
+mod defaults;
+
 use std::{sync::Arc, time::Duration};
 
 use tokio::runtime::Handle;
@@ -5,17 +8,16 @@ use tokio::runtime::Handle;
 use crate::{
     backend::{
         Backend, MemoryBackend,
-        timeouts::{CONNECT_TIMEOUT, Timeouts},
+        options::ConnectOptions,
+        timeouts::Timeouts,
         url::{self, Source},
     },
     clock::Clock,
     engine::{Engine, limits::Limits},
     error::BuildError,
-    future::protected::OnLost,
     key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
-    request::{Options, Wait},
-    ttl::Renewal,
+    request::Options,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -42,9 +44,7 @@ pub struct LockManagerBuilder {
     sources: Vec<Source>,
     prefix: String,
     options: Options,
-    command_timeout: Duration,
-    connect_timeout: Duration,
-    client_name: String,
+    connect: ConnectOptions,
     runtime: Option<Handle>,
     clock: Option<Arc<dyn Clock>>,
     seed: Option<u64>,
@@ -57,9 +57,7 @@ impl Default for LockManagerBuilder {
             sources: Vec::new(),
             prefix: String::new(),
             options: Options::default(),
-            command_timeout: Duration::from_secs(1),
-            connect_timeout: CONNECT_TIMEOUT,
-            client_name: "lock-core".to_owned(),
+            connect: ConnectOptions::default(),
             runtime: None,
             clock: None,
             seed: None,
@@ -75,18 +73,26 @@ impl LockManager {
     /// | --- | --- |
     /// | `redis://[user[:password]@]host[:port][/db]` | a Redis server (feature `redis`, on by default) |
     /// | `rediss://…` | the same through TLS (feature `tls`) |
-    /// | `valkey://…`, `valkeys://…` | other names for `redis://` and `rediss://` |
+    /// | `valkey://…`, `valkeys://…` | other names for `redis://` and `rediss://`; these four also before `+sentinel` and `+cluster` |
     /// | `unix:///path/to/socket[?db=1&user=…&pass=…]` | the same through a Unix socket |
+    /// | `redis+unix://…`, `valkey+unix://…` | other names for `unix://` |
+    /// | `redis+sentinel://[user[:password]@]host,host,host/SERVICE[?db=1]` | the primary that the sentinels know by this name; `&sentinel_user=…&sentinel_pass=…` if they want credentials |
+    /// | `redis+cluster://[user[:password]@]host,host,host` | a cluster, by some of its nodes |
     /// | `memory://` | a private store in this process |
     /// | `memory://name` | the store of that name in this process, shared by all who name it |
     ///
     /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
     /// waiting for the server, use [`builder`](Self::builder) and its `build`.
     ///
+    /// A cluster is connected to when each of its nodes that has slots has answered, or when some have and say that the
+    /// cluster takes commands without the others (`cluster_state:ok`): then one warning names what is missing. If they say
+    /// that it does not, as during a failover, `connect` waits for that until
+    /// [`connect_timeout`](LockManagerBuilder::connect_timeout) is over.
+    ///
     /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
     /// RESP2 is used if the server refuses RESP3.
     ///
-    /// TLS trusts the certificates of the platform. It uses the process-wide provider of `rustls` if the application has
+    /// TLS trusts the certificates of the platform; for others there is `LockManagerBuilder::tls`. It uses the process-wide provider of `rustls` if the application has
     /// installed one, and `ring` otherwise; none is installed here.
     ///
     /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
@@ -127,7 +133,7 @@ impl LockManagerBuilder {
     /// it survives that the others fail. Three, or five; see [`QuorumBackend`](crate::backend::QuorumBackend) for what that promises and what not.
     ///
     /// Name the same servers in the same order everywhere. One alone is the same as [`url`](Self::url); two are refused,
-    /// as is a server that is named twice. An even number works, but survives no more failures than one server less
+    /// as is a server that is named twice, or a cluster among them. An even number works, but survives no more failures than one server less
     /// would. The databases may differ from server to server. Before the set of servers changes, stop everybody, or wait for
     /// the longest ttl: majorities of the old and the new set need not share a server.
     ///
@@ -157,87 +163,6 @@ impl LockManagerBuilder {
     /// Leases and errors name keys as they were asked for, without the prefix.
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
-        self
-    }
-
-    /// Sets the default ttl of requests: 10 ms to 100 years. Default: 10 s.
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = ttl;
-        self
-    }
-
-    /// Sets the default wait of requests. Default: 10 s.
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.options.wait = Wait::Atmost(wait);
-        self
-    }
-
-    /// Has requests wait by default for as long as the key is busy; see
-    /// [`LockRequest::wait_forever`](crate::LockRequest::wait_forever).
-    pub fn wait_forever(mut self) -> Self {
-        self.options.wait = Wait::Forever;
-        self
-    }
-
-    /// Switches renewal off by default: a lease ends with its ttl unless it is extended. Default: renewed.
-    pub fn fixed(mut self) -> Self {
-        self.options.renewal = Renewal::Never;
-        self
-    }
-
-    /// Sets the default interval of renewal: at least 10 ms, and at most half of the ttl of the request. Default: a third
-    /// of the ttl.
-    pub fn renew_every(mut self, interval: Duration) -> Self {
-        self.options.renewal = Renewal::Every(interval);
-        self
-    }
-
-    /// Sets the default bound of a hold, above zero; see [`LockRequest::max_hold`](crate::LockRequest::max_hold). Default:
-    /// no bound.
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.options.max_hold = Some(max_hold);
-        self
-    }
-
-    /// Sets for how long keys stay busy at least by default: at most 100 years; see
-    /// [`LockRequest::at_least`](crate::LockRequest::at_least). Default: zero.
-    pub fn at_least(mut self, at_least: Duration) -> Self {
-        self.options.at_least = at_least;
-        self
-    }
-
-    /// Sets what becomes by default of scoped work when its lease is lost; see
-    /// [`LockRequest::on_lost`](crate::LockRequest::on_lost). Default: [`OnLost::Cancel`].
-    pub fn on_lost(mut self, policy: OnLost) -> Self {
-        self.options.on_lost = policy;
-        self
-    }
-
-    /// Sets how long one request to the backend may take, reconnecting included, before it fails with
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend). Above zero, at most an hour. Default: 1 s. In-memory backends
-    /// answer at once.
-    ///
-    /// A restart of the server that is shorter than this goes unnoticed. After a longer outage the server is known to be
-    /// down, and requests fail at once until it is back.
-    pub fn command_timeout(mut self, command_timeout: Duration) -> Self {
-        self.command_timeout = command_timeout;
-        self
-    }
-
-    /// Sets how long one attempt to connect may take: the lookup of the name, TCP, TLS, and three round trips more. Above
-    /// zero, at most an hour. Default: 5 s.
-    ///
-    /// No step but the lookup may take longer than [`command_timeout`](Self::command_timeout), or twice that for TLS,
-    /// since a server that is slower could not answer a request either.
-    pub fn connect_timeout(mut self, connect_timeout: Duration) -> Self {
-        self.connect_timeout = connect_timeout;
-        self
-    }
-
-    /// Sets the name that the connection shows in the server's `CLIENT LIST`: printable ASCII without spaces.
-    /// Default: `lock-core`.
-    pub fn client_name(mut self, client_name: impl Into<String>) -> Self {
-        self.client_name = client_name.into();
         self
     }
 
@@ -313,12 +238,14 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] unless exactly one of `url`, `quorum` and `backend` was called; if the URL is wrong or needs a feature
-    /// that is off; if a quorum has no nodes, two nodes, or one node twice; or if an option is out of its range.
+    /// [`BuildError`] unless exactly one of `url`, `quorum`, `client`, `connection_info` and `backend` was called; if the URL or client is wrong,
+    /// needs a feature that is off, or contradicts another option; if a quorum has no nodes, two nodes, or one node twice; if
+    /// an option is out of its range; or if there is a default `durability` and the backend does not wait for replicas.
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;
-        let timeouts = Timeouts::new(self.command_timeout, self.connect_timeout)?;
+        let Timeouts { command, connect } = self.connect.timeouts;
+        Timeouts::new(command, connect)?;
         if self.prefix.len() >= MAX_KEY_BYTES {
             return Err(BuildError::new(format!(
                 "the prefix has {} bytes, which leaves no room for a key; keys have at most {MAX_KEY_BYTES} bytes, the \
@@ -332,27 +259,33 @@ impl LockManagerBuilder {
                 self.prefix
             )));
         }
-        let printable = self.client_name.bytes().all(|byte| byte.is_ascii_graphic());
-        if self.client_name.is_empty() || !printable {
+        let client_name = &self.connect.client_name;
+        let printable = client_name.bytes().all(|byte| byte.is_ascii_graphic());
+        if client_name.is_empty() || !printable {
             return Err(BuildError::new(format!(
-                "the client name {:?} is not made of printable ASCII without spaces",
-                self.client_name
+                "the client name {client_name:?} is not made of printable ASCII without spaces"
             )));
         }
-        let backend = url::backend(&self.sources, &self.client_name, timeouts)?;
+        let replicas = self.options.durability.map_or(0, |replicas| replicas.min());
+        let backend = url::backend(&self.sources, &ConnectOptions { replicas, ..self.connect })?;
+        if self.options.durability.is_some() {
+            backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
+        }
         #[cfg(feature = "metrics")]
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
-        let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: self.command_timeout };
+        let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }
 
-    /// Makes the manager and waits until the backend has answered.
+    /// Makes the manager and waits until the backend has answered; see [`LockManager::connect`] for what counts as an answer
+    /// of a cluster.
     ///
     /// # Errors
-    /// As [`build`](Self::build), and when the backend did not answer within the command timeout, refused the user or
-    /// is too old, or when two nodes of a quorum are one server: then [`BuildError::cause`] has the details.
+    /// As [`build`](Self::build); and if the backend does not answer within the command timeout (a cluster that is failing over:
+    /// within the connect timeout), refuses the user or is too old, or if two nodes of a quorum are one server.
+    /// [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -365,7 +298,10 @@ impl LockManagerBuilder {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
+    use crate::OnLost;
 
     #[test]
     fn a_backend_that_is_given_twice_is_refused() {

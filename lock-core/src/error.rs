@@ -156,7 +156,7 @@ impl Error {
             ErrorKind::Busy => Case::Busy,
             ErrorKind::Lost(_) => Case::Lost,
             ErrorKind::Overloaded => Case::Overloaded,
-            ErrorKind::Backend | ErrorKind::ShutDown => Case::Unavailable,
+            ErrorKind::Backend | ErrorKind::NotReplicated | ErrorKind::ShutDown => Case::Unavailable,
             ErrorKind::Invalid(Argument::Key) => Case::Key,
             ErrorKind::NotHeld => Case::NotHeld,
             _ => Case::Misconfigured,
@@ -168,8 +168,8 @@ impl Error {
     ///
     /// For a busy key, the time is what was left of the holder's ttl when the request failed, if the backend said so. The
     /// key may be free before, when its holder releases it, or be busy for longer, when its holder renews it. The time is
-    /// a second for a busy key without a ttl, and when too many requests wait, the backend does not answer, or the manager
-    /// was shut down.
+    /// a second for a busy key without a ttl, and when too many requests wait, the backend does not answer, too few replicas
+    /// had the lease, or the manager was shut down.
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.inner.remaining.or_else(|| self.case().retry_after())
@@ -219,6 +219,7 @@ impl error::Error for Error {
 /// | --- | --- |
 /// | `ResourceBusy` | [`Busy`](ErrorKind::Busy), [`Overloaded`](ErrorKind::Overloaded) |
 /// | `NotConnected` | [`Backend`](ErrorKind::Backend), [`ShutDown`](ErrorKind::ShutDown) |
+/// | `TimedOut` | [`NotReplicated`](ErrorKind::NotReplicated) |
 /// | `ConnectionAborted` | [`Lost`](ErrorKind::Lost) |
 /// | `NotFound` | [`NotHeld`](ErrorKind::NotHeld) |
 /// | `InvalidInput` | [`Invalid`](ErrorKind::Invalid) |
@@ -245,6 +246,7 @@ impl From<Error> for io::Error {
         let kind = match error.kind() {
             ErrorKind::Busy | ErrorKind::Overloaded => io::ErrorKind::ResourceBusy,
             ErrorKind::Backend | ErrorKind::ShutDown => io::ErrorKind::NotConnected,
+            ErrorKind::NotReplicated => io::ErrorKind::TimedOut,
             ErrorKind::Lost(_) => io::ErrorKind::ConnectionAborted,
             ErrorKind::NotHeld => io::ErrorKind::NotFound,
             ErrorKind::Invalid(_) => io::ErrorKind::InvalidInput,
@@ -277,17 +279,19 @@ mod tests {
     use crate::key::LockKey;
 
     /// Every kind, with its code and whether the work did not begin.
-    const KINDS: [(ErrorKind, &str, bool); 18] = [
+    const KINDS: [(ErrorKind, &str, bool); 20] = [
         (ErrorKind::Busy, "lock_busy", true),
         (ErrorKind::Lost(LossReason::Expired), "lock_lost", false),
         (ErrorKind::Lost(LossReason::ShutDown), "lock_lost", false),
         (ErrorKind::Backend, "lock_unavailable", true),
+        (ErrorKind::NotReplicated, "lock_unavailable", true),
         (ErrorKind::WrongType, "lock_misconfigured", true),
         (ErrorKind::Unsupported, "lock_misconfigured", true),
         (ErrorKind::Denied, "lock_misconfigured", true),
         (ErrorKind::Invalid(Argument::Key), "lock_key", true),
         (ErrorKind::Invalid(Argument::Keys), "lock_misconfigured", true),
         (ErrorKind::Invalid(Argument::Ttl), "lock_misconfigured", true),
+        (ErrorKind::Invalid(Argument::Durability), "lock_misconfigured", true),
         (ErrorKind::Invalid(Argument::Handover), "lock_misconfigured", true),
         (ErrorKind::Overloaded, "lock_overloaded", true),
         (ErrorKind::WouldDeadlock, "lock_misconfigured", true),

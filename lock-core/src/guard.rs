@@ -15,7 +15,12 @@ use crate::{
     backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
-    engine::{Engine, hold::Hold, metrics, tenure::HoldId},
+    engine::{
+        Engine,
+        hold::Hold,
+        metrics,
+        tenure::{HoldId, Renewing},
+    },
     error::{Argument, EXTEND, Error, ErrorKind, HAND_OVER, LossReason},
     fencing::FencingToken,
     future::{
@@ -25,6 +30,7 @@ use crate::{
     handover::Handover,
     lease::{Ended, Lease},
     mutants::Mutant,
+    replicas::Replicas,
     ttl::Ttl,
 };
 
@@ -74,7 +80,27 @@ impl LockGuard {
 
     /// Identifies the manager; see [`Engine::id`].
     pub(crate) fn manager(&self) -> Option<usize> {
-        self.held.as_ref().map(|(engine, _)| engine.id())
+        self.engine().map(|engine| engine.id())
+    }
+
+    /// The engine, for as long as the lease was neither released nor handed over.
+    pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
+        self.held.as_ref().map(|(engine, _)| engine)
+    }
+
+    /// The request, to be sent `now`, that shows whether replicas have the key. `None` if they are known to have it, or if the
+    /// lease is over.
+    pub(crate) fn confirmation(&self, replicas: Replicas, now: Moment) -> Option<Renewing> {
+        let (engine, id) = self.held.as_ref()?;
+        engine.confirmation_of(*id, replicas, now)
+    }
+
+    /// Ends the lease as the key is not its own any more, and returns how it ended.
+    pub(crate) fn taken(&self) -> End {
+        if let Some((engine, id)) = &self.held {
+            engine.taken(*id);
+        }
+        self.lease.hold().finish(End::Lost(LossReason::Taken))
     }
 
     /// Returns what a holder may ask; a clone of it can go to other tasks.
@@ -192,14 +218,14 @@ impl LockGuard {
     /// Whether the lease is held and the ttl in its range.
     fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
         let hold = self.lease.hold();
-        hold.check().map_err(|end| Error::ended(EXTEND, &hold.key, end))?;
+        hold.check().map_err(|end| hold.error(EXTEND, end))?;
         ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))
     }
 
     /// Makes the request that extends the lease, to be sent now.
     fn begin_extension(&self, ttl: Ttl) -> Result<(Extension<'_>, Renew), Error> {
         let hold = self.lease.hold();
-        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        let ended = |end| hold.error(EXTEND, end);
         let Some((engine, id)) = &self.held else { return Err(ended(End::Released)) };
         let id = *id;
         engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
@@ -245,7 +271,7 @@ impl LockGuard {
             Err(reason) => {
                 // The engine releases what an expired lease may have left.
                 engine.abandon(id, now);
-                Release::lost(&hold.key, reason)
+                Release::lost(hold, reason)
             }
         }
     }
@@ -276,7 +302,7 @@ impl LockGuard {
     /// ```
     pub fn hand_over(mut self) -> Result<Handover, Error> {
         let hold = Arc::clone(self.lease.hold());
-        let ended = |end| Error::ended(HAND_OVER, &hold.key, end);
+        let ended = |end| hold.error(HAND_OVER, end);
         hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
         let (parting, ttl) = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
@@ -313,7 +339,7 @@ struct Extension<'a> {
 impl Extension<'_> {
     fn answered(self, result: Result<Outcome, BackendError>) -> Result<(), Error> {
         let Self { engine, id, hold, ttl, sent, version } = self;
-        let ended = |end| Error::ended(EXTEND, &hold.key, end);
+        let ended = |end| hold.error(EXTEND, end);
         match result {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 let mut counts_from = sent;

@@ -42,7 +42,8 @@
 //! [`LockManager::inspect`] tells whether a key is held, and for how long still. `tracing` gets a span `lock.acquire` around every acquire and a span
 //! `lock.hold` around scoped work, both with the key, so that what the work logs can be found by it; an event at
 //! `DEBUG` for every lease that was acquired or released, and at `WARN` for every lease that was lost, every renewal
-//! that failed and every connection that broke. Tokens and passwords never appear.
+//! that failed and every connection that broke. A handler whose error becomes an [`answer`] leaves a line too, unless the
+//! key was just busy: at `WARN` or `ERROR`, of each case one a second. Tokens and passwords never appear.
 //!
 //! ## Metrics
 //!
@@ -75,8 +76,10 @@
 //!
 //! | feature | what it brings |
 //! | --- | --- |
-//! | `redis` (on by default) | `redis://` and `unix://` |
-//! | `tls` | `rediss://`, through rustls with the platform's certificates |
+//! | `redis` (on by default) | `redis://`, `unix://`, and clients of the crate `redis` |
+//! | `tls` | `rediss://`, through rustls with the platform's certificates, or as `LockManagerBuilder::tls` says |
+//! | `tls-no-provider` | the same without `ring`: the application brings the provider of rustls |
+//! | `credentials` | passwords that change: `LockManagerBuilder::credentials` takes a provider |
 //! | `macros` | the attribute `#[distributed_lock]` |
 //! | `http` | [answers](answer) to requests that the lock refused, as HTTP responses |
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
@@ -94,6 +97,7 @@ mod end;
 mod engine;
 mod error;
 mod fencing;
+mod flood;
 pub mod future;
 mod guard;
 mod handover;
@@ -111,6 +115,7 @@ pub mod mutants;
 #[cfg(not(lock_mutants))]
 #[allow(unreachable_pub, reason = "public under the cfg")]
 mod mutants;
+mod replicas;
 mod request;
 mod ttl;
 
@@ -121,6 +126,12 @@ pub use crate::backend::conformance;
 pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
+/// The `redis` crate, in the version whose clients [`LockManagerBuilder::client`] takes.
+#[cfg(feature = "redis")]
+pub use redis;
+/// The `rustls` crate, in the version whose configurations [`LockManagerBuilder::tls`] takes.
+#[cfg(feature = "tls-no-provider")]
+pub use rustls;
 
 pub use crate::{
     builder::LockManagerBuilder,
@@ -135,6 +146,7 @@ pub use crate::{
     lease::Lease,
     leases::Leases,
     manager::LockManager,
+    replicas::Replicas,
     request::{LockAllRequest, LockRequest},
     ttl::{MAX_TTL, MIN_TTL},
 };
@@ -144,6 +156,12 @@ pub use crate::{
 #[doc(hidden)]
 pub mod __private {
     pub use crate::macro_support::*;
+}
+
+/// What lock-tower logs by.
+#[doc(hidden)]
+pub mod __log {
+    pub use crate::flood::{Flood, Floods};
 }
 
 #[cfg(all(doctest, feature = "macros"))]

@@ -166,8 +166,8 @@ impl LockManager {
 
     /// Frees a key whoever holds it, another library's lock included, and says whether it was held.
     ///
-    /// An operator's tool: holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), those
-    /// of other processes at their next renewal, and until then two may believe that they hold the key.
+    /// An operator's tool: holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), those of
+    /// other processes at once if their lease was renewed, else at their next renewal. Until then two may rely on the key.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect). A key that holds no lock (a hash, a list) is [`ErrorKind::WrongType`] and stays.
@@ -234,10 +234,14 @@ impl LockManager {
     /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
     ///
     /// Releases in flight and those of the leases that were ended are waited for, whether their futures are polled or not.
-    /// Where the server does not answer, that takes up to twice the
+    /// If the server does not answer, that takes up to twice the
     /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. A
     /// [`take_up`](Self::take_up) that was begun is waited for too: if its future is kept without being polled, the
     /// connection is closed when the future is polled or dropped.
+    ///
+    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released and the other nodes
+    /// have too, or are known to be down; a node that hangs is known to be down after one `command_timeout`. The task goes
+    /// on telling such a node, and closes the connections when the node has answered or its leases have expired.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.

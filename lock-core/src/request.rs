@@ -1,3 +1,6 @@
+mod all;
+mod options;
+
 use std::{
     future::{Future, IntoFuture},
     panic::Location,
@@ -5,16 +8,18 @@ use std::{
     time::Duration,
 };
 
+pub use self::all::LockAllRequest;
+pub(crate) use self::options::{Options, Wait};
 use crate::{
-    backend::Token,
+    backend::{BackendError, Token},
     engine::{Engine, tenure::Terms},
-    error::{Argument, Error, ErrorKind},
-    future::{Acquire, AcquireAll, protected::OnLost},
-    guard::{LockAllGuard, LockGuard},
+    error::{ACQUIRE, Error, ErrorKind},
+    future::{Acquire, protected::OnLost},
+    guard::LockGuard,
     key::LockKey,
     lease::Lease,
-    leases::Leases,
-    ttl::{MAX_TTL, Renewal, Ttl},
+    replicas::Replicas,
+    ttl::Renewal,
 };
 
 /// A request for a lease: its options, and the ways to make it.
@@ -50,46 +55,6 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) since: &'static Location<'static>,
     /// What it is called where keys would be too many.
     pub(crate) label: &'static str,
-}
-
-/// What a request asks for; the manager has one with its defaults.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Options {
-    pub(crate) ttl: Duration,
-    pub(crate) wait: Wait,
-    pub(crate) renewal: Renewal,
-    pub(crate) max_hold: Option<Duration>,
-    pub(crate) at_least: Duration,
-    pub(crate) on_lost: OnLost,
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Wait {
-    Atmost(Duration),
-    Forever,
-}
-
-impl Wait {
-    /// For how long; added to any moment, without end is [`Moment::NEVER`](crate::clock::Moment::NEVER).
-    pub(crate) fn get(self) -> Duration {
-        match self {
-            Self::Atmost(wait) => wait,
-            Self::Forever => Duration::MAX,
-        }
-    }
-}
-
-impl Default for Options {
-    fn default() -> Self {
-        Self {
-            ttl: Duration::from_secs(10),
-            wait: Wait::Atmost(Duration::from_secs(10)),
-            renewal: Renewal::ThirdOfTtl,
-            max_hold: None,
-            at_least: Duration::ZERO,
-            on_lost: OnLost::Cancel,
-        }
-    }
 }
 
 impl<K> LockRequest<K> {
@@ -201,6 +166,38 @@ impl<K> LockRequest<K> {
         self
     }
 
+    /// Acquires the lease only if so many [`Replicas`] have it in time; else it is released, and the error is
+    /// [`ErrorKind::NotReplicated`]. `None` takes the manager's default back. Default: the manager's, which is the primary
+    /// alone, at no cost.
+    ///
+    /// For a lease that is to outlive its primary: a replica that has it still keeps others out after its promotion. The wait
+    /// for replicas begins when the key is acquired, so it comes on top of [`wait`](Self::wait). It takes the timeout at most,
+    /// and up to a second more (or up to another request's timeout, if that is less) while the manager waits for the
+    /// replicas of other requests. A lease that follows inside the process on one that replicas have is not waited for.
+    /// Several keys are waited for together.
+    ///
+    /// Redis does it, a cluster included. A store in memory ignores it, so that code which asks for replicas can be tested
+    /// there: the store ends with its holders, and no failover can lose a lease. A quorum refuses it, as it has its majority.
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # async fn pay_out(manager: lock_core::LockManager) -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, Replicas};
+    /// use std::time::Duration;
+    ///
+    /// let replicated = Replicas::new(1, Duration::from_millis(300));
+    /// match manager.lock("payout").durability(replicated).run(async |_| println!("paid")).await {
+    ///     Err(error) if error.kind() == ErrorKind::NotReplicated => println!("not paid: {error}"),
+    ///     paid => paid?,
+    /// }
+    /// # Ok(()) }
+    /// ```
+    pub fn durability(mut self, replicas: impl Into<Option<Replicas>>) -> Self {
+        self.options.durability = replicas.into();
+        self
+    }
+
     /// Names the request in metrics, where a name per key would be too many: the template of its keys (`goods:<id>`), or
     /// what the lock is for. Default: empty. The macro gives its template, the layer its name.
     pub fn label(mut self, label: &'static str) -> Self {
@@ -231,42 +228,34 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Says what is out of its range among the options, the manager's included, for code that asks later and often.
+    /// Says what is out of its range among the options, the manager's included, or not to be had of the backend, for code that
+    /// asks later and often.
     #[doc(hidden)]
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        self.options.check().err().map(|(_, detail)| detail)
+        let checked = self.options.check().map_err(|(_, detail)| detail);
+        let refused = checked.and_then(|_| self.refused_durability().map_or(Ok(()), |error| Err(error.to_string())));
+        refused.err()
+    }
+
+    /// Whether its durability, if it has one, is in its range and can be had of the backend.
+    pub(crate) fn check_durability(&self) -> Result<(), Error> {
+        if self.options.durability.is_none() {
+            return Ok(());
+        }
+        self.terms()?;
+        self.refused_durability().map_or(Ok(()), |error| Err(Error::backend(ACQUIRE, None, error)))
+    }
+
+    /// Why its durability cannot be had of the backend, if it has one.
+    fn refused_durability(&self) -> Option<BackendError> {
+        self.options.durability.and_then(|_| self.engine.waits_for_replicas().err())
     }
 
     fn terms(&self) -> Result<Terms, Error> {
-        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, "acquire", detail))?;
+        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
         let Options { renewal, max_hold, at_least, .. } = self.options;
         Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
-    }
-}
-
-impl Options {
-    /// Whether all of them are in their ranges: the ttl, or which one is not and why.
-    pub(crate) fn check(&self) -> Result<Ttl, (Argument, String)> {
-        let Self { ttl, renewal, max_hold, at_least, .. } = *self;
-        let ttl = Ttl::new(ttl).map_err(|detail| (Argument::Ttl, detail))?;
-        if let Renewal::Every(interval) = renewal
-            && !(MIN_INTERVAL..=ttl.get() / 2).contains(&interval)
-        {
-            let (most, ttl) = (ttl.get() / 2, ttl.get());
-            let detail = format!(
-                "`renew_every` of {interval:?} is not between {MIN_INTERVAL:?} and {most:?}, half of the ttl of {ttl:?}: \
-                 a renewal that fails must leave time for another"
-            );
-            return Err((Argument::RenewEvery, detail));
-        }
-        if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-            return Err((Argument::MaxHold, "a `max_hold` of zero leaves no time to work".to_owned()));
-        }
-        if at_least > MAX_TTL {
-            return Err((Argument::AtLeast, "an `at_least` of more than 100 years is too long".to_owned()));
-        }
-        Ok(ttl)
     }
 }
 
@@ -281,7 +270,8 @@ impl LockRequest {
     /// answer: whatever may have been set is released in the background. [`ErrorKind::Invalid`] for a key or a
     /// duration out of range, before anything is sent. [`ErrorKind::WouldDeadlock`] inside a scoped form that holds
     /// the key. Also [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`],
-    /// [`ErrorKind::NoRuntime`] and [`ErrorKind::ShutDown`].
+    /// [`ErrorKind::NoRuntime`] and [`ErrorKind::ShutDown`]; with a [`durability`](Self::durability)
+    /// [`ErrorKind::NotReplicated`], and [`ErrorKind::Lost`] if the key was taken away meanwhile.
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
@@ -377,88 +367,11 @@ impl LockRequest {
     }
 }
 
-/// A request for several leases, which [`LockManager::lock_all`](crate::LockManager::lock_all) begins: all or none.
-pub type LockAllRequest = LockRequest<Vec<LockKey>>;
-
-impl LockAllRequest {
-    /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
-    /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
-    ///
-    /// # Errors
-    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
-    /// released. [`ErrorKind::Invalid`] when there is no key.
-    ///
-    /// # Cancel safety
-    /// Dropping the future releases what it has acquired and leaves nothing behind.
-    pub fn acquire(self) -> AcquireAll {
-        AcquireAll::new(self)
-    }
-
-    /// Tries once to acquire all leases; none if one of the keys is busy.
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`].
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves nothing behind.
-    pub async fn try_acquire(self) -> Result<Option<LockAllGuard>, Error> {
-        none_if_busy(self.wait(Duration::ZERO).acquire().await)
-    }
-
-    /// Acquires all leases, runs `work` for as long as all of them are held, and releases them; see
-    /// [`LockRequest::run`].
-    ///
-    /// # Errors
-    /// As [`acquire`](Self::acquire), and [`ErrorKind::Lost`] when one lease was lost while the work ran.
-    ///
-    /// # Cancel safety
-    /// Dropping the future drops the work and releases the leases in the background.
-    pub async fn run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, Error> {
-        let guard = self.acquire().await?;
-        let leases = guard.leases().clone();
-        guard.protect(work(leases)).await
-    }
-
-    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if one of the keys
-    /// is busy; see [`LockRequest::try_run`].
-    ///
-    /// # Errors
-    /// As [`run`](Self::run), without [`ErrorKind::Busy`].
-    ///
-    /// # Cancel safety
-    /// As [`run`](Self::run).
-    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, Error> {
-        let Some(guard) = self.try_acquire().await? else { return Ok(None) };
-        let leases = guard.leases().clone();
-        guard.protect(work(leases)).await.map(Some)
-    }
-
-    pub(crate) fn for_key(&self, key: LockKey) -> LockRequest {
-        LockRequest {
-            engine: Arc::clone(&self.engine),
-            keys: Ok(key),
-            options: self.options,
-            from: None,
-            since: self.since,
-            label: self.label,
-        }
-    }
-}
-
 impl IntoFuture for LockRequest {
     type Output = <Acquire as Future>::Output;
     type IntoFuture = Acquire;
 
     fn into_future(self) -> Acquire {
-        self.acquire()
-    }
-}
-
-impl IntoFuture for LockAllRequest {
-    type Output = <AcquireAll as Future>::Output;
-    type IntoFuture = AcquireAll;
-
-    fn into_future(self) -> AcquireAll {
         self.acquire()
     }
 }
@@ -470,6 +383,3 @@ fn none_if_busy<T>(result: Result<T, Error>) -> Result<Option<T>, Error> {
         Err(error) => Err(error),
     }
 }
-
-/// The least interval between two renewals of a lease.
-const MIN_INTERVAL: Duration = Duration::from_millis(10);

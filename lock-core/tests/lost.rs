@@ -369,3 +369,19 @@ async fn a_lost_lease_is_told_before_a_ttl_out_of_range() {
     assert_eq!(guard.extend_by(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
     assert_eq!(guard.extend(ms(1)).await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_fixed_lease_that_has_expired_says_that_nothing_renewed_it() {
+    let manager = LockManager::in_memory();
+    let request = manager.lock("k").ttl(secs(1)).fixed();
+    let late = request.clone().run(async |_| sleep(secs(2)).await).await.expect_err("it has expired");
+    let guard = request.clone().await.expect("it is free");
+    let mut other = manager.lock("l").ttl(secs(1)).fixed().await.expect("it is free");
+    sleep(secs(1)).await;
+    let extended = other.extend(secs(1)).await.expect_err("it has expired");
+    for error in [late, extended, guard.release().await.expect_err("it has expired")] {
+        assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Expired));
+        let said = error.to_string();
+        assert!(said.contains("it was not renewed, as `fixed` asks") && !said.contains("check the backend"), "{said}");
+    }
+}

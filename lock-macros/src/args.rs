@@ -26,6 +26,8 @@ pub(crate) struct Args {
     pub(crate) renew: Option<bool>,
     pub(crate) max_hold: Option<Length>,
     pub(crate) at_least: Option<Length>,
+    pub(crate) replicas: Option<Expr>,
+    pub(crate) replicas_timeout: Option<Length>,
     pub(crate) on_busy: Option<OnBusy>,
     pub(crate) on_lost: Option<OnLost>,
     pub(crate) on_error: Option<Expr>,
@@ -54,6 +56,8 @@ impl Args {
             renew: None,
             max_hold: None,
             at_least: None,
+            replicas: None,
+            replicas_timeout: None,
             on_busy: None,
             on_lost: None,
             on_error: None,
@@ -85,6 +89,11 @@ impl Args {
                     input.parse::<TokenTree>()?;
                 }
             }
+        }
+        let timeout = seen.iter().find(|name| *name == "replicas_timeout");
+        if let Some(timeout) = timeout.filter(|_| !seen.iter().any(|name| name == "replicas")) {
+            errors
+                .push(Error::new(timeout.span(), "`replicas_timeout` says how long to wait for `replicas`; name both"));
         }
         Ok(errors)
     }
@@ -118,6 +127,10 @@ impl Args {
             "wait" => self.wait = Some(length(input, &name, Duration::ZERO..=Duration::MAX)?),
             "max_hold" => self.max_hold = Some(length(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
             "at_least" => self.at_least = Some(length(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
+            "replicas" => self.replicas = Some(replicas(input)?),
+            "replicas_timeout" => {
+                self.replicas_timeout = Some(length(input, &name, Duration::from_millis(1)..=MAX_REPLICAS_TIMEOUT)?);
+            }
             "on_busy" => self.on_busy = Some(OnBusy::parse(input)?),
             "on_lost" => self.on_lost = Some(OnLost::parse(input)?),
             "on_error" => {
@@ -194,9 +207,25 @@ fn duration(text: &LitStr, name: &Ident, range: RangeInclusive<Duration>) -> Res
         "ttl" => format!("a ttl of {text} is too long, the longest ttl is 100 years"),
         "at_least" if duration.is_zero() => format!("an `at_least` of {text} keeps no key busy"),
         "at_least" => format!("an `at_least` of {text} is too long, the most is 100 years"),
+        "replicas_timeout" if !duration.is_zero() => format!("a {name} of {text} is too long, the most is an hour"),
         _ => format!("a {name} of {text} would end at once"),
     };
     Err(wrong(format!("{fault}; {}", duration::UNITS)))
+}
+
+/// Reads how many replicas there are to be: a number above zero, or an expression.
+fn replicas(input: ParseStream<'_>) -> Result<Expr> {
+    let value = ungrouped(input.parse()?);
+    let what = "`replicas` is how many replicas must have the lease, a whole number above zero, as in `replicas = 1`";
+    match &value {
+        Expr::Lit(ExprLit { lit: Lit::Int(number), .. })
+            if number.base10_parse().is_ok_and(|number: u32| number > 0) =>
+        {
+            Ok(value)
+        }
+        Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }) => Err(Error::new_spanned(&value, what)),
+        _ => Ok(value),
+    }
 }
 
 fn unknown(name: &Ident) -> Error {
@@ -211,6 +240,7 @@ fn example(name: &str) -> &'static str {
         "key" => "\"goods:<id>\"",
         "keys" => "[\"goods:<from>\", \"goods:<to>\"]",
         "renew" => "false",
+        "replicas" => "1",
         "on_busy" => "skip",
         "on_lost" => "finish",
         "on_error" => "refused",
@@ -221,11 +251,25 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-const NAMES: [&str; 13] = [
-    "key", "keys", "ttl", "wait", "renew", "max_hold", "at_least", "on_busy", "on_lost", "on_error", "manager",
-    "lease", "crate",
+const NAMES: [&str; 15] = [
+    "key",
+    "keys",
+    "ttl",
+    "wait",
+    "renew",
+    "max_hold",
+    "at_least",
+    "replicas",
+    "replicas_timeout",
+    "on_busy",
+    "on_lost",
+    "on_error",
+    "manager",
+    "lease",
+    "crate",
 ];
 
 // The range that lock-core accepts; here it is an error when compiling, there when running.
 const MIN_TTL: Duration = Duration::from_millis(10);
 const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
+const MAX_REPLICAS_TIMEOUT: Duration = Duration::from_secs(60 * 60);

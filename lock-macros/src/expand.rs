@@ -175,17 +175,11 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let mut option = |name: &str, length: &Option<Length>| {
         let call = Ident::new(name, Span::call_site());
         Some(match length.as_ref()? {
-            Length::Known(duration) => {
-                let ms = u64::try_from(duration.as_millis()).ok()?;
-                quote!(.#call(::core::time::Duration::from_millis(#ms)))
-            }
-            Length::Given(value) => {
-                let variable = hidden(name);
-                let value = quote_spanned!(value.span()=> #krate::__private::duration(#value));
-                given.extend(quote!(let #variable = #value;));
-                quote!(.#call(#variable))
-            }
             Length::Forever => quote!(.wait_forever()),
+            length => {
+                let value = duration(krate, name, length, &mut given)?;
+                quote!(.#call(#value))
+            }
         })
     };
     // A function that skips does not wait, unless told to.
@@ -204,11 +198,42 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     if args.renew == Some(true) {
         options = quote!(#krate::__private::renewed(#options));
     }
+    options = replicated(args, options, &mut given);
     quote!({
         #given
         let #future = #krate::__private::#acquire(#manager, #keys, |#request| #options);
         #future
     })
+}
+
+/// Writes a duration; what it is an expression of goes to the statements that are `given`. `None` for one without end.
+fn duration(krate: &Path, name: &str, length: &Length, given: &mut TokenStream) -> Option<TokenStream> {
+    match length {
+        Length::Known(duration) => {
+            let ms = u64::try_from(duration.as_millis()).ok()?;
+            Some(quote!(::core::time::Duration::from_millis(#ms)))
+        }
+        Length::Given(value) => {
+            let variable = hidden(name);
+            let value = quote_spanned!(value.span()=> #krate::__private::duration(#value));
+            given.extend(quote!(let #variable = #value;));
+            Some(variable.to_token_stream())
+        }
+        Length::Forever => None,
+    }
+}
+
+/// Adds the replicas to the options, behind the ttl, which bounds how long they are waited for.
+fn replicated(args: &Args, options: TokenStream, given: &mut TokenStream) -> TokenStream {
+    let (krate, Some(replicas)) = (&args.krate, &args.replicas) else { return options };
+    let variable = hidden("replicas");
+    given.extend(quote!(let #variable: ::core::primitive::u32 = #replicas;));
+    let timeout = args.replicas_timeout.as_ref();
+    let timeout = match timeout.and_then(|timeout| duration(krate, "replicas_timeout", timeout, given)) {
+        Some(timeout) => quote!(::core::option::Option::Some(#timeout)),
+        None => quote!(::core::option::Option::None),
+    };
+    quote!(#krate::__private::replicated(#options, #variable, #timeout))
 }
 
 /// Writes the body as a block that runs under the lock.

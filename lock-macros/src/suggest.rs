@@ -18,6 +18,7 @@ pub(crate) fn synonym(text: &str) -> Option<String> {
             "how long to wait in line is `wait`"
         }
         "blocking" | "nowait" | "no_wait" | "try_once" | "try_lock" => "to try once write `wait = \"0s\"`",
+        "durability" | "wait_replicas" | "min_replicas" => "how many replicas must have the lease is `replicas`",
         "retry" | "retries" | "retry_count" | "retry_delay" => "it is tried until `wait` has passed",
         "name" | "resource" | "lock" | "lock_name" | "template" => "what is locked is `key`",
         "names" | "resources" => "what is locked is `keys`",
@@ -69,6 +70,7 @@ mod tests {
             ("nowait", "`wait = \"0s\"`"),
             ("name", "`key`"),
             ("watchdog", "`renew = false`"),
+            ("durability", "`replicas`"),
             ("skip", "`on_busy`"),
             ("map_err", "`on_error`"),
             ("token", "`lease`"),

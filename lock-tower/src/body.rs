@@ -8,9 +8,10 @@ use std::{
 use bytes::{Buf, Bytes};
 use http::HeaderMap;
 use http_body::{Body, Frame, SizeHint};
+use lock_core::__log::Flood;
 use pin_project_lite::pin_project;
 
-use crate::{error::BoxError, flood::Flood, mode::BodyLease};
+use crate::{error::BoxError, mode::BodyLease};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or

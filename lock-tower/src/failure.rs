@@ -5,9 +5,9 @@ use std::{error::Error, fmt, sync::Arc};
 use bytes::Bytes;
 use http::Response;
 use http_body::Body;
-use lock_core::answer::Case;
+use lock_core::{__log::Floods, answer::Case};
 
-use crate::{body::ResponseBody, flood::Flood, refusal::Refusal};
+use crate::{body::ResponseBody, refusal::Refusal};
 
 /// The user's function that replaces the answer to a refusal, if there is one.
 pub(crate) struct Replace<A>(Option<Replacing<A>>);
@@ -56,7 +56,7 @@ impl Refusal {
 
     /// Tells the operator: of each case that somebody has to look at, one line a second. An outage would write one for
     /// every request.
-    pub(crate) fn log(&self, status_code: u16, told: &Told) {
+    pub(crate) fn log(&self, status_code: u16, floods: &Floods) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
             Self::Misconfigured(error) => (error as _, "a request was refused, as every other"),
@@ -66,15 +66,7 @@ impl Refusal {
             Self::Lost(error) => (error as _, "a request lost its lock while it was being served"),
         };
         let case = self.case();
-        let flood = match case {
-            Case::Misconfigured => Some(&told.misconfigured),
-            Case::Unavailable => Some(&told.unavailable),
-            Case::Overloaded => Some(&told.overloaded),
-            Case::Lost => Some(&told.lost),
-            // The client's doing, and every busy request's fate: not worth a line each in production.
-            _ => None,
-        };
-        let Some(others) = flood.and_then(Flood::line) else {
+        let Some(others) = floods.line(case) else {
             tracing::debug!(status_code, error, "{what}");
             return;
         };
@@ -85,13 +77,4 @@ impl Refusal {
             tracing::warn!(status_code, error, others, "{what}");
         }
     }
-}
-
-/// Which refusals the log has had; shared by the clones of a layer.
-#[derive(Debug, Default)]
-pub(crate) struct Told {
-    misconfigured: Flood,
-    unavailable: Flood,
-    overloaded: Flood,
-    lost: Flood,
 }

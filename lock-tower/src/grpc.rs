@@ -3,6 +3,7 @@ use std::{sync::Arc, time::Duration};
 use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use lock_core::{
+    __log::Floods,
     Lease,
     answer::{Answer, Case},
 };
@@ -11,7 +12,7 @@ use tonic_types::StatusExt;
 
 use crate::{
     error::BoxError,
-    failure::{Replace, Told},
+    failure::Replace,
     messages::of_messages,
     mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
@@ -31,7 +32,7 @@ use crate::{
 /// | `INVALID_ARGUMENT` | `LOCK_KEY` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | `ABORTED`, `RetryInfo` | `LOCK_BUSY` | the key is busy, and stayed so if the layer waits; see [`busy_code`](crate::LockLayer::busy_code) |
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
-/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; the manager was shut down |
+/// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; too few replicas had the lease; the manager was shut down |
 /// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
 /// | `ABORTED` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
 /// | `INTERNAL` | `LOCK_MISCONFIGURED` | what [`Http`](crate::Http) answers with 500 |
@@ -82,7 +83,7 @@ pub struct Grpc {
     methods: Methods,
     busy: Busy,
     answer: Replace<Status>,
-    told: Arc<Told>,
+    floods: Arc<Floods>,
 }
 
 /// Which calls are locked.
@@ -210,7 +211,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
             let details = status.get_error_details();
             status = Status::with_error_details(self.busy.0, status.message().to_owned(), details);
         }
-        refusal.log(200, &self.told);
+        refusal.log(200, &self.floods);
         let status = self.answer.give(&refusal, status);
         Ok(refusal.respond(status.into_http()))
     }

@@ -3,10 +3,10 @@ use std::sync::Arc;
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body::Body;
-use lock_core::answer::Answer;
+use lock_core::{__log::Floods, answer::Answer};
 
 use crate::{
-    failure::{Replace, Told},
+    failure::Replace,
     messages::of_messages,
     mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
@@ -23,7 +23,7 @@ use crate::{
 /// | 400 | `lock_key` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
-/// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; the manager was shut down |
+/// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; too few replicas had the lease; the manager was shut down |
 /// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
 /// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is not a lock; a path parameter was asked for before routing |
 ///
@@ -55,7 +55,7 @@ pub struct Http {
     methods: Methods,
     busy: Busy,
     answer: Replace<Response<Bytes>>,
-    told: Arc<Told>,
+    floods: Arc<Floods>,
 }
 
 /// The status of a busy key.
@@ -117,7 +117,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         if response.status() != status && *response.body() == body {
             *response.body_mut() = answer.status(response.status()).to_response().into_body();
         }
-        refusal.log(response.status().as_u16(), &self.told);
+        refusal.log(response.status().as_u16(), &self.floods);
         Ok(refusal.respond(response))
     }
 

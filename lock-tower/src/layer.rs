@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{LockManager, LockRequest, OnLost};
+use lock_core::{LockManager, LockRequest, OnLost, Replicas};
 
 use self::options::{OnBackendError, Options};
 use crate::{
@@ -59,6 +59,7 @@ impl<K, P> LockLayer<K, P> {
             max_hold: None,
             usual_max_hold: None,
             on_lost: None,
+            durability: None,
             on_backend_error: OnBackendError::default(),
             limits: Limits::default(),
             locks_nothing: false,
@@ -211,6 +212,28 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
+    /// Serves a request only if so many [`Replicas`] have its lease in time; else it is refused, in HTTP with 503, in gRPC with
+    /// UNAVAILABLE, whatever [`on_backend_error`](Self::on_backend_error) says. `None` takes the manager's default back.
+    /// Default: the manager's, which is the primary alone; see [`LockRequest::durability`].
+    ///
+    /// # Examples
+    ///
+    /// ```no_run
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, Replicas};
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::connect("redis://127.0.0.1").await?;
+    /// let payout = LockLayer::new(manager, "payout").durability(Replicas::new(1, Duration::from_millis(300)));
+    /// # let _ = payout; Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn durability(mut self, replicas: impl Into<Option<Replicas>>) -> Self {
+        self.options.durability = Some(replicas.into());
+        self
+    }
+
     /// Sets what becomes of a request when the backend does not answer
     /// ([`ErrorKind::Backend`](lock_core::ErrorKind::Backend)). Default: [`OnBackendError::Refuse`].
     ///
@@ -265,7 +288,8 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// ready.
     ///
     /// # Errors
-    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a `max_hold` of zero, a
+    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a durability that is out of its
+    /// range, too long for the ttl, or not to be had of the manager's backend, a `max_hold` of zero, a
     /// limit of no waiters at all, no methods to lock, a name that is not that of a method or service, a busy status that is
     /// not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one.
     /// Mistakes in the manager show when that is built.
@@ -311,7 +335,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     pub(crate) fn request(&self, key: &str) -> LockRequest {
-        let Options { ttl, wait, max_hold, usual_max_hold, on_lost, name, made_at, .. } = self.options;
+        let Options { ttl, wait, max_hold, usual_max_hold, on_lost, durability, name, made_at, .. } = self.options;
         let mut request = self.manager.lock(key).label(name).asked_at(made_at);
         if let Some(ttl) = ttl {
             request = request.ttl(ttl);
@@ -324,6 +348,9 @@ impl<K, P, M> LockLayer<K, P, M> {
         }
         if let Some(policy) = on_lost {
             request = request.on_lost(policy);
+        }
+        if let Some(replicas) = durability {
+            request = request.durability(replicas);
         }
         if let Some(most) = usual_max_hold {
             request = request.bounded(most);

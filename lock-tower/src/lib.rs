@@ -265,7 +265,6 @@ mod body;
 mod error;
 #[cfg(feature = "http")]
 mod failure;
-mod flood;
 mod future;
 #[cfg(feature = "grpc")]
 mod grpc;

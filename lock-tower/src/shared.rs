@@ -3,7 +3,9 @@ use std::sync::{
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
-use crate::{admission::Admission, flood::Flood};
+use lock_core::__log::Flood;
+
+use crate::admission::Admission;
 
 /// What all clones of a layer, and all its services, have in common.
 #[derive(Debug, Default)]

@@ -54,4 +54,5 @@ async fn rate<L: Locks>(locks: &L, keys: Vec<String>) -> f64 {
 
 /// How many pairs follow one another.
 pub(crate) const PAIRS: usize = 1_500;
-const WINDOW: Duration = Duration::from_millis(700);
+/// How long tasks on their own keys are counted.
+pub(crate) const WINDOW: Duration = Duration::from_millis(700);

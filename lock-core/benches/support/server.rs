@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use futures_util::future::join_all;
 use redis::{AsyncConnectionConfig, Client, aio::MultiplexedConnection};
 
 use super::{clock, stats, task::in_a_task};
@@ -21,8 +22,13 @@ pub(crate) struct Server {
 impl Server {
     /// Starts `redis-server`, or what `REDIS_SERVER` names, without persistence.
     pub(crate) async fn start() -> Self {
+        Self::start_with(&[]).await
+    }
+
+    /// The same with options of its own.
+    pub(crate) async fn start_with(options: &[&str]) -> Self {
         for _ in 0..5 {
-            let mut server = Self::launch();
+            let mut server = Self::launch(options);
             if server.is_up().await {
                 return server;
             }
@@ -30,9 +36,8 @@ impl Server {
         panic!("redis-server does not come up; install it, as in `apt-get install redis-server`");
     }
 
-    fn launch() -> Self {
-        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
-        let port = listener.and_then(|listener| listener.local_addr()).expect("a port is free").port();
+    fn launch(options: &[&str]) -> Self {
+        let port = free_port();
         // The pipe to the shell closes when this process ends, however it ends.
         let shell = Command::new("sh")
             .args(["-c", r#""$@" </dev/null >/dev/null & read -r end; kill -9 $!"#, "sh"])
@@ -40,6 +45,8 @@ impl Server {
             .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
             .args(["--dbfilename", &mark(port), "--dir"])
             .arg(temp_dir())
+            .args(["--cluster-config-file", &format!("{}.conf", mark(port))])
+            .args(options)
             .stdin(Stdio::piped())
             .spawn()
             .expect("a shell starts");
@@ -75,6 +82,39 @@ impl Drop for Server {
     }
 }
 
+/// A port on which nothing listens. A node of a cluster listens at one that is 10,000 higher, too.
+fn free_port() -> u16 {
+    loop {
+        let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+        let port = listener.and_then(|listener| listener.local_addr()).expect("a port is free").port();
+        if port < 50_000 {
+            return port;
+        }
+    }
+}
+
+/// Makes a cluster of the nodes, each with as many slots.
+pub(crate) async fn join_cluster(nodes: &[Server]) {
+    let mut connections = join_all(nodes.iter().map(Server::connect)).await;
+    let count = u32::try_from(nodes.len()).expect("a few");
+    for (index, connection) in (0..).zip(&mut connections) {
+        let slots: Vec<u32> = (index * 16_384 / count..(index + 1) * 16_384 / count).collect();
+        let _: String = redis::cmd("CLUSTER").arg("ADDSLOTS").arg(slots).query_async(connection).await.expect("free");
+        let mut meet = redis::cmd("CLUSTER");
+        meet.arg("MEET").arg("127.0.0.1").arg(nodes[0].port);
+        let _: String = meet.query_async(connection).await.expect("they can reach one another");
+    }
+    for connection in &mut connections {
+        loop {
+            let info: String = redis::cmd("CLUSTER").arg("INFO").query_async(connection).await.expect("INFO");
+            if info.contains("cluster_state:ok") && info.contains("cluster_slots_ok:16384") {
+                break;
+            }
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+    }
+}
+
 /// A client that speaks what the manager's own connection speaks.
 pub(crate) fn client(url: &str) -> Client {
     Client::open(format!("{url}?protocol=resp3")).expect("a valid URL")
@@ -87,6 +127,18 @@ pub(crate) async fn usage(connection: &mut MultiplexedConnection, command: &str)
     let line = info.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:")));
     let field = |name| line.and_then(|line| line.split(',').find_map(|field| field.strip_prefix(name)?.parse().ok()));
     (field("calls=").unwrap_or(0), field("usec=").unwrap_or(0))
+}
+
+/// The processor time that servers have spent so far, together, in seconds.
+pub(crate) async fn processor<'a>(servers: impl IntoIterator<Item = &'a Server>) -> f64 {
+    let mut seconds = 0.0;
+    for server in servers {
+        let info: String = redis::cmd("INFO").arg("cpu").query_async(&mut server.connect().await).await.expect("INFO");
+        let fields = info.lines().filter_map(|line| line.split_once(':'));
+        let used = fields.filter(|(name, _)| matches!(*name, "used_cpu_sys" | "used_cpu_user"));
+        seconds += used.map(|(_, used)| used.trim().parse::<f64>().expect("seconds")).sum::<f64>();
+    }
+    seconds
 }
 
 /// The median round trip of a PING in µs, one after the other in a task for as long as told.

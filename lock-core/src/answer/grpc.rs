@@ -7,7 +7,7 @@ use super::{Answer, Case};
 use crate::error::Error;
 
 /// Gives the status the error as its source, which is not sent. The log gets an event: at `ERROR` if the service is to be
-/// repaired, else at `DEBUG`.
+/// repaired, at `WARN` if the backend fails, the lease was lost or too many wait, of each case one a second; else at `DEBUG`.
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         super::log(&error);

@@ -1,6 +1,6 @@
 use std::{error, fmt, sync::Arc, time::Duration};
 
-use crate::error::ErrorKind;
+use crate::{error::ErrorKind, replicas::Replicas};
 
 /// Why a backend could not execute a request.
 ///
@@ -53,6 +53,38 @@ impl BackendError {
         Self::new(ErrorKind::Denied, message)
     }
 
+    /// Makes an error of kind [`ErrorKind::NotReplicated`]: only `had` replicas had the lease in time.
+    #[must_use]
+    pub fn not_replicated(asked: Replicas, had: u32) -> Self {
+        let (min, within) = (asked.min(), asked.timeout());
+        Self::new(
+            ErrorKind::NotReplicated,
+            format!(
+                "{had} of the {min} replicas that were asked for had it within {within:?}, so it is released; check that the \
+                 replicas are connected and keep up, or ask for fewer"
+            ),
+        )
+    }
+
+    /// The error of a lease that was to be on more replicas than the server has.
+    #[cfg(feature = "redis")]
+    pub(crate) fn few_replicas(asked: Replicas, connected: u32) -> Self {
+        let has = match connected {
+            0 => "no replicas".to_owned(),
+            1 => "one replica".to_owned(),
+            more => format!("{more} replicas"),
+        };
+        Self::new(
+            ErrorKind::NotReplicated,
+            format!(
+                "the server has {has} at present; {} had to have it within {:?}, so it is released; connect more replicas, or \
+                 ask for fewer",
+                asked.min(),
+                asked.timeout()
+            ),
+        )
+    }
+
     /// The error of an operation that has no answer in the answer to its batch.
     pub(crate) fn missing() -> Self {
         Self::unavailable("the backend answered fewer operations than it was sent")
@@ -87,6 +119,13 @@ impl BackendError {
     #[must_use]
     pub fn with_source(mut self, source: impl error::Error + Send + Sync + 'static) -> Self {
         self.source = Some(Arc::new(source));
+        self
+    }
+
+    /// Says that the cause is that of another error.
+    #[cfg(feature = "redis")]
+    pub(crate) fn with_source_of(mut self, other: &Self) -> Self {
+        self.source.clone_from(&other.source);
         self
     }
 

@@ -27,12 +27,15 @@ pub struct Grant {
     pub block: u32,
     /// Whether one node of several granted it: then its fencing token says nothing of the lease that a majority has.
     pub(crate) of_one_node: bool,
+    /// Whether another comes first by the node that decides: then a waiter does not come, and any other token is to be
+    /// released all the same.
+    pub(crate) out_of_turn: bool,
 }
 
 impl Grant {
     /// Makes the message of a grant.
     #[must_use]
     pub fn new(key: LockKey, token: Token, sent: Moment, lasts: Duration, (fence, block): (u64, u32)) -> Self {
-        Self { key, token, sent, lasts, fence, block, of_one_node: false }
+        Self { key, token, sent, lasts, fence, block, of_one_node: false, out_of_turn: false }
     }
 }

@@ -7,7 +7,9 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-use super::{AIMS_WITHIN, Acquire, Answer, Backend, Batch, Calls, Grant, Operation, Outcome, Place, Release, Reply};
+use super::{
+    AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, Grant, Operation, Outcome, Place, Release, Reply,
+};
 use crate::{
     backend::Token,
     clock::{Clock, Moment, TokioClock},
@@ -18,7 +20,9 @@ use crate::{
 /// A store in the process: the same semantics as Redis, without a server.
 ///
 /// Clones share the store, so that several managers of one process exclude each other. It is meant for tests, for
-/// programs of one process, and for trying things out; it excludes nobody outside the process.
+/// programs of one process, and for trying things out; it excludes nobody outside the process. A
+/// [`durability`](crate::LockRequest::durability) is accepted and adds nothing: the store ends with its holders, so no failover
+/// can lose a lease.
 ///
 /// # Examples
 ///
@@ -159,6 +163,11 @@ impl Backend for MemoryBackend {
             listener.granted(grant);
         }
         Reply::ready(Ok(answer))
+    }
+
+    // The store ends with all its holders, so there is no failover that a lease could be lost in.
+    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        Ok(())
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {

@@ -4,11 +4,12 @@
 //! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
 //! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
 //! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the
-//! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) a
-//! server, [`QuorumBackend`] a majority of several of them. Another store implements the trait, passes
+//! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and
+//! [`QuorumBackend`] a majority of several servers. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
 //! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
+mod calls;
 #[cfg(feature = "test-util")]
 pub mod conformance;
 mod error;
@@ -16,6 +17,7 @@ mod grant;
 mod items;
 mod memory;
 mod operation;
+pub(crate) mod options;
 mod quorum;
 #[cfg(feature = "redis")]
 mod redis;
@@ -33,13 +35,16 @@ use std::{
 };
 
 use futures_util::future::{self, BoxFuture, Either, Ready};
-use tokio::sync::mpsc;
 
+pub(crate) use self::calls::Notice;
 #[doc(hidden)]
 pub use self::operation::AIMS_WITHIN;
 #[cfg(feature = "redis")]
+pub(crate) use self::redis::Provider;
+#[cfg(feature = "redis")]
 pub use self::redis::RedisBackend;
 pub use self::{
+    calls::Calls,
     error::BackendError,
     grant::Grant,
     items::{IntoItems, Items},
@@ -140,15 +145,34 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
+    /// Returns whether the store can wait until its replicas have a key ([`Renew::replicas`]); the error says why it cannot,
+    /// and is what a request with a [`durability`](crate::LockRequest::durability) gets. Must not block. Default: an error of
+    /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    ///
+    /// # Errors
+    /// [`BackendError::unsupported`] if the store has no replicas, or does not know of them.
+    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        Err(BackendError::unsupported("this backend does not wait for replicas; leave `durability` out")
+            .did_not_happen())
+    }
+
     /// Returns whether a request that is polled now leaves at once. One that does not, since there is no connection, leaves
     /// when the [`epoch`](Self::epoch) changes, and not at all if it is dropped before.
     fn is_reachable(&self) -> bool {
         true
     }
 
-    /// Returns the time within which every call is answered, if only with an error. Default: [`Duration::MAX`].
+    /// Returns the time within which every call is answered, if only with an error. A call that waits for replicas may take
+    /// their timeout and a second longer. Default: [`Duration::MAX`].
     fn time_limit(&self) -> Duration {
         Duration::MAX
+    }
+
+    /// Returns how many calls of acquires and releases are in flight; what comes meanwhile shares the next one. More are for a
+    /// store whose calls wait for servers that have nothing to do with one another. Asked inside of the engine's task, once.
+    /// Default: 2.
+    fn calls_at_once(&self) -> usize {
+        2
     }
 
     /// Returns a text that identifies this store, or `None` if none is known yet. Two nodes of a quorum with the same
@@ -172,6 +196,13 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns whether nothing is under way that the upkeep has to bring to its end. The engine ends no sooner.
     fn is_settled(&self) -> bool {
         true
+    }
+
+    /// Returns whether the backend is not [settled](Self::is_settled) only because nodes that are known not to answer have
+    /// to be told something. A shutdown does not wait for them; the engine goes on telling them for as long as its runtime
+    /// lives. Default: `false`.
+    fn is_held_up(&self) -> bool {
+        false
     }
 
     /// Returns the upkeep of the backend (connecting, heartbeats, listening for calls), which the engine polls inside
@@ -207,12 +238,20 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).grants_leases()
     }
 
+    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        (**self).waits_for_replicas()
+    }
+
     fn is_reachable(&self) -> bool {
         (**self).is_reachable()
     }
 
     fn time_limit(&self) -> Duration {
         (**self).time_limit()
+    }
+
+    fn calls_at_once(&self) -> usize {
+        (**self).calls_at_once()
     }
 
     fn identity(&self) -> Option<Arc<str>> {
@@ -231,6 +270,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).is_settled()
     }
 
+    fn is_held_up(&self) -> bool {
+        (**self).is_held_up()
+    }
+
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         (**self).upkeep(calls)
     }
@@ -246,7 +289,8 @@ pub struct Answer {
     /// have been executed before.
     pub repeated: bool,
     /// Whether the batch may have been executed after others that were sent after it, as when it had to be sent once more
-    /// though nothing was lost: then an acquire may come after the release of its token.
+    /// though nothing was lost: then an acquire may come after the release of its token. An error of the whole call does not
+    /// say that, so a batch that failed after it was sent once more is answered with an error for each operation.
     pub out_of_order: bool,
     /// Whether the store would not let this caller tell a waiter of its grant, who then comes by itself.
     pub calls_refused: bool,
@@ -276,10 +320,15 @@ impl Answer {
 
     /// Adds what became of the operations that follow.
     pub(crate) fn append(&mut self, rest: Self) {
+        self.note(&rest);
         self.outcomes.extend(rest.outcomes);
-        self.repeated |= rest.repeated;
-        self.out_of_order |= rest.out_of_order;
-        self.calls_refused |= rest.calls_refused;
+    }
+
+    /// Takes note of how a part of the batch was executed.
+    pub(crate) fn note(&mut self, part: &Self) {
+        self.repeated |= part.repeated;
+        self.out_of_order |= part.out_of_order;
+        self.calls_refused |= part.calls_refused;
     }
 
     /// Returns the outcome of a batch of one.
@@ -340,54 +389,6 @@ pub enum Outcome {
     Released,
     /// The key is free, or held with another token.
     Gone,
-}
-
-/// What a backend tells the engine of its own accord: that a key was granted to a waiter, and whether waiters can be told.
-///
-/// Clones tell the same engine. Telling never blocks, and does nothing when the engine has ended.
-#[derive(Clone, Debug)]
-pub struct Calls {
-    channel: Arc<str>,
-    sender: mpsc::UnboundedSender<Notice>,
-}
-
-/// What was told.
-#[derive(Debug)]
-pub(crate) enum Notice {
-    Granted(Grant),
-    Listening(bool),
-}
-
-impl Calls {
-    pub(crate) fn new(channel: Arc<str>) -> (Self, mpsc::UnboundedReceiver<Notice>) {
-        let (sender, receiver) = mpsc::unbounded_channel();
-        (Self { channel, sender }, receiver)
-    }
-
-    /// Makes one that tells nobody, for tests that poll the upkeep of a backend themselves.
-    #[cfg(feature = "test-util")]
-    #[must_use]
-    pub fn to_nobody() -> Self {
-        Self::new("lock-core:calls:nobody".into()).0
-    }
-
-    /// Returns the name of the channel that the engine's places name: random, and the same for as long as the engine
-    /// lives.
-    #[must_use]
-    pub fn channel(&self) -> &Arc<str> {
-        &self.channel
-    }
-
-    /// Says that a key was granted to a place of the engine.
-    pub fn granted(&self, grant: Grant) {
-        let _ = self.sender.send(Notice::Granted(grant));
-    }
-
-    /// Says whether calls can reach the engine from now on. To be said again after every gap, since calls may have been
-    /// lost in it.
-    pub fn listening(&self, listening: bool) {
-        let _ = self.sender.send(Notice::Listening(listening));
-    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::token::Token;
 #[cfg(doc)]
 use super::{Backend, Outcome};
-use crate::{clock::Moment, key::LockKey, mutants::Mutant};
+use crate::{clock::Moment, key::LockKey, mutants::Mutant, replicas::Replicas};
 
 /// One item of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,6 +116,14 @@ pub struct Renew {
     /// The time in which an answer is useful. A store that can act on silence, for example by replacing its connection, does
     /// so within this time, so that the renewal can be retried before the lease ends. Default: [`Duration::MAX`].
     pub within: Duration,
+    /// Whether the engine wants to be told if somebody else writes at the key after this, by
+    /// [`Calls::changed`](super::Calls::changed). A store may ignore it. Default: `false`.
+    pub watch: bool,
+    /// How many replicas must have the key with the token before the answer is [`Outcome::Renewed`]; if too few do in time,
+    /// the answer is [`BackendError::not_replicated`](super::BackendError::not_replicated). Asked only of stores that
+    /// [wait for replicas](Backend::waits_for_replicas), and of one batch either by all operations or by none. Default:
+    /// `None`, the store itself is enough.
+    pub replicas: Option<Replicas>,
 }
 
 /// Deletes `key` if it is held with `token`, or leaves it to expire. The token's place is given up first. If the key is free
@@ -140,6 +148,14 @@ pub struct Release {
 }
 
 impl Operation {
+    /// Returns how many replicas it waits for, if it does.
+    pub(crate) fn replicas(&self) -> Option<Replicas> {
+        match self {
+            Self::Renew(renew) => renew.replicas,
+            _ => None,
+        }
+    }
+
     /// Returns the key that it is about.
     #[must_use]
     pub fn key(&self) -> &LockKey {
@@ -203,13 +219,31 @@ impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 0, floor: 0, aim: 0, too_far: None, within: Duration::MAX }
+        Self {
+            key,
+            token,
+            ttl,
+            block: 0,
+            floor: 0,
+            aim: 0,
+            too_far: None,
+            within: Duration::MAX,
+            watch: false,
+            replicas: None,
+        }
     }
 
     /// Mends an expiry that is too far ahead, if it is the one that was found.
     #[must_use]
     pub fn mending(mut self, too_far: Duration) -> Self {
         self.too_far = Some(too_far);
+        self
+    }
+
+    /// Waits until so many replicas have the key with the token.
+    #[must_use]
+    pub fn on_replicas(mut self, replicas: Replicas) -> Self {
+        self.replicas = Some(replicas);
         self
     }
 

@@ -60,6 +60,10 @@ impl Backend for Odd {
         false
     }
 
+    fn is_held_up(&self) -> bool {
+        true
+    }
+
     fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         let polled = Arc::clone(&self.polled);
         Box::pin(async move { polled.store(true, Ordering::SeqCst) })
@@ -78,7 +82,7 @@ async fn arc_of_a_backend_is_that_backend() {
     assert_eq!(backend.call(Batch::new()).await.expect_err("odd").kind(), ErrorKind::Denied);
     assert_eq!(backend.list("p".to_owned()).await.expect_err("odd").to_string(), "p");
     assert_eq!((backend.epoch(), backend.time_limit()), (7, Duration::from_secs(7)));
-    assert!(!backend.is_reachable() && !backend.is_settled());
+    assert!(!backend.is_reachable() && !backend.is_settled() && backend.is_held_up());
     assert_eq!(backend.identity().as_deref(), Some("odd"));
     assert_eq!(backend.health()[0].address(), "odd");
     assert_eq!(backend.clock().now(), Moment::NEVER);

@@ -6,7 +6,6 @@ use crate::error::BuildError;
 
 /// The time limits of a connection to a server.
 #[derive(Clone, Copy, Debug)]
-#[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only a server has them"))]
 pub(crate) struct Timeouts {
     /// The limit of one command, reconnecting included.
     pub(crate) command: Duration,

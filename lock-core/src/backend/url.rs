@@ -2,7 +2,7 @@
 
 use std::{fmt, sync::Arc};
 
-use super::{Backend, MemoryBackend, QuorumBackend, timeouts::Timeouts};
+use super::{Backend, MemoryBackend, QuorumBackend, options::ConnectOptions};
 use crate::error::BuildError;
 
 /// What a backend is made of.
@@ -10,6 +10,9 @@ use crate::error::BuildError;
 pub(crate) enum Source {
     Url(RedactedUrl),
     Quorum(Vec<RedactedUrl>),
+    /// What a client of the `redis` crate has.
+    #[cfg(feature = "redis")]
+    Client(Box<::redis::ConnectionInfo>),
     Backend(Arc<dyn Backend>),
 }
 
@@ -18,21 +21,34 @@ pub(crate) enum Source {
 pub(crate) struct RedactedUrl(String);
 
 /// Makes the backend of the only source.
-pub(crate) fn backend(
-    sources: &[Source],
-    client_name: &str,
-    timeouts: Timeouts,
-) -> Result<Arc<dyn Backend>, BuildError> {
+pub(crate) fn backend(sources: &[Source], options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
+    if let [source] = sources
+        && let Some(method) = options.needs_sentinels()
+        && source.lacks_sentinels()
+    {
+        return Err(BuildError::new(format!(
+            "`{method}` is for sentinels, and none are named; write redis+sentinel://HOST,HOST,HOST/SERVICE, or leave it out"
+        )));
+    }
     match sources {
-        [] => Err(BuildError::new("no backend was given; call `url`, `quorum` or `backend` before `build`")),
+        [] => Err(BuildError::new(
+            "no backend was given; call `url`, `quorum`, `client`, `connection_info` or `backend` before `build`",
+        )),
         [first, second, ..] => Err(BuildError::new(format!(
             "there are two backends, one of `{}` and one of `{}`; give one, or all servers to one `quorum`",
             first.method(),
             second.method()
         ))),
-        [Source::Backend(backend)] => Ok(Arc::clone(backend)),
-        [Source::Url(url)] => url.backend(client_name, timeouts),
-        [Source::Quorum(urls)] => quorum(urls, client_name, timeouts),
+        [Source::Backend(backend)] => match options.needs_a_server() {
+            None => Ok(Arc::clone(backend)),
+            Some(method) => Err(BuildError::new(format!(
+                "`{method}` is for a connection that the manager makes, and `backend` brings its own; leave one out"
+            ))),
+        },
+        #[cfg(feature = "redis")]
+        [Source::Client(client)] => Ok(Arc::new(super::RedisBackend::like(client, options)?)),
+        [Source::Url(url)] => url.backend(options),
+        [Source::Quorum(urls)] => quorum(urls, options),
     }
 }
 
@@ -45,11 +61,28 @@ impl Source {
         Self::Quorum(urls.into_iter().map(|url| RedactedUrl(url.as_ref().to_owned())).collect())
     }
 
+    /// Whether it names servers, and no sentinels of any. (An own backend has an error of its own.)
+    fn lacks_sentinels(&self) -> bool {
+        let urls = match self {
+            Self::Url(url) => std::slice::from_ref(url),
+            Self::Quorum(urls) => urls,
+            #[cfg(feature = "redis")]
+            Self::Client(_) => return true,
+            Self::Backend(_) => return false,
+        };
+        let has_scheme =
+            |url: &RedactedUrl, is: fn(&str) -> bool| url.0.split_once("://").is_some_and(|(name, _)| is(name));
+        !urls.iter().any(|url| has_scheme(url, |name| name.ends_with("+sentinel")))
+            && !urls.iter().all(|url| has_scheme(url, |name| name == "memory"))
+    }
+
     /// The method of the builder that named it.
     fn method(&self) -> &'static str {
         match self {
             Self::Url(_) => "url",
             Self::Quorum(_) => "quorum",
+            #[cfg(feature = "redis")]
+            Self::Client(_) => "client",
             Self::Backend(_) => "backend",
         }
     }
@@ -57,37 +90,51 @@ impl Source {
 
 impl RedactedUrl {
     /// Makes the backend that the URL names. Nothing of the URL but its scheme may get into an error.
-    fn backend(&self, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
+    fn backend(&self, options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
         let Self(url) = self;
         let Some((scheme, rest)) = url.split_once("://") else {
-            let what = if url.is_empty() { "is empty" } else { "has no scheme" };
+            let what = match url.split_once(':') {
+                _ if url.is_empty() => "is empty",
+                Some((scheme, _)) if scheme == "memory" || is_server(scheme) => "lacks :// behind its scheme",
+                _ => "has no scheme",
+            };
             return Err(BuildError::new(format!("the URL {what}; use one like redis://127.0.0.1:6379")));
         };
         match scheme {
             "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
             "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
-            "redis" | "rediss" | "valkey" | "valkeys" | "unix" => server(url, client_name, timeouts),
+            _ if is_server(scheme) => server(url, options),
             // What cannot be a scheme may be a part that went astray, such as the password.
             _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
                 Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
             }
             _ => Err(BuildError::new(format!(
-                "the scheme {scheme:?} is unknown; there are redis, rediss, valkey, valkeys, unix and memory"
+                "the scheme {scheme:?} is unknown; there are redis, rediss, valkey, valkeys (each also with +sentinel or \
+                 +cluster), unix and memory"
             ))),
         }
     }
 
-    /// Where the URL leads: host and port, or the path of a socket. Without user, password, database and options.
+    /// Where the URL leads: host and port, the sentinels and the service, or the path of a socket. Without user, password,
+    /// database and options.
     fn place(&self) -> String {
         let (scheme, rest) = self.0.split_once("://").unwrap_or_default();
         let rest = rest.split(['?', '#']).next().unwrap_or_default();
-        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") {
+        if !matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys") && !names_several(scheme) {
             return rest.to_owned();
         }
-        let authority = rest.split('/').next().unwrap_or_default();
-        let host = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
-        let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
-        if has_port { host } else { format!("{host}:6379") }
+        let (authority, service) = rest.split_once('/').unwrap_or((rest, ""));
+        let hosts = authority.rsplit('@').next().unwrap_or_default().to_ascii_lowercase();
+        if !names_several(scheme) {
+            return with_port(&hosts, 6_379);
+        }
+        let mut hosts: Vec<_> = hosts.split(',').map(|host| with_port(host, SENTINEL_PORT)).collect();
+        hosts.sort_unstable();
+        format!("{}/{service}", hosts.join(","))
+    }
+
+    fn is_cluster(&self) -> bool {
+        self.0.split_once("://").is_some_and(|(scheme, _)| scheme.ends_with("+cluster"))
     }
 }
 
@@ -97,10 +144,30 @@ impl fmt::Debug for RedactedUrl {
     }
 }
 
+/// Whether a scheme is that of a server, of sentinels or of a cluster.
+fn is_server(scheme: &str) -> bool {
+    matches!(scheme, "redis" | "rediss" | "valkey" | "valkeys" | "unix" | "redis+unix" | "valkey+unix")
+        || names_several(scheme)
+}
+
+/// Whether a scheme is that of sentinels or of a cluster.
+fn names_several(scheme: &str) -> bool {
+    matches!(scheme.split_once('+'), Some(("redis" | "rediss" | "valkey" | "valkeys", "sentinel" | "cluster")))
+}
+
+/// Adds the usual port to a host that is named without one.
+pub(super) fn with_port(host: &str, usual: u16) -> String {
+    let has_port = host.rsplit_once(':').is_some_and(|(_, port)| !port.contains(']'));
+    if has_port { host.to_owned() } else { format!("{host}:{usual}") }
+}
+
 /// Makes the backend of several nodes; one alone is that node.
-fn quorum(urls: &[RedactedUrl], client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
-    let mut nodes = urls.iter().map(|url| url.backend(client_name, timeouts)).collect::<Result<Vec<_>, _>>()?;
+fn quorum(urls: &[RedactedUrl], options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
+    let mut nodes = urls.iter().map(|url| url.backend(options)).collect::<Result<Vec<_>, _>>()?;
     refuse_twice(urls)?;
+    if nodes.len() > 1 && urls.iter().any(RedactedUrl::is_cluster) {
+        return Err(BuildError::new("a cluster cannot be a node of a quorum; name servers that are independent"));
+    }
     Ok(if nodes.len() == 1 { nodes.swap_remove(0) } else { Arc::new(QuorumBackend::new(nodes)?) })
 }
 
@@ -122,20 +189,24 @@ fn refuse_twice(urls: &[RedactedUrl]) -> Result<(), BuildError> {
 }
 
 #[cfg(feature = "redis")]
-fn server(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
-    Ok(Arc::new(super::RedisBackend::with_timeouts(url, client_name, timeouts)?))
+fn server(url: &str, options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
+    Ok(Arc::new(super::RedisBackend::with_options(url, options)?))
 }
 
 #[cfg(not(feature = "redis"))]
-fn server(_url: &str, _client_name: &str, _timeouts: Timeouts) -> Result<Arc<dyn Backend>, BuildError> {
+fn server(_url: &str, _options: &ConnectOptions) -> Result<Arc<dyn Backend>, BuildError> {
     Err(BuildError::new("a URL of a Redis server needs the feature `redis` of lock-core, which is off"))
 }
+
+/// The port of a sentinel that is named without one.
+pub(super) const SENTINEL_PORT: u16 = 26_379;
 
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
 
     use super::*;
+    use crate::backend::timeouts::Timeouts;
 
     fn refusal(urls: &[&str]) -> String {
         let error = of(urls).expect_err("no such quorum");
@@ -145,7 +216,8 @@ mod tests {
 
     fn of(urls: &[&str]) -> Result<Arc<dyn Backend>, BuildError> {
         let second = Duration::from_secs(1);
-        backend(&[Source::quorum(urls)], "test", Timeouts { command: second, connect: second })
+        let timeouts = Timeouts { command: second, connect: second };
+        backend(&[Source::quorum(urls)], &ConnectOptions::new("test", timeouts))
     }
 
     #[test]
@@ -161,7 +233,8 @@ mod tests {
             ("memory://a", "memory://a"),
             ("redis://u:secret@Shop", "redis://:secret@shop:6379/3"),
             ("redis://[::1]", "redis://[::1]:6379/1?protocol=resp3"),
-            ("unix:///run/redis.sock", "unix:///run/redis.sock?db=2"),
+            ("unix:///run/redis.sock", "redis+unix:///run/redis.sock?db=2"),
+            ("redis+sentinel://:secret@a,B/shop", "redis+sentinel://b:26379,a/shop?db=2"),
         ] {
             let twice = refusal(&[one, "memory://b", other]);
             assert!(twice.contains("URLs 1 and 3"), "{one}, {other}: {twice}");
@@ -169,6 +242,31 @@ mod tests {
         let place = |url: &str| RedactedUrl(url.to_owned()).place();
         assert_ne!(place("redis://a:1"), place("redis://a:2"));
         assert_ne!(place("redis://[::1]:1"), place("redis://[::1]"));
+    }
+
+    #[test]
+    fn a_password_of_sentinels_without_sentinels_is_refused() {
+        let second = Duration::from_secs(1);
+        let mut options = ConnectOptions::new("test", Timeouts { command: second, connect: second });
+        options.sentinel_password = Some("secret".to_owned());
+        let made = |source: Source| backend(&[source], &options).map(drop).map_err(|error| error.to_string());
+        for source in [Source::url("redis://a"), Source::url("redis+cluster://a"), Source::quorum(["redis://a"; 3])] {
+            let error = made(source).expect_err("no sentinels");
+            assert!(error.contains("`sentinel_password` is for sentinels") && !error.contains("secret"), "{error}");
+        }
+        let own = made(Source::Backend(Arc::new(MemoryBackend::new()))).expect_err("an own backend");
+        assert!(own.contains("`sentinel_password` is for a connection"), "{own}");
+        assert_eq!(made(Source::url("memory://")), Ok(()), "as it ignores a password");
+        #[cfg(feature = "redis")]
+        assert_eq!(made(Source::url("redis+sentinel://a/shop")), Ok(()));
+    }
+
+    #[cfg(feature = "redis")]
+    #[test]
+    fn a_cluster_among_the_nodes_is_refused() {
+        let cluster = "redis+cluster://:secret@a,b";
+        assert!(refusal(&["redis://c", cluster, "redis://d"]).contains("a cluster cannot be a node"));
+        assert!(of(&[cluster]).is_ok(), "no quorum");
     }
 
     #[test]

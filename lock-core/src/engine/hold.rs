@@ -17,7 +17,7 @@ use super::{
 use crate::{
     clock::{Clock, Moment},
     end::End,
-    error::LossReason,
+    error::{Error, LossReason},
     fencing::FencingToken,
     key::LockKey,
     mutants::Mutant,
@@ -34,6 +34,8 @@ pub(crate) struct Hold {
     label: &'static str,
     /// What was asked for.
     pub(crate) ttl: Ttl,
+    /// Whether it was asked for without renewal.
+    fixed: bool,
     clock: Arc<dyn Clock>,
     state: Mutex<State>,
 }
@@ -73,7 +75,24 @@ impl Hold {
     ) -> Self {
         let Validity { deadline, version } = validity;
         let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
-        Self { key, fence, since, label, ttl, clock, state: Mutex::new(state) }
+        Self { key, fence, since, label, ttl, fixed: false, clock, state: Mutex::new(state) }
+    }
+
+    /// Says whether it was asked for without renewal.
+    pub(crate) fn fixed(self, fixed: bool) -> Self {
+        Self { fixed, ..self }
+    }
+
+    /// The error of a request about this hold, which has ended.
+    pub(crate) fn error(&self, attempt: &'static str, end: End) -> Error {
+        let error = Error::ended(attempt, &self.key, end);
+        match end {
+            End::Lost(LossReason::Expired) if self.fixed => error.detail(
+                "the lease was lost: its deadline passed, and it was not renewed, as `fixed` asks; use a longer ttl, extend it, \
+                 or have it renewed",
+            ),
+            _ => error,
+        }
     }
 
     /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it

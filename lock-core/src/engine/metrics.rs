@@ -41,6 +41,7 @@ fn name(kind: ErrorKind) -> &'static str {
         ErrorKind::Busy => "busy",
         ErrorKind::Lost(_) => "lost",
         ErrorKind::Backend => "backend",
+        ErrorKind::NotReplicated => "not_replicated",
         ErrorKind::WrongType => "wrong_type",
         ErrorKind::Unsupported => "unsupported",
         ErrorKind::Denied => "denied",

@@ -38,26 +38,27 @@ use tokio::runtime::Handle;
 
 use self::{
     cleanup::{Doubt, Parting},
-    core::{Core, State},
+    core::Core,
     limits::Limits,
     queues::{
         Departure, Queues,
         calls::List,
         line::{Newcomer, WaiterId},
     },
-    tenure::{Acquired, HoldId, Offer, Terms},
+    tenure::{Acquired, HoldId, Offer, Renewing, Terms},
 };
 pub(crate) use self::{
     core::{Owed, Timer},
     response::Response,
 };
 use crate::{
-    backend::{Backend, Batch, Renew, Token},
+    backend::{Backend, BackendError, Batch, Renew, Token},
     clock::{Clock, Moment},
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
     mutants::Mutant,
+    replicas::{OTHERS_WAIT, Replicas},
     ttl::Ttl,
 };
 
@@ -144,6 +145,16 @@ impl Engine {
         response
     }
 
+    /// Sends renewals that wait for replicas, in a call of their own.
+    pub(crate) fn confirm(&self, batch: Batch, replicas: Replicas) -> Response {
+        self.call(batch).with_more_time(replicas.timeout() + OTHERS_WAIT)
+    }
+
+    /// Whether the backend can wait for replicas, or why not.
+    pub(crate) fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        self.core.backend.waits_for_replicas()
+    }
+
     /// Lists the keys that begin with `prefix` and are held by a lease of this library.
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
         let (asked, response) = Response::new(&self.core, self.now());
@@ -226,6 +237,16 @@ impl Engine {
         Some(state.queues.tenures.of_hold(hold)?.renew(ttl, now))
     }
 
+    /// The request that shows whether replicas have the key of a hold; see [`Tenures::confirmation`](tenure::Tenures::confirmation).
+    pub(crate) fn confirmation_of(&self, hold: HoldId, replicas: Replicas, now: Moment) -> Option<Renewing> {
+        self.core.with(|state| state.queues.tenures.confirmation(hold, replicas, now))
+    }
+
+    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent`.
+    pub(crate) fn replicated(&self, confirmation: &Renewing, remaining: Duration, sent: Moment) {
+        self.core.with(|state| state.queues.replicated(confirmation, remaining, sent));
+    }
+
     /// Takes note of what a request sent at `sent` found to be left at the key.
     pub(crate) fn found(&self, hold: HoldId, remaining: Duration, sent: Moment) {
         self.core.with(|state| state.queues.tenures.found(hold, remaining, sent));
@@ -262,7 +283,8 @@ impl Engine {
     }
 
     /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
-    /// most `last` longer. Returns how many leases were cut short.
+    /// most `last` longer, and as long for the end of the task unless that has only to tell nodes which do not answer.
+    /// Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
         // The runtime of the task may have ended: then this one does what it left.
@@ -275,7 +297,7 @@ impl Engine {
             state.queues.shut_down(now);
         });
         let grace = if Mutant::ShutDownAtOnce.is_on() { Duration::ZERO } else { grace };
-        self.wait_until(grace, |state| state.queues.tenures.len() == 0).await;
+        self.wait_until(grace, |core| core.state().queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {
             let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
@@ -285,20 +307,21 @@ impl Engine {
             }
             cut
         });
-        let is_released = |state: &State| state.queues.is_released() && self.core.owes_nothing();
-        self.wait_until(last, |state| is_released(state) || !state.is_running()).await;
+        let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();
+        self.wait_until(last, |core| is_released(core) || !core.state().is_running()).await;
         self.core.state().closed = true;
         self.core.wake.notify_one();
-        self.wait_until(last, |state| !state.is_running()).await;
+        let is_held_up = |core: &Core| core.backend.is_held_up() && is_released(core);
+        self.wait_until(last, |core| is_held_up(core) || !core.state().is_running()).await;
         cut
     }
 
-    async fn wait_until(&self, most: Duration, done: impl Fn(&State) -> bool) {
+    async fn wait_until(&self, most: Duration, done: impl Fn(&Core) -> bool) {
         let mut timer = self.sleep(most);
         loop {
             let mut settled = std::pin::pin!(self.core.settled.notified());
             settled.as_mut().enable();
-            if done(&self.core.state()) {
+            if done(&self.core) {
                 return;
             }
             tokio::select! {

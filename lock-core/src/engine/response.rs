@@ -6,6 +6,7 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Duration,
 };
 
 use super::{
@@ -25,21 +26,27 @@ pub(crate) struct Response<T = Answer> {
     /// The limit of the wait, made by the first poll that finds no answer: the engine has one of its own, but its task may
     /// not be run.
     timer: Option<Timer>,
-    /// Whether it has that limit.
-    limited: bool,
+    /// How much longer than usual that limit is; `None` for no limit.
+    more_time: Option<Duration>,
 }
 
 impl<T> Response<T> {
     /// Makes the two ends of a request that is made at `now`.
     pub(super) fn new(core: &Arc<Core>, now: Moment) -> (Asked<T>, Self) {
         let asked = Asked::new(now);
-        let response = Self { core: Arc::clone(core), slot: Arc::clone(&asked.slot), timer: None, limited: true };
+        let response = Self {
+            core: Arc::clone(core),
+            slot: Arc::clone(&asked.slot),
+            timer: None,
+            more_time: Some(Duration::ZERO),
+        };
         (asked, response)
     }
 
     /// Fails when the engine should have answered long ago. Without a runtime there is no timer.
     fn poll_limit(&mut self, cx: &mut Context<'_>) -> Poll<Result<T, BackendError>> {
-        let Some(limit) = self.core.patience().filter(|_| self.limited) else { return Poll::Pending };
+        let Some((limit, more)) = self.core.patience().zip(self.more_time) else { return Poll::Pending };
+        let limit = limit.saturating_add(more);
         if self.timer.is_none() && self.core.has_timers() {
             self.timer = Some(self.core.sleep(limit));
         }
@@ -50,7 +57,13 @@ impl<T> Response<T> {
 
     /// Leaves the limit of the wait to the backend: connecting may take longer than a request.
     pub(super) fn without_limit(mut self) -> Self {
-        self.limited = false;
+        self.more_time = None;
+        self
+    }
+
+    /// Waits for so much longer than for other requests: the backend has to wait, too.
+    pub(super) fn with_more_time(mut self, more: Duration) -> Self {
+        self.more_time = Some(more);
         self
     }
 

@@ -77,6 +77,7 @@ async fn run(mut running: Running) {
     running.begun = true;
     let core = &running.core;
     core.state().queues.trusts = core.backend.grants_leases();
+    core.state().queues.calls_at_once = core.backend.calls_at_once();
     let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
     let mut upkeep = core.backend.upkeep(told);
     let mut calls = FuturesUnordered::<InFlight>::new();
@@ -91,7 +92,7 @@ async fn run(mut running: Running) {
             InFlight { call, reply }
         }));
         lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
-        if finished && calls.is_empty() && lists.is_empty() {
+        if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
             break;
         }
         // The upkeep carries the connection. What has come is read before the requests look at the clock: an answer that is

@@ -93,8 +93,13 @@ pub(crate) struct Tenure {
     renew_at: Moment,
     /// Whether a renewal waits for its turn or its answer.
     renewing: bool,
+    /// Whether somebody else has written at the key since a renewal was sent.
+    changed: bool,
     /// Renewals that failed since the last success.
-    failures: u32,
+    failures: u16,
+    /// How many replicas are known to have the key, at least: together with `failures` in four bytes, since there are many
+    /// tenures.
+    replicated: u16,
     /// What was found to be left at the key, where that is too much.
     too_far: Option<Duration>,
     /// Until when the key stays busy even if the hold ends sooner.
@@ -235,7 +240,8 @@ impl Fences {
 impl Terms {
     fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
         let fence = FencingToken::new(fence);
-        Arc::new(Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity))
+        let hold = Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity);
+        Arc::new(hold.fixed(self.renewal == Renewal::Never))
     }
 }
 

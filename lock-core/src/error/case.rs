@@ -8,7 +8,7 @@ pub enum Case {
     Busy,
     /// More requests wait than may. Nothing was done.
     Overloaded,
-    /// The backend does not answer, or the manager was shut down. Nothing was done.
+    /// The backend does not answer, too few replicas had the lease, or the manager was shut down. Nothing was done.
     Unavailable,
     /// The lease was lost while the work ran, or a guard could not extend, release or hand it over. Part of the work may be
     /// done, or all of it.

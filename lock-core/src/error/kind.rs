@@ -11,6 +11,9 @@ pub enum ErrorKind {
     /// The backend did not answer in time or could not be reached. Whatever may have been set is released in the
     /// background.
     Backend,
+    /// Too few replicas had the lease in time; see [`LockRequest::durability`](crate::LockRequest::durability). Nothing is
+    /// held: the lease was released.
+    NotReplicated,
     /// The key holds something that is no lock (a hash, a list); it was left untouched.
     WrongType,
     /// The server lacks, or its ACL forbids, a command that the lock needs.
@@ -49,6 +52,8 @@ pub enum Argument {
     MaxHold,
     /// The least time that the key stays busy: at most 100 years.
     AtLeast,
+    /// The replicas that must have a lease: at least one, within 1 ms to an hour, and at most half of the ttl.
+    Durability,
     /// The text of a [`Handover`](crate::Handover).
     Handover,
     /// The configuration of a manager; see [`BuildError`](crate::BuildError).
@@ -77,6 +82,9 @@ impl fmt::Display for ErrorKind {
             Self::Busy => f.write_str("another holder has it; wait longer, or try again later"),
             Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
             Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
+            Self::NotReplicated => {
+                f.write_str("too few replicas had the lease in time; check that they are connected and keep up")
+            }
             Self::WrongType => f.write_str("the key holds something that is no lock; use another key"),
             Self::Unsupported => f.write_str("the server lacks a command that the lock needs"),
             Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
@@ -106,6 +114,7 @@ impl fmt::Display for Argument {
             Self::RenewEvery => "the renewal interval",
             Self::MaxHold => "the longest hold",
             Self::AtLeast => "the least time that the key stays busy",
+            Self::Durability => "the durability",
             Self::Handover => "the handover",
             Self::Settings => "the configuration of the manager",
         })

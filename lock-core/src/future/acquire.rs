@@ -1,10 +1,11 @@
 use std::{
     future::Future,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use super::{reentry, take_up::TakeUp};
+use super::{confirm::Confirm, reentry, take_up::TakeUp};
 use crate::{
     backend::BackendError,
     clock::Moment,
@@ -16,6 +17,7 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind},
     guard::LockGuard,
     key::LockKey,
+    replicas::Replicas,
     request::LockRequest,
 };
 
@@ -33,11 +35,20 @@ use crate::{
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
-    /// None once it is over.
+    /// None once the key is acquired, or the request is over.
     request: Option<LockRequest>,
     progress: Progress,
+    /// Waits for the replicas of the key, once it is acquired.
+    confirming: Option<Box<Confirming>>,
     /// Made with the first poll.
     watch: Option<Watch>,
+}
+
+/// A key that is acquired, but for its replicas.
+#[derive(Debug)]
+struct Confirming {
+    confirm: Confirm,
+    engine: Arc<Engine>,
 }
 
 /// How far it has come.
@@ -91,7 +102,14 @@ impl Drop for Acquire {
 impl Acquire {
     pub(crate) fn new(request: LockRequest) -> Self {
         let progress = Progress { step: Step::Begin, give_up: Moment::NEVER, overdue: false, now: Moment::NEVER };
-        Self { request: Some(request), progress, watch: None }
+        Self { request: Some(request), progress, confirming: None, watch: None }
+    }
+}
+
+impl Confirming {
+    fn begin(guard: LockGuard, replicas: Replicas) -> Option<Box<Self>> {
+        let engine = Arc::clone(guard.engine()?);
+        Some(Box::new(Self { confirm: Confirm::new(vec![guard], replicas), engine }))
     }
 }
 
@@ -110,20 +128,37 @@ impl Future for Acquire {
     type Output = Result<LockGuard, Error>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
-        let Self { request, progress, watch } = &mut *self;
-        let Some(asked) = request else { panic!("`Acquire` polled after completion") };
-        // A hold that begins now counts from now, not from the last poll.
-        progress.now = asked.engine.now();
-        let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
-        let entered = watching.span.enter();
-        let result = ready!(progress.poll(asked, cx));
-        drop(entered);
-        progress.leave(&asked.engine);
-        let result = match (result, request.take()) {
-            (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),
-            (Err(error), Some(asked)) => Err(asked.failed(error)),
-            (_, None) => unreachable!("it was asked"),
+        let Self { request, progress, confirming, watch } = &mut *self;
+        let result = if let Some(confirming) = confirming {
+            let entered = watch.as_ref().map(|watch| watch.span.enter());
+            let guard = ready!(confirming.confirm.poll(cx));
+            drop(entered);
+            progress.now = confirming.engine.now();
+            guard.map(|mut guards| guards.pop().expect("as many as were given"))
+        } else {
+            let Some(asked) = request else { panic!("`Acquire` polled after completion") };
+            // A hold that begins now counts from now, not from the last poll.
+            progress.now = asked.engine.now();
+            let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
+            let entered = watching.span.enter();
+            let result = ready!(progress.poll(asked, cx));
+            drop(entered);
+            progress.leave(&asked.engine);
+            let durability = asked.options.durability;
+            let result = match (result, request.take()) {
+                (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),
+                (Err(error), Some(asked)) => Err(asked.failed(error)),
+                (_, None) => unreachable!("it was asked"),
+            };
+            match (result, durability) {
+                (Ok(guard), Some(replicas)) => {
+                    *confirming = Confirming::begin(guard, replicas);
+                    return self.poll(cx);
+                }
+                (result, _) => result,
+            }
         };
+        *confirming = None;
         if let Some(Watch { began, mut waiting, span }) = watch.take() {
             let _entered = span.entered();
             let waited = progress.now.since(began);
@@ -154,6 +189,7 @@ impl Progress {
             match &mut self.step {
                 Step::Begin => {
                     let (key, terms) = request.check()?;
+                    request.check_durability().map_err(|error| error.on(key))?;
                     engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
                     reentry::refuse(engine, key, request.since, request.tries_once())?;
                     let now = self.now;

@@ -5,7 +5,7 @@ use std::{
     vec,
 };
 
-use super::Acquire;
+use super::{Acquire, confirm::Confirm};
 use crate::{
     clock::Moment,
     error::ACQUIRE,
@@ -26,6 +26,8 @@ pub struct AcquireAll {
     keys: Keys,
     current: Option<Acquire>,
     guards: Vec<LockGuard>,
+    /// Waits for the replicas of all keys, once they are acquired.
+    confirm: Option<Confirm>,
     give_up: Moment,
 }
 
@@ -40,15 +42,16 @@ enum Keys {
 
 impl AcquireAll {
     pub(crate) fn new(request: LockAllRequest) -> Self {
-        Self { request, keys: Keys::All, current: None, guards: Vec::new(), give_up: Moment::NEVER }
+        Self { request, keys: Keys::All, current: None, guards: Vec::new(), confirm: None, give_up: Moment::NEVER }
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockAllGuard, Error>> {
-        let Self { request, keys, current, guards, give_up } = self;
+        let Self { request, keys, current, guards, confirm, give_up } = self;
         let engine = &request.engine;
         if let Keys::All = keys {
             *give_up = engine.now() + request.options.wait.get();
             *keys = Keys::Left(request.keys.clone()?.into_iter());
+            request.check_durability()?;
         }
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
@@ -65,6 +68,10 @@ impl AcquireAll {
                 one.options.wait = Wait::Atmost(give_up.since(engine.now()));
             }
             *current = Some(Acquire::new(one));
+        }
+        if let Some(replicas) = request.options.durability {
+            let confirm = confirm.get_or_insert_with(|| Confirm::new(std::mem::take(guards), replicas));
+            *guards = ready!(confirm.poll(cx))?;
         }
         let guard = LockAllGuard::new(std::mem::take(guards));
         Poll::Ready(guard.check(ACQUIRE).map(|()| guard))
@@ -88,6 +95,7 @@ impl Future for AcquireAll {
         let result = ready!(self.poll_inner(cx));
         self.keys = Keys::Finished;
         self.current = None;
+        self.confirm = None;
         self.guards.clear();
         Poll::Ready(result)
     }

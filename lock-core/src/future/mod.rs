@@ -20,6 +20,7 @@
 
 pub(crate) mod acquire;
 mod acquire_all;
+mod confirm;
 pub(crate) mod protected;
 pub(crate) mod reentry;
 pub(crate) mod release;

@@ -19,7 +19,6 @@ use crate::{
         release::{Release, ReleaseAll},
     },
     guard::{LockAllGuard, LockGuard},
-    key::LockKey,
 };
 
 pin_project! {
@@ -45,7 +44,7 @@ pin_project! {
             guard: Guard,
             on_lost: OnLost,
             // Which lease was lost, if the work goes on all the same.
-            lost: Option<(LockKey, End)>,
+            lost: Option<(Arc<Hold>, End)>,
             span: tracing::Span,
             // What the task holds while it polls the work; known from the first poll on.
             held: Option<Held>,
@@ -148,7 +147,7 @@ impl<F: Future> Future for Protected<F> {
                             // The work is dropped here, and the guard after it.
                             drop(entered);
                             state.set(State::Finished);
-                            return Poll::Ready(Err(Error::ended(KEEP, &ended.0, ended.1)));
+                            return Poll::Ready(Err(ended.0.error(KEEP, ended.1)));
                         }
                         *lost = Some(ended);
                     }
@@ -163,9 +162,9 @@ impl<F: Future> Future for Protected<F> {
                         return Poll::Pending;
                     };
                     drop(entered);
-                    if let Some((key, end)) = lost.take() {
+                    if let Some((hold, end)) = lost.take() {
                         state.set(State::Finished);
-                        return Poll::Ready(Err(Error::ended(KEEP, &key, end)));
+                        return Poll::Ready(Err(hold.error(KEEP, end)));
                     }
                     let owned = state.as_mut().project_replace(State::Finished);
                     let StateOwned::Working { guard, .. } = owned else { unreachable!("matched above") };
@@ -210,8 +209,8 @@ impl Guard {
     }
 
     /// Which lease has ended, if one has.
-    fn ended(&self) -> Option<(LockKey, End)> {
-        self.holds().find_map(|hold| hold.check().err().map(|end| (hold.key.clone(), end)))
+    fn ended(&self) -> Option<(Arc<Hold>, End)> {
+        self.holds().find_map(|hold| hold.check().err().map(|end| (Arc::clone(hold), end)))
     }
 
     /// Whether a lease has ended; has the task woken when one does.

@@ -8,7 +8,8 @@ use std::{
 use crate::{
     backend::{Answer, BackendError, Outcome},
     clock::Moment,
-    engine::{Engine, Response, queues::Departure, tenure::HoldId},
+    end::End,
+    engine::{Engine, Response, hold::Hold, queues::Departure, tenure::HoldId},
     error::{Error, ErrorKind, LossReason, RELEASE},
     key::LockKey,
 };
@@ -41,8 +42,8 @@ impl Release {
         Self { step }
     }
 
-    pub(crate) fn lost(key: &LockKey, reason: LossReason) -> Self {
-        Self { step: Step::Lost(Error::lost(RELEASE, key, reason)) }
+    pub(crate) fn lost(hold: &Hold, reason: LossReason) -> Self {
+        Self { step: Step::Lost(hold.error(RELEASE, End::Lost(reason))) }
     }
 }
 

@@ -51,7 +51,7 @@ impl LockAllGuard {
         self.guards
             .iter()
             .map(|guard| guard.lease.hold())
-            .try_for_each(|hold| hold.check().map_err(|end| Error::ended(attempt, &hold.key, end)))
+            .try_for_each(|hold| hold.check().map_err(|end| hold.error(attempt, end)))
     }
 
     /// Returns what a holder may ask; a clone of it can go to other tasks.

@@ -21,6 +21,8 @@ pub use self::{
 use crate::{
     Error, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
     future::{Acquire, AcquireAll},
+    replicas::Replicas,
+    request::Options,
     ttl::Renewal,
 };
 
@@ -40,6 +42,12 @@ pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
         request.options.renewal = Renewal::ThirdOfTtl;
     }
     request
+}
+
+/// `replicas = …`: waits for so many replicas, for as long as `replicas_timeout = …` says.
+pub fn replicated<K>(request: LockRequest<K>, replicas: u32, timeout: Option<Duration>) -> LockRequest<K> {
+    let Options { durability, ttl, .. } = request.options;
+    request.durability(Replicas::asked(replicas, timeout, durability, ttl))
 }
 
 /// Asks for the lock, unless there is no manager.
@@ -74,7 +82,7 @@ pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What `ttl`, `wait`, `max_hold` and `at_least` may be.
+/// What `ttl`, `wait`, `max_hold`, `at_least` and `replicas_timeout` may be.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Duration`",
     label = "not a `Duration`",

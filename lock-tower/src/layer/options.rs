@@ -1,6 +1,6 @@
 use std::{panic::Location, time::Duration};
 
-use lock_core::{MAX_TTL, MIN_TTL, OnLost};
+use lock_core::{MAX_TTL, MIN_TTL, OnLost, Replicas};
 
 use crate::admission::Limits;
 
@@ -13,6 +13,8 @@ pub(super) struct Options {
     /// What bounds a hold that nothing else bounds.
     pub(super) usual_max_hold: Option<Duration>,
     pub(super) on_lost: Option<OnLost>,
+    /// The inner one is `None` for the primary alone.
+    pub(super) durability: Option<Option<Replicas>>,
     pub(super) on_backend_error: OnBackendError,
     pub(super) limits: Limits,
     /// Whether the protocol was told to lock requests of no method at all.

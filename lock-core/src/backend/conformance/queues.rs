@@ -144,8 +144,8 @@ impl Suite<'_> {
     async fn granted(&mut self) -> Option<Grant> {
         loop {
             match tokio::time::timeout(SHORT, self.told.recv()).await {
-                Ok(Some(Notice::Granted(grant))) => return Some(grant),
-                Ok(Some(Notice::Listening(_))) => {}
+                Ok(Some(Notice::Granted(grant))) if !grant.out_of_turn => return Some(grant),
+                Ok(Some(Notice::Granted(_) | Notice::Listening(_) | Notice::Changed(_) | Notice::Connected)) => {}
                 Ok(None) | Err(_) => return None,
             }
         }

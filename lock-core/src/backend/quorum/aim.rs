@@ -3,7 +3,10 @@
 
 use std::time::Duration;
 
-use crate::clock::Moment;
+use crate::{
+    backend::{Batch, Operation},
+    clock::Moment,
+};
 
 /// An estimate of what the clock of the fastest node shows.
 ///
@@ -28,6 +31,19 @@ impl Aim {
         let Some(Known { ahead, since }) = self.known else { return 1 };
         let sunk = now.since(since) / SINKS_BY_ONE_IN;
         micros(now.since_origin()).saturating_add(ahead).saturating_sub(micros(sunk)).max(1)
+    }
+
+    /// Names the number in a batch that draws fencing tokens, before any node is asked: if each were asked for another one, they
+    /// would not answer the same.
+    pub(super) fn set(&self, batch: &mut Batch, now: Moment) {
+        let aim = self.at(now);
+        for operation in batch {
+            match operation {
+                Operation::Acquire(acquire) => acquire.aim = aim,
+                Operation::Renew(renew) if renew.block > 0 => renew.aim = aim,
+                _ => {}
+            }
+        }
     }
 
     /// Takes note of what a node's clock showed, in µs, while it executed a request that was sent at `sent` and answered

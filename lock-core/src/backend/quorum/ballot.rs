@@ -30,6 +30,8 @@ pub(super) struct Ballot {
     seats: Vec<Seat>,
     /// The fencing tokens of each operation, once a majority has agreed to it.
     fences: Vec<Option<FenceBlock>>,
+    /// Whether the token of each operation had a place at some node before.
+    placed: Vec<bool>,
     /// How many nodes have answered, and the errors of those that could not.
     answered: usize,
     failed: Vec<BackendError>,
@@ -50,11 +52,17 @@ impl Ballot {
             queue_node,
             seats: vec![Seat::default(); operations.len() * nodes],
             fences: vec![None; operations.len()],
+            placed: vec![false; operations.len()],
             operations,
             answered: 0,
             failed: Vec::new(),
             flags: Answer::new([]),
         }
+    }
+
+    /// The same for tokens of which these had places before.
+    pub(super) fn with_placed(self, placed: Vec<bool>) -> Self {
+        Self { placed, ..self }
     }
 
     pub(super) fn operations(&self) -> &Batch {
@@ -180,6 +188,7 @@ impl Ballot {
             operation: &self.operations[item],
             seats: &self.seats[item * self.nodes..(item + 1) * self.nodes],
             queue_node: self.queue_node,
+            placed: self.placed[item],
             fences: self.fences[item],
         }
     }

@@ -11,6 +11,7 @@ use std::{
 
 use super::{
     ballot::{Ballot, WriteBack},
+    places::Places,
     request::Request,
     shared::Quorum,
     verdict::Certainty,
@@ -47,10 +48,14 @@ impl Quorum {
 
     /// Asks all nodes at once, and answers as soon as they have decided: on a majority, and when those that are not
     /// slower than others have been heard.
-    async fn decide(self: &Arc<Self>, batch: Batch) -> Result<Answer, BackendError> {
+    async fn decide(self: &Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         let _asking = Asking::begin(self, &batch);
-        let queue_node = self.ledger().queue_node();
-        let mut ballot = Ballot::new(batch, self.nodes.len(), queue_node);
+        let (places, placed) = {
+            let (ledger, now) = (self.ledger(), self.clock.now());
+            ledger.aim(&mut batch, now);
+            (ledger.places(), ledger.placed(&batch, now))
+        };
+        let mut ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
         let mut requests = Vec::new();
         let mut begun = false;
         let mut patience = None;
@@ -60,10 +65,10 @@ impl Quorum {
                 // Asked and sent in one go, so that no release comes between.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len())
-                        .map(|node| self.ask(node, queue_node, ballot.operations(), None))
-                        .collect(),
-                    true => self.write_backs(&mut ballot, queue_node),
+                    false => {
+                        (0..self.nodes.len()).map(|node| self.ask(node, places, ballot.operations(), None)).collect()
+                    }
+                    true => self.write_backs(&mut ballot, places),
                 };
                 let done = further.is_empty();
                 count(&mut ballot, &mut further, cx);
@@ -95,7 +100,7 @@ impl Quorum {
     }
 
     /// Asks nodes to count further, so that a majority does.
-    pub(super) fn write_backs(self: &Arc<Self>, ballot: &mut Ballot, queue_node: usize) -> Vec<Request> {
+    pub(super) fn write_backs(self: &Arc<Self>, ballot: &mut Ballot, places: Places) -> Vec<Request> {
         let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
         for WriteBack { node, item, operation } in ballot.write_backs() {
             if self.ledger().is_over(&operation) && !Mutant::WriteBackAfterRelease.is_on() {
@@ -106,7 +111,7 @@ impl Quorum {
             batch.push(operation);
             items.push(item);
         }
-        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, queue_node, &batch, Some(items))).collect()
+        of_node.into_iter().map(|(node, (batch, items))| self.ask(node, places, &batch, Some(items))).collect()
     }
 
     /// Asks for a sign of life: of a majority, and of the others if they give one soon, so that it shows which of them

@@ -13,6 +13,7 @@ use super::{
     asked::{Asked, Way},
     majority::majority,
     node::{Node, Possession},
+    places::Places,
 };
 use crate::{
     backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome, Release, Renew, Token},
@@ -44,11 +45,9 @@ impl Ledger {
         }
     }
 
-    /// The node that keeps the places of this process: the first that answers and can call. Processes that reach the same
-    /// nodes agree on it; where they do not, order suffers and nothing else.
-    pub(super) fn queue_node(&self) -> usize {
-        let first = |fits: fn(&Node) -> bool| self.nodes.iter().position(fits);
-        first(|node| !node.silent && node.listening).or_else(|| first(|node| !node.silent)).unwrap_or(0)
+    /// The nodes that keep the places of this process.
+    pub(super) fn places(&self) -> Places {
+        Places::at(&self.nodes)
     }
 
     /// How long it is worth waiting for these nodes where others have decided.
@@ -88,10 +87,25 @@ impl Ledger {
         matches!(operation, Operation::Acquire(acquire) if !self.asking.contains_key(&acquire.token))
     }
 
+    /// Which operations of a batch are acquires by tokens that have places, as far as is known.
+    pub(super) fn placed(&self, batch: &Batch, now: Moment) -> Vec<bool> {
+        let is_placed = |operation: &Operation| match operation {
+            Operation::Acquire(Acquire { token, place: Some(_), .. }) => {
+                self.nodes.iter().any(|node| node.has_place(*token, now))
+            }
+            _ => false,
+        };
+        batch.iter().map(is_placed).collect()
+    }
+
+    /// Has a batch aim at one number, the same for all nodes.
+    pub(super) fn aim(&self, batch: &mut Batch, now: Moment) {
+        self.aim.set(batch, now);
+    }
+
     /// Enters that a node is asked for a batch, and returns what to send to it.
-    pub(super) fn ask(&mut self, node: usize, queue_node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
-        let aim = self.aim.at(sent);
-        let keeps_places = node == queue_node;
+    pub(super) fn ask(&mut self, node: usize, places: Places, batch: &Batch, sent: Moment, way: Way) -> Asked {
+        let keeps_places = places.are_at(node);
         let put_back = self.to_be_put_back(node, batch, sent);
         let state = &mut self.nodes[node];
         state.sweep(sent);
@@ -99,7 +113,6 @@ impl Ledger {
         for operation in &mut asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
-                    acquire.aim = aim;
                     // A vote says who has the key.
                     acquire.expects_free = false;
                     acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
@@ -107,10 +120,9 @@ impl Ledger {
                 Operation::Renew(renew) if asked.put_back.contains(&renew.token) => {
                     asked.within = asked.within.min(renew.within);
                     let mut puts_back = Acquire::new(renew.key.clone(), renew.token, renew.ttl);
-                    puts_back.aim = aim;
+                    puts_back.aim = self.aim.at(sent);
                     *operation = Operation::Acquire(puts_back);
                 }
-                Operation::Renew(renew) if renew.block > 0 => renew.aim = aim,
                 Operation::Release(release) => {
                     self.asking.remove(&release.token);
                     if state.looks.get(&release.key).is_some_and(|look| look.token == release.token) {
@@ -314,7 +326,7 @@ impl Ledger {
         let state = &mut self.nodes[asked.node];
         state.silent |= !left;
         if left {
-            state.probe.get_or_insert(now);
+            state.was_late(now);
         }
         for operation in &asked.batch {
             match operation {
@@ -349,6 +361,11 @@ impl Ledger {
         Asked::new(node, batch, sent, way)
     }
 
+    /// Whether only nodes that do not answer have to be told anything.
+    pub(super) fn is_held_up(&self) -> bool {
+        !self.is_settled() && self.nodes.iter().all(|node| node.owed.is_empty() || node.silent)
+    }
+
     /// When a node is to be told something again.
     pub(super) fn next(&self) -> Option<Moment> {
         let next = |node: &Node| {
@@ -361,11 +378,15 @@ impl Ledger {
 
     /// Takes note of whether a node can call this process. Returns whether any can, where that is news to those who wait.
     pub(super) fn listens(&mut self, node: usize, listening: bool) -> Option<bool> {
-        let any = |nodes: &[Node]| nodes.iter().any(|node| node.listening);
-        let before = (any(&self.nodes), self.queue_node());
+        let before = (self.any_listens(), self.places().queue_node);
         self.nodes[node].listening = listening;
-        let now = (any(&self.nodes), self.queue_node());
+        let now = (self.any_listens(), self.places().queue_node);
         (before != now || now.1 == node).then_some(now.0)
+    }
+
+    /// Whether any node can call this process.
+    pub(super) fn any_listens(&self) -> bool {
+        self.nodes.iter().any(|node| node.listening)
     }
 
     /// Begins anew after the upkeep has ended, and what it had under way with it.

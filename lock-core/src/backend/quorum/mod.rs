@@ -7,6 +7,7 @@ mod call;
 mod ledger;
 mod majority;
 mod node;
+mod places;
 mod request;
 mod seat;
 mod shared;
@@ -98,6 +99,11 @@ impl Backend for QuorumBackend {
         Reply::new(async move { list(&quorum, prefix).await })
     }
 
+    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        let why = "a quorum keeps a lease on a majority of its nodes, and does not wait for their replicas; leave `durability` out";
+        Err(BackendError::unsupported(why).did_not_happen())
+    }
+
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::clone(&self.quorum.clock)
     }
@@ -125,6 +131,10 @@ impl Backend for QuorumBackend {
 
     fn is_settled(&self) -> bool {
         self.quorum.ledger().is_settled()
+    }
+
+    fn is_held_up(&self) -> bool {
+        self.quorum.ledger().is_held_up()
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {

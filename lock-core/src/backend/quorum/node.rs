@@ -80,6 +80,21 @@ impl Node {
         if self.listening { place } else { Place { channel: "".into(), ..place } }
     }
 
+    /// Whether a token has a place there, as far as is known.
+    pub(super) fn has_place(&self, token: Token, now: Moment) -> bool {
+        self.placed.get(&token).is_some_and(|until| *until > now)
+    }
+
+    /// Whether it was too slow to be heard, and has not given a sign of life since.
+    pub(super) fn is_late(&self) -> bool {
+        self.probe.is_some()
+    }
+
+    /// Takes note that it was too slow to be heard.
+    pub(super) fn was_late(&mut self, now: Moment) {
+        self.probe.get_or_insert(now);
+    }
+
     /// Takes note of how long an answer took. One that waited for its connection says nothing.
     pub(super) fn took(&mut self, round_trip: Duration, open: bool) {
         let average = |usual: Duration| (usual * 7 + round_trip) / 8;
@@ -253,8 +268,10 @@ impl Node {
         batch
     }
 
-    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over.
-    pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) {
+    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over. Returns whether
+    /// it is heard again, and may have executed acquires late.
+    pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) -> bool {
+        let is_back = answered && self.is_late();
         self.looking = false;
         if !answered {
             self.looks.clear();
@@ -264,6 +281,7 @@ impl Node {
             self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
+        is_back && self.unanswered.values().any(|entry| entry.lost && !entry.over)
     }
 
     /// Takes the answer to releases that were sent once more: when they were sent and when answered, and in which

@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use super::{asked::Asked, shared::Quorum};
+use super::{asked::Asked, places::Places, shared::Quorum};
 use crate::{
     backend::{Answer, BackendError, Batch, Reply},
     error::ErrorKind,
@@ -29,11 +29,11 @@ impl Quorum {
     pub(super) fn ask(
         self: &Arc<Self>,
         node: usize,
-        queue_node: usize,
+        places: Places,
         batch: &Batch,
         items: Option<Vec<usize>>,
     ) -> Request {
-        let asked = self.ledger().ask(node, queue_node, batch, self.clock.now(), self.way_to(node));
+        let asked = self.ledger().ask(node, places, batch, self.clock.now(), self.way_to(node));
         self.request(asked, items)
     }
 

@@ -9,9 +9,10 @@ use std::{
 
 use super::{request::Request, shared::Quorum};
 use crate::{
-    backend::{Batch, Calls, Grant, Notice, Operation},
+    backend::{Answer, Batch, Calls, Grant, Notice, Operation, Outcome},
     clock::{Clock, Moment},
     engine::cleanup::Try,
+    key::LockKey,
 };
 use futures_util::{
     future::join_all,
@@ -36,8 +37,9 @@ impl Quorum {
         loop {
             self.tell_of_twins();
             let now = self.clock.now();
-            endings
-                .extend((0..self.nodes.len()).flat_map(|node| [self.pay(node, now), self.look(node, now)]).flatten());
+            endings.extend(
+                (0..self.nodes.len()).flat_map(|node| [self.pay(node, now), self.look(node, now, &calls)]).flatten(),
+            );
             let next = self.ledger().next();
             tokio::select! {
                 biased;
@@ -45,7 +47,11 @@ impl Quorum {
                 // Before the notices that it gives.
                 _ = &mut upkeeps, if !ended => ended = true,
                 Some((node, notice)) = notices.next() => match notice {
-                    Notice::Granted(grant) => calls.granted(Grant { of_one_node: true, ..grant }),
+                    Notice::Granted(grant) => {
+                        endings.extend(self.pass_on(node, Grant { of_one_node: true, ..grant }, &calls));
+                    }
+                    Notice::Changed(keys) => calls.changed(keys),
+                    Notice::Connected => calls.connected(),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));
@@ -53,6 +59,35 @@ impl Quorum {
                 },
                 () = self.owing.notified() => {}
                 () = until(&*self.clock, next, now) => {}
+            }
+        }
+    }
+
+    /// Passes a grant on to the engine: at once if it is the queue node's. Else that node is asked first whether another has
+    /// the key, since a waiter that comes out of turn takes votes from the one whose turn it is.
+    fn pass_on(self: &Arc<Self>, node: usize, grant: Grant, calls: &Calls) -> Option<Ending> {
+        let queue_node = self.ledger().places().queue_node;
+        if node == queue_node {
+            calls.granted(grant);
+            return None;
+        }
+        let (this, calls) = (Arc::clone(self), calls.clone());
+        Some(Box::pin(async move {
+            let out_of_turn = this.is_busy_at(queue_node, grant.key.clone()).await;
+            calls.granted(Grant { out_of_turn, ..grant });
+        }))
+    }
+
+    /// Whether a node says, as soon as it usually answers, that a key is held.
+    async fn is_busy_at(&self, node: usize, key: LockKey) -> bool {
+        let reply = self.nodes[node].call(Batch::from([Operation::Inspect { key }]));
+        let patience = self.ledger().patience([node].into_iter());
+        tokio::select! {
+            biased;
+            answer = reply => matches!(answer.and_then(Answer::single), Ok(Outcome::Busy { .. })),
+            () = self.clock.sleep(patience) => {
+                self.ledger().node(node).was_late(self.clock.now());
+                false
             }
         }
     }
@@ -72,11 +107,11 @@ impl Quorum {
     }
 
     /// Asks a node for leases that it may have, or for a sign of life, if that is due.
-    fn look(self: &Arc<Self>, node: usize, now: Moment) -> Option<Ending> {
+    fn look(self: &Arc<Self>, node: usize, now: Moment, calls: &Calls) -> Option<Ending> {
         if !self.ledger().node(node).looks(now) {
             return None;
         }
-        let this = Arc::clone(self);
+        let (this, calls) = (Arc::clone(self), calls.clone());
         Some(Box::pin(async move {
             let sent = this.clock.now();
             let mut request: Option<Request> = None;
@@ -89,7 +124,11 @@ impl Quorum {
                 Pin::new(request.insert(this.look_at(node, MOST))).poll(cx)
             })
             .await;
-            this.ledger().node(node).looked(result.is_ok(), sent, this.clock.now());
+            let mut ledger = this.ledger();
+            if ledger.node(node).looked(result.is_ok(), sent, this.clock.now()) && ledger.any_listens() {
+                // All who wait ask again: one of them may have the key there without knowing, and keep it from the others.
+                calls.listening(true);
+            }
         }))
     }
 }

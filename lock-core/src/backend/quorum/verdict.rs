@@ -35,6 +35,8 @@ pub(super) struct Row<'a> {
     pub(super) seats: &'a [Seat],
     /// The node that keeps the queue: it decides who comes first.
     pub(super) queue_node: usize,
+    /// Whether the token had a place at some node before.
+    pub(super) placed: bool,
     /// The fencing tokens of the operation, once a majority has agreed to it.
     pub(super) fences: Option<FenceBlock>,
 }
@@ -109,20 +111,27 @@ impl Row<'_> {
 
     /// What an acquire answers that was not granted.
     fn lost(&self, tally: &Tally) -> Outcome {
-        let nowhere = tally.granted + tally.waiting + tally.in_doubt == 0;
-        if nowhere { self.refused() } else { self.split() }
+        // A token with a place is kept though a node may take it late: the next check finds that, and the place is released
+        // everywhere in the end. Else any node that hangs would cost every waiter its place.
+        let is_settled = tally.waiting + tally.in_doubt == 0 || self.placed || self.position().is_some();
+        if tally.granted == 0 && is_settled { self.refused() } else { self.split() }
+    }
+
+    /// The place of an acquire: at the queue node if that has said so, else at its deputy.
+    fn position(&self) -> Option<u32> {
+        let position = |seat: &Seat| match seat.said()? {
+            Outcome::Busy { position, .. } => *position,
+            _ => None,
+        };
+        position(&self.seats[self.queue_node]).or_else(|| self.seats.iter().find_map(position))
     }
 
     /// What an acquire answers that has happened nowhere.
     fn refused(&self) -> Outcome {
-        let position = match self.seats[self.queue_node].vote {
-            Vote::Said(Outcome::Busy { position, .. }) => position,
-            _ => None,
-        };
         let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
             let (remaining, foreign) = holders(self.seats);
-            Outcome::Busy { remaining, foreign, reserved: false, position }
+            Outcome::Busy { remaining, foreign, reserved: false, position: self.position() }
         } else {
             Outcome::Gone
         }

@@ -14,6 +14,7 @@ pub(super) struct Advice {
     no_subscribe: AtomicBool,
     no_resp3: AtomicBool,
     evicts: AtomicBool,
+    few_replicas: AtomicBool,
 }
 
 impl Advice {
@@ -22,7 +23,8 @@ impl Advice {
         if first(&self.no_publish) {
             tracing::warn!(
                 address,
-                "the user may not PUBLISH on `lock-core:calls:*`: waiters in other processes are not called, and poll"
+                "the user may not PUBLISH on `lock-core:calls:*` (in a cluster SPUBLISH on `{{*}}lock-core:calls:*`): waiters in \
+                 other processes are not called, and poll"
             );
         }
     }
@@ -30,7 +32,12 @@ impl Advice {
     /// Nobody can call this process.
     pub(super) fn no_subscribe(&self, address: &str, error: &dyn fmt::Display) {
         if first(&self.no_subscribe) {
-            tracing::warn!(address, %error, "the user may not SUBSCRIBE to `lock-core:calls:*`; polling");
+            tracing::warn!(
+                address,
+                %error,
+                "could not subscribe to `lock-core:calls:*` (in a cluster `{{*}}lock-core:calls:*`, which needs Redis 7): \
+                 waiters poll"
+            );
         }
     }
 
@@ -38,6 +45,22 @@ impl Advice {
     pub(super) fn no_resp3(&self, address: &str) {
         if first(&self.no_resp3) {
             tracing::info!(address, "no RESP3: going on with RESP2, and waiters poll");
+        }
+    }
+
+    /// Fewer replicas are connected than are wanted for most leases. `replication` is what INFO says of them; nothing where it
+    /// may not be asked.
+    pub(super) fn replicas(&self, address: &str, wanted: u32, replication: &str) {
+        if let Some(connected) = info::replicas(replication)
+            && connected < wanted
+            && first(&self.few_replicas)
+        {
+            tracing::warn!(
+                address,
+                connected,
+                wanted,
+                "the server has fewer replicas than the default durability asks for: nothing is acquired until more are connected"
+            );
         }
     }
 

@@ -1,10 +1,13 @@
 //! Attempts to connect: when the next begins, and when the server counts as down.
 
-use std::{error::Error as _, time::Duration};
+use std::{error::Error as _, pin::pin, time::Duration};
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    future::{Fuse, FusedFuture, FutureExt},
+    stream::{FuturesUnordered, StreamExt},
+};
 use rand::{RngExt, rngs::StdRng};
-use tokio::time::{Instant, sleep_until, timeout};
+use tokio::time::{Instant, sleep_until};
 
 use super::{
     connector::{ATTEMPTS, Connector},
@@ -56,23 +59,43 @@ impl<'a> Attempts<'a> {
         let connector = self.connector;
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
+        // The provider of credentials is asked one question at a time.
+        let mut login = pin!(Fuse::terminated());
+        let is_elsewhere = |connected: &Connected| connector.is_elsewhere(&connected.address);
         connector.forget_heard();
         loop {
             let failure = tokio::select! {
                 biased;
                 Some(attempt) = attempts.next() => match attempt {
-                    Ok(Ok(connected)) => return connected,
-                    Ok(Err(failure)) => failure,
-                    Err(_) => connector.out_of_time().into(),
+                    // It began before the sentinels named another server, to which a later one goes.
+                    Ok(connected) if is_elsewhere(&connected) => {
+                        self.next = Instant::now();
+                        continue;
+                    }
+                    Ok(connected) => return connected,
+                    Err(failure) => failure,
                 },
-                () = sleep_until(self.next), if attempts.len() < ATTEMPTS => {
-                    let connect_limit = connector.settings.connect_limit;
-                    attempts.push(timeout(connect_limit, connector.connect(former.clone(), calls)));
-                    self.note_attempt();
+                login = &mut login, if !login.is_terminated() => match login {
+                    Ok(login) => {
+                        attempts.push(connector.attempt(login, former.clone(), Some(calls)));
+                        self.note_attempt();
+                        continue;
+                    }
+                    Err(failure) => failure,
+                },
+                () = sleep_until(self.next), if attempts.len() < ATTEMPTS && login.is_terminated() => {
+                    login.set(connector.log_in().fuse());
                     continue;
                 }
                 () = sleep_until(self.known_at), if !self.known => {
                     self.note_silence();
+                    continue;
+                }
+                () = connector.moved() => {
+                    // Those that are under way go to a server that nobody wants any more.
+                    attempts.clear();
+                    connector.forget_aim();
+                    self.next = Instant::now();
                     continue;
                 }
                 () = connector.link.wanted() => {
@@ -113,7 +136,14 @@ impl<'a> Attempts<'a> {
         let Failure { error, refused } = failure;
         connector.status.note(&error);
         if self.failures == 0 {
-            tracing::warn!(address = connector.address(), %error, cause = error.source(), "could not connect; trying again");
+            // A `connect` that gives up drops the manager, and nothing is tried any more.
+            tracing::warn!(
+                address = &*connector.address(),
+                role = connector.role_in_log(),
+                %error,
+                cause = error.source(),
+                "could not connect; trying again while the manager is there"
+            );
         }
         let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(self.failures) };
         let chance = random.random();

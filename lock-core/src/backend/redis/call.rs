@@ -3,38 +3,40 @@
 use std::{sync::atomic::Ordering, time::Duration};
 
 use futures_util::future::{join, join_all};
-use redis::Cmd;
+use redis::{Cmd, Pipeline, RedisError, Value};
 use tokio::time::Instant;
 
 use super::{
+    cluster::Redirection,
     connection::{Ask, Connection},
     connector::{Connector, Unanswered},
     failure,
-    free::{self, Executed},
-    script,
+    free::{self, Taken},
+    renewals, script,
+    way::Way,
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation},
+    backend::{Acquire, Answer, BackendError, Batch, Operation, Outcome},
     error::ErrorKind,
 };
 
 /// Executes a batch. A connection that breaks under it is replaced, and the batch repeated, until the limit; but not if it
 /// releases by force.
-pub(super) async fn call(connector: &Connector, mut batch: Batch) -> Result<Answer, BackendError> {
-    let limit = connector.limit().min(of_use_within(&batch).max(connector.link.least_silence()));
-    let limit = Instant::now() + limit;
+pub(super) async fn call(way: Way<'_>, mut batch: Batch) -> Result<Answer, BackendError> {
+    let within = way.connector().limit().min(of_use_within(&batch).max(way.least_silence()));
+    let limit = Instant::now() + within;
     let begin = free::begin(&batch);
     if begin == batch.len() {
-        return execute(connector, batch, limit, Tried::default()).await;
+        return execute(way, batch, limit, Tried::default()).await;
     }
     if begin == 0 {
-        return acquire_free(connector, batch, limit).await;
+        return acquire_free(way, batch, limit).await;
     }
     // Both leave at once, in this order.
     let last = batch.split_off(begin);
     let counts = [batch.len(), last.len()];
-    let rest = Box::pin(execute(connector, batch, limit, Tried::default()));
-    let (first, second) = join(rest, acquire_free(connector, last, limit)).await;
+    let rest = Box::pin(execute(way.clone(), batch, limit, Tried::default()));
+    let (first, second) = join(rest, acquire_free(way, last, limit)).await;
     let mut answer = answered(first, counts[0]);
     let second = answered(second, counts[1]);
     answer.by = answer.by.or_else(|| second.by.clone());
@@ -52,161 +54,291 @@ fn of_use_within(batch: &[Operation]) -> Duration {
     within.min().unwrap_or(Duration::MAX)
 }
 
-/// The answer to `count` operations, of which each has failed with the error if there is one: what fails a part of a batch says
-/// nothing of the other.
-fn answered(answer: Result<Answer, BackendError>, count: usize) -> Answer {
+/// Makes an answer of a failure: each of the `count` operations has failed with the error. A failure of one part of a batch
+/// says nothing of the other.
+pub(super) fn answered(answer: Result<Answer, BackendError>, count: usize) -> Answer {
     answer.unwrap_or_else(|error| Answer::new((0..count).map(|_| Err(error.clone()))))
 }
 
 /// What has become of a batch so far.
-#[derive(Default)]
+#[derive(Clone, Default)]
 struct Tried {
-    /// The epoch of the last connection.
-    after: u64,
-    /// Why that did not answer, if it was lost.
+    /// Why the last connection that carried it did not answer, if one was lost.
     unanswered: Option<BackendError>,
+    /// Whether it was sent again though nothing was lost, so that others may have come before it.
+    late: bool,
 }
 
-/// Executes acquires of keys that are thought to be free, without the script; but by the script, with the same tokens, if the
-/// connection breaks or the server refuses.
-async fn acquire_free(connector: &Connector, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
-    let connection = connector.connection(0, limit).await?;
-    if !connection.takes_transactions() || connector.stuck.load(Ordering::Relaxed) {
-        return Box::pin(execute(connector, batch, limit, Tried::default())).await;
+impl Tried {
+    /// Reads an error of the last connection, which says nothing of what an earlier one carried.
+    fn judge(&self, error: BackendError) -> BackendError {
+        if self.unanswered.is_some() { error.in_doubt() } else { error }
     }
-    let (count, commands) = (batch.len(), free::transaction(&batch));
-    let mut tried = Tried::default();
+}
+
+/// Executes acquires of keys that are thought to be free, without the script. If the connection breaks or the server refuses,
+/// the script executes them with the same tokens.
+async fn acquire_free(mut way: Way<'_>, batch: Batch, limit: Instant) -> Result<Answer, BackendError> {
+    let connection = way.connection(limit).await?;
+    if !connection.takes_transactions() || way.connector().stuck.load(Ordering::Relaxed) {
+        return Box::pin(execute(way, batch, limit, Tried::default())).await;
+    }
+    let (count, commands) = (batch.len(), free::transaction(way.tag(), &batch));
     let mut in_part = false;
-    match connector.send(connection.clone(), Ask::Transaction(&commands), limit).await {
+    match way.connector().send(connection.clone(), Ask::Each(&commands), limit).await {
         Ok(replies) => match free::read(&batch, &replies) {
-            Executed::Whole(mut answer) => {
+            Taken::Whole(mut answer) => {
                 answer.by = connection.run();
                 return Ok(answer);
             }
-            Executed::Nothing => {}
-            Executed::Part => {
-                connection.refuses_transactions();
+            Taken::Nothing => {}
+            Taken::Part => {
+                connection.note_no_transactions();
                 in_part = true;
             }
-            Executed::Open => {
+            Taken::Open => {
                 // Another connection has none open.
-                connector.stuck.store(true, Ordering::Relaxed);
-                connector.link.replace(connection.epoch, Duration::ZERO);
-                tried.after = connection.epoch;
+                way.connector().stuck.store(true, Ordering::Relaxed);
+                way.connector().link.replace(connection.epoch, Duration::ZERO);
+                way.lost(&connection);
             }
         },
         Err(Unanswered::Broken(error)) => {
-            let tried = Tried { after: connection.epoch, unanswered: Some(error) };
-            return Box::pin(execute(connector, batch, limit, tried)).await;
+            way.lost(&connection);
+            let tried = Tried { unanswered: Some(error), late: false };
+            return Box::pin(execute(way, batch, limit, tried)).await;
         }
-        Err(Unanswered::Unsent(error) | Unanswered::Silent(error)) => return Err(error),
-        // Of a transaction it is an answer.
-        Err(Unanswered::Refused(error)) => return Err(failure::of(error, connector.address())),
-    }
-    let mut answer = answered(Box::pin(execute(connector, batch, limit, tried)).await, count);
-    if in_part {
-        answer = answer.in_doubt();
+        Err(unanswered) => return Err(way.connector().failed(unanswered)),
     }
     // What was sent meanwhile came before it.
-    answer.out_of_order = true;
-    Ok(answer)
+    let tried = Tried { unanswered: None, late: true };
+    let answer = answered(Box::pin(execute(way, batch, limit, tried)).await, count);
+    Ok(if in_part { answer.in_doubt() } else { answer })
 }
 
 /// Executes a batch by the script.
-async fn execute(connector: &Connector, batch: Batch, limit: Instant, tried: Tried) -> Result<Answer, BackendError> {
-    let evalsha = script::evalsha(&batch);
-    let Tried { mut after, mut unanswered } = tried;
+async fn execute(way: Way<'_>, batch: Batch, limit: Instant, mut tried: Tried) -> Result<Answer, BackendError> {
+    let count = batch.len();
+    match run(way, batch, limit, &mut tried).await {
+        // Whoever releases its tokens must know that the release may have come first.
+        Err(error) if tried.late => {
+            let mut answer = answered(Err(error), count);
+            (answer.out_of_order, answer.repeated) = (true, tried.unanswered.is_some());
+            Ok(answer)
+        }
+        result => result,
+    }
+}
+
+async fn run(mut way: Way<'_>, mut batch: Batch, limit: Instant, tried: &mut Tried) -> Result<Answer, BackendError> {
     loop {
-        let connection = match connector.connection(after, limit).await {
+        let connection = match way.connection(limit).await {
             Ok(connection) => connection,
             // What was sent over an earlier connection may have happened.
-            Err(error) => return Err(unanswered.unwrap_or(error)),
+            Err(error) => return Err(tried.unanswered.clone().unwrap_or(error)),
         };
-        after = connection.epoch;
-        match evaluate(connector, connection.clone(), &evalsha, &batch, limit).await {
-            Ok((reply, by_source)) => {
-                connection.has_run_script();
-                if failure::tells_of_demotion(&reply) {
-                    connector.demoted(&connection);
-                }
-                let mut answer = script::answer_to(&batch, reply, connector.address())?;
-                answer.repeated = unanswered.is_some();
-                if answer.repeated {
-                    // What this one refused an earlier one may have done.
-                    answer = answer.in_doubt();
-                }
-                answer.out_of_order = by_source;
-                answer.by = connection.run();
-                if answer.calls_refused {
-                    connector.advice.no_publish(connector.address());
-                }
+        match evaluate(&mut way, connection.clone(), &mut batch, limit, tried).await {
+            Ok((reply, seen)) => {
+                let mut answer = answer(&way, &connection, &batch, reply, tried)?;
+                renewals::see(&batch, &seen, &mut answer);
                 return Ok(answer);
             }
             // By now the next holder may have the key.
             Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
                 return Err(error);
             }
-            Err(Unanswered::Broken(error)) => unanswered = Some(error),
-            Err(Unanswered::Unsent(error)) => return Err(unanswered.unwrap_or(error)),
-            Err(Unanswered::Silent(error)) => return Err(error),
-            Err(Unanswered::Refused(error)) => {
-                if failure::is_demotion(&error) {
-                    connector.demoted(&connection);
-                }
-                let error = failure::of(error, connector.address());
-                if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) {
-                    // What may not be released must not be taken.
-                    connection.refuses_transactions();
-                }
-                // A batch is refused as a whole where the user may not touch one of its keys.
-                if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
-                    return one_by_one(connector, batch, limit, unanswered.is_some()).await;
-                }
-                // A refusal says nothing of what an earlier connection carried.
-                return Err(if unanswered.is_some() { error.in_doubt() } else { error });
+            Err(Unanswered::Broken(error)) => {
+                way.lost(&connection);
+                tried.unanswered = Some(error);
             }
+            Err(Unanswered::Unsent(error)) => return Err(tried.unanswered.clone().unwrap_or(error)),
+            Err(Unanswered::Silent(error)) => return Err(error),
+            Err(Unanswered::Refused(error)) => match way.redirected(&error, limit).await {
+                Some(Redirection::Apart) if without_side_keys(&mut batch) => {
+                    return Box::pin(one_by_one(way, batch, limit, tried.clone())).await;
+                }
+                Some(Redirection::Again | Redirection::Apart) => tried.late = true,
+                Some(Redirection::TooLate) => return too_late(&way, &batch, &error, tried),
+                None => return Box::pin(refused(way, connection, batch, limit, tried.clone(), error)).await,
+            },
         }
     }
 }
 
-/// Runs the script by its hash, or by its source where the server does not have it; returns the reply, and whether it
-/// came to the latter. What was sent meanwhile may have been executed first, if others have brought the script.
-async fn evaluate(
-    connector: &Connector,
-    connection: Connection,
-    evalsha: &Cmd,
+/// Reads the reply to a batch.
+fn answer(
+    way: &Way<'_>,
+    connection: &Connection,
     batch: &[Operation],
-    limit: Instant,
-) -> Result<(redis::Value, bool), Unanswered> {
-    match connector.send(connection.clone(), evalsha, limit).await {
-        Err(Unanswered::Refused(error)) if failure::is_no_script(&error) => {
-            connector.send(connection, &script::eval(batch), limit).await.map(|reply| (reply, true))
-        }
-        result => result.map(|reply| (reply, false)),
+    reply: Value,
+    tried: &Tried,
+) -> Result<Answer, BackendError> {
+    let connector = way.connector();
+    connection.note_script_run();
+    if failure::tells_of_demotion(&reply) {
+        connector.demoted(connection);
     }
+    let mut answer = script::answer_to(batch, reply, &connector.address())?;
+    answer.repeated = tried.unanswered.is_some();
+    if answer.repeated {
+        // What this one refused an earlier one may have done.
+        answer = answer.in_doubt();
+    }
+    answer.out_of_order = tried.late;
+    answer.by = connection.run();
+    if answer.calls_refused {
+        connector.advice.no_publish(&connector.address());
+    }
+    Ok(answer)
 }
 
-/// Runs each operation by itself; `repeated` says that an earlier connection may have carried them.
-async fn one_by_one(
-    connector: &Connector,
+/// What becomes of a batch that the server has refused as a whole.
+async fn refused(
+    way: Way<'_>,
+    connection: Connection,
     batch: Batch,
     limit: Instant,
-    repeated: bool,
+    tried: Tried,
+    error: RedisError,
 ) -> Result<Answer, BackendError> {
+    let connector = way.connector();
+    if failure::is_demotion(&error) {
+        connector.demoted(&connection);
+    }
+    let error = connector.refusal(error);
+    if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) {
+        // What may not be released must not be taken.
+        connection.note_no_transactions();
+    }
+    // A batch is refused as a whole where the user may not touch one of its keys.
+    if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
+        return one_by_one(way, batch, limit, tried).await;
+    }
+    Err(tried.judge(error))
+}
+
+/// Runs the script by its hash, or by its source where the server does not have it. Returns the reply, and what stood at the
+/// keys afterwards where they are watched from then on.
+async fn evaluate(
+    way: &mut Way<'_>,
+    connection: Connection,
+    batch: &mut Batch,
+    limit: Instant,
+    tried: &mut Tried,
+) -> Result<(Value, Value), Unanswered> {
+    let around = Around { before: way.prepare(&connection, batch), after: renewals::watch(batch, &connection) };
+    let (tag, connector) = (way.tag(), way.connector());
+    let mut result = around.run(connector, connection.clone(), script::evalsha(tag, batch), limit).await;
+    if matches!(&result, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
+        // What was sent meanwhile may be executed first, if others bring the script.
+        tried.late = true;
+        result = around.run(connector, connection.clone(), script::eval(tag, batch), limit).await;
+    }
+    if result.is_err() {
+        way.not_executed(&connection);
+    }
+    result
+}
+
+/// What is sent in the same write as a command.
+struct Around {
+    before: Vec<Cmd>,
+    after: Vec<Cmd>,
+}
+
+impl Around {
+    /// Sends all of it. Returns the replies to the command and to the last one after it, if there is any.
+    async fn run(
+        &self,
+        connector: &Connector,
+        connection: Connection,
+        command: Cmd,
+        limit: Instant,
+    ) -> Result<(Value, Value), Unanswered> {
+        let Self { before, after } = self;
+        if before.is_empty() && after.is_empty() {
+            return connector.send(connection, &command, limit).await.map(|reply| (reply, Value::Nil));
+        }
+        let mut commands = Pipeline::with_capacity(before.len() + 1 + after.len());
+        for command in before.iter().chain([&command]).chain(after) {
+            commands.add_command(command.clone());
+        }
+        let listens = connection.clone();
+        let Value::Array(mut replies) = connector.send(connection, Ask::Each(&commands), limit).await? else {
+            return Ok((Value::Nil, Value::Nil));
+        };
+        let refused = replies.iter().take(before.len()).filter_map(|reply| match reply {
+            Value::ServerError(error) => Some(error.code() == "NOPERM"),
+            _ => None,
+        });
+        if let Some(is_forbidden) = refused.max() {
+            listens.note_refused_channels(is_forbidden);
+        }
+        let seen = if after.is_empty() { Value::Nil } else { replies.pop().unwrap_or(Value::Nil) };
+        let reply = replies.into_iter().nth(before.len()).unwrap_or(Value::Nil);
+        Ok((reply.extract_error().map_err(Unanswered::Refused)?, seen))
+    }
+}
+
+/// Runs each operation by itself.
+async fn one_by_one(way: Way<'_>, batch: Batch, limit: Instant, tried: Tried) -> Result<Answer, BackendError> {
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
-    whole.repeated = repeated;
+    whole.repeated = tried.unanswered.is_some();
     // All at once, so that they take one round trip together.
+    let late = Tried { unanswered: None, late: true };
     let calls = batch
         .into_iter()
-        .map(|operation| Box::pin(execute(connector, Batch::from([operation]), limit, Tried::default())));
+        .map(|operation| Box::pin(execute(way.clone(), Batch::from([operation]), limit, late.clone())));
     for answer in join_all(calls).await {
         let outcome = answer.and_then(|answer| {
-            whole.repeated |= answer.repeated;
-            whole.calls_refused |= answer.calls_refused;
+            whole.note(&answer);
             answer.single()
         });
-        whole.outcomes.push(outcome.map_err(|error| if repeated { error.in_doubt() } else { error }));
+        whole.outcomes.push(outcome.map_err(|error| tried.judge(error)));
     }
     Ok(whole)
 }
+
+/// Makes a batch ready to be run one by one while the keys of its slot are at two nodes. Returns whether that may help.
+///
+/// A command with one key is redirected to wherever the key is, so renewals give up their side keys. All other operations
+/// wait until the slot has moved.
+fn without_side_keys(batch: &mut Batch) -> bool {
+    let mut may_help = batch.len() > 1;
+    for operation in batch {
+        if renewals::is_plain(std::slice::from_ref(operation)) {
+            continue;
+        }
+        if let Operation::Renew(renew) = operation {
+            (renew.block, renew.floor, renew.aim, renew.too_far) = (0, 0, 0, None);
+            may_help = true;
+        }
+    }
+    may_help
+}
+
+/// The answer to a batch that was refused for all of its time, because the cluster was not ready for it.
+///
+/// A key whose slot moves counts as busy, so that waiters ask again.
+fn too_late(way: &Way<'_>, batch: &[Operation], error: &RedisError, tried: &Tried) -> Result<Answer, BackendError> {
+    let address = way.connector().address();
+    let code = error.code().unwrap_or("ERR");
+    let detail = failure::sentence(error.detail().unwrap_or_default());
+    let message = format!(
+        "{address} answered {code} ({detail}) for all of the time; look at the cluster (redis-cli --cluster check)"
+    );
+    let failed = tried.judge(BackendError::new(ErrorKind::Backend, message).did_not_happen());
+    let is_moving = matches!(code, "ASK" | "TRYAGAIN") && tried.unanswered.is_none();
+    let mut answer = Answer::new(batch.iter().map(|operation| match operation {
+        Operation::Acquire(Acquire { from: None, .. }) if is_moving => {
+            Ok(Outcome::Busy { remaining: Some(SOON), foreign: true, reserved: false, position: None })
+        }
+        _ => Err(failed.clone()),
+    }));
+    answer.out_of_order = true;
+    Ok(answer)
+}
+
+/// When to ask again for a key whose slot moves.
+const SOON: Duration = Duration::from_millis(50);

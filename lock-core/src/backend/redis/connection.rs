@@ -1,10 +1,11 @@
 //! One connection to the node, and what is known about it.
 
 use std::{
+    collections::HashSet,
     future::{Future, poll_fn},
     pin::{Pin, pin},
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
     task::{Context, Poll},
@@ -14,6 +15,8 @@ use std::{
 use futures_util::future::{Fuse, FutureExt};
 use redis::{Cmd, Pipeline, RedisResult, Value, aio::MultiplexedConnection};
 use tokio::time::Instant;
+
+use super::handshake::Connected;
 
 /// A connection that is ready for use. Clones share it.
 #[derive(Clone)]
@@ -36,14 +39,23 @@ pub(super) struct About {
     transactions: AtomicBool,
     /// The run of the server.
     run: Option<Arc<String>>,
+    /// The channels of slots that it listens to, where a node of a cluster can tell waiters.
+    listens: Option<Mutex<HashSet<Arc<str>>>>,
+    /// Whether it may not listen to some of them.
+    deaf: AtomicBool,
+    /// Whether the server says when a key changes that was read in order to watch it.
+    tracks: bool,
+    /// Whether a message was taken for a reply, so that each reply since then is that of another request.
+    misread: Arc<AtomicBool>,
 }
 
 /// What is sent in one go and answered by one reply.
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Command(&'a Cmd),
-    /// Commands from `MULTI` to `EXEC`. (Not what the crate calls atomic, which does not say whether `MULTI` was refused.)
-    Transaction(&'a Pipeline),
+    /// Commands of which each reply matters, as from `MULTI` to `EXEC`. (Not what the crate calls atomic, which does not say
+    /// whether `MULTI` was refused.)
+    Each(&'a Pipeline),
 }
 
 impl<'a> From<&'a Cmd> for Ask<'a> {
@@ -67,21 +79,19 @@ impl Connection {
     pub(super) async fn send(&mut self, ask: Ask<'_>) -> RedisResult<Value> {
         match ask {
             Ask::Command(command) => self.inner.send_packed_command(command).await,
-            Ask::Transaction(commands) => {
-                self.inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array)
-            }
+            Ask::Each(commands) => self.inner.send_packed_commands(commands, 0, commands.len()).await.map(Value::Array),
         }
     }
 
     /// Takes note that the server has run the script.
-    pub(super) fn has_run_script(&self) {
+    pub(super) fn note_script_run(&self) {
         if !self.about.scripts.load(Ordering::Relaxed) {
             self.about.scripts.store(true, Ordering::Relaxed);
         }
     }
 
     /// Takes note that acquires have to go by the script: transactions are refused, or the script is, now or for some keys.
-    pub(super) fn refuses_transactions(&self) {
+    pub(super) fn note_no_transactions(&self) {
         self.about.transactions.store(false, Ordering::Relaxed);
     }
 
@@ -99,6 +109,47 @@ impl Connection {
     /// Returns the run of the server, if the server tells.
     pub(super) fn run(&self) -> Option<Arc<String>> {
         self.about.run.clone()
+    }
+
+    /// Returns whether a node of a cluster can tell this connection what is said on the channels of its slots.
+    pub(super) fn can_listen(&self) -> bool {
+        self.about.listens.is_some() && !self.about.deaf.load(Ordering::Relaxed)
+    }
+
+    /// Takes note that the connection listens to the channel of a slot, and returns whether it did not yet.
+    pub(super) fn note_listening(&self, channel: &Arc<str>) -> bool {
+        self.listens().is_some_and(|mut channels| !channels.contains(channel) && channels.insert(Arc::clone(channel)))
+    }
+
+    /// Takes note that it may not listen to the channel of a slot.
+    pub(super) fn forget_channel(&self, channel: &str) {
+        if let Some(mut channels) = self.listens() {
+            channels.remove(channel);
+        }
+    }
+
+    /// Takes note that the server has refused to tell it what is said on some channel: for good, if that is forbidden.
+    pub(super) fn note_refused_channels(&self, is_forbidden: bool) {
+        if let Some(mut channels) = self.listens() {
+            channels.clear();
+        }
+        if is_forbidden {
+            self.about.deaf.store(true, Ordering::Relaxed);
+        }
+    }
+
+    fn listens(&self) -> Option<MutexGuard<'_, HashSet<Arc<str>>>> {
+        self.about.listens.as_ref().map(|channels| channels.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Returns whether keys can be watched over it.
+    pub(super) fn tracks(&self) -> bool {
+        self.about.tracks
+    }
+
+    /// Returns whether replies may be those of other requests.
+    pub(super) fn is_misread(&self) -> bool {
+        self.about.misread.load(Ordering::Acquire)
     }
 
     /// Takes note of the time that an answer took.
@@ -123,17 +174,22 @@ impl Connection {
 }
 
 impl About {
-    /// Describes a connection that was made just now.
-    pub(super) fn new(run: Option<Arc<String>>, round_trip: Duration) -> Self {
+    /// Describes a connection that was made just now. `shards` says whether it can listen to the channels of slots.
+    pub(super) fn new(connected: &Connected, shards: bool) -> Self {
+        let Connected { run, round_trip, tracks, misread, .. } = connected;
         let about = Self {
             since: Instant::now(),
             round_trip: AtomicU64::new(u64::MAX),
             demoted: AtomicBool::new(false),
             scripts: AtomicBool::new(false),
             transactions: AtomicBool::new(true),
-            run,
+            run: run.clone(),
+            listens: shards.then(Mutex::default),
+            deaf: AtomicBool::new(false),
+            tracks: *tracks,
+            misread: Arc::clone(misread),
         };
-        about.answered_within(round_trip);
+        about.answered_within(*round_trip);
         about
     }
 

@@ -7,33 +7,57 @@
 
 use std::{
     fmt,
+    future::pending,
     pin::pin,
     sync::{
-        Mutex, PoisonError,
-        atomic::{AtomicBool, AtomicU32},
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering},
     },
     time::Duration,
 };
 
-use redis::{RedisError, Value};
-use tokio::time::{Instant, sleep, sleep_until};
+use redis::{FromRedisValue, RedisError, Value, from_redis_value};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep, sleep_until},
+};
 
 use super::{
     advice::Advice,
     connection::{Ask, Connection},
-    failure,
+    failure::{self, Named},
     link::Link,
+    listeners::Listeners,
+    replicas::Replication,
+    sentinel::Sentinels,
     settings::Settings,
     status::Status,
-    stream::Resolver,
+    stream::{Address, Resolver},
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
 /// What requests and upkeep share.
 pub(super) struct Connector {
     pub(super) settings: Settings,
+    pub(super) role: Role,
+    /// The sentinels that know where the server is, if its address is not fixed.
+    sentinels: Option<Arc<Sentinels>>,
+    /// Where the latest attempt to connect went, if its address is not fixed.
+    aim: Mutex<Option<(Address, Arc<str>)>>,
+    /// Whether the nodes of a cluster name its address, and no URL does.
+    pub(super) is_announced: bool,
+    /// Whether the latest stream to its address could be opened.
+    pub(super) is_reached: AtomicBool,
+    /// The name of the server in messages until an attempt to connect has found its address.
+    pub(super) name: Arc<str>,
+    /// Told when a sentinel says that something has changed.
+    pub(super) told: Notify,
     pub(super) resolver: Resolver,
+    /// Whether the provider of credentials is being asked.
+    pub(super) asks_provider: AtomicBool,
     pub(super) link: Link,
+    /// What waits for replicas of this server.
+    pub(super) replication: Replication,
     /// When the server last answered an attempt to connect that may still succeed.
     heard: Mutex<Option<Instant>>,
     /// Whether a server has left a transaction open, because it refused to execute it: then none is sent any more.
@@ -42,8 +66,30 @@ pub(super) struct Connector {
     pub(super) resp2: AtomicBool,
     /// How many attempts in a row ended when the server closed the connection on HELLO.
     pub(super) closed_at_hello: AtomicU32,
-    pub(super) advice: Advice,
+    pub(super) advice: Arc<Advice>,
+    /// The managers that share the connection, and are told of grants.
+    pub(super) listeners: Arc<Listeners>,
     pub(super) status: Status,
+}
+
+/// What the nodes of a cluster have in common.
+#[derive(Clone, Default)]
+pub(super) struct Shared {
+    /// Numbers their connections together. Rises with each of them, and when a slot has moved.
+    pub(super) epoch: Arc<AtomicU64>,
+    pub(super) advice: Arc<Advice>,
+    pub(super) listeners: Arc<Listeners>,
+}
+
+/// What a server is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// It keeps all locks.
+    Primary,
+    /// It keeps the locks of some slots of a cluster.
+    Node,
+    /// It knows which server is the primary.
+    Sentinel,
 }
 
 /// Why a command has no usable answer.
@@ -59,32 +105,104 @@ pub(super) enum Unanswered {
 }
 
 impl Connector {
-    pub(super) fn new(settings: Settings) -> Self {
+    /// Reaches a server at a fixed address.
+    pub(super) fn new(settings: Settings, role: Role) -> Self {
+        Self::sharing(settings, role, Shared::default())
+    }
+
+    /// Reaches a node of a cluster, whose nodes have something in common.
+    pub(super) fn sharing(settings: Settings, role: Role, shared: Shared) -> Self {
         Self {
+            name: settings.address.to_string().into(),
             settings,
+            role,
+            sentinels: None,
+            aim: Mutex::default(),
+            is_announced: false,
+            is_reached: AtomicBool::new(false),
+            told: Notify::new(),
             resolver: Resolver::new(ATTEMPTS),
-            link: Link::new(),
+            asks_provider: AtomicBool::new(false),
+            link: Link::new(shared.epoch),
+            replication: Replication::default(),
             heard: Mutex::default(),
             stuck: AtomicBool::new(false),
             resp2: AtomicBool::new(false),
             closed_at_hello: AtomicU32::new(0),
-            advice: Advice::default(),
+            advice: shared.advice,
+            listeners: shared.listeners,
             status: Status::default(),
         }
     }
 
-    pub(super) fn address(&self) -> &str {
-        &self.settings.address
+    /// Reaches the primary that the sentinels name.
+    pub(super) fn found_by(settings: Settings, sentinels: Arc<Sentinels>) -> Self {
+        let name = sentinels.to_string().into();
+        Self { sentinels: Some(sentinels), name, ..Self::new(settings, Role::Primary) }
+    }
+
+    pub(super) fn sentinels(&self) -> Option<&Arc<Sentinels>> {
+        self.sentinels.as_ref()
+    }
+
+    /// Returns where to connect to now.
+    pub(super) async fn locate(&self) -> Result<Address, BackendError> {
+        let Some(sentinels) = &self.sentinels else { return Ok(self.settings.address.clone()) };
+        let address = sentinels.primary(self.limit()).await?;
+        let name = address.to_string().into();
+        *self.aim.lock().unwrap_or_else(PoisonError::into_inner) = Some((address.clone(), name));
+        Ok(address)
+    }
+
+    /// Returns when the server is elsewhere than where the latest attempt to connect went.
+    pub(super) async fn moved(&self) {
+        let Some(sentinels) = &self.sentinels else { return pending().await };
+        let is_aim = |address: &Address| {
+            let aim = self.aim.lock().unwrap_or_else(PoisonError::into_inner);
+            aim.as_ref().is_none_or(|(aim, _)| aim == address)
+        };
+        sentinels.until_not(is_aim).await;
+    }
+
+    /// Takes note that no attempt to connect goes anywhere yet.
+    pub(super) fn forget_aim(&self) {
+        *self.aim.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+
+    /// Returns when the server is elsewhere than at the end of a connection, which may be older than the latest attempt.
+    pub(super) async fn moved_from(&self, address: &Address) {
+        let Some(sentinels) = &self.sentinels else { return pending().await };
+        sentinels.until_not(|primary| primary == address).await;
+    }
+
+    /// Whether the server is known to be elsewhere.
+    pub(super) fn is_elsewhere(&self, address: &Address) -> bool {
+        self.sentinels.as_ref().is_some_and(|sentinels| sentinels.are_sure_of_another(address))
+    }
+
+    /// The address of the server, for messages.
+    pub(super) fn address(&self) -> Arc<str> {
+        if self.sentinels.is_some()
+            && let Some((_, address)) = &*self.aim.lock().unwrap_or_else(PoisonError::into_inner)
+        {
+            return Arc::clone(address);
+        }
+        Arc::clone(&self.name)
+    }
+
+    /// What the server is, for the log; nothing where it keeps locks.
+    pub(super) fn role_in_log(&self) -> Option<&'static str> {
+        (self.role == Role::Sentinel).then_some("sentinel")
     }
 
     pub(super) fn limit(&self) -> Duration {
-        self.settings.limit
+        self.settings.access.limit
     }
 
     /// Says how the node is doing, as far as is known.
     pub(super) fn health(&self) -> NodeHealth {
         let (up, since) = self.link.is_up_since();
-        self.status.health(self.address(), up, since)
+        self.status.health(&self.address(), up, since)
     }
 
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken; see
@@ -92,6 +210,24 @@ impl Connector {
     pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, BackendError> {
         let connection = self.link.connection(after, limit).await;
         connection.map_err(|error| error.unwrap_or_else(|| self.out_of_time()).did_not_happen())
+    }
+
+    /// Runs a command that may be repeated.
+    pub(super) async fn query<'a, T: FromRedisValue>(&self, command: impl Into<Ask<'a>>) -> Result<T, BackendError> {
+        let command = command.into();
+        let limit = Instant::now() + self.limit();
+        let mut after = 0;
+        loop {
+            let connection = self.connection(after, limit).await?;
+            after = connection.epoch;
+            match self.send(connection, command, limit).await {
+                Ok(reply) => {
+                    return from_redis_value(reply).map_err(|error| self.read(error.into()));
+                }
+                Err(Unanswered::Broken(_)) => {}
+                Err(unanswered) => return Err(self.failed(unanswered)),
+            }
+        }
     }
 
     /// Runs one command until `limit`. A connection that breaks or stays silent is replaced.
@@ -106,7 +242,7 @@ impl Connector {
         self.send_unless(ended, connection, ask.into(), limit).await
     }
 
-    /// The same, unless the connection has `ended` before the answer.
+    /// Runs one command until `limit`, unless the connection has `ended` before the answer.
     pub(super) async fn send_unless(
         &self,
         ended: impl Future<Output = ()>,
@@ -131,17 +267,21 @@ impl Connector {
             // An answer that is there counts, however late it is looked for.
             biased;
             reply = connection.send(ask) => match reply {
+                Ok(_) if connection.is_misread() => {
+                    self.link.replace(epoch, Duration::ZERO);
+                    Err(Unanswered::Broken(self.lost(epoch)))
+                }
                 Ok(reply) => {
                     connection.answered_within(begun.elapsed());
                     match ask {
                         Ask::Command(_) => reply.extract_error().map_err(Unanswered::Refused),
                         // Which of its replies are errors matters.
-                        Ask::Transaction(_) => Ok(reply),
+                        Ask::Each(_) => Ok(reply),
                     }
                 }
                 Err(error) if failure::is_broken(&error) => {
                     self.link.replace(epoch, Duration::ZERO);
-                    Err(Unanswered::Broken(failure::of(error, self.address())))
+                    Err(Unanswered::Broken(failure::of(error, &self.address())))
                 }
                 Err(error) => Err(Unanswered::Refused(error)),
             },
@@ -157,20 +297,58 @@ impl Connector {
         }
     }
 
+    /// Reads an error of the server.
+    pub(super) fn refusal(&self, error: RedisError) -> BackendError {
+        if self.role == Role::Node && error.redirect_node().is_some() {
+            let message = format!("{} does not have the slot of the key; try again", self.address());
+            return BackendError::new(ErrorKind::Backend, message).did_not_happen();
+        }
+        self.read(error)
+    }
+
+    /// Reads an error of the server, whatever it is to us.
+    pub(super) fn read(&self, error: RedisError) -> BackendError {
+        let read = if self.role == Role::Sentinel { failure::of_sentinel } else { failure::of };
+        read(error, &self.address())
+    }
+
+    /// Reads why a command has no usable answer.
+    pub(super) fn failed(&self, unanswered: Unanswered) -> BackendError {
+        match unanswered {
+            Unanswered::Refused(error) => self.refusal(error),
+            Unanswered::Unsent(error) | Unanswered::Broken(error) | Unanswered::Silent(error) => error,
+        }
+    }
+
     pub(super) fn out_of_time(&self) -> BackendError {
-        BackendError::new(
-            ErrorKind::Backend,
-            format!(
-                "{} did not answer within {:?}; check that it runs and can be reached",
-                self.address(),
-                self.limit()
-            ),
-        )
+        if self.asks_for_credentials() {
+            return failure::no_credentials("has not answered yet", &self.address());
+        }
+        let (address, limit) = (&self.address(), self.limit());
+        if let Some(named) = self.named().filter(|_| !self.is_reached.load(Ordering::Relaxed)) {
+            return failure::unreachable(address, Some(named), &format!("did not answer within {limit:?}"));
+        }
+        // A server without TLS waits for more of what it does not understand.
+        let check = match self.settings.access.tls {
+            Some(_) => "check that it runs and can be reached, and that this port speaks TLS",
+            None => "check that it runs and can be reached",
+        };
+        BackendError::new(ErrorKind::Backend, format!("{address} did not answer within {limit:?}; {check}"))
+    }
+
+    /// Who named the address of the latest attempt to connect; `None` if a URL did.
+    pub(super) fn named(&self) -> Option<Named<'_>> {
+        if self.is_announced {
+            return Some(Named::ByCluster);
+        }
+        let sentinels = self.sentinels.as_ref()?;
+        let has_aim = self.aim.lock().unwrap_or_else(PoisonError::into_inner).is_some();
+        has_aim.then(|| Named::BySentinels(sentinels.service()))
     }
 
     /// Why the connection of an epoch was replaced.
     pub(super) fn lost(&self, epoch: u64) -> BackendError {
-        if self.link.silence(epoch).is_zero() { failure::closed(self.address()) } else { self.out_of_time() }
+        if self.link.silence(epoch).is_zero() { failure::closed(&self.address()) } else { self.out_of_time() }
     }
 
     /// Replaces the connection to a server that has become a replica, or has begun to load its data: its name may lead to
@@ -204,7 +382,7 @@ impl Connector {
 
 impl fmt::Debug for Connector {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Connector").field("address", &self.settings.address).finish_non_exhaustive()
+        f.debug_struct("Connector").field("address", &self.address()).finish_non_exhaustive()
     }
 }
 

@@ -4,7 +4,7 @@ use std::{error, fmt, io};
 
 use redis::{ErrorKind as RedisErrorKind, RedisError, ServerErrorKind, Value};
 
-use super::{names::FENCE_COUNTER, source};
+use super::source;
 use crate::{backend::BackendError, error::ErrorKind};
 
 /// Reads an error of the `redis` crate. `address` is the server's, without user and password.
@@ -23,7 +23,8 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
             let detail = error.detail().map_or_else(|| error.to_string(), str::to_owned);
             let failure = of_server(&code, &detail, address);
             if failure.kind() == ErrorKind::Backend && error.category().contains("switch database") {
-                let message = format!("{address} does not let this user select the database of the URL: {detail}");
+                let detail = sentence(&detail);
+                let message = format!("{address} does not let this user select the database: {detail}{RIGHTS}");
                 return BackendError::new(ErrorKind::Unsupported, message).did_not_happen();
             }
             failure
@@ -31,15 +32,93 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
     }
 }
 
+/// Reads an error of the `redis` crate, from a login with the credentials of a provider.
+pub(super) fn of_login(error: RedisError, address: &str) -> BackendError {
+    let detail = sentence(error.detail().unwrap_or("no reason given")).to_owned();
+    let error = of(error, address);
+    if error.kind() != ErrorKind::Denied {
+        return error;
+    }
+    let message = format!(
+        "{address} refused the credentials of the provider: {detail}; check that they have not expired, and are for this server"
+    );
+    BackendError::new(ErrorKind::Denied, message).did_not_happen()
+}
+
+/// Reads an error of the `redis` crate from a sentinel, whose user and password are not those of the servers.
+pub(super) fn of_sentinel(error: RedisError, address: &str) -> BackendError {
+    let is_missing = is_no_password(error.code().unwrap_or_default(), error.detail().unwrap_or_default());
+    let detail = sentence(error.detail().unwrap_or("no reason given")).to_owned();
+    let error = of(error, address);
+    let message = match error.kind() {
+        ErrorKind::Denied if is_missing => format!(
+            "the sentinel {address} wants a password; add ?sentinel_pass=PASSWORD to the URL, or give it to the builder \
+             (sentinel_password); the one before the @ is that of the servers"
+        ),
+        ErrorKind::Denied => format!(
+            "the sentinel {address} refused the name or the password of sentinel_user and sentinel_pass ({detail}); check \
+             both, in the URL or where the builder is given them (sentinel_username, sentinel_password)"
+        ),
+        _ => return error,
+    };
+    BackendError::new(ErrorKind::Denied, message).did_not_happen()
+}
+
+/// Reads an error of the provider of credentials.
+pub(super) fn of_provider(error: &RedisError, address: &str) -> BackendError {
+    no_credentials("failed", address).with_source(Cause::of(error))
+}
+
+/// The error of a connection that cannot be made, since there are no credentials: the provider did `what`.
+pub(super) fn no_credentials(what: &str, address: &str) -> BackendError {
+    let message = format!("the provider of credentials for {address} {what}; check the provider and what it asks");
+    BackendError::new(ErrorKind::Backend, message).did_not_happen()
+}
+
+/// What has named the address of a server that stands in no URL.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Named<'a> {
+    /// Sentinels, as the primary of this service.
+    BySentinels(&'a str),
+    ByCluster,
+}
+
 /// Reads an error of the system, from before anything was said to the server.
-pub(super) fn of_stream(error: &io::Error, address: &str) -> BackendError {
-    closed(address).with_source(Cause(error.to_string()))
+pub(super) fn of_stream(error: &io::Error, address: &str, named: Option<Named<'_>>) -> BackendError {
+    unreachable(address, named, "could not be reached").with_source(Cause(error.to_string()))
+}
+
+/// The error of a connection that could not be made: the server did, or could not, `what`.
+pub(super) fn unreachable(address: &str, named: Option<Named<'_>>, what: &str) -> BackendError {
+    let message = match named {
+        None => return closed(address),
+        Some(Named::BySentinels(service)) => format!(
+            "{address}, which the sentinels name as the primary of {service:?}, {what}; check that it runs, and that they \
+             name an address that this machine can reach (sentinel announce-ip)"
+        ),
+        Some(Named::ByCluster) => format!(
+            "{address}, which the cluster names for some of its slots, {what}; check that it runs, and that the nodes \
+             announce an address that this machine can reach (cluster-announce-ip)"
+        ),
+    };
+    BackendError::new(ErrorKind::Backend, message)
 }
 
 /// Reads an error of the name service.
-pub(super) fn of_lookup(error: &io::Error, address: &str) -> BackendError {
+pub(super) fn of_lookup(error: &io::Error, address: &str, named: Option<Named<'_>>) -> BackendError {
+    let (named, name) = match named {
+        None => (String::new(), "the name in the URL"),
+        Some(Named::BySentinels(service)) => (
+            format!(", which the sentinels name as the primary of {service:?},"),
+            "the name that the sentinels know it by",
+        ),
+        Some(Named::ByCluster) => {
+            let named = ", which the cluster names for some of its slots,".to_owned();
+            (named, "the name that the nodes announce (cluster-announce-hostname)")
+        }
+    };
     let message = format!(
-        "{address} could not be reached, as its host name was not found; check the name in the URL, and the name service"
+        "{address}{named} could not be reached, as its host name was not found; check {name}, and the name service"
     );
     BackendError::new(ErrorKind::Backend, message).with_source(Cause(error.to_string()))
 }
@@ -57,8 +136,8 @@ pub(super) fn cluster(server: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Unsupported,
         format!(
-            "{server} is a node of a Redis Cluster, which lock-core does not support yet; \
-             use a server that is not in cluster mode"
+            "{server} is a node of a Redis Cluster; write redis+cluster://HOST,HOST,HOST with some of its nodes, from which \
+             the others are found"
         ),
     )
 }
@@ -67,6 +146,18 @@ pub(super) fn cluster(server: &str) -> BackendError {
 pub(super) fn of_message(message: &str, address: &str) -> BackendError {
     let (code, detail) = message.split_once(' ').unwrap_or((message, ""));
     of_server(code, detail, address)
+}
+
+/// Makes one error of those of several servers, none of which did `what`; `None` if there is no error. An error that an
+/// operator has to mend counts more than that of a server that was not reached.
+pub(super) fn of_several(errors: &[BackendError], what: &str) -> Option<BackendError> {
+    let lasting = errors.iter().find(|error| error.kind() != ErrorKind::Backend);
+    // One server that is wrong may be replaced by another that was not reached now.
+    let is_final = errors.iter().all(|error| error.kind() != ErrorKind::Backend);
+    lasting.or_else(|| errors.last()).map(|error| match is_final {
+        true => error.clone(),
+        false => BackendError::new(ErrorKind::Backend, format!("{what}: {error}")).with_source_of(error),
+    })
 }
 
 /// Errors of the connection, as opposed to answers of the server.
@@ -101,12 +192,12 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     let known = detail.to_ascii_lowercase();
     let says = |words: &str| known.contains(words);
     let named = source::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
-    let detail = detail.split(" script: ").next().unwrap_or_default();
+    let detail = sentence(detail.split(" script: ").next().unwrap_or_default());
     let error = match code {
         "WRONGTYPE" if says("(xadd)") => BackendError::new(
             ErrorKind::Unsupported,
             format!(
-                "{server} does not count fencing tokens in a stream at `{FENCE_COUNTER}`, as when an older version of \
+                "{server} does not count fencing tokens in a stream at `{{*}}lock-core:fence`, as when an older version of \
                  lock-core uses it too; stop the older version, then wait a minute or delete that key"
             ),
         )
@@ -116,19 +207,14 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
             "the key holds something that is no lock (a hash, a list, …); it was left untouched, use another key",
         ),
         "WRONGPASS" => denied(detail, server),
-        // Of a refused SELECT the code is not known.
-        _ if code == "NOAUTH" || says("authentication required") => BackendError::new(
-            ErrorKind::Denied,
-            format!("{server} wants a password, and the URL has none; write it as in redis://:PASSWORD@HOST:PORT"),
-        )
-        .did_not_happen(),
+        _ if is_no_password(code, detail) => no_password(server),
         _ if says("no permissions to run") || says("can't run this command") => BackendError::new(
             ErrorKind::Unsupported,
-            format!("{server} does not let this user run a command that the lock needs: {detail}{named}"),
+            format!("{server} does not let this user run a command that the lock needs: {detail}{named}{RIGHTS}"),
         ),
         _ if code == "NOPERM" || says("can't access at least one of the keys") => BackendError::new(
             ErrorKind::Denied,
-            format!("{server} does not let this user at the key, or at `{{*}}lock-core:*` beside it: {detail}"),
+            format!("{server} does not let this user at the key, the manager's prefix before it, or at `{{*}}lock-core:*` beside it: {detail}{RIGHTS}"),
         ),
         "OOM" => BackendError::new(
             ErrorKind::Backend,
@@ -144,7 +230,8 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
         ),
         _ if says("db index is out of range") => BackendError::new(
             ErrorKind::Unsupported,
-            format!("{server} has no database of that number; check the number after the last / of the URL"),
+            format!("{server} has no database of that number; check the number, after the last / of the URL or \
+                 where the builder is given it"),
         ),
         _ if says("not allowed in cluster mode") => cluster(server),
         _ => BackendError::new(ErrorKind::Backend, format!("{server} answered {code}: {detail}")),
@@ -170,6 +257,9 @@ impl fmt::Display for Cause {
 
 impl error::Error for Cause {}
 
+/// Where to look when a user may not do something.
+const RIGHTS: &str = "; docs/protocol.md lists the rights that a user needs";
+
 /// Errors that a command is refused with before it has done anything.
 const REFUSED_BEFORE_EXECUTION: [&str; 8] =
     ["BUSY", "CLUSTERDOWN", "LOADING", "MASTERDOWN", "NOAUTH", "NOPERM", "WRONGPASS", "WRONGTYPE"];
@@ -177,10 +267,84 @@ const REFUSED_BEFORE_EXECUTION: [&str; 8] =
 /// Errors of a server that is not the primary of its data, or not yet.
 const DEMOTED: [&str; 3] = ["LOADING", "MASTERDOWN", "READONLY"];
 
+/// What a server says, without its full stop: our sentence goes on.
+pub(super) fn sentence(detail: &str) -> &str {
+    detail.trim_end_matches(['.', ' '])
+}
+
 fn denied(detail: &str, server: &str) -> BackendError {
+    let detail = sentence(detail);
     BackendError::new(
         ErrorKind::Denied,
-        format!("{server} refused the user or the password: {detail}; check both in the URL"),
+        format!("{server} refused the user or the password: {detail}; check both, in the URL or where the builder is given them"),
     )
     .did_not_happen()
+}
+
+/// Whether the server wants a password. Of a refused SELECT the code is not known.
+fn is_no_password(code: &str, detail: &str) -> bool {
+    code == "NOAUTH" || detail.to_ascii_lowercase().contains("authentication required")
+}
+
+fn no_password(server: &str) -> BackendError {
+    BackendError::new(
+        ErrorKind::Denied,
+        format!(
+            "{server} wants a password, and none was given; write it in the URL, as in redis://:PASSWORD@HOST:PORT, or \
+             give it to the builder"
+        ),
+    )
+    .did_not_happen()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_that_stands_in_no_url_is_explained() {
+        let (silent, unknown) = ("did not answer within 1s", io::Error::other("no such host"));
+        let words = |error: BackendError| error.to_string();
+        assert_eq!(
+            words(unreachable("a:1", Some(Named::BySentinels("shop")), silent)),
+            "a:1, which the sentinels name as the primary of \"shop\", did not answer within 1s; check that it runs, and that \
+             they name an address that this machine can reach (sentinel announce-ip)"
+        );
+        assert_eq!(
+            words(unreachable("a:1", Some(Named::ByCluster), silent)),
+            "a:1, which the cluster names for some of its slots, did not answer within 1s; check that it runs, and that the \
+             nodes announce an address that this machine can reach (cluster-announce-ip)"
+        );
+        assert_eq!(
+            words(of_lookup(&unknown, "a:1", Some(Named::ByCluster))),
+            "a:1, which the cluster names for some of its slots, could not be reached, as its host name was not found; check \
+             the name that the nodes announce (cluster-announce-hostname), and the name service"
+        );
+        assert_eq!(
+            words(of_lookup(&unknown, "a:1", Some(Named::BySentinels("shop")))),
+            "a:1, which the sentinels name as the primary of \"shop\", could not be reached, as its host name was not found; \
+             check the name that the sentinels know it by, and the name service"
+        );
+    }
+
+    #[test]
+    fn a_sentence_of_the_server_loses_its_full_stop_where_ours_goes_on() {
+        for message in [
+            "WRONGPASS invalid username-password pair or user is disabled.",
+            "NOPERM No permissions to access a key.",
+            "NOPERM this user has no permissions to run the 'get' command.",
+            "ERR unknown command 'EVALSHA'.",
+        ] {
+            let error = of_message(message, "server:6379").to_string();
+            assert!(!error.contains(".;") && !error.contains(". ") && !error.ends_with('.'), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_user_who_may_not_is_told_where_the_rights_stand() {
+        for message in ["NOPERM No permissions to access a key", "NOPERM this user has no permissions to run 'get'"] {
+            let error = of_message(message, "server:6379").to_string();
+            assert!(error.ends_with("; docs/protocol.md lists the rights that a user needs"), "{error}");
+        }
+    }
 }

@@ -5,7 +5,7 @@
 
 use redis::{Cmd, Pipeline, Value, cmd};
 
-use super::{names::FENCE_COUNTER, reply::millis};
+use super::{names, reply::millis, slot::Tag};
 use crate::backend::{Acquire, Answer, Operation, Outcome};
 
 /// Returns where in a batch the acquires begin that may go this way: after them comes nothing else, so that the order of a
@@ -21,8 +21,8 @@ fn fits(acquire: &Acquire) -> bool {
     *expects_free && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
 }
 
-/// The commands.
-pub(super) fn transaction(batch: &[Operation]) -> Pipeline {
+/// The commands; the counter has the tag.
+pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Pipeline {
     let mut commands = Pipeline::with_capacity(batch.len() + 3);
     commands.add_command(cmd("MULTI"));
     for acquire in acquires(batch) {
@@ -31,14 +31,14 @@ pub(super) fn transaction(batch: &[Operation]) -> Pipeline {
         commands.add_command(set);
     }
     let mut draw = cmd("XADD");
-    draw.arg(FENCE_COUNTER).arg("MAXLEN").arg("0").arg("*").arg("").arg("");
+    draw.arg(&*names::fence_counter(tag)).arg("MAXLEN").arg("0").arg("*").arg("").arg("");
     commands.add_command(draw);
     commands.add_command(cmd("EXEC"));
     commands
 }
 
 /// What became of a transaction.
-pub(super) enum Executed {
+pub(super) enum Taken {
     /// Each key was taken, or was not free.
     Whole(Answer),
     /// Nothing of it, as the server has no memory, is a replica, or does not let this user at one of the keys.
@@ -50,18 +50,20 @@ pub(super) enum Executed {
 }
 
 /// Reads the replies.
-pub(super) fn read(batch: &[Operation], replies: &Value) -> Executed {
-    let Value::Array(replies) = replies else { return Executed::Part };
-    let [begun, .., executed] = &replies[..] else { return Executed::Part };
+pub(super) fn read(batch: &[Operation], replies: &Value) -> Taken {
+    let Value::Array(replies) = replies else { return Taken::Part };
+    let [begun, .., executed] = &replies[..] else { return Taken::Part };
     match (begun, executed) {
         (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => {
             // Or this user may not execute any: then none is begun any more.
             let refused = error.details().is_some_and(|details| details.contains("because of: "));
-            if refused { Executed::Part } else { Executed::Nothing }
+            if refused { Taken::Part } else { Taken::Nothing }
         }
-        (Value::Okay, Value::ServerError(_)) => Executed::Open,
-        (Value::Okay, executed) => answer(batch, executed).map_or(Executed::Part, Executed::Whole),
-        _ => Executed::Part,
+        // A slot that has moved since they were queued: the node drops them.
+        (Value::Okay, Value::ServerError(error)) if REDIRECTED.contains(&error.code()) => Taken::Nothing,
+        (Value::Okay, Value::ServerError(_)) => Taken::Open,
+        (Value::Okay, executed) => answer(batch, executed).map_or(Taken::Part, Taken::Whole),
+        _ => Taken::Part,
     }
 }
 
@@ -100,6 +102,8 @@ fn acquires(batch: &[Operation]) -> impl Iterator<Item = &Acquire> {
     })
 }
 
+/// What a node of a cluster answers that cannot execute commands of a slot.
+const REDIRECTED: [&str; 4] = ["ASK", "CLUSTERDOWN", "MOVED", "TRYAGAIN"];
 /// How many fencing tokens a millisecond of the counter has.
 const OF_A_MILLISECOND: u64 = 1_000;
 /// The script counts no further.
@@ -170,18 +174,19 @@ mod tests {
         let read = |begun, executed| read(&batch, &Value::Array(vec![begun, queued(), queued(), executed]));
         let aborted = || error("EXECABORT Transaction discarded because of previous errors.");
         let refused = error("EXECABORT Transaction discarded because of: NOPERM no permissions to run 'exec'");
-        assert!(matches!(read(Value::Okay, refused), Executed::Part), "each would be");
-        assert!(matches!(read(Value::Okay, aborted()), Executed::Nothing));
+        assert!(matches!(read(Value::Okay, refused), Taken::Part), "each would be");
+        assert!(matches!(read(Value::Okay, aborted()), Taken::Nothing));
         assert!(
-            matches!(read(error("NOPERM no MULTI"), aborted()), Executed::Part),
+            matches!(read(error("NOPERM no MULTI"), aborted()), Taken::Part),
             "each command was executed by itself"
         );
-        assert!(matches!(read(error("NOPERM no MULTI"), error("ERR EXEC without MULTI")), Executed::Part));
-        assert!(matches!(read(Value::Okay, error("ERR unknown command 'EXEC'")), Executed::Open));
+        assert!(matches!(read(error("NOPERM no MULTI"), error("ERR EXEC without MULTI")), Taken::Part));
+        assert!(matches!(read(Value::Okay, error("ERR unknown command 'EXEC'")), Taken::Open));
+        assert!(matches!(read(Value::Okay, error("MOVED 3999 127.0.0.1:6381")), Taken::Nothing));
         let drawn = Value::Array(vec![Value::Okay, error("WRONGTYPE no stream")]);
-        assert!(matches!(read(Value::Okay, drawn), Executed::Part), "it is held without a number");
+        assert!(matches!(read(Value::Okay, drawn), Taken::Part), "it is held without a number");
         let whole = Value::Array(vec![Value::Okay, id("5-1")]);
-        assert!(matches!(read(Value::Okay, whole), Executed::Whole(_)));
+        assert!(matches!(read(Value::Okay, whole), Taken::Whole(_)));
     }
 
     #[test]

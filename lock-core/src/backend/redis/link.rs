@@ -21,8 +21,10 @@ use crate::{backend::BackendError, error::ErrorKind};
 /// The link that requests take their connection from, and that upkeep puts up and takes down.
 pub(super) struct Link {
     state: watch::Sender<State>,
-    /// The epoch of the newest connection.
-    epoch: AtomicU64,
+    /// The epoch of the newest connection: to this server, or to any node of its cluster.
+    epoch: Arc<AtomicU64>,
+    /// The epoch of the newest connection to this server.
+    newest: AtomicU64,
     /// The newest epoch whose connection was found broken.
     broken: AtomicU64,
     /// That epoch again, and for how long its connection had been silent by then.
@@ -60,11 +62,12 @@ pub(super) enum Attempt {
 }
 
 impl Link {
-    /// Makes a link that is down: nothing was tried yet.
-    pub(super) fn new() -> Self {
+    /// Makes a link that is down: nothing was tried yet. Connections are numbered by `epoch`, which nodes of a cluster share.
+    pub(super) fn new(epoch: Arc<AtomicU64>) -> Self {
         Self {
             state: watch::Sender::new(State::down()),
-            epoch: AtomicU64::new(0),
+            epoch,
+            newest: AtomicU64::new(0),
             broken: AtomicU64::new(0),
             silent: Mutex::default(),
             found_broken: Notify::new(),
@@ -72,9 +75,14 @@ impl Link {
         }
     }
 
-    /// Returns the epoch of the newest connection; zero before the first.
+    /// Returns the epoch of the newest connection, in a cluster to any of its nodes; zero before the first.
     pub(super) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::Acquire)
+    }
+
+    /// Returns the epoch of the newest connection to this server; zero before the first.
+    pub(super) fn newest(&self) -> u64 {
+        self.newest.load(Ordering::Acquire)
     }
 
     /// Returns whether there is a connection that is not known to be broken.
@@ -199,6 +207,7 @@ impl Link {
         // In one step, for those who ask whether there is a connection, and since when.
         self.state.send_modify(|state| {
             connection.epoch = self.epoch.fetch_add(1, Ordering::AcqRel) + 1;
+            self.newest.store(connection.epoch, Ordering::Release);
             was_up = matches!(mem::replace(state, State::Up(connection.clone())), State::Up(_));
         });
         (connection, was_up)

@@ -1,39 +1,65 @@
-//! Redis as the backend: one node.
+//! Redis as the backend: a server, the primary that sentinels name, or a cluster.
 
 mod advice;
 mod attempts;
 mod call;
+mod cluster;
 mod connection;
 mod connector;
+mod credentials;
 mod failure;
 mod free;
 mod handshake;
 mod info;
 mod link;
+mod listeners;
 mod names;
 mod pauses;
 mod renewals;
+mod replicas;
 mod reply;
 mod script;
+mod sentinel;
 mod settings;
+mod slot;
 mod source;
+mod spelling;
 mod status;
 mod stream;
+mod target;
 #[cfg(test)]
 mod tests;
+#[cfg(feature = "tls-no-provider")]
+mod tls;
+#[cfg(not(feature = "tls-no-provider"))]
+#[path = "no_tls.rs"]
+mod tls;
 mod upkeep;
+mod way;
 
 use std::{future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use redis::{Cmd, FromRedisValue, from_redis_value};
-use tokio::{runtime::Handle, task::coop::unconstrained, time::Instant};
+use redis::{ConnectionInfo, Value, from_redis_value};
+use tokio::{
+    runtime::Handle,
+    task::coop::unconstrained,
+    time::{Instant, sleep},
+};
 
+pub(crate) use self::credentials::Provider;
 use self::{
-    connector::{Connector, Unanswered},
+    cluster::Cluster,
+    connection::{Ask, Connection},
+    connector::{Connector, Role},
+    sentinel::Sentinels,
     settings::Settings,
+    slot::Tag,
+    target::Target,
+    way::Way,
 };
 use super::{
     Answer, Backend, BackendError, Batch, Calls, Reply,
+    options::ConnectOptions,
     timeouts::{CONNECT_TIMEOUT, Timeouts},
     token::TOKEN_MARK,
 };
@@ -43,94 +69,169 @@ use crate::{
     key::LockKey,
 };
 
-/// A store of leases in one Redis server: what [`LockManager::connect`](crate::LockManager::connect) makes of a
-/// `redis://`, `rediss://` or `unix://` URL.
+/// A store of leases in Redis: what [`LockManager::connect`](crate::LockManager::connect) makes of any URL but `memory://`.
 ///
-/// It has one connection, made and kept by [`upkeep`](Backend::upkeep). Clones share it. Most programs never name it;
-/// it is public to be wrapped by another backend, and for the conformance suite.
+/// It has one connection to a server, or one to each node of a cluster and to each sentinel, kept by
+/// [`upkeep`](Backend::upkeep), and a second one once it was asked to wait for [`Replicas`](crate::Replicas). Clones share
+/// them. Most programs never name it; it is public to be wrapped by another backend, and for the conformance suite.
 #[derive(Clone, Debug)]
 pub struct RedisBackend {
-    connector: Arc<Connector>,
+    servers: Servers,
+}
+
+/// The servers that keep the locks.
+#[derive(Clone, Debug)]
+enum Servers {
+    /// One server, at a fixed place or wherever its sentinels say.
+    Primary(Arc<Connector>),
+    Cluster(Arc<Cluster>),
+}
+
+impl Servers {
+    fn server(settings: Settings) -> Self {
+        Self::Primary(Arc::new(Connector::new(settings, Role::Primary)))
+    }
 }
 
 impl RedisBackend {
-    /// Reads a `redis://`, `rediss://` or `unix://` URL, without any I/O. `client_name` is shown in the server's
-    /// `CLIENT LIST`; `command_timeout` is the limit of one request, reconnecting included. An attempt to connect may
-    /// take 5 s.
+    /// Reads a URL of one of the forms that [`LockManager::connect`](crate::LockManager::connect) lists, without any I/O.
+    /// `client_name` is shown in the server's `CLIENT LIST`; `command_timeout` is the limit of one request, reconnecting
+    /// included. An attempt to connect may take 5 s.
     ///
     /// # Errors
     /// [`BuildError`] when the URL is wrong, or needs the feature `tls` and it is off, or the timeout is out of range.
     pub fn from_url(url: &str, client_name: &str, command_timeout: Duration) -> Result<Self, BuildError> {
-        Self::with_timeouts(url, client_name, Timeouts::new(command_timeout, CONNECT_TIMEOUT)?)
+        let timeouts = Timeouts::new(command_timeout, CONNECT_TIMEOUT)?;
+        Self::with_options(url, &ConnectOptions::new(client_name, timeouts))
     }
 
-    /// Makes a backend with timeouts that are in range.
-    pub(crate) fn with_timeouts(url: &str, client_name: &str, timeouts: Timeouts) -> Result<Self, BuildError> {
-        let settings = Settings::from_url(url, client_name, timeouts)?;
-        Ok(Self { connector: Arc::new(Connector::new(settings)) })
+    /// Makes a backend with options that are in range.
+    pub(crate) fn with_options(url: &str, options: &ConnectOptions) -> Result<Self, BuildError> {
+        let servers = match Target::from_url(url, options)? {
+            Target::Server(settings) => Servers::server(settings),
+            Target::Service { service, sentinels, primary } => {
+                let sentinels = Arc::new(Sentinels::new(service, sentinels));
+                Servers::Primary(Arc::new(Connector::found_by(primary, sentinels)))
+            }
+            Target::Cluster { seeds, settings } => Servers::Cluster(Arc::new(Cluster::new(seeds, settings))),
+        };
+        Ok(Self { servers })
+    }
+
+    /// Makes a backend that reaches its server as a client of the `redis` crate does.
+    pub(crate) fn like(client: &ConnectionInfo, options: &ConnectOptions) -> Result<Self, BuildError> {
+        Ok(Self { servers: Servers::server(Settings::from_client(client, options)?) })
     }
 }
 
 impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
-        let connector = Arc::clone(&self.connector);
+        let servers = self.servers.clone();
         // What is polled first is sent first, and an answer that is there counts, however much else the task has done.
         Reply::new(unconstrained(async move {
-            let answer = match batch.is_empty() {
-                true => sign_of_life(&connector).await,
-                false => call::call(&connector, batch).await,
-            };
-            connector.status.note_all(&answer);
-            answer
+            match servers {
+                Servers::Primary(connector) => {
+                    let answer = match batch.is_empty() {
+                        true => sign_of_life(&connector, connect_limit(&connector.settings)).await,
+                        false if replicas::are_asked(&batch) => {
+                            connector.replication.confirm(&connector, Tag::ONE, batch).await
+                        }
+                        false => call::call(Way::to_server(&connector), batch).await,
+                    };
+                    connector.status.note_all(&answer);
+                    answer
+                }
+                Servers::Cluster(cluster) if batch.is_empty() => cluster.sign_of_life().await,
+                Servers::Cluster(cluster) => cluster.call(batch).await,
+            }
         }))
     }
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        let connector = Arc::clone(&self.connector);
-        Reply::new(async move { list(&connector, &prefix).await })
+        let servers = self.servers.clone();
+        Reply::new(async move {
+            match servers {
+                Servers::Primary(connector) => list(&connector, &prefix).await,
+                Servers::Cluster(cluster) => cluster.list(&prefix).await,
+            }
+        })
     }
 
     fn epoch(&self) -> u64 {
-        self.connector.link.epoch()
+        match &self.servers {
+            Servers::Primary(connector) => connector.link.epoch(),
+            Servers::Cluster(cluster) => cluster.epoch(),
+        }
     }
 
-    /// Not where a waiter that is told has the engine's only thread, and could keep it until the little time is over that
-    /// its grant gives.
+    /// `false` on a runtime of one thread: a waiter that holds at once could keep the engine's only thread until its grant is
+    /// over.
     fn grants_leases(&self) -> bool {
         Handle::try_current().is_ok_and(|runtime| runtime.metrics().num_workers() > 1)
     }
 
+    fn waits_for_replicas(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     fn is_reachable(&self) -> bool {
-        self.connector.link.is_up()
+        match &self.servers {
+            Servers::Primary(connector) => connector.link.is_up(),
+            Servers::Cluster(cluster) => cluster.is_reachable(),
+        }
     }
 
     fn time_limit(&self) -> Duration {
-        self.connector.limit()
+        match &self.servers {
+            Servers::Primary(connector) => connector.limit(),
+            Servers::Cluster(cluster) => cluster.limit(),
+        }
+    }
+
+    /// In a cluster, a node that stands still or a slot that moves would hold up the keys of all others.
+    fn calls_at_once(&self) -> usize {
+        match &self.servers {
+            Servers::Primary(_) => 2,
+            Servers::Cluster(_) => CALLS_TO_NODES,
+        }
     }
 
     fn identity(&self) -> Option<Arc<str>> {
-        self.connector.link.run().map(|run| run.as_str().into())
+        match &self.servers {
+            Servers::Primary(connector) => connector.link.run().map(|run| run.as_str().into()),
+            Servers::Cluster(_) => None,
+        }
     }
 
     fn health(&self) -> Vec<NodeHealth> {
-        vec![self.connector.health()]
+        match &self.servers {
+            Servers::Primary(connector) => vec![connector.health()],
+            Servers::Cluster(cluster) => cluster.health(),
+        }
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        Box::pin(upkeep::keep(Arc::clone(&self.connector), calls))
+        match self.servers.clone() {
+            Servers::Primary(connector) => Box::pin(upkeep::keep(connector, calls)),
+            Servers::Cluster(cluster) => Box::pin(cluster::keep(cluster, calls)),
+        }
     }
+}
+
+/// How long a sign of life may take that has to be connected for.
+fn connect_limit(settings: &Settings) -> Duration {
+    settings.access.connect_limit.max(settings.access.limit)
 }
 
 /// Sends a PING if there is a connection, and else waits for one, whose handshake the server answers.
 ///
 /// Connecting takes several round trips, so it has its own limit, and ends as soon as the server is known to be down.
-async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
+async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, BackendError> {
     if connector.link.is_up() {
-        query::<redis::Value>(connector, &redis::cmd("PING")).await?;
+        connector.query::<Value>(&redis::cmd("PING")).await?;
     } else {
-        let limit = connector.settings.connect_limit.max(connector.limit());
         let (begun, really) = (Instant::now(), std::time::Instant::now());
-        let connected = connector.connection(0, begun + limit).await;
+        let connected = first_connection(connector, begun + limit).await;
         // No server can be quick enough for a clock that leaps to the next timer.
         connected.map_err(|error| match begun.elapsed() > 2 * really.elapsed() + PAUSED_BEYOND {
             true => BackendError::new(
@@ -143,24 +244,63 @@ async fn sign_of_life(connector: &Connector) -> Result<Answer, BackendError> {
             .did_not_happen(),
             false => error,
         })?;
+        may_run_scripts(connector).await?;
     }
     Ok(Answer::new([]))
 }
 
-/// Runs a command that may be repeated.
-async fn query<T: FromRedisValue>(connector: &Connector, command: &Cmd) -> Result<T, BackendError> {
-    let limit = Instant::now() + connector.limit();
-    let mut after = 0;
+/// Whether the server has scripts, and the user may run them: else no lock could ever be waited for or released. What else
+/// goes wrong is told by the requests that follow.
+async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
+    let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
+    let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());
+    let mut errors = refused.map(|error| connector.refusal(error));
+    errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
+}
+
+/// Returns the value of each key; `None` if it is not a string, or has left this node.
+async fn values(connector: &Connector, keys: &[LockKey]) -> Result<Vec<Option<Vec<u8>>>, BackendError> {
+    if connector.role != Role::Node {
+        let mut mget = redis::cmd("MGET");
+        for key in keys {
+            mget.arg(key.wire());
+        }
+        return connector.query(&mget).await;
+    }
+    // One command takes keys of one slot only; and that slot may be on its way to this node.
+    let mut gets = redis::Pipeline::with_capacity(2 * keys.len());
+    for key in keys {
+        gets.cmd("ASKING").cmd("GET").arg(key.wire());
+    }
+    let replies: Vec<Value> = connector.query(Ask::Each(&gets)).await?;
+    let values = replies.into_iter().skip(1).step_by(2);
+    Ok(values.map(|value| from_redis_value(value).unwrap_or_default()).collect())
+}
+
+/// Waits for a connection until `limit`.
+async fn first_connection(connector: &Connector, limit: Instant) -> Result<Connection, BackendError> {
+    let asks = || connector.asks_for_credentials();
+    patiently(limit, connector.limit(), asks, || connector.connection(0, limit)).await
+}
+
+/// Waits for what `look` finds, until `limit`. While a provider is asked for credentials, the server counts as down, though
+/// it was not asked yet: so it has the limit of a command from then on.
+async fn patiently<T, F: Future<Output = Result<T, BackendError>>>(
+    limit: Instant,
+    of_command: Duration,
+    asks_provider: impl Fn() -> bool,
+    look: impl Fn() -> F,
+) -> Result<T, BackendError> {
+    let mut patient_until = Instant::now();
     loop {
-        let connection = connector.connection(after, limit).await?;
-        after = connection.epoch;
-        match connector.send(connection, command, limit).await {
-            Ok(reply) => {
-                return from_redis_value(reply).map_err(|error| failure::of(error.into(), connector.address()));
-            }
-            Err(Unanswered::Broken(_)) => {}
-            Err(Unanswered::Unsent(error) | Unanswered::Silent(error)) => return Err(error),
-            Err(Unanswered::Refused(error)) => return Err(failure::of(error, connector.address())),
+        let found = look().await;
+        let now = Instant::now();
+        if asks_provider() {
+            patient_until = limit.min(now + of_command);
+        }
+        match found {
+            Err(error) if error.kind() == ErrorKind::Backend && now < patient_until => sleep(BETWEEN_LOOKS).await,
+            found => return found,
         }
     }
 }
@@ -173,15 +313,11 @@ async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, Backe
     loop {
         let mut scan = redis::cmd("SCAN");
         scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
-        let (next, page): (u64, Vec<Vec<u8>>) = query(connector, &scan).await?;
+        let (next, page): (u64, Vec<Vec<u8>>) = connector.query(&scan).await?;
         // Keys that are no keys of ours: not UTF-8, too long, or side keys.
         let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();
         if !keys.is_empty() {
-            let mut mget = redis::cmd("MGET");
-            for key in &keys {
-                mget.arg(key.wire());
-            }
-            let values: Vec<Option<Vec<u8>>> = query(connector, &mget).await?;
+            let values: Vec<Option<Vec<u8>>> = values(connector, &keys).await?;
             let ours =
                 |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|value| value.starts_with(TOKEN_MARK.as_bytes()));
             found.extend(keys.into_iter().zip(values).filter(|(_, value)| ours(value)).map(|(key, _)| key));
@@ -206,6 +342,12 @@ fn escape_pattern(prefix: &str) -> String {
         escaped
     })
 }
+
+/// How often to look for a connection while a provider is asked for credentials.
+const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+
+/// How many calls to the nodes of a cluster are in flight.
+const CALLS_TO_NODES: usize = 64;
 
 /// How many keys one SCAN looks at.
 const PAGE: u32 = 1_000;

@@ -1,15 +1,44 @@
-//! Names of side keys, which no [`LockKey`](crate::key::LockKey) has.
+//! Names of side keys, which no [`LockKey`](crate::key::LockKey) has, and of channels of slots.
 //!
 //! A side key is `{TAG}lock-core:…`. The tag stands first, so that braces in a user's key cannot move a side key to
-//! another cluster slot. Without slots there is one tag for all keys, and therefore one fence counter.
+//! another cluster slot.
 
-/// The counter of fencing tokens of a server without slots.
-pub(super) const FENCE_COUNTER: &str = "{0}lock-core:fence";
+use std::borrow::Cow;
+
+use super::slot::Tag;
+
+/// The counter of fencing tokens of all keys with a tag.
+pub(super) fn fence_counter(tag: Tag) -> Cow<'static, str> {
+    name(tag, FENCE_COUNTER, "fence")
+}
 
 /// Until when somebody may be waiting for a key under that counter.
-pub(super) const WAITING: &str = "{0}lock-core:waiting";
+pub(super) fn waiting(tag: Tag) -> Cow<'static, str> {
+    name(tag, "{0}lock-core:waiting", "waiting")
+}
 
 /// The queue of a key.
-pub(super) fn queue(key: &str) -> String {
-    format!("{{0}}lock-core:queue:{key}")
+pub(super) fn queue(tag: Tag, key: &str) -> String {
+    format!("{{{tag}}}lock-core:queue:{key}")
 }
+
+/// The channel of a manager for the keys with a tag.
+pub(super) fn channel(tag: Tag, channel: &str) -> String {
+    format!("{{{tag}}}{channel}")
+}
+
+/// The channel of the manager whose channel for the keys with a tag this is.
+pub(super) fn channel_of(of_tag: &[u8]) -> Option<&str> {
+    Some(std::str::from_utf8(of_tag).ok()?.split_once('}')?.1)
+}
+
+/// A name of which the one without slots is known beforehand.
+fn name(tag: Tag, one: &'static str, name: &str) -> Cow<'static, str> {
+    match tag {
+        Tag::ONE => Cow::Borrowed(one),
+        tag => Cow::Owned(format!("{{{tag}}}lock-core:{name}")),
+    }
+}
+
+/// The counter of a server without slots.
+const FENCE_COUNTER: &str = "{0}lock-core:fence";

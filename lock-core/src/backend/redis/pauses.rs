@@ -1,6 +1,8 @@
-//! Pauses between attempts to connect.
+//! Pauses between attempts to connect, and before a server is asked again.
 
 use std::time::Duration;
+
+use rand::{RngExt, rngs::StdRng};
 
 /// Returns the longest pauses after so many failed attempts: while requests wait, and while none does.
 pub(super) fn pauses(failures: u32) -> (Duration, Duration) {
@@ -13,12 +15,19 @@ pub(super) fn jittered(longest: Duration, chance: f64) -> Duration {
     longest.mul_f64(0.5 + chance / 2.0)
 }
 
+/// A pause from half of `longest` to all of it.
+pub(super) fn drawn(longest: Duration) -> Duration {
+    jittered(longest, rand::make_rng::<StdRng>().random())
+}
+
 /// The longest pause between attempts to connect while requests wait for the connection.
 pub(super) const HURRIED_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause while none does: a fleet of idle processes must not wear a server out that comes up.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
 /// The longest pause after the server refused us: an operator has to mend that first.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(750);
+/// How long slower nodes are waited for after the first answer.
+pub(super) const PATIENCE: Duration = Duration::from_millis(50);
 
 #[cfg(test)]
 mod tests {

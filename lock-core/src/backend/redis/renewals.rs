@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use redis::{Cmd, Value, cmd};
 
-use super::reply::{failed, millis, misread};
+use super::{
+    connection::Connection,
+    reply::{failed, millis, misread},
+};
 use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
 
 /// What the script says for a lease that is gone.
@@ -29,6 +32,37 @@ pub(super) fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
         call.arg(renew.token.reveal()).arg(millis(renew.ttl));
     }
     call
+}
+
+/// The commands that make the server say when somebody else writes at the keys of a batch, if any renewal asks for it. It is
+/// said once for each key, and has to be asked for again after each write of our own. (Redis calls it client-side caching.)
+pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
+    let is_watched = connection.tracks() && is_plain(batch) && renewals(batch).any(|renew| renew.watch);
+    if !is_watched {
+        return Vec::new();
+    }
+    let mut caching = cmd("CLIENT");
+    caching.arg("CACHING").arg("YES");
+    let mut read = cmd("MGET");
+    for operation in batch {
+        read.arg(operation.key().wire());
+    }
+    vec![caching, read]
+}
+
+/// Takes note of what stood at the keys when the server began to watch them: a lease whose token was not there any more had
+/// been taken away since its renewal.
+pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
+    let Value::Array(values) = seen else { return };
+    if values.len() != batch.len() || answer.outcomes.len() != batch.len() {
+        return;
+    }
+    for ((renew, value), outcome) in renewals(batch).zip(values).zip(&mut answer.outcomes) {
+        let has_token = matches!(value, Value::BulkString(token) if token == renew.token.reveal().as_bytes());
+        if matches!(outcome, Ok(Outcome::Renewed { .. })) && !has_token {
+            *outcome = Ok(Outcome::Gone);
+        }
+    }
 }
 
 /// Reads the reply to such a batch.

@@ -2,12 +2,12 @@
 
 use std::{sync::OnceLock, time::Duration};
 
-use redis::{Cmd, Script, Value, cmd};
+use redis::{Cmd, Pipeline, Script, Value, cmd};
 
 use super::{
-    names::{self, FENCE_COUNTER, WAITING},
-    renewals,
+    names, renewals,
     reply::{failed, millis, misread},
+    slot::Tag,
     source::SOURCE,
 };
 use crate::{
@@ -18,30 +18,40 @@ use crate::{
 /// What the reply begins an item with that failed.
 const ERROR: i64 = 0;
 
-/// The call of a batch by the hash of the script.
-pub(super) fn evalsha(batch: &[Operation]) -> Cmd {
+/// Runs scripts that do nothing, by source and by hash: whether that is allowed.
+pub(super) fn trial() -> Pipeline {
+    let nothing = Script::new("return 1");
+    let mut trial = Pipeline::with_capacity(2);
+    trial.cmd("EVAL").arg("return 1").arg(0);
+    trial.cmd("EVALSHA").arg(nothing.get_hash()).arg(0);
+    trial
+}
+
+/// The call of a batch by the hash of the script; its side keys have the tag.
+pub(super) fn evalsha(tag: Tag, batch: &[Operation]) -> Cmd {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     let script = SCRIPT.get_or_init(|| Script::new(SOURCE));
-    call("EVALSHA", script.get_hash(), batch)
+    call("EVALSHA", script.get_hash(), tag, batch)
 }
 
 /// The same call with the source, for a server that does not have the script.
-pub(super) fn eval(batch: &[Operation]) -> Cmd {
-    call("EVAL", SOURCE, batch)
+pub(super) fn eval(tag: Tag, batch: &[Operation]) -> Cmd {
+    call("EVAL", SOURCE, tag, batch)
 }
 
-fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
+fn call(command: &str, script: &str, tag: Tag, batch: &[Operation]) -> Cmd {
     if renewals::is_plain(batch) {
         return renewals::call(command, script, batch);
     }
     let queues = batch.iter().filter(|operation| !matches!(operation, Operation::Renew(_)));
     let mut call = cmd(command);
-    call.arg(script).arg(2 + batch.len() + queues.clone().count()).arg(FENCE_COUNTER).arg(WAITING);
+    call.arg(script).arg(2 + batch.len() + queues.clone().count());
+    call.arg(&*names::fence_counter(tag)).arg(&*names::waiting(tag));
     for operation in batch {
         call.arg(operation.key().wire());
     }
     for operation in queues {
-        call.arg(names::queue(operation.key().wire()));
+        call.arg(names::queue(tag, operation.key().wire()));
     }
     if batch.iter().all(is_plain_release) {
         return with_tokens(call, batch);

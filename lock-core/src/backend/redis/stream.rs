@@ -7,9 +7,14 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
 use futures_util::future::select_ok;
+use redis::io::tcp::{
+    TcpSettings,
+    socket2::{SockRef, TcpKeepalive},
+};
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
     net::TcpStream,
@@ -18,8 +23,8 @@ use tokio::{
 };
 
 /// Where a server listens.
-#[derive(Clone)]
-pub(super) enum Place {
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Address {
     Tcp {
         host: String,
         port: u16,
@@ -28,7 +33,7 @@ pub(super) enum Place {
     Unix(PathBuf),
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port } => write!(f, "{host}:{port}"),
@@ -123,52 +128,61 @@ impl Resolver {
 }
 
 /// Connects to whichever of the addresses answers first.
-pub(super) async fn tcp(addresses: Vec<SocketAddr>) -> io::Result<TcpStream> {
+pub(super) async fn tcp(addresses: Vec<SocketAddr>, settings: &TcpSettings) -> io::Result<TcpStream> {
     let (stream, _) = select_ok(addresses.into_iter().map(|address| Box::pin(TcpStream::connect(address)))).await?;
-    stream.set_nodelay(true)?;
+    stream.set_nodelay(settings.nodelay())?;
+    set_timeouts(&stream, settings)?;
     Ok(stream)
 }
 
-/// Begins TLS, with the certificates that the platform trusts at this moment.
-#[cfg(feature = "tls")]
-pub(super) async fn encrypted(stream: TcpStream, host: &str) -> io::Result<Box<dyn Stream>> {
-    use rustls::{ClientConfig, RootCertStore, crypto, pki_types::ServerName};
-
-    let mut found = rustls_native_certs::load_native_certs();
-    if let Some(error) = found.errors.pop() {
-        return Err(io::Error::other(error));
-    }
-    let mut roots = RootCertStore::empty();
-    for certificate in found.certs {
-        roots.add(certificate).map_err(io::Error::other)?;
-    }
-    // The provider that the application has installed, if any; none is installed here, since that is for the
-    // application to do, and can be done only once in a process.
-    let provider = crypto::CryptoProvider::get_default().cloned();
-    let provider = provider.unwrap_or_else(|| Arc::new(crypto::ring::default_provider()));
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(io::Error::other)?
-        .with_root_certificates(roots)
-        .with_no_client_auth();
-    let name = ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
-    Ok(Box::new(tokio_rustls::TlsConnector::from(Arc::new(config)).connect(name, stream).await?))
+/// Completes what a client says of TCP by our defaults. `limit` is that of a command.
+///
+/// Silence is noticed by the heartbeat and by the limits of commands, and these come first; but both need a runtime that
+/// runs, and end with the use of the connection. The system's own timeouts bound what comes after:
+///
+/// * What was sent over a connection that was given up stays with the system, which sends it again for a quarter of an
+///   hour. When the network is whole again, requests of long ago would be executed. TCP_USER_TIMEOUT bounds that age. It
+///   is not shorter than the limit of a command: no command that is still waited for is ended by it.
+/// * While the process stands still (SIGSTOP, a debugger, blocked threads) nobody sends a heartbeat, and a firewall or a
+///   NAT forgets the connection. Keepalive is sent by the system all the same.
+pub(super) fn tcp_settings(given: &TcpSettings, limit: Duration) -> TcpSettings {
+    let usual = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
+    let keepalive = given.keepalive().cloned().unwrap_or(usual);
+    // Small requests are waited for. A socket that lingers would hold up renewals while it is closed.
+    let settings = TcpSettings::default().set_nodelay(true).set_keepalive(keepalive);
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    let settings = settings.set_user_timeout(given.user_timeout().unwrap_or_else(|| limit.max(LEAST_USER_TIMEOUT)));
+    #[cfg(not(any(target_os = "android", target_os = "fuchsia", target_os = "linux")))]
+    let _ = limit;
+    settings
 }
 
-#[cfg(not(feature = "tls"))]
-pub(super) async fn encrypted(_stream: TcpStream, _host: &str) -> io::Result<Box<dyn Stream>> {
-    std::future::ready(Err(io::Error::other("the feature `tls` of lock-core is off"))).await
+fn set_timeouts(stream: &TcpStream, settings: &TcpSettings) -> io::Result<()> {
+    let socket = SockRef::from(stream);
+    if let Some(keepalive) = settings.keepalive() {
+        socket.set_tcp_keepalive(keepalive)?;
+    }
+    #[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+    socket.set_tcp_user_timeout(settings.user_timeout())?;
+    Ok(())
 }
+
+/// After how long a silence the system asks whether the other end is there.
+const KEEPALIVE_AFTER: Duration = Duration::from_secs(15);
+/// How often it asks then.
+const KEEPALIVE_EVERY: Duration = Duration::from_secs(5);
+/// The shortest time that sent bytes may stay without an acknowledgement.
+#[cfg(any(target_os = "android", target_os = "fuchsia", target_os = "linux"))]
+const LEAST_USER_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[cfg(test)]
 mod tests {
-    use std::{
-        sync::{
-            atomic::{AtomicUsize, Ordering},
-            mpsc,
-        },
-        time::Duration,
+    use std::sync::{
+        atomic::{AtomicUsize, Ordering},
+        mpsc,
     };
+
+    use tokio::net::TcpListener;
 
     use super::*;
 
@@ -202,5 +216,42 @@ mod tests {
             let addresses = resolver.addresses(host, port).await.expect("an address");
             assert_eq!(addresses, [SocketAddr::new(host.parse().unwrap(), port)]);
         }
+    }
+
+    /// A connection to a listener of this process, with the options of a client.
+    async fn connected(given: &TcpSettings, limit: Duration) -> TcpStream {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+        let address = listener.local_addr().expect("it is bound");
+        tcp(vec![address], &tcp_settings(given, limit)).await.expect("it listens")
+    }
+
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn a_socket_has_timeouts_of_its_own_that_end_no_command_that_is_waited_for() {
+        let stream = connected(&TcpSettings::default(), Duration::from_secs(1)).await;
+        let socket = SockRef::from(&stream);
+        assert!(socket.keepalive().expect("it can be read") && stream.nodelay().expect("it can be read"));
+        assert_eq!(socket.tcp_keepalive_time().expect("it can be read"), KEEPALIVE_AFTER);
+        assert_eq!(socket.tcp_keepalive_interval().expect("it can be read"), KEEPALIVE_EVERY);
+        assert_eq!(socket.tcp_user_timeout().expect("it can be read"), Some(LEAST_USER_TIMEOUT));
+        let minute = Duration::from_secs(60);
+        let patient = connected(&TcpSettings::default(), minute).await;
+        assert_eq!(SockRef::from(&patient).tcp_user_timeout().expect("it can be read"), Some(minute));
+    }
+
+    #[tokio::test]
+    #[cfg(target_os = "linux")]
+    async fn the_timeouts_of_a_client_are_kept_and_its_linger_is_not() {
+        let second = Duration::from_secs(1);
+        let given = TcpSettings::default()
+            .set_keepalive(TcpKeepalive::new().with_time(40 * second).with_interval(7 * second))
+            .set_user_timeout(3 * second)
+            .set_linger_time(second);
+        let stream = connected(&given, second).await;
+        let socket = SockRef::from(&stream);
+        assert_eq!(socket.tcp_keepalive_time().expect("it can be read"), 40 * second);
+        assert_eq!(socket.tcp_keepalive_interval().expect("it can be read"), 7 * second);
+        assert_eq!(socket.tcp_user_timeout().expect("it can be read"), Some(3 * second));
+        assert_eq!(socket.linger().expect("it can be read"), None);
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::{collection::vec, prelude::*, sample::Index};
 use redis::Value;
 
-use super::{script, upkeep};
+use super::{script, slot::Tag, upkeep};
 use crate::{
     backend::{Acquire, Grant, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
@@ -192,7 +192,7 @@ proptest! {
             Operation::Release(Release::new(key.clone(), token).after(ttl)),
             Operation::Inspect { key },
         ];
-        for command in [script::evalsha(&batch), script::eval(&batch)] {
+        for command in [script::evalsha(Tag::ONE, &batch), script::eval(Tag::ONE, &batch)] {
             prop_assert!(!command.get_packed_command().is_empty());
         }
     }

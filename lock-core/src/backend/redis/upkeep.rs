@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
+use futures_util::{FutureExt, future::join};
 use rand::{RngExt, rngs::StdRng};
 use redis::{PushInfo, PushKind, Value};
 use tokio::{
@@ -19,10 +19,12 @@ use tokio::{
 use super::{
     attempts::Attempts,
     connection::{About, Connection, Driver},
-    connector::{Connector, Unanswered},
+    connector::{Connector, Role, Unanswered},
+    credentials::Logins,
     failure,
     handshake::{Connected, Former},
     pauses::{HURRIED_PAUSE, jittered, pauses},
+    stream::Address,
 };
 use crate::{
     backend::{Calls, Grant},
@@ -31,11 +33,21 @@ use crate::{
     key::LockKey,
 };
 
-/// Keeps a connection to the node for as long as it is polled.
+/// Keeps a connection to the server, and to its sentinels if there are any, for as long as it is polled.
 pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
+    match connector.sentinels().cloned() {
+        Some(sentinels) => {
+            join(sentinels.keep(), keep_link(connector, calls)).await;
+        }
+        None => keep_link(connector, calls).await,
+    }
+}
+
+/// Keeps a connection to one server for as long as it is polled.
+pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     let mut end = EndOfUpkeep { connector: &connector, epoch: 0 };
     if !connector.link.is_up() {
-        metrics::connected(connector.address(), false, false);
+        metrics::connected(&connector.name, false, false);
     }
     let mut former: Option<Former> = None;
     let mut silent = Duration::ZERO;
@@ -51,18 +63,21 @@ pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
             _ => jittered(pauses(short_lived - 2).0, random.random()),
         };
         let attempts = Attempts::new(&connector, silent, pause);
-        let Connected { inner, mut driver, mut pushes, run, id, listening, round_trip } =
-            attempts.connect(&former, &calls, &mut random).await;
-        former = run.clone().zip(id).map(|(run, id)| Former { run, id });
-        let (connection, was_up) = connector.link.put_up(inner, About::new(run, round_trip));
-        metrics::connected(connector.address(), was_up, true);
+        let connected = attempts.connect(&former, &calls, &mut random).await;
+        former = connected.run.clone().zip(connected.id).map(|(run, id)| Former { run, id });
+        let shards = connector.role == Role::Node && connected.listening;
+        let about = About::new(&connected, shards);
+        let Connected { inner, mut driver, mut pushes, address, listening, logins, .. } = connected;
+        let (connection, was_up) = connector.link.put_up(inner, about);
+        metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
-            tracing::info!(address = connector.address(), after = ?lost.elapsed(), "connected again");
+            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "connected again");
         }
         calls.listening(listening);
+        calls.connected();
         let (epoch, since) = (connection.epoch, connection.since());
         end.epoch = epoch;
-        watch(&connector, connection, &mut driver, &mut pushes, &calls).await;
+        watch(&connector, (connection, &address), &mut driver, &mut pushes, logins, &calls).await;
         // What still waits for an answer over it is told that it has ended.
         drop(driver);
         connector.status.note(&connector.lost(epoch));
@@ -71,7 +86,11 @@ pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
         take_down(&connector, epoch);
         calls.listening(false);
         if short_lived <= 1 {
-            tracing::warn!(address = connector.address(), "connection lost; connecting anew");
+            tracing::warn!(
+                address = &*connector.address(),
+                role = connector.role_in_log(),
+                "connection lost; connecting anew"
+            );
             lost.get_or_insert_with(Instant::now);
         }
     }
@@ -81,22 +100,25 @@ pub(super) async fn keep(connector: Arc<Connector>, calls: Calls) {
 /// backend has made stays.
 fn take_down(connector: &Connector, epoch: u64) {
     if let Some(was_up) = connector.link.take_down(epoch) {
-        metrics::connected(connector.address(), was_up, false);
+        metrics::connected(&connector.name, was_up, false);
     }
 }
 
 /// Returns when the connection is of no use any more.
 async fn watch(
     connector: &Connector,
-    connection: Connection,
+    (connection, address): (Connection, &Address),
     driver: &mut Driver,
     pushes: &mut mpsc::UnboundedReceiver<PushInfo>,
+    logins: Option<Logins>,
     calls: &Calls,
 ) {
     let mut broken = pin!(connector.link.broken(connection.epoch));
+    let mut logins = pin!(connector.stay_logged_in(connection.clone(), logins));
     let mut heartbeat = pin!(heartbeat(connector, connection));
     // Another upkeep of this backend had a newer one, and has ended.
     let mut down = pin!(connector.link.down());
+    let mut moved = pin!(connector.moved_from(address));
     // Each once: a server that pushes without end must not keep the engine, which polls this, from its other work.
     poll_fn(|cx| {
         if broken.as_mut().poll(cx).is_ready() {
@@ -108,16 +130,27 @@ async fn watch(
         // heartbeat has to notice its end.
         while let Ok(push) = pushes.try_recv() {
             match push.kind {
-                PushKind::Disconnection => return Poll::Ready(()),
+                PushKind::Disconnection | PushKind::SUnsubscribe => return Poll::Ready(()),
+                PushKind::Message if connector.role == Role::Sentinel => connector.told.notify_one(),
                 PushKind::Message => {
                     if let Some(grant) = grant(&push.data) {
                         calls.granted(grant);
                     }
                 }
+                PushKind::Invalidate => calls.changed(changed(&push.data)),
+                PushKind::SMessage => {
+                    if let (Some(grant), Some(Value::BulkString(channel))) = (grant(&push.data), push.data.first()) {
+                        connector.listeners.granted(channel, grant);
+                    }
+                }
                 _ => {}
             }
         }
+        let _ = logins.as_mut().poll(cx);
         if heartbeat.as_mut().poll(cx).is_ready() {
+            return Poll::Ready(());
+        }
+        if moved.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
         down.as_mut().poll(cx)
@@ -143,6 +176,16 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
     }
 }
 
+/// Reads which keys have changed; none if it may be any.
+fn changed(message: &[Value]) -> Option<Vec<LockKey>> {
+    let Some(Value::Array(keys)) = message.first() else { return None };
+    let key = |value: &Value| match value {
+        Value::BulkString(key) => LockKey::new(std::str::from_utf8(key).ok()?).ok(),
+        _ => None,
+    };
+    Some(keys.iter().filter_map(key).collect())
+}
+
 /// Reads a message on the channel of a manager: `token key sent T first-fence size`. The key may have spaces in it.
 pub(super) fn grant(message: &[Value]) -> Option<Grant> {
     let Some(Value::BulkString(payload)) = message.last() else { return None };
@@ -156,7 +199,7 @@ pub(super) fn grant(message: &[Value]) -> Option<Grant> {
     Some(Grant::new(key, token.parse().ok()?, sent, lasts, (fence, block)))
 }
 
-/// Takes the link down when the runtime has ended: the connection ended with it.
+/// Takes the link down when the runtime has ended: its connections ended with it.
 struct EndOfUpkeep<'a> {
     connector: &'a Connector,
     /// The epoch of the last connection that this upkeep has made.
@@ -166,6 +209,7 @@ struct EndOfUpkeep<'a> {
 impl Drop for EndOfUpkeep<'_> {
     fn drop(&mut self) {
         take_down(self.connector, self.epoch);
+        self.connector.replication.close();
     }
 }
 

@@ -3,7 +3,7 @@
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Batch, Token},
+    backend::{Batch, Operation, Token},
     clock::Moment,
     engine::{
         asked::Asked,
@@ -78,6 +78,18 @@ pub(super) struct InFlight {
     pub(super) work: Work,
 }
 
+impl InFlight {
+    /// Whether it waits for replicas, perhaps for long, for a request that is gone. What it may have done is harmless.
+    pub(super) fn is_abandoned(&self) -> bool {
+        match &self.work {
+            Work::Call(Some(batch), asked) => {
+                asked.is_cancelled() && batch.iter().any(|item| item.replicas().is_some())
+            }
+            _ => false,
+        }
+    }
+}
+
 /// What a call is for.
 #[derive(Debug)]
 pub(super) enum Work {
@@ -120,13 +132,16 @@ pub(super) struct Counted {
 
 impl Counted {
     /// Whether another call that is shared is sent while so many requests wait for it.
-    pub(super) fn leaves_room(self, waiting: usize) -> bool {
-        schedule::takes_another(self.sending, SENDING, waiting, BATCH)
+    pub(super) fn leaves_room(self, at_once: usize, waiting: usize) -> bool {
+        schedule::takes_another(self.sending, at_once, waiting, BATCH)
     }
+}
+
+/// Whether the backend alone limits the time of a call. A sign of life, an empty batch, may wait for a connection, and some
+/// renewals wait for replicas: that may take longer than a request.
+pub(super) fn is_limited_by_backend(batch: &[Operation]) -> bool {
+    batch.first().is_none_or(|operation| operation.replicas().is_some())
 }
 
 /// The most operations in one call, except for renewals.
 pub(super) const BATCH: usize = 256;
-
-/// The calls in flight at once, except renewals: what comes meanwhile shares the next one.
-const SENDING: usize = 2;

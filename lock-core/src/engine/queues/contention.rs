@@ -170,6 +170,9 @@ impl Queues {
         self.calls_refused = false;
         let round_trip = Duration::from_nanos(self.round_trip);
         if let Some((id, contender)) = self.lines.contender(&grant.key, grant.token) {
+            if grant.out_of_turn {
+                return;
+            }
             let (heard, doubt) = (contender.heard(), contender.doubt());
             let ttl = self.lines.waiter(id).terms.ttl;
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
@@ -216,6 +219,9 @@ impl Queues {
         match notice {
             Notice::Granted(grant) => self.granted(grant, now),
             Notice::Listening(listening) => self.listen(listening),
+            Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
+            Notice::Changed(None) => self.tenures.look_at_all(now),
+            Notice::Connected => self.tenures.connected(now),
         }
     }
 

@@ -173,11 +173,22 @@ impl Queues {
 
     /// Ends what this process has of a key that was released by force.
     pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
-        let taken_up = self.taken_up.get(key).cloned().unwrap_or_default();
-        for tenure in self.lines.tenure(key).into_iter().chain(taken_up) {
+        for tenure in self.tenures_of(key) {
             let ended = self.tenures.take_away(tenure, LossReason::Forced);
             self.clean_up_ended(ended, now);
         }
+    }
+
+    /// Finds out whether what this process has of a key is still its own.
+    pub(crate) fn changed(&mut self, key: &LockKey, now: Moment) {
+        for tenure in self.tenures_of(key) {
+            self.tenures.look_at(tenure, now);
+        }
+    }
+
+    fn tenures_of(&self, key: &LockKey) -> Vec<TenureId> {
+        let taken_up = self.taken_up.get(key).into_iter().flatten().copied();
+        self.lines.tenure(key).into_iter().chain(taken_up).collect()
     }
 
     /// A tenure is over: the first waiter contends, if there is one.

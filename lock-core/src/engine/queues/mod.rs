@@ -45,7 +45,7 @@ use crate::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
         limits::Limits,
-        tenure::{TenureId, Tenures},
+        tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
     key::{HashOfKey, LockKey},
@@ -89,6 +89,8 @@ pub(crate) struct Queues {
     listening: bool,
     /// Whether a grant of the backend's is a lease.
     pub(crate) trusts: bool,
+    /// How many calls are in flight, except renewals, and of those, too, if they are more.
+    pub(crate) calls_at_once: usize,
     /// Whether the backend has let this process call nobody: then others call it neither, in all likelihood.
     calls_refused: bool,
     /// The smoothed round trip of a call to the backend, in nanoseconds.
@@ -134,6 +136,7 @@ impl Queues {
             no_channel: "".into(),
             listening: false,
             trusts: false,
+            calls_at_once: 2,
             calls_refused: false,
             round_trip: 0,
             limits,
@@ -167,6 +170,16 @@ impl Queues {
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.is_done() && self.lines.ids().is_empty()
+    }
+
+    /// Whether no call is in flight that matters to anybody.
+    pub(crate) fn waits_for_nothing(&self) -> bool {
+        self.in_flight.iter().all(|(_, call)| call.is_abandoned())
+    }
+
+    /// Takes note that replicas have the key of a tenure; see [`Tenures::replicated`].
+    pub(crate) fn replicated(&mut self, confirmation: &Renewing, remaining: Duration, sent: Moment) {
+        self.tenures.replicated(confirmation, remaining, sent, &mut self.deferred);
     }
 
     /// When there is something to do next.

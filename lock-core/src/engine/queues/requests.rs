@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::{
     Queues,
-    calls::{BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
+    calls::{self, BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
     contender::CHECK,
     line,
 };
@@ -29,8 +29,7 @@ impl Queues {
 
     /// Registers a call of its own.
     pub(crate) fn request(&mut self, batch: Batch, asked: Asked) {
-        // A sign of life may wait for a connection, which has a limit of its own.
-        if !batch.is_empty() {
+        if !calls::is_limited_by_backend(&batch) {
             self.expect_answer(asked.at);
         }
         self.outbox.push_back(Item::Call(Box::new(batch), asked));
@@ -69,7 +68,7 @@ impl Queues {
         if !self.lists.is_empty() || matches!(self.outbox.front(), Some(Item::Call(..))) {
             return Moment::from_origin(Duration::ZERO);
         }
-        if !self.counted.leaves_room(self.outbox.len()) {
+        if !self.counted.leaves_room(self.calls_at_once, self.outbox.len()) {
             return Moment::NEVER;
         }
         if !self.outbox.is_empty() {
@@ -81,8 +80,9 @@ impl Queues {
     /// Takes the renewals that are due.
     pub(crate) fn poll_renewals(&mut self, now: Moment) -> Calls {
         let mut calls = Calls::new();
+        let at_once = self.calls_at_once.max(schedule::CALLS);
         while self.tenures.due() > 0
-            && schedule::takes_another(self.counted.renewing, schedule::CALLS, self.tenures.due(), schedule::BATCH)
+            && schedule::takes_another(self.counted.renewing, at_once, self.tenures.due(), schedule::BATCH)
         {
             let renewals = self.tenures.renewals(schedule::BATCH, now);
             if renewals.is_empty() {
@@ -103,7 +103,7 @@ impl Queues {
             while let Some((batch, work)) = self.own_call() {
                 calls.push((self.register(work, now), batch));
             }
-            if !self.counted.leaves_room(self.outbox.len()) {
+            if !self.counted.leaves_room(self.calls_at_once, self.outbox.len()) {
                 return calls;
             }
             let (batch, work) = self.shared_call(now, epoch);
@@ -342,17 +342,18 @@ impl Queues {
     // ---- without an answer
 
     /// Fails requests that were made too long ago and were not answered. (Waiters have timers of their own, and so has the
-    /// backend for a sign of life, an empty batch: connecting may take longer than a request.)
+    /// backend for some calls.)
     pub(super) fn fail_unanswered(&mut self, now: Moment) {
         if now < self.answers_due {
             return;
         }
         let limit = self.limits.answer;
         let mut next = Moment::NEVER;
-        let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if batch.is_empty());
+        let in_time = |item: &&Item| !matches!(item, Item::Call(batch, _) if calls::is_limited_by_backend(batch));
         let waiting = self.outbox.iter().filter(in_time).filter_map(Item::asked);
         let in_flight = self.in_flight.iter().map(|(_, call)| &call.work);
-        let in_flight = in_flight.filter(|work| !matches!(work, Work::Call(Some(batch), _) if batch.is_empty()));
+        let in_flight =
+            in_flight.filter(|work| !matches!(work, Work::Call(Some(batch), _) if calls::is_limited_by_backend(batch)));
         let in_flight = in_flight.flat_map(Work::asked);
         for asked in waiting.chain(in_flight) {
             if now < asked.at + limit {

@@ -9,8 +9,17 @@ use crate::{
     engine::{deferred::Deferred, schedule},
     error::LossReason,
     mutants::Mutant,
-    ttl::Ttl,
+    replicas::Replicas,
+    ttl::{Renewal, Ttl},
 };
+
+/// How far apart the leases are looked at when all of them may be gone: a hundred thousand in a second.
+const APART: Duration = Duration::from_micros(10);
+/// How long after a look at a key the next one comes at the soonest.
+const LOOKS_APART: Duration = Duration::from_millis(10);
+
+/// The least time between looks at all leases that connections cause; for many leases, four times as long as a look takes.
+const CONNECTIONS_APART: Duration = Duration::from_secs(1);
 
 impl Tenures {
     /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left;
@@ -53,6 +62,32 @@ impl Tenures {
         }
     }
 
+    /// The request, to be sent `now`, that shows whether replicas have the key of a hold. `None` if the hold is over, or if
+    /// they are known to have the key of its tenure.
+    pub(crate) fn confirmation(&mut self, hold: HoldId, replicas: Replicas, now: Moment) -> Option<Renewing> {
+        let tenure = self.present(hold).filter(|tenure| u32::from(tenure.replicated) < replicas.min())?;
+        tenure.asks_for(tenure.ttl, now);
+        let request = tenure.renew(tenure.ttl, now).on_replicas(replicas);
+        Some(Renewing { tenure: hold.tenure, version: tenure.hold.version(), request })
+    }
+
+    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent` and found `remaining` to
+    /// be left.
+    pub(crate) fn replicated(
+        &mut self,
+        confirmation: &Renewing,
+        remaining: Duration,
+        sent: Moment,
+        deferred: &mut Deferred,
+    ) {
+        let Some(tenure) = self.get_mut(confirmation.tenure) else { return };
+        let min = confirmation.request.replicas.map_or(0, Replicas::min);
+        tenure.replicated = tenure.replicated.max(u16::try_from(min).unwrap_or(u16::MAX));
+        let slack = tenure.confirmed(sent, confirmation.version);
+        deferred.renewed(tenure.hold.label(), slack);
+        tenure.found(remaining, sent);
+    }
+
     /// Takes the renewals that are due to be sent `now`, at most `most`, the nearest deadline first.
     pub(crate) fn renewals(&mut self, most: usize, now: Moment) -> Vec<Renewing> {
         let mut renewals = Vec::new();
@@ -65,9 +100,49 @@ impl Tenures {
             // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
             let left = tenure.hold.end().since(now);
             request.within = if tenure.granted { left } else { left / 2 };
+            // One that has just begun by a grant is over soon, as a rule, and would not be worth it.
+            request.watch = !tenure.granted;
+            tenure.changed = false;
             renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
         }
         renewals
+    }
+
+    /// Has a tenure renewed soon, since somebody else has written at its key: then it shows whether that is still its own.
+    pub(crate) fn look_at(&mut self, id: TenureId, now: Moment) {
+        let Some(tenure) = self.get_mut(id) else { return };
+        // What is under way may have come before.
+        tenure.changed = tenure.renewing;
+        self.hasten(id, now);
+    }
+
+    /// Has every tenure that is renewed at all renewed soon, one after the other.
+    pub(crate) fn look_at_all(&mut self, now: Moment) {
+        // Not all at once: there may be many.
+        for (place, id) in (0..).zip(self.ids()) {
+            self.look_at(id, now + APART * place);
+        }
+    }
+
+    /// Has every tenure renewed soon, since a connection was made: its server may be another, or have lost its data. What is
+    /// under way is answered over it.
+    pub(crate) fn connected(&mut self, now: Moment) {
+        let from = now.max(self.next_connected);
+        let ids = self.ids();
+        let takes = APART * u32::try_from(ids.len()).unwrap_or(u32::MAX);
+        if from == now {
+            self.next_connected = now + CONNECTIONS_APART.max(4 * takes);
+        }
+        for (place, id) in (0..).zip(ids) {
+            self.hasten(id, from + APART * place);
+        }
+    }
+
+    fn hasten(&mut self, id: TenureId, now: Moment) {
+        let Some(tenure) = self.get_mut(id).filter(|tenure| !tenure.renewing) else { return };
+        tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
+        let timer = tenure.timer(tenure.hold.end());
+        self.wheel.set(id.index(), timer);
     }
 
     /// How many renewals are due to be sent.
@@ -104,12 +179,15 @@ impl Tenures {
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
                     tenure.renew_at = now; // at once, lest the holder dies before
                 }
+                if tenure.changed {
+                    tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
+                }
             }
             Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
             _ => {
-                tenure.failures += 1;
+                tenure.failures = tenure.failures.saturating_add(1);
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
-                tenure.renew_at = schedule::after_failure(now, tenure.failures, interval, jitter);
+                tenure.renew_at = schedule::after_failure(now, tenure.failures.into(), interval, jitter);
             }
         }
         let (over, ending) = tenure.hold.settle(None);
@@ -129,16 +207,10 @@ impl Tenures {
         self.get(renewing.tenure).is_some()
     }
 
-    /// Takes note that the user's own request is sent, and has lowered the deadline.
+    /// Takes note that the user's own request is sent, and has lowered the deadline. It may fail: what was planned before stays.
     pub(crate) fn extending(&mut self, hold: HoldId, sent: Moment, ttl: Ttl) {
-        let index = hold.tenure.index();
-        let Some(tenure) = self.present(hold) else { return };
-        tenure.asks_for(ttl, sent);
-        let soon = if tenure.granted { tenure.renew_at } else { Moment::NEVER };
-        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-        tenure.renew_at = tenure.renew_at.min(soon);
-        let timer = tenure.timer(tenure.hold.end());
-        self.wheel.set(index, timer);
+        let planned = self.present(hold).map_or(Moment::NEVER, |tenure| tenure.renew_at);
+        self.plan_after(hold, sent, ttl, planned);
     }
 
     /// Takes note that the user's own request moved the deadline.
@@ -146,7 +218,17 @@ impl Tenures {
         if let Some(tenure) = self.present(hold) {
             tenure.proved(sent);
         }
-        self.extending(hold, sent, ttl);
+        self.plan_after(hold, sent, ttl, Moment::NEVER);
+    }
+
+    fn plan_after(&mut self, hold: HoldId, sent: Moment, ttl: Ttl, latest: Moment) {
+        let index = hold.tenure.index();
+        let Some(tenure) = self.present(hold) else { return };
+        tenure.asks_for(ttl, sent);
+        tenure.plan_renewal(sent, tenure.hold.validity().deadline);
+        tenure.renew_at = tenure.renew_at.min(latest);
+        let timer = tenure.timer(tenure.hold.end());
+        self.wheel.set(index, timer);
     }
 
     /// Takes note of what a request of the user's own, sent at `sent`, found to be left at the key.
@@ -158,6 +240,14 @@ impl Tenures {
 }
 
 impl Tenure {
+    /// When to look at the key, at the soonest `now`. Somebody may write at it again and again. A fixed lease has no renewals.
+    fn next_look(&self, now: Moment) -> Moment {
+        match self.renewal {
+            Renewal::Never => Moment::NEVER,
+            _ => now.max(self.proven + LOOKS_APART),
+        }
+    }
+
     /// Takes note of a request that is sent at `sent` and may have the key hold the token for `ttl`.
     pub(super) fn asks_for(&mut self, ttl: Ttl, sent: Moment) {
         self.doubt.until = self.doubt.until.max(ttl.end(sent));

@@ -31,6 +31,8 @@ pub(crate) struct Tenures {
     pub(super) wheel: Wheel,
     /// Renewals that are due and not sent yet, the nearest deadline first.
     pub(super) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
+    /// Until when a connection that is made has no tenure looked at, since all were just before.
+    pub(super) next_connected: Moment,
     /// What deadlines had left when they were renewed lately; nothing where one passed before.
     pub(crate) slack: Slack,
 }
@@ -42,6 +44,7 @@ impl Tenures {
             next_serial: NonZeroU64::MIN,
             wheel: Wheel::new(),
             due: BinaryHeap::new(),
+            next_connected: AT_ONCE,
             slack: Slack::new(),
         }
     }
@@ -79,10 +82,12 @@ impl Tenures {
             fences: Fences::after_first(fence, block),
             above_first: 0,
             refilling: false,
+            replicated: 0,
             hold: Arc::clone(&hold),
             number: 1,
             renew_at: Moment::NEVER,
             renewing: false,
+            changed: false,
             failures: 0,
             too_far: None,
             keep_until: AT_ONCE,
@@ -219,8 +224,11 @@ impl Tenures {
 
     /// Ends every tenure.
     pub(crate) fn lose_all(&mut self, reason: LossReason) -> Vec<Ended> {
-        let ids: Vec<_> = self.slab.iter().map(|(index, (serial, _))| TenureId::new(index, *serial)).collect();
-        ids.into_iter().filter_map(|id| self.take_away(id, reason)).collect()
+        self.ids().into_iter().filter_map(|id| self.take_away(id, reason)).collect()
+    }
+
+    pub(super) fn ids(&self) -> Vec<TenureId> {
+        self.slab.iter().map(|(index, (serial, _))| TenureId::new(index, *serial)).collect()
     }
 
     /// When [`advance`](Self::advance) has something to do next.

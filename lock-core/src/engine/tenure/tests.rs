@@ -180,3 +180,68 @@ fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
     let refill = tenures.refill(hold.tenure, 2, 300, at(1)).unwrap();
     assert_eq!(refill.request.block, 512, "the last tenure was over before an answer could come");
 }
+
+#[test]
+fn a_tenure_whose_key_was_written_at_is_renewed_soon_and_not_more_often() {
+    let mut tenures = Tenures::new();
+    let id = enter(&mut tenures, "k", 900).tenure;
+    let renewed = Some(Outcome::Renewed { remaining: Duration::from_millis(900), fence: None, block: 0 });
+    let renewal = |tenures: &mut Tenures, now| {
+        assert!(tenures.advance(now).is_empty());
+        let mut due = tenures.renewals(9, now);
+        assert!(due.iter().all(|renewing| renewing.request.watch), "the store is asked to tell of the next one");
+        due.pop()
+    };
+    tenures.look_at(id, at(3));
+    assert!(renewal(&mut tenures, at(9)).is_none(), "the lease began a moment ago");
+    let first = renewal(&mut tenures, at(10)).expect("ten ms after the acquire");
+    // It may have been executed before the write.
+    tenures.look_at(id, at(11));
+    assert!(tenures.renewed(&first, renewed, at(10), at(12), 0.0, &mut Deferred::default()).is_none());
+    let second = renewal(&mut tenures, at(20)).expect("ten ms after the first");
+    assert!(tenures.renewed(&second, renewed, at(20), at(21), 0.0, &mut Deferred::default()).is_none());
+    assert!(renewal(&mut tenures, at(300)).is_none(), "nothing has been written since");
+    tenures.look_at_all(at(301));
+    assert!(renewal(&mut tenures, at(302)).is_some());
+    let fixed = enter_with(&mut tenures, "fixed", &Terms { renewal: Renewal::Never, ..terms(900) }, 1).tenure;
+    tenures.look_at(fixed, at(303));
+    assert!(renewal(&mut tenures, at(350)).is_none(), "a fixed lease is not renewed");
+}
+
+#[test]
+fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_each_second() {
+    let mut tenures = Tenures::new();
+    let terms = terms(60_000);
+    for (key, fence) in [("a", 1), ("b", 2)] {
+        enter_with(&mut tenures, key, &terms, fence);
+    }
+    let renewed = Some(Outcome::Renewed { remaining: Duration::from_secs(60), fence: None, block: 0 });
+    let send = |tenures: &mut Tenures, now: u64| {
+        assert!(tenures.advance(at(now)).is_empty());
+        tenures.renewals(9, at(now))
+    };
+    tenures.connected(at(50));
+    let mut under_way = send(&mut tenures, 51);
+    assert_eq!(under_way.len(), 2);
+    // It breaks again and again, also while renewals are under way.
+    let mut sent = 0;
+    for now in 52..5_000 {
+        tenures.connected(at(now));
+        for renewal in under_way.drain(..) {
+            tenures.renewed(&renewal, renewed, at(now), at(now), 0.0, &mut Deferred::default());
+        }
+        under_way = send(&mut tenures, now);
+        sent += under_way.len();
+    }
+    assert!((8..=20).contains(&sent), "{sent} renewals of two leases in five seconds");
+}
+
+#[test]
+fn a_look_is_not_forgotten_when_an_extend_is_sent() {
+    let mut tenures = Tenures::new();
+    let hold = enter_with(&mut tenures, "a", &terms(60_000), 1);
+    tenures.connected(at(50));
+    tenures.extending(hold, at(50), Ttl::new(Duration::from_secs(60)).unwrap());
+    assert!(tenures.advance(at(52)).is_empty());
+    assert_eq!(tenures.renewals(9, at(52)).len(), 1);
+}

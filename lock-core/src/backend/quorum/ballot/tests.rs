@@ -120,9 +120,32 @@ fn who_is_busy_everywhere_keeps_its_place() {
     ballot.says(0, busy(Some(4)));
     ballot.says(1, busy(None));
     assert_eq!(ballot.certainty(), Certainty::Likely, "the third may have it");
-    assert!(matches!(ballot.outcome(), Ok(Outcome::Split { remaining: Some(TTL), .. })));
+    assert_eq!(ballot.outcome().unwrap(), busy(Some(4)), "which the next check finds");
     ballot.says(2, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: None });
     assert_eq!(ballot.sure(), busy(Some(4)));
+}
+
+#[test]
+fn a_token_with_a_place_at_any_node_is_kept_while_others_are_not_heard() {
+    for (position, placed, unheard) in [(Some(2), false, 0), (Some(2), true, 2), (None, true, 1), (None, false, 2)] {
+        let mut ballot = ballot(acquire(), 3).with_placed(vec![placed]);
+        ballot.says((unheard + 1) % 3, busy(position));
+        ballot.says((unheard + 2) % 3, busy(None));
+        assert_eq!(ballot.certainty(), Certainty::Likely);
+        let is_kept = position.is_some() || placed;
+        assert_eq!(ballot.outcome().unwrap() == busy(position), is_kept, "{:?}", ballot.outcome());
+        ballot.fails(unheard, error());
+        assert_eq!(ballot.sure() == busy(position), is_kept, "{:?}", ballot.outcome());
+    }
+}
+
+#[test]
+fn a_token_that_a_node_has_is_over_though_it_has_places() {
+    let mut ballot = ballot(acquire(), 3).with_placed(vec![true]);
+    ballot.says(0, busy(Some(1)));
+    ballot.says(1, busy(Some(1)));
+    ballot.says(2, held(10, 1));
+    assert!(matches!(ballot.sure(), Outcome::Split { .. }), "two could have a part each for ever");
 }
 
 #[test]
@@ -175,10 +198,10 @@ fn a_place_at_the_one_node_that_answers_leaves_a_doubt() {
 fn a_failure_beside_a_busy_majority_is_no_error_but_in_doubt() {
     for (error, is_busy) in [(error().did_not_happen(), true), (error(), false)] {
         let mut ballot = ballot(acquire(), 3);
-        ballot.says(0, busy(Some(1)));
+        ballot.says(0, busy(None));
         ballot.fails(1, error);
         ballot.says(2, busy(None));
-        assert_eq!(ballot.sure() == busy(Some(1)), is_busy);
+        assert_eq!(ballot.sure() == busy(None), is_busy);
     }
 }
 

@@ -50,12 +50,31 @@ fn way(epoch: u64) -> Way {
 
 impl Ledger {
     fn asks_for(&mut self, node: usize, batch: &Batch, sent: Moment, way: Way) -> Asked {
-        let queue_node = self.queue_node();
-        self.ask(node, queue_node, batch, sent, way)
+        let places = self.places();
+        self.ask(node, places, batch, sent, way)
     }
 
     fn due_now(&mut self, node: usize, now: Moment) -> Vec<Try> {
         self.node(node).due(now, 10).unwrap_or_default()
+    }
+}
+
+#[test]
+fn every_node_is_asked_to_begin_with_the_same_number_where_numbers_are_drawn() {
+    let mut ledger = Ledger::new(3);
+    ledger.aim.showed(5_000_000, at(10), at(10));
+    let mut batch = acquire();
+    batch.push(Operation::Renew(Renew::new(key(), token(), TTL).with_block(7)));
+    batch.extend(renew());
+    ledger.aim(&mut batch, at(10));
+    for node in 0..3_u8 {
+        let asked = ledger.asks_for(node.into(), &batch, at(11 + u64::from(node)), way(1));
+        let aims = asked.batch.iter().map(|operation| match operation {
+            Operation::Acquire(acquire) => acquire.aim,
+            Operation::Renew(renew) => renew.aim,
+            _ => unreachable!("there is no other"),
+        });
+        assert_eq!(aims.collect::<Vec<_>>(), [5_000_000, 5_000_000, 0], "node {node}");
     }
 }
 
@@ -77,7 +96,7 @@ fn places_are_kept_by_the_first_node_that_answers_and_can_call_if_it_listens() {
     let asked = [0, 1].map(|node| ledger.asks_for(node, &acquire(), at(0), way(0)));
     assert_eq!(asked.each_ref().map(place_of), [Some("channel"), None]);
     ledger.answered(&asked[0], &mut silence(), at(300), 0);
-    assert_eq!(ledger.queue_node(), 1);
+    assert_eq!(ledger.places().queue_node, 1);
     assert_eq!(place_of(&ledger.asks_for(1, &acquire(), at(400), way(0))), Some(""), "it does not hear that one");
     assert_eq!(ledger.listens(1, true), Some(true));
     assert_eq!(place_of(&ledger.asks_for(1, &acquire(), at(400), way(0))), Some("channel"));

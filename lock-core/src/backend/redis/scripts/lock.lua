@@ -58,6 +58,13 @@ local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
 
+-- The error of a server that takes no writes, found by one that changes nothing. A replica that lacks what its primary has must
+-- not say that it is gone.
+local function is_read_only(key)
+  local reply = pcall('HDEL', key, MARK)
+  return type(reply) == 'table' and string.find(reply.err, 'READONLY', 1, true) and reply
+end
+
 local got -- what W and the keys of the items held at first
 if ARGV[1] == 'release' then
   -- Where nobody waits, it is a comparison and one command.
@@ -71,6 +78,8 @@ if ARGV[1] == 'release' then
     end
   end
   if not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
+    local refused = #ours == 0 and is_read_only(KEYS[2])
+    if refused then return refused end
     replies[#ARGV] = 0
     return replies
   end
@@ -97,10 +106,11 @@ end
 
 if ARGV[1] == 'renew' then
   local got, replies = call('MGET', unpack(KEYS)), {}
+  local gone
   for i = 1, #KEYS do
     local key, ttl = KEYS[i], ARGV[2 * i + 1]
     if got[i] ~= ARGV[2 * i] then
-      replies[i] = -1
+      replies[i], gone = -1, key
     elseif gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
       replies[i] = 0 -- as push_out does, without a function's cost
     else
@@ -108,7 +118,7 @@ if ARGV[1] == 'renew' then
       replies[i] = failed or left
     end
   end
-  return replies
+  return gone and is_read_only(gone) or replies
 end
 
 if ARGV[1] == 'release' then
@@ -120,6 +130,21 @@ end
 local items = tonumber(ARGV[1])
 local floor, aim = string.match(ARGV[2], '^(%d+) (%d+)$')
 floor, aim = tonumber(floor) or 0, tonumber(aim) or 0
+
+got = got or call('MGET', unpack(KEYS, 2, items + 2))
+local waiting = tonumber(got[1]) or 0
+if not (waiting < MOST) then waiting = 0 end
+
+local now = 0 -- the time in ms, where it matters: somebody may be waiting, or takes a place
+local micros = 0
+local function look_at_clock(call)
+  local time = call('TIME')
+  if time.err then return refusal(time, 'TIME') end
+  micros = time[1] * 1000000 + time[2]
+  now = math.floor(micros / 1000)
+end
+if waiting > 0 or ARGV[2] ~= '' then look_at_clock(call) end
+if waiting <= now then waiting = 0 end
 
 -- Draws a block of fencing tokens from the counter: its first, its size, or an error. A block ends with its millisecond, so
 -- that the counter leads the clock by less than one.
@@ -143,20 +168,13 @@ local function draw(size)
   return first, size
 end
 
-got = got or call('MGET', unpack(KEYS, 2, items + 2))
-local waiting = tonumber(got[1]) or 0
-if not (waiting < MOST) then waiting = 0 end
-
-local now = 0 -- the time in ms, where it matters: somebody may be waiting, or takes a place
-local micros = 0
-local function look_at_clock(call)
-  local time = call('TIME')
-  if time.err then return refusal(time, 'TIME') end
-  micros = time[1] * 1000000 + time[2]
-  now = math.floor(micros / 1000)
+-- Where nobody waits, one acquire of a free key needs nothing of what follows.
+if items == 1 and waiting == 0 and not got[2] and (ARGV[4] == 'acquire' or ARGV[4] == 'try') then
+  local first, size = draw(tonumber(ARGV[7]))
+  -- MGET shows what is not a string as free.
+  local set = first and pcall('SET', KEYS[3], ARGV[5], 'PX', ARGV[6], 'NX')
+  if set and not set.err then return { HELD, first, size, 1, 0, ARGV[2] ~= '' and micros or nil } end
 end
-if waiting > 0 or ARGV[2] ~= '' then look_at_clock(call) end
-if waiting <= now then waiting = 0 end
 
 local written = {} -- what this call has put at a key: a token, or false
 local refused = 0
@@ -236,7 +254,9 @@ local function tell(channel, key, ends, token, sent, lasts, number, size)
   -- Not on replicas, who would tell it even where it is not heard here and the next place is granted: after a switchover,
   -- waiters may still listen at the former primary.
   if redis.set_repl then redis.set_repl(redis.REPL_NONE) end
-  local heard = pcall('PUBLISH', channel, message)
+  -- The channels of a cluster's slot begin with its tag.
+  local publish = string.sub(channel, 1, 1) == '{' and 'SPUBLISH' or 'PUBLISH'
+  local heard = pcall(publish, channel, message)
   if redis.set_repl then redis.set_repl(redis.REPL_ALL) end
   if type(heard) ~= 'table' then return heard > 0 end
   -- Its next check finds the grant, and comes before the place would have ended.
@@ -288,7 +308,9 @@ local function kind_of(held, granted)
 end
 
 local replies, r = {}, 0
+local is_gone = false
 local function reply(code, one, two, three)
+  is_gone = is_gone or code == GONE
   replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one, two, three
   r = r + (three and 4 or two and 3 or one and 2 or 1)
 end
@@ -451,6 +473,8 @@ for i = 1, items do
   end
 end
 delete_released()
+local read_only = is_gone and is_read_only(KEYS[2])
+if read_only then return read_only end
 replies[r + 1] = refused
 if ARGV[2] ~= '' then replies[r + 2] = micros end
 return replies

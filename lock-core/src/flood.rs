@@ -7,9 +7,20 @@ use std::{
 
 use tokio::time::Instant;
 
+use crate::error::Case;
+
 /// Lets one line a second through, and counts the others.
 #[derive(Debug)]
-pub(crate) struct Flood(Mutex<Option<Written>>);
+pub struct Flood(Mutex<Option<Written>>);
+
+/// One [`Flood`] for each case that an operator has to look at.
+#[derive(Debug, Default)]
+pub struct Floods {
+    misconfigured: Flood,
+    unavailable: Flood,
+    overloaded: Flood,
+    lost: Flood,
+}
 
 /// The last line.
 #[derive(Debug)]
@@ -20,12 +31,14 @@ struct Written {
 }
 
 impl Flood {
-    pub(crate) const fn new() -> Self {
+    /// Lets the first line through.
+    #[must_use]
+    pub const fn new() -> Self {
         Self(Mutex::new(None))
     }
 
-    /// Returns whether a line is to be written now, and then how many were left out since the one before.
-    pub(crate) fn line(&self) -> Option<u64> {
+    /// Returns how many lines were left out since the one before, if a line is to be written now.
+    pub fn line(&self) -> Option<u64> {
         self.line_at(Instant::now())
     }
 
@@ -38,6 +51,27 @@ impl Flood {
             return None;
         }
         Some(written.replace(Written { at: now, others: 0 }).map_or(0, |last| last.others))
+    }
+}
+
+impl Floods {
+    /// Lets a line of any case through.
+    #[must_use]
+    pub const fn new() -> Self {
+        Self { misconfigured: Flood::new(), unavailable: Flood::new(), overloaded: Flood::new(), lost: Flood::new() }
+    }
+
+    /// Returns how many lines about a case were left out since the one before, if a line is to be written now. A case that is
+    /// the client's doing, or the fate of every busy request, is not worth a line each in production.
+    pub fn line(&self, case: Case) -> Option<u64> {
+        let flood = match case {
+            Case::Misconfigured => &self.misconfigured,
+            Case::Unavailable => &self.unavailable,
+            Case::Overloaded => &self.overloaded,
+            Case::Lost => &self.lost,
+            Case::Busy | Case::Key | Case::OutOfTime | Case::NotHeld => return None,
+        };
+        flood.line()
     }
 }
 

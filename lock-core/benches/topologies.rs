@@ -1,0 +1,146 @@
+//! A cluster of three beside one server and beside raw commands on the same nodes, and a quorum of five beside raw commands on all
+//! five at once:
+//! `cargo bench -p lock-core --bench topologies -- --json`.
+//!
+//! How long a failover takes is measured by the tests that cause one: `cargo test -p lock-tests --test topologies --
+//! --nocapture`.
+
+mod support;
+
+use std::{collections::HashMap, sync::Arc};
+
+use futures_util::future::join_all;
+use lock_core::LockManager;
+use support::{
+    pairs,
+    report::{Report, Target},
+    server::{Server, join_cluster, processor},
+    sides::{Locks, Ours, Raw, RawHeld},
+    stats::Rounds,
+    task::{Turn, in_turn},
+};
+
+/// How often the sides take turns, after a round that warms up.
+const ROUNDS: usize = 5;
+
+#[tokio::main]
+async fn main() {
+    let mut report = Report::from_arguments();
+    cluster(&mut report).await;
+    quorum(&mut report).await;
+}
+
+/// Slots share nodes, but no scripts: each needs a call of its own.
+async fn cluster(report: &mut Report) {
+    let one = Server::start().await;
+    let mut nodes = Vec::new();
+    for _ in 0..3 {
+        nodes.push(Server::start_with(&["--cluster-enabled", "yes"]).await);
+    }
+    join_cluster(&nodes).await;
+    let hosts: Vec<_> = nodes.iter().map(|node| format!("127.0.0.1:{}", node.port)).collect();
+    let (alone, spread) =
+        (Ours::connect(&one.url).await, Ours::connect(&format!("redis+cluster://{}", hosts.join(","))).await);
+    let urls: Vec<_> = nodes.iter().map(|node| node.url.clone()).collect();
+    let raw = RawOnNodes::connect(&urls.join(",")).await;
+    let (mut times, mut rates, mut costs) = (Rounds::default(), Rounds::default(), Rounds::default());
+    let mut beside_raw = Rounds::default();
+    for round in 0..=ROUNDS {
+        let sides: [Turn<'_>; 2] = [Box::pin(pairs::sequential(&spread)), Box::pin(pairs::sequential(&alone))];
+        let [time, time_alone] = in_turn(round, sides).await;
+        let before = [processor(&nodes).await, processor([&one]).await];
+        let sides: [Turn<'_>; 2] =
+            [Box::pin(pairs::on_own_keys(&spread, 64)), Box::pin(pairs::on_own_keys(&alone, 64))];
+        let [rate, rate_alone] = in_turn(round, sides).await;
+        let after = [processor(&nodes).await, processor([&one]).await];
+        let raw_rate = pairs::on_own_keys(&raw, 64).await;
+        if round > 0 {
+            beside_raw.add(rate, raw_rate);
+            times.add(time, time_alone);
+            rates.add(rate, rate_alone);
+            let cost =
+                |side: usize, rate: f64| 1e6 * (after[side] - before[side]) / (rate * pairs::WINDOW.as_secs_f64());
+            costs.add(cost(0, rate), cost(1, rate_alone));
+        }
+    }
+    report.figure("cluster_pair_p50", "us", &times, "one server", Target::None);
+    report.figure("cluster_server_cpu_per_pair_64", "us", &costs, "one server", Target::None);
+    report.figure("cluster_pairs_per_second_64", "pairs/s", &rates, "one server", Target::RatioAtLeast(0.9));
+    report.figure("cluster_pairs_per_second_64", "pairs/s", &beside_raw, "raw on its nodes", Target::None);
+}
+
+async fn quorum(report: &mut Report) {
+    let mut nodes = Vec::new();
+    for _ in 0..5 {
+        nodes.push(Server::start().await);
+    }
+    let urls: Vec<_> = nodes.iter().map(|node| node.url.clone()).collect();
+    let quorum = LockManager::builder().quorum(&urls).connect().await.expect("the servers answer");
+    let (ours, raw) = (Ours(quorum), RawOnAll::connect(&urls.join(",")).await);
+    let mut times = Rounds::default();
+    for round in 0..=ROUNDS {
+        let sides: [Turn<'_>; 2] = [Box::pin(pairs::sequential(&ours)), Box::pin(pairs::sequential(&raw))];
+        let [time, raw_time] = in_turn(round, sides).await;
+        if round > 0 {
+            times.add(time, raw_time);
+        }
+    }
+    report.figure("quorum_of_5_pair_p50", "us", &times, "slowest of five raw", Target::RatioAtMost(1.5));
+}
+
+/// Raw commands to whichever node of a cluster has the key.
+#[derive(Clone)]
+struct RawOnNodes {
+    nodes: Vec<Raw>,
+    /// Which of them has which key.
+    owners: Arc<HashMap<String, usize>>,
+}
+
+impl Locks for RawOnNodes {
+    type Held = RawHeld;
+    const NAME: &'static str = "raw-on-nodes";
+
+    async fn connect(urls: &str) -> Self {
+        let mut nodes = join_all(urls.split(',').map(Raw::connect)).await;
+        let mut owners = HashMap::new();
+        for task in 0..64 {
+            let key = format!("{}:{task}", Self::NAME);
+            let mut ask = redis::cmd("CLUSTER");
+            ask.arg("KEYSLOT").arg(&key);
+            let slot: usize = ask.query_async(&mut nodes[0].connection).await.expect("CLUSTER KEYSLOT");
+            // As `join_cluster` gives them out.
+            let owner = (0..nodes.len()).rfind(|node| node * 16_384 / 3 <= slot).expect("the first begins at 0");
+            owners.insert(key, owner);
+        }
+        Self { nodes, owners: Arc::new(owners) }
+    }
+
+    async fn acquire(&self, key: &str) -> RawHeld {
+        self.nodes[self.owners[key]].acquire(key).await
+    }
+
+    async fn release(held: RawHeld) {
+        Raw::release(held).await;
+    }
+}
+
+/// Raw commands on several servers at once, each time until the slowest has answered.
+#[derive(Clone)]
+struct RawOnAll(Vec<Raw>);
+
+impl Locks for RawOnAll {
+    type Held = Vec<RawHeld>;
+    const NAME: &'static str = "raw-on-all";
+
+    async fn connect(urls: &str) -> Self {
+        Self(join_all(urls.split(',').map(Raw::connect)).await)
+    }
+
+    async fn acquire(&self, key: &str) -> Vec<RawHeld> {
+        join_all(self.0.iter().map(|raw| raw.acquire(key))).await
+    }
+
+    async fn release(held: Vec<RawHeld>) {
+        join_all(held.into_iter().map(Raw::release)).await;
+    }
+}

@@ -1,0 +1,110 @@
+//! How to reach servers, as the builder is told: what no URL says, or what is the same for all of them.
+
+use std::{fmt, time::Duration};
+
+use super::timeouts::{CONNECT_TIMEOUT, Timeouts};
+
+/// The options of every connection that a manager makes.
+#[derive(Clone)]
+pub(crate) struct ConnectOptions {
+    /// The name that a connection shows in the server's `CLIENT LIST`.
+    pub(crate) client_name: String,
+    pub(crate) timeouts: Timeouts,
+    /// The user, instead of the URL's.
+    pub(crate) username: Option<String>,
+    /// The password, instead of the URL's.
+    pub(crate) password: Option<String>,
+    /// The user of the sentinels, if the URL names none.
+    pub(crate) sentinel_username: Option<String>,
+    /// The password of the sentinels, if the URL has none.
+    pub(crate) sentinel_password: Option<String>,
+    /// The database, if the URL names none.
+    pub(crate) database: Option<u32>,
+    /// How many replicas most requests ask for, if they ask for any.
+    pub(crate) replicas: u32,
+    /// How connections are encrypted, instead of with the platform's certificates.
+    #[cfg(feature = "tls-no-provider")]
+    pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
+    /// What gives user and password for each connection.
+    #[cfg(feature = "redis")]
+    pub(crate) credentials: Option<super::Provider>,
+}
+
+impl ConnectOptions {
+    /// Makes options that leave everything else to the URL.
+    pub(crate) fn new(client_name: impl Into<String>, timeouts: Timeouts) -> Self {
+        Self {
+            client_name: client_name.into(),
+            timeouts,
+            username: None,
+            password: None,
+            sentinel_username: None,
+            sentinel_password: None,
+            database: None,
+            replicas: 0,
+            #[cfg(feature = "tls-no-provider")]
+            tls: None,
+            #[cfg(feature = "redis")]
+            credentials: None,
+        }
+    }
+
+    /// The same for the sentinels, which have their own users and no databases.
+    #[cfg(feature = "redis")]
+    pub(crate) fn of_sentinels(&self) -> Self {
+        Self {
+            username: self.sentinel_username.clone(),
+            password: self.sentinel_password.clone(),
+            database: None,
+            credentials: None,
+            ..self.clone()
+        }
+    }
+
+    /// Returns the method of the builder that set what only sentinels can use.
+    pub(crate) fn needs_sentinels(&self) -> Option<&'static str> {
+        let set = [
+            (self.sentinel_username.is_some(), "sentinel_username"),
+            (self.sentinel_password.is_some(), "sentinel_password"),
+        ];
+        set.into_iter().find_map(|(is_set, method)| is_set.then_some(method))
+    }
+
+    /// Returns the method of the builder that set what only a connection of the manager's own can use.
+    pub(crate) fn needs_a_server(&self) -> Option<&'static str> {
+        #[cfg(feature = "tls-no-provider")]
+        if self.tls.is_some() {
+            return Some("tls");
+        }
+        #[cfg(feature = "redis")]
+        if self.credentials.is_some() {
+            return Some("credentials");
+        }
+        let set = [
+            (self.username.is_some(), "username"),
+            (self.password.is_some(), "password"),
+            (self.database.is_some(), "database"),
+        ];
+        set.into_iter().find_map(|(is_set, method)| is_set.then_some(method)).or_else(|| self.needs_sentinels())
+    }
+}
+
+impl Default for ConnectOptions {
+    fn default() -> Self {
+        Self::new("lock-core", Timeouts { command: Duration::from_secs(1), connect: CONNECT_TIMEOUT })
+    }
+}
+
+/// Without password, key and credentials.
+impl fmt::Debug for ConnectOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ConnectOptions")
+            .field("client_name", &self.client_name)
+            .field("timeouts", &self.timeouts)
+            .field("username", &self.username)
+            .field("sentinel_username", &self.sentinel_username)
+            .field("database", &self.database)
+            .field("replicas", &self.replicas)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,124 @@
+//! What waiters lose while a node hangs, and what grants of single nodes mean.
+
+use std::time::Duration;
+
+use tokio::{sync::mpsc, task::JoinSet, time::Instant};
+
+use super::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
+use crate::{
+    LockManager,
+    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Place, QuorumBackend, Release, Token},
+    clock::Moment,
+    key::LockKey,
+};
+
+const WAITERS: usize = 5;
+/// From a release to the next holder while a node hangs: some waits for it, and no check.
+const HANDOFF: Duration = Duration::from_millis(30);
+
+/// Waiters of as many managers, one after the other.
+async fn line_up(nodes: &[Node]) -> (JoinSet<()>, mpsc::UnboundedReceiver<(usize, Instant)>) {
+    let (mut waiters, (sender, served)) = (JoinSet::new(), mpsc::unbounded_channel());
+    for number in 0..WAITERS {
+        let (manager, sender) = (manager(nodes), sender.clone());
+        waiters.spawn(async move {
+            let guard = manager.lock("k").wait(TTL * 100).await.unwrap();
+            sender.send((number, Instant::now())).unwrap();
+            tokio::time::sleep(Duration::from_millis(5)).await;
+            guard.release().await.unwrap();
+        });
+        a_while().await;
+    }
+    (waiters, served)
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
+    for hung_for in [0, 700, 10_000] {
+        for hangs in 0..3 {
+            let nodes = nodes::<3>();
+            let guard = manager(&nodes).lock("k").await.unwrap();
+            let (mut waiters, mut served) = line_up(&nodes).await;
+            nodes[hangs].stop();
+            tokio::time::sleep(Duration::from_millis(hung_for)).await;
+            let mut last = Instant::now();
+            guard.release().await.unwrap();
+            for expected in 0..WAITERS {
+                let (number, at) = served.recv().await.unwrap();
+                assert_eq!(number, expected, "node {hangs} hung for {hung_for} ms before");
+                assert!(at - last <= HANDOFF, "{:?}, node {hangs} hung for {hung_for} ms before", at - last);
+                last = at;
+            }
+            while waiters.join_next().await.is_some() {}
+            nodes[hangs].go_on();
+            tokio::time::sleep(LIMIT * 4).await;
+            assert!(!nodes[hangs].has("k").await, "and nothing is left");
+        }
+    }
+}
+
+/// A node grants the key to a place of this process: when the engine is told, and whether it is the turn of the waiter.
+async fn grant_of_a_node(quorum: &QuorumBackend, node: &Node) -> (Duration, bool) {
+    let (calls, mut notices) = Calls::new("ours".into());
+    let _upkeep = tokio::spawn(quorum.upkeep(calls));
+    a_while().await;
+    let (key, [holder, ours]) = (LockKey::new("k").unwrap(), [1, 2].map(Token::from_random));
+    let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
+    let store = node.store();
+    store.call(Batch::from([Operation::Acquire(Acquire::new(key.clone(), holder, TTL))])).await.unwrap();
+    store.call(Batch::from([Operation::Acquire(Acquire::new(key.clone(), ours, TTL).or_wait(place))])).await.unwrap();
+    store.call(Batch::from([Operation::Release(Release::new(key.clone(), holder))])).await.unwrap();
+    let released = Instant::now();
+    let told = async {
+        loop {
+            if let Notice::Granted(grant) = notices.recv().await.unwrap() {
+                return grant;
+            }
+        }
+    };
+    let grant = tokio::time::timeout(LIMIT, told).await.expect("the engine is told of every grant");
+    assert_eq!(grant.token, ours);
+    (released.elapsed(), !grant.out_of_turn)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_waiter_comes_when_any_node_grants_it_the_key_unless_another_has_it_at_the_queue_node() {
+    let nodes = nodes::<3>();
+    assert_eq!(grant_of_a_node(&quorum(&nodes), &nodes[0]).await, (Duration::ZERO, true), "it decides");
+    for other in 1..3 {
+        let nodes = super::nodes::nodes::<3>();
+        assert_eq!(grant_of_a_node(&quorum(&nodes), &nodes[other]).await, (Duration::ZERO, true), "free there");
+        let nodes = super::nodes::nodes::<3>();
+        let node = LockManager::builder().backend(nodes[0].clone()).build().unwrap();
+        let _guard = node.lock("k").await.unwrap();
+        assert_eq!(grant_of_a_node(&quorum(&nodes), &nodes[other]).await, (Duration::ZERO, false), "another has it");
+        let nodes = super::nodes::nodes::<3>();
+        nodes[0].stop();
+        let (told, in_turn) = grant_of_a_node(&quorum(&nodes), &nodes[other]).await;
+        assert!(in_turn && told <= Duration::from_millis(6), "it is not waited for: {told:?}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn all_who_wait_ask_again_when_a_node_is_back_that_may_have_given_them_the_key() {
+    for asks_meanwhile in [true, false] {
+        let nodes = nodes::<3>();
+        let _guard = manager(&nodes).lock("k").await.unwrap();
+        a_while().await;
+        let quorum = quorum(&nodes);
+        let (calls, mut notices) = Calls::new("ours".into());
+        let _upkeep = tokio::spawn(quorum.upkeep(calls));
+        a_while().await;
+        let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
+        let acquire = Acquire::new(LockKey::new("k").unwrap(), Token::from_random(1), TTL).or_wait(place);
+        let acquire = Batch::from([Operation::Acquire(acquire)]);
+        quorum.call(acquire.clone()).await.unwrap();
+        nodes[0].stop();
+        let asked = if asks_meanwhile { acquire } else { Batch::new() };
+        quorum.call(asked).await.unwrap();
+        while notices.try_recv().is_ok() {}
+        nodes[0].go_on();
+        let told = tokio::time::timeout(LIMIT * 4, notices.recv()).await;
+        assert_eq!(matches!(told, Ok(Some(Notice::Listening(true)))), asks_meanwhile, "{told:?}");
+    }
+}

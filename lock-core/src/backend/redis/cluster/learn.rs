@@ -1,0 +1,198 @@
+//! How the map is learned: from the nodes that are connected, or else from those that the URL names.
+
+use std::{
+    mem,
+    pin::pin,
+    sync::{Arc, PoisonError, atomic::Ordering},
+};
+
+use futures_util::{
+    future::{Fuse, FusedFuture, FutureExt},
+    stream::{FuturesUnordered, StreamExt},
+};
+use redis::{Cmd, Value};
+use tokio::time::{sleep, timeout};
+
+use super::{
+    super::{
+        connector::Connector,
+        failure,
+        handshake::{Connected, Failure},
+        info,
+        pauses::PATIENCE,
+        slot,
+        stream::Address,
+    },
+    Cluster,
+    map::{Map, Range, ranges},
+};
+use crate::{backend::BackendError, error::ErrorKind};
+
+/// What a node says of the cluster.
+struct View {
+    ranges: Vec<Range>,
+    /// Whether the cluster takes commands, as far as the node knows; `None` if the user may not ask.
+    is_ok: Option<bool>,
+    /// Rises with each change that the nodes have agreed to.
+    epoch: u64,
+}
+
+/// Learns the map, of the nodes that are connected, or else of those that the URL names.
+pub(super) async fn learn(cluster: &Cluster) -> Result<(), BackendError> {
+    let view = match best(asked(cluster).await) {
+        Some(view) if view.is_usable() => view,
+        // A node that has left the cluster, or never was in it, knows no other that could be asked.
+        Some(view) => best(seeded(cluster).await.into_iter().chain([view])).ok_or_else(|| cluster.unknown())?,
+        None => seeded(cluster).await?,
+    };
+    if view.ranges.is_empty() {
+        return Err(without_slots(cluster));
+    }
+    let known = cluster.map();
+    let new = Map::of(&view.ranges, &known, &cluster.nodes).into();
+    // Before the map, as both are looked at when that comes.
+    cluster.is_ok.send_replace(view.is_ok);
+    note_replaced(cluster, &new);
+    if !new.is_as(&known) {
+        cluster.nodes.reorder();
+        cluster.map.send_replace(new);
+    }
+    Ok(())
+}
+
+/// Says which nodes have taken the place of others. It compares what was learned, as redirections move slots one by one.
+fn note_replaced(cluster: &Cluster, new: &Arc<Map>) {
+    let mut learned = cluster.learned.lock().unwrap_or_else(PoisonError::into_inner);
+    let before = mem::replace(&mut *learned, Arc::clone(new));
+    drop(learned);
+    if let Some(slots) = before.replaced_by(new) {
+        tracing::info!(cluster = cluster.addresses(), "{slots}");
+    }
+}
+
+/// What the connected nodes say, without the slow ones.
+async fn asked(cluster: &Cluster) -> Vec<View> {
+    let map = cluster.map();
+    let mut answers: FuturesUnordered<_> =
+        map.kept().filter(|node| node.link.is_up()).map(|node| view_of(node)).collect();
+    let mut views = Vec::new();
+    while views.is_empty() {
+        match answers.next().await {
+            Some(view) => views.extend(view.ok()),
+            None => return views,
+        }
+    }
+    let rest = async {
+        while let Some(view) = answers.next().await {
+            views.extend(view.ok());
+        }
+    };
+    let _ = timeout(PATIENCE, rest).await;
+    views
+}
+
+/// What the nodes say that the URL names: the first that can be worked with, or else the best of all.
+async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
+    let mut answers: FuturesUnordered<_> = cluster.seeds.iter().map(|seed| view_of_seed(seed)).collect();
+    let (mut views, mut errors) = (Vec::new(), Vec::new());
+    let mut patience = pin!(Fuse::terminated());
+    loop {
+        let answer = tokio::select! {
+            answer = answers.next() => answer,
+            () = &mut patience, if !patience.is_terminated() => None,
+        };
+        match answer {
+            None => break,
+            Some(Ok(view)) if view.is_usable() => return Ok(view),
+            Some(Ok(view)) => {
+                views.push(view);
+                if patience.is_terminated() {
+                    patience.set(sleep(PATIENCE).fuse());
+                }
+            }
+            Some(Err(error)) => errors.push(error),
+        }
+    }
+    best(views).ok_or_else(|| {
+        let what = format!("no node of {} could be asked which node has which keys", cluster.name());
+        failure::of_several(&errors, &what).unwrap_or_else(|| cluster.unknown())
+    })
+}
+
+/// What counts of what several nodes say: that all is well, and then the newest.
+fn best(views: impl IntoIterator<Item = View>) -> Option<View> {
+    views.into_iter().max_by_key(|view| (!view.ranges.is_empty(), view.is_ok, view.epoch))
+}
+
+impl View {
+    /// Whether nothing speaks for asking others.
+    fn is_usable(&self) -> bool {
+        let covered: u32 = self.ranges.iter().map(|(_, first, last)| u32::from(last - first) + 1).sum();
+        self.is_ok == Some(true) || self.is_ok.is_none() && covered > 0 || covered >= u32::from(slot::SLOTS)
+    }
+}
+
+async fn view_of(node: &Connector) -> Result<View, BackendError> {
+    let (slots, about) = (question("SLOTS"), question("INFO"));
+    let (slots, about) = tokio::join!(node.query::<Value>(&slots), node.query::<Value>(&about));
+    view(slots?, about.ok(), &node.settings.address).ok_or_else(|| misread(node))
+}
+
+/// What a node that the URL names says. While it answers, the cluster does not count as down.
+async fn view_of_seed(seed: &Connector) -> Result<View, BackendError> {
+    seed.forget_heard();
+    let view = asked_once(seed).await;
+    if view.as_ref().is_ok_and(|view| !view.ranges.is_empty()) {
+        return view;
+    }
+    seed.forget_heard();
+    view
+}
+
+/// Asks a node over a connection that is closed afterwards.
+async fn asked_once(seed: &Connector) -> Result<View, BackendError> {
+    let connected = async { seed.attempt(seed.log_in().await?, None, None).await };
+    let Connected { inner, mut driver, misread: is_misread, .. } =
+        connected.await.map_err(|Failure { error, .. }| error)?;
+    seed.heard();
+    let mut questions = redis::pipe();
+    questions.add_command(question("SLOTS")).add_command(question("INFO"));
+    let mut asks = inner.clone();
+    let asked = driver.carry(asks.send_packed_commands(&questions, 0, 2));
+    let replies = timeout(seed.limit(), asked).await.map_err(|_| seed.out_of_time())?;
+    let mut replies = replies.map_err(|error| seed.refusal(error))?.into_iter();
+    if is_misread.load(Ordering::Acquire) {
+        return Err(failure::closed(&seed.address()));
+    }
+    let slots = replies.next().unwrap_or(Value::Nil).extract_error().map_err(|error| seed.refusal(error))?;
+    view(slots, replies.next(), &seed.settings.address).ok_or_else(|| misread(seed))
+}
+
+fn view(slots: Value, about: Option<Value>, asked: &Address) -> Option<View> {
+    let ranges = ranges(slots, asked)?;
+    // A user who may not ask gets along without.
+    let about = about.as_ref().and_then(info::text).unwrap_or_default();
+    let is_ok = info::field(about, "cluster_state").map(|state| state == "ok");
+    let epoch = info::field(about, "cluster_current_epoch").and_then(|epoch| epoch.parse().ok()).unwrap_or(0);
+    Some(View { ranges, is_ok, epoch })
+}
+
+fn question(name: &str) -> Cmd {
+    let mut command = redis::cmd("CLUSTER");
+    command.arg(name);
+    command
+}
+
+/// The error where the nodes have just been made, or were reset.
+fn without_slots(cluster: &Cluster) -> BackendError {
+    let message = format!("{} has given none of its slots to a node yet (redis-cli --cluster create)", cluster.name());
+    BackendError::new(ErrorKind::Backend, message).did_not_happen()
+}
+
+fn misread(node: &Connector) -> BackendError {
+    let message = format!(
+        "{} does not say which node has which keys as a cluster does; check that it is a node of one",
+        node.address()
+    );
+    BackendError::new(ErrorKind::Unsupported, message)
+}

@@ -1,0 +1,320 @@
+//! Which node has which slot.
+
+use std::{
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use redis::{Value, from_redis_value};
+use tokio::time::Instant;
+
+use super::super::{
+    connector::{Connector, Role, Shared},
+    settings::Settings,
+    slot::SLOTS,
+    stream::Address,
+};
+
+/// The nodes that have slots, and which.
+#[derive(Clone)]
+pub(in super::super) struct Map {
+    nodes: Vec<Arc<Connector>>,
+    /// For each slot, which of the nodes has it.
+    owners: Vec<u16>,
+    /// Nodes that a redirection named before they had a slot, and since when they are kept.
+    guests: Vec<(Arc<Connector>, Instant)>,
+}
+
+/// A slot that no node has.
+const NOBODY: u16 = u16::MAX;
+
+/// What makes nodes: how to reach them, and what they share.
+pub(super) struct Nodes {
+    pub(super) settings: Settings,
+    pub(super) shared: Shared,
+    /// The places that the URL names.
+    pub(super) seeds: Vec<Address>,
+}
+
+/// A node's address, and the first and last slot of a range that it has.
+pub(super) type Range = (Address, u16, u16);
+
+impl Nodes {
+    pub(super) fn make(&self, address: Address) -> Arc<Connector> {
+        let is_announced = !self.seeds.contains(&address);
+        let mut node = Connector::sharing(self.settings.at(address), Role::Node, self.shared.clone());
+        node.is_announced = is_announced;
+        Arc::new(node)
+    }
+
+    /// Takes note that requests may be executed in another order than they were sent in.
+    pub(super) fn reorder(&self) {
+        self.shared.epoch.fetch_add(1, Ordering::AcqRel);
+    }
+}
+
+impl Map {
+    /// The map before any node was asked.
+    pub(super) fn unknown() -> Self {
+        Self { nodes: Vec::new(), owners: vec![NOBODY; usize::from(SLOTS)], guests: Vec::new() }
+    }
+
+    /// Makes a map of what a node has said. Nodes that were known before stay the same.
+    pub(super) fn of(ranges: &[Range], before: &Self, nodes: &Nodes) -> Self {
+        let mut map = Self::unknown();
+        for (address, first, last) in ranges {
+            let node = map.number(address, before, nodes);
+            for owner in map.owners.iter_mut().take(usize::from(*last) + 1).skip(usize::from(*first)) {
+                *owner = node;
+            }
+        }
+        let is_guest = |(node, since): &&(Arc<Connector>, Instant)| {
+            since.elapsed() < GUESTS_STAY && !map.nodes.iter().any(|other| Arc::ptr_eq(other, node))
+        };
+        map.guests = before.guests.iter().filter(is_guest).cloned().collect();
+        map
+    }
+
+    /// The same map, except that one slot is at `address`.
+    pub(super) fn with(&self, slot: u16, address: &Address, nodes: &Nodes) -> Self {
+        let mut map = self.clone();
+        let node = map.number(address, self, nodes);
+        if let Some(owner) = map.owners.get_mut(usize::from(slot)) {
+            *owner = node;
+        }
+        map
+    }
+
+    /// The same map with a node that has no slot yet.
+    pub(super) fn with_guest(&self, node: Arc<Connector>) -> Self {
+        let mut map = self.clone();
+        map.guests.push((node, Instant::now()));
+        map
+    }
+
+    pub(super) fn owner(&self, slot: u16) -> Option<&Arc<Connector>> {
+        self.nodes.get(usize::from(*self.owners.get(usize::from(slot))?))
+    }
+
+    pub(super) fn nodes(&self) -> &[Arc<Connector>] {
+        &self.nodes
+    }
+
+    /// The nodes that a connection is kept to.
+    pub(super) fn kept(&self) -> impl Iterator<Item = &Arc<Connector>> {
+        self.nodes.iter().chain(self.guests.iter().map(|(node, _)| node))
+    }
+
+    pub(super) fn node_at(&self, address: &Address) -> Option<&Arc<Connector>> {
+        self.kept().find(|node| node.settings.address == *address)
+    }
+
+    /// Whether any node has told it.
+    pub(super) fn is_known(&self) -> bool {
+        !self.nodes.is_empty()
+    }
+
+    /// Whether the nodes that have slots are those of another map.
+    pub(super) fn has_nodes_of(&self, other: &Self) -> bool {
+        let has = |node: &Arc<Connector>| self.nodes.iter().any(|own| Arc::ptr_eq(own, node));
+        self.nodes.len() == other.nodes.len() && other.nodes.iter().all(has)
+    }
+
+    /// Says which nodes have the slots after a change that nodes have lost all of theirs by, as in a failover: `slots 0-99 are
+    /// served by a:6379 now`. `None` if each node has kept some, as while slots move one by one.
+    pub(super) fn replaced_by(&self, after: &Self) -> Option<String> {
+        let is_gone =
+            |node: &Arc<Connector>| after.nodes.iter().all(|new| new.settings.address != node.settings.address);
+        // As a rule there is nothing to say, and all slots are many.
+        if !self.nodes.iter().any(is_gone) {
+            return None;
+        }
+        let mut parts: Vec<(&Address, Vec<(u16, u16)>)> = Vec::new();
+        for slot in (0..SLOTS).filter(|slot| self.owner(*slot).is_some_and(is_gone)) {
+            let Some(owner) = after.owner(slot) else { continue };
+            let address = &owner.settings.address;
+            let part = parts.iter().position(|(known, _)| *known == address).unwrap_or_else(|| {
+                parts.push((address, Vec::new()));
+                parts.len() - 1
+            });
+            match parts[part].1.last_mut() {
+                Some((_, last)) if *last + 1 == slot => *last = slot,
+                _ => parts[part].1.push((slot, slot)),
+            }
+        }
+        let parts: Vec<_> =
+            parts.iter().map(|(address, ranges)| format!("{} are served by {address}", named(ranges))).collect();
+        (!parts.is_empty()).then(|| format!("slots {} now", parts.join(", ")))
+    }
+
+    /// How many slots no node has.
+    pub(super) fn uncovered(&self) -> usize {
+        self.owners.iter().filter(|owner| **owner == NOBODY).count()
+    }
+
+    /// Whether each slot has the same node as in another map.
+    pub(super) fn is_as(&self, other: &Self) -> bool {
+        let is_same = |slot| {
+            let [own, others] = [self, other].map(|map| map.owner(slot).map(|node| &node.settings.address));
+            own == others
+        };
+        self.nodes.len() == other.nodes.len() && (0..SLOTS).all(is_same)
+    }
+
+    /// The number of the node at an address, which is added if it is new.
+    fn number(&mut self, address: &Address, before: &Self, nodes: &Nodes) -> u16 {
+        let known = self.nodes.iter().position(|node| node.settings.address == *address);
+        let number = known.unwrap_or_else(|| {
+            let node = before.node_at(address).cloned().unwrap_or_else(|| nodes.make(address.clone()));
+            self.nodes.push(node);
+            self.nodes.len() - 1
+        });
+        u16::try_from(number).unwrap_or(NOBODY)
+    }
+}
+
+/// Ranges of slots in messages, which are many after many slots have moved one by one.
+fn named(ranges: &[(u16, u16)]) -> String {
+    let name = |(first, last): &(u16, u16)| if first == last { first.to_string() } else { format!("{first}-{last}") };
+    let names: Vec<_> = ranges.iter().take(RANGES_NAMED).map(name).collect();
+    let names = names.join(", ");
+    match ranges.len().saturating_sub(RANGES_NAMED) {
+        0 => names,
+        more => format!("{names} and {more} more ranges"),
+    }
+}
+
+/// Reads the reply to `CLUSTER SLOTS` of the node at an address; `None` if it makes no sense.
+///
+/// Each entry is `first last [host port id …] …`: the node that has the slots, then its replicas. A host that is empty or
+/// unknown is the one that was asked.
+pub(super) fn ranges(reply: Value, asked: &Address) -> Option<Vec<Range>> {
+    let Value::Array(entries) = reply else { return None };
+    let range = |entry: Value| {
+        let Value::Array(parts) = entry else { return None };
+        let [Value::Int(first), Value::Int(last), Value::Array(owner), ..] = &parts[..] else { return None };
+        let [host, Value::Int(port), ..] = &owner[..] else { return None };
+        let host = from_redis_value::<Option<String>>(host.clone()).ok()?.unwrap_or_default();
+        let (first, last) = (u16::try_from(*first).ok()?, u16::try_from(*last).ok()?);
+        (first <= last && last < SLOTS).then_some(())?;
+        Some((at(&host, u16::try_from(*port).ok()?, asked), first, last))
+    };
+    entries.into_iter().map(range).collect()
+}
+
+/// Reads where an answer of the node at an address redirects to: `host:port`, with no host if it is the same.
+pub(super) fn address(text: &str, asked: &Address) -> Option<Address> {
+    let (host, port) = text.rsplit_once(':')?;
+    Some(at(host, port.parse().ok()?, asked))
+}
+
+fn at(host: &str, port: u16, asked: &Address) -> Address {
+    let host = match (host, asked) {
+        ("" | "?", Address::Tcp { host, .. }) => host.clone(),
+        (host, _) => host.to_owned(),
+    };
+    Address::Tcp { host, port }
+}
+
+/// How many ranges of slots a message names.
+const RANGES_NAMED: usize = 8;
+/// For how long a connection is kept to a node that has no slot.
+const GUESTS_STAY: Duration = Duration::from_secs(30);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{options::ConnectOptions, timeouts::Timeouts};
+
+    fn tcp(host: &str, port: u16) -> Address {
+        Address::Tcp { host: host.to_owned(), port }
+    }
+
+    fn text(text: &str) -> Value {
+        Value::BulkString(text.as_bytes().to_vec())
+    }
+
+    fn entry(first: i64, last: i64, host: Value, port: i64) -> Value {
+        let node = Value::Array(vec![host, Value::Int(port), text("id"), Value::Array(Vec::new())]);
+        Value::Array(vec![Value::Int(first), Value::Int(last), node.clone(), node])
+    }
+
+    #[test]
+    fn a_node_without_a_host_is_the_one_that_was_asked() {
+        let asked = tcp("10.0.0.1", 7000);
+        let reply = Value::Array(vec![
+            entry(0, 5_460, text("10.0.0.2"), 7001),
+            entry(5_461, 10_922, text(""), 7002),
+            entry(10_923, 10_923, Value::Nil, 7003),
+            entry(10_924, 16_383, text("?"), 7004),
+        ]);
+        let found = ranges(reply, &asked).expect("this is what a node says");
+        let expected = [
+            (tcp("10.0.0.2", 7001), 0, 5_460),
+            (tcp("10.0.0.1", 7002), 5_461, 10_922),
+            (tcp("10.0.0.1", 7003), 10_923, 10_923),
+            (tcp("10.0.0.1", 7004), 10_924, 16_383),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(address("10.0.0.9:7009", &asked), Some(tcp("10.0.0.9", 7009)));
+        assert_eq!(address(":7009", &asked), Some(tcp("10.0.0.1", 7009)));
+        assert_eq!(address("::1:7009", &asked), Some(tcp("::1", 7009)));
+    }
+
+    #[test]
+    fn nonsense_is_refused() {
+        let asked = tcp("a", 1);
+        let host = || text("b");
+        for entry in [
+            entry(0, 16_384, host(), 1),
+            entry(-1, 5, host(), 1),
+            entry(6, 5, host(), 1),
+            entry(0, 5, host(), 65_536),
+            Value::Array(vec![Value::Int(0), Value::Int(5)]),
+            Value::Nil,
+        ] {
+            assert_eq!(ranges(Value::Array(vec![entry.clone()]), &asked), None, "{entry:?}");
+        }
+        assert_eq!(ranges(Value::Okay, &asked), None);
+        for text in ["", "a", "a:", "a:x", "a:99999"] {
+            assert_eq!(address(text, &asked), None, "{text}");
+        }
+    }
+
+    /// Says what is logged when the nodes of these ranges follow those of others.
+    fn said(before: &[(u16, u16, u16)], after: &[(u16, u16, u16)]) -> Option<String> {
+        let second = Duration::from_secs(1);
+        let options = ConnectOptions::new("test", Timeouts { command: second, connect: second });
+        let settings = Settings::from_url("redis://a:1", &options).expect("a valid URL");
+        let nodes = Nodes { settings, shared: Shared::default(), seeds: Vec::new() };
+        let map = |ranges: &[(u16, u16, u16)], before: &Map| {
+            let range =
+                |(port, first, last): &(u16, u16, u16)| (at("a", *port, &nodes.settings.address), *first, *last);
+            Map::of(&ranges.iter().map(range).collect::<Vec<_>>(), before, &nodes)
+        };
+        let before = map(before, &Map::unknown());
+        before.replaced_by(&map(after, &before))
+    }
+
+    #[test]
+    fn slots_of_a_node_that_is_replaced_are_named_and_those_that_move_one_by_one_are_not() {
+        let whole = [(1, 0, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)];
+        assert_eq!(said(&whole, &whole), None);
+        assert_eq!(said(&[], &whole), None);
+        assert_eq!(said(&whole, &[(2, 0, 0), (1, 1, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)]), None);
+        let failed_over = said(&whole, &[(4, 0, 5_460), (2, 5_461, 10_922), (3, 10_923, 16_383)]);
+        assert_eq!(failed_over.as_deref(), Some("slots 0-5460 are served by a:4 now"));
+        let shared = said(&whole, &[(4, 0, 99), (5, 101, 102), (4, 103, 103), (2, 104, 16_383)]);
+        let words =
+            "slots 0-99, 103 are served by a:4, 101-102 are served by a:5, 104-5460, 10923-16383 are served by a:2 now";
+        assert_eq!(shared.as_deref(), Some(words));
+        // Some of them have no node.
+        assert_eq!(said(&[(1, 0, 9)], &[(2, 10, 20)]), None);
+        let scattered: Vec<_> = (0..20).map(|range| (1 + 2 * (range % 2), range, range)).collect();
+        let gathered = said(&scattered, &[(4, 0, 20), (3, 21, 21)]);
+        assert_eq!(
+            gathered.as_deref(),
+            Some("slots 0, 2, 4, 6, 8, 10, 12, 14 and 2 more ranges are served by a:4 now")
+        );
+    }
+}

@@ -1,0 +1,267 @@
+//! The upkeep of a cluster: a connection to each node that has slots, and the map that says which they are.
+
+use std::{
+    collections::HashSet,
+    future::Future,
+    mem,
+    pin::{Pin, pin},
+    sync::Arc,
+    time::Duration,
+};
+
+use futures_util::{
+    future::{AbortHandle, Abortable, Fuse, FusedFuture, FutureExt},
+    stream::{BoxStream, FuturesUnordered, SelectAll, StreamExt, unfold},
+};
+use tokio::time::{Instant, sleep_until};
+
+use super::{
+    super::{
+        connector::Connector,
+        pauses::{REFUSED_PAUSE, drawn, pauses},
+        upkeep::keep_link,
+    },
+    Cluster,
+    learn::learn,
+    map::Map,
+    search::Search,
+};
+use crate::{
+    backend::{BackendError, Calls, Notice},
+    error::ErrorKind,
+};
+
+type Upkeep = Abortable<Pin<Box<dyn Future<Output = ()> + Send>>>;
+
+/// What keeps the connections to the nodes.
+struct Keeper<'a> {
+    cluster: &'a Cluster,
+    calls: &'a Calls,
+    upkeeps: FuturesUnordered<Upkeep>,
+    kept: Vec<(Arc<Connector>, AbortHandle)>,
+    notices: SelectAll<BoxStream<'static, (Arc<str>, Notice)>>,
+    /// The nodes that can tell us of grants.
+    listening: HashSet<Arc<str>>,
+}
+
+/// Keeps the connections and the map for as long as it is polled.
+pub(in super::super) async fn keep(cluster: Arc<Cluster>, calls: Calls) {
+    let _listener = Listener::new(&cluster, &calls);
+    let mut keeper = Keeper::new(&cluster, &calls);
+    let mut map = cluster.map.subscribe();
+    let mut learns = pin!(Fuse::terminated());
+    let mut search = Search::new(&cluster);
+    let mut pace = Pace::new();
+    loop {
+        let nodes = Arc::clone(&map.borrow_and_update());
+        keeper.keep(&nodes);
+        tokio::select! {
+            biased;
+            Some(_) = keeper.upkeeps.next() => {}
+            Some((node, notice)) = keeper.notices.next() => {
+                if keeper.heard(node, notice) {
+                    // A node that is lost may have been replaced.
+                    pace.hurry();
+                }
+            }
+            _ = map.changed() => {}
+            learned = &mut learns, if !learns.is_terminated() => {
+                pace.note(&learned, &cluster);
+                search.note(learned, pace.soonest);
+            }
+            () = cluster.doubted.notified() => {
+                pace.doubted = !learns.is_terminated();
+                pace.hurry();
+            }
+            () = sleep_until(pace.next), if learns.is_terminated() => {
+                learns.set(learn(&cluster).fuse());
+                search.note_attempt();
+            }
+            () = search.until_known() => search.note_silence(),
+        }
+    }
+}
+
+/// When the map is learned.
+struct Pace {
+    /// When at the soonest, if something says that it is wrong.
+    soonest: Instant,
+    next: Instant,
+    /// How many attempts in a row have failed.
+    failures: u32,
+    /// Since when a node is lost.
+    lost: Option<Instant>,
+    /// Whether the map was doubted while it was learned.
+    doubted: bool,
+}
+
+impl Pace {
+    fn new() -> Self {
+        let now = Instant::now();
+        Self { soonest: now, next: now, failures: 0, lost: None, doubted: false }
+    }
+
+    /// Has the map learned as soon as that may be.
+    fn hurry(&mut self) {
+        self.next = self.next.min(self.soonest);
+    }
+
+    /// Takes note of what came of an attempt, and plans the next.
+    fn note(&mut self, learned: &Result<(), BackendError>, cluster: &Cluster) {
+        self.failures = if learned.is_ok() { 0 } else { self.failures + 1 };
+        let now = Instant::now();
+        // At least, and while nobody waits for it.
+        let (hurried, idle) = match learned {
+            Ok(()) => (DOUBTED_PAUSE, DOUBTED_PAUSE),
+            Err(error) if error.kind() != ErrorKind::Backend => (REFUSED_PAUSE, REFUSED_PAUSE),
+            Err(_) => pauses(self.failures),
+        };
+        self.soonest = now + drawn(hurried);
+        let is_whole = cluster.is_reachable() && !cluster.says_fail();
+        self.next = match (learned, is_whole) {
+            (Ok(()), true) => now + drawn(LEARN_EVERY),
+            (Ok(()), false) => now + lost_pause(self.lost.unwrap_or(now).elapsed()),
+            (Err(_), _) if cluster.is_awaited() => self.soonest,
+            (Err(_), _) => now + drawn(idle),
+        };
+        if mem::take(&mut self.doubted) {
+            self.hurry();
+        }
+        self.lost = if is_whole { None } else { self.lost.or(Some(now)) };
+    }
+}
+
+impl Cluster {
+    /// Whether a request waits for the map. Each upkeep looks at it, too.
+    fn is_awaited(&self) -> bool {
+        self.map.receiver_count() > self.nodes.shared.listeners.count()
+    }
+}
+
+/// Is told of the grants on the channels of all slots until it is dropped.
+struct Listener<'a> {
+    cluster: &'a Cluster,
+    channel: Arc<str>,
+}
+
+impl<'a> Listener<'a> {
+    fn new(cluster: &'a Cluster, calls: &Calls) -> Self {
+        cluster.nodes.shared.listeners.add(calls.clone());
+        Self { cluster, channel: Arc::clone(calls.channel()) }
+    }
+}
+
+impl Drop for Listener<'_> {
+    fn drop(&mut self) {
+        self.cluster.nodes.shared.listeners.remove(&self.channel);
+    }
+}
+
+impl<'a> Keeper<'a> {
+    fn new(cluster: &'a Cluster, calls: &'a Calls) -> Self {
+        Self {
+            cluster,
+            calls,
+            upkeeps: FuturesUnordered::new(),
+            kept: Vec::new(),
+            notices: SelectAll::new(),
+            listening: HashSet::new(),
+        }
+    }
+
+    /// Begins with the nodes that are new, and ends with those that are gone.
+    fn keep(&mut self, map: &Map) {
+        let is_kept = |node: &Arc<Connector>| map.kept().any(|other| Arc::ptr_eq(other, node));
+        let gone: Vec<_> = self.kept.extract_if(.., |(node, _)| !is_kept(node)).collect();
+        for (node, upkeep) in gone {
+            upkeep.abort();
+            self.note_deaf(&node.name);
+        }
+        for node in map.kept() {
+            if !self.kept.iter().any(|(kept, _)| Arc::ptr_eq(kept, node)) {
+                let (told, notice) = Calls::new(Arc::clone(self.calls.channel()));
+                let (abort, registration) = AbortHandle::new_pair();
+                self.upkeeps.push(Abortable::new(Box::pin(keep_link(Arc::clone(node), told)), registration));
+                self.kept.push((Arc::clone(node), abort));
+                let name = Arc::clone(&node.name);
+                let told = unfold(notice, |mut notice| async move { Some((notice.recv().await?, notice)) });
+                self.notices.push(told.map(move |notice| (Arc::clone(&name), notice)).boxed());
+            }
+        }
+    }
+
+    /// Takes note that a node cannot tell us of grants any more.
+    fn note_deaf(&mut self, node: &str) {
+        if self.listening.remove(node) && self.listening.is_empty() {
+            self.calls.listening(false);
+        }
+    }
+
+    /// Passes on what a node's upkeep tells. Returns whether a node may have been lost.
+    fn heard(&mut self, node: Arc<str>, notice: Notice) -> bool {
+        match notice {
+            // Those come to whoever listens to their channel.
+            Notice::Granted(_) => {}
+            Notice::Changed(keys) => self.calls.changed(keys),
+            Notice::Connected => self.calls.connected(),
+            Notice::Listening(true) => {
+                self.listening.insert(node);
+                self.calls.listening(true);
+            }
+            Notice::Listening(false) => {
+                self.note_deaf(&node);
+                return !self.cluster.is_reachable();
+            }
+        }
+        false
+    }
+}
+
+/// How long to wait before the map is learned again, when a node has been lost for `so_long`: a hundredth of that time, within
+/// bounds.
+fn lost_pause(so_long: Duration) -> Duration {
+    (so_long / 100).clamp(LOST_PAUSE, LONG_LOST_PAUSE)
+}
+
+/// How often the map is learned though nothing says that it is wrong.
+const LEARN_EVERY: Duration = Duration::from_secs(10);
+/// How often at most while a node is lost, which another one may replace.
+const LOST_PAUSE: Duration = Duration::from_millis(100);
+/// How often at least while a node is lost, which may be for good.
+const LONG_LOST_PAUSE: Duration = Duration::from_secs(2);
+/// How long after it was learned it may be doubted again.
+const DOUBTED_PAUSE: Duration = Duration::from_millis(50);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{options::ConnectOptions, redis::settings::Settings, timeouts::Timeouts};
+
+    #[test]
+    fn a_node_that_is_lost_for_long_is_looked_for_less_often() {
+        let seconds = Duration::from_secs;
+        assert_eq!(lost_pause(seconds(3)), LOST_PAUSE);
+        assert_eq!(lost_pause(seconds(30)), Duration::from_millis(300));
+        assert_eq!(lost_pause(seconds(3_600)), LONG_LOST_PAUSE);
+    }
+
+    #[test]
+    fn waiters_poll_when_the_last_node_that_listens_leaves_the_map() {
+        let second = Duration::from_secs(1);
+        let options = ConnectOptions::new("test", Timeouts { command: second, connect: second });
+        let settings = Settings::from_url("redis://a:7000", &options).expect("a valid URL");
+        let address = settings.address.clone();
+        let cluster = Cluster::new(vec![address.clone()], settings);
+        let (calls, mut notices) = Calls::new("channel".into());
+        let mut keeper = Keeper::new(&cluster, &calls);
+        let map = Map::of(&[(address, 0, 16_383)], &Map::unknown(), &cluster.nodes);
+        keeper.keep(&map);
+        keeper.heard(Arc::clone(&map.nodes()[0].name), Notice::Listening(true));
+        keeper.keep(&Map::unknown());
+        let mut told = || match notices.try_recv() {
+            Ok(Notice::Listening(listening)) => Some(listening),
+            _ => None,
+        };
+        assert_eq!([told(), told(), told()], [Some(true), Some(false), None]);
+    }
+}

@@ -1,0 +1,137 @@
+//! Credentials that change: a provider is asked for those of each connection, and for those that follow.
+
+use std::{
+    error::Error as _,
+    fmt,
+    future::pending,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::stream::{BoxStream, StreamExt};
+use redis::RedisResult;
+use tokio::time::{Instant, sleep, timeout};
+
+use super::{
+    connection::Connection,
+    connector::{Connector, Unanswered},
+    failure,
+    handshake::Failure,
+};
+
+/// A user and a password.
+pub(super) struct Login {
+    pub(super) username: String,
+    pub(super) password: String,
+}
+
+/// The credentials of one connection, as they follow one another.
+pub(super) type Logins = BoxStream<'static, RedisResult<Login>>;
+
+/// The source of credentials, shared by all connections of a manager.
+#[derive(Clone)]
+pub(crate) struct Provider(Arc<dyn Fn() -> Logins + Send + Sync>);
+
+impl Provider {
+    #[cfg(feature = "credentials")]
+    pub(crate) fn of(provider: impl redis::StreamingCredentialsProvider + 'static) -> Self {
+        let login =
+            |auth: redis::BasicAuth| Login { username: auth.username().into(), password: auth.password().into() };
+        Self(Arc::new(move || provider.subscribe().map(move |auth| auth.map(login)).boxed()))
+    }
+}
+
+impl fmt::Debug for Provider {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Provider")
+    }
+}
+
+impl Connector {
+    /// Asks the provider, if there is one, for the credentials of a new connection. Also returns those that follow.
+    pub(super) async fn log_in(&self) -> Result<Option<(Login, Logins)>, Failure> {
+        let Some(Provider(subscribe)) = &self.settings.access.credentials else { return Ok(None) };
+        let limit = self.settings.access.connect_limit;
+        let first = async {
+            let _asked = Asked::new(&self.asks_provider);
+            let mut logins = subscribe();
+            (logins.next().await, logins)
+        };
+        let error = match timeout(limit, first).await {
+            Ok((Some(Ok(login)), logins)) => return Ok(Some((login, logins))),
+            Ok((Some(Err(error)), _)) => failure::of_provider(&error, &self.address()),
+            Ok((None, _)) => failure::no_credentials("ended without giving any", &self.address()),
+            Err(_) => failure::no_credentials(&format!("gave none within {limit:?}"), &self.address()),
+        };
+        // There is no hurry to ask again: whatever the provider asks has to be mended first.
+        Err(Failure { error, refused: true })
+    }
+
+    /// Returns whether the provider of credentials is being asked, so that the server cannot be asked yet.
+    pub(super) fn asks_for_credentials(&self) -> bool {
+        self.asks_provider.load(Ordering::Relaxed)
+    }
+
+    /// Signs in over the connection with each of the credentials that follow, for as long as it is polled.
+    pub(super) async fn stay_logged_in(&self, connection: Connection, logins: Option<Logins>) {
+        let Some(mut logins) = logins else { return pending().await };
+        let mut has_failed = false;
+        while let Some(login) = logins.next().await {
+            let error = match login {
+                Ok(login) => match self.log_in_again(&connection, login).await {
+                    Ok(()) => None,
+                    Err(Unanswered::Refused(error)) => Some(failure::of_login(error, &self.address())),
+                    // The connection is replaced, and the next one gets fresh credentials.
+                    Err(_) => break,
+                },
+                Err(error) => Some(failure::of_provider(&error, &self.address())),
+            };
+            if let Some(error) = &error {
+                self.status.note(error);
+                // Once, until it works again: a provider may repeat what is wrong without end.
+                if !has_failed {
+                    tracing::warn!(
+                        address = &*self.address(),
+                        %error,
+                        cause = error.source(),
+                        "could not renew the credentials; the connection stays for as long as the server lets it"
+                    );
+                }
+            }
+            has_failed = error.is_some();
+            sleep(BETWEEN_LOGINS).await;
+        }
+        pending().await
+    }
+
+    async fn log_in_again(&self, connection: &Connection, login: Login) -> Result<(), Unanswered> {
+        let mut command = redis::cmd("AUTH");
+        command.arg(login.username).arg(login.password);
+        let limit = Instant::now() + self.limit();
+        let answer = self.send_unless(pending(), connection.clone(), (&command).into(), limit).await;
+        answer.map(drop)
+    }
+}
+
+/// Says that the provider is asked, until it is dropped.
+struct Asked<'a>(&'a AtomicBool);
+
+impl<'a> Asked<'a> {
+    fn new(is_asked: &'a AtomicBool) -> Self {
+        is_asked.store(true, Ordering::Relaxed);
+        Self(is_asked)
+    }
+}
+
+impl Drop for Asked<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, Ordering::Relaxed);
+    }
+}
+
+/// The least time from one login over a connection to the next, lest a provider that always has another keep the
+/// engine busy.
+const BETWEEN_LOGINS: Duration = Duration::from_secs(1);

@@ -1,0 +1,117 @@
+//! The connection over which replicas are waited for.
+
+use std::{fmt, sync::atomic::Ordering, time::Duration};
+
+use redis::{Cmd, Value};
+use tokio::time::{Instant, timeout};
+
+use super::super::{
+    connector::{Connector, Unanswered},
+    failure,
+    handshake::{Connected, Failure},
+    info,
+    reply::misread,
+    script,
+    slot::Tag,
+};
+use crate::backend::{Answer, BackendError, Batch};
+
+/// A connection that nothing is in flight over.
+pub(super) struct Open {
+    connected: Connected,
+    /// The epoch of the first connection when this was made: the next one may lead to another server.
+    epoch: u64,
+    /// When it was used last.
+    pub(super) used: Instant,
+}
+
+impl Open {
+    pub(super) async fn connect(connector: &Connector) -> Result<Self, BackendError> {
+        let resp2 = connector.settings.access.resp2 || connector.resp2.load(Ordering::Relaxed);
+        let epoch = connector.link.newest();
+        let opened = async {
+            let login = connector.log_in().await?.map(|(login, _)| login);
+            connector.open(login.as_ref(), resp2).await
+        };
+        let opened = timeout(connector.settings.access.connect_limit, opened).await;
+        let opened = opened.map_err(|_| connector.out_of_time())?.map_err(|Failure { error, .. }| error)?;
+        let connected = opened.map_err(|error| failure::of(error, &connector.address()))?;
+        let mut open = Self { connected, epoch, used: Instant::now() };
+        let mut name = redis::cmd("CLIENT");
+        name.arg("SETNAME").arg(&connector.settings.access.client_name);
+        match open.send(connector, &name, connector.limit()).await {
+            // It may be forbidden, and is only for those who look.
+            Ok(_) | Err(Unanswered::Refused(_)) => Ok(open),
+            Err(unanswered) => Err(connector.failed(unanswered)),
+        }
+    }
+
+    /// Whether it surely leads to the server that the first connection leads to.
+    pub(super) fn is_beside(&self, connector: &Connector) -> bool {
+        self.epoch == connector.link.newest()
+    }
+
+    /// Runs one command. After anything but a reply or a refusal, the connection is of no use any more.
+    async fn send(&mut self, connector: &Connector, command: &Cmd, within: Duration) -> Result<Value, Unanswered> {
+        let Connected { inner, driver, .. } = &mut self.connected;
+        let reply = timeout(within, driver.carry(inner.send_packed_command(command))).await;
+        self.used = Instant::now();
+        match reply.map(|reply| reply.and_then(Value::extract_error)) {
+            Ok(Ok(value)) => Ok(value),
+            Ok(Err(error)) if failure::is_broken(&error) => {
+                Err(Unanswered::Broken(failure::of(error, &connector.address())))
+            }
+            Ok(Err(error)) => Err(Unanswered::Refused(error)),
+            Err(_) => Err(Unanswered::Silent(connector.out_of_time())),
+        }
+    }
+
+    /// Runs the script by its hash, or by its source where the server does not have it.
+    pub(super) async fn evaluate(
+        &mut self,
+        connector: &Connector,
+        tag: Tag,
+        batch: &Batch,
+    ) -> Result<Answer, Unanswered> {
+        let mut reply = self.send(connector, &script::evalsha(tag, batch), connector.limit()).await;
+        if matches!(&reply, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
+            reply = self.send(connector, &script::eval(tag, batch), connector.limit()).await;
+        }
+        script::answer_to(batch, reply?, &connector.address()).map_err(Unanswered::Broken)
+    }
+
+    /// Returns how many replicas are connected, if the user may ask for it.
+    pub(super) async fn replicas(&mut self, connector: &Connector) -> Result<Option<u32>, BackendError> {
+        let mut command = redis::cmd("INFO");
+        command.arg("replication");
+        match self.send(connector, &command, connector.limit()).await {
+            Ok(reply) => Ok(info::text(&reply).and_then(info::replicas)),
+            Err(Unanswered::Refused(_)) => Ok(None),
+            Err(unanswered) => Err(connector.failed(unanswered)),
+        }
+    }
+
+    /// Waits until `least` replicas have what was written over this connection; returns how many have.
+    pub(super) async fn wait(
+        &mut self,
+        connector: &Connector,
+        least: u32,
+        most: Duration,
+    ) -> Result<u32, BackendError> {
+        // Zero would be without end.
+        let ms = u64::try_from(most.as_millis()).unwrap_or(u64::MAX).max(1);
+        let mut command = redis::cmd("WAIT");
+        command.arg(least).arg(ms);
+        match self.send(connector, &command, most + connector.limit()).await {
+            Ok(Value::Int(had)) => u32::try_from(had).map_err(|_| misread(&connector.address())),
+            Ok(_) => Err(misread(&connector.address())),
+            Err(unanswered) => Err(connector.failed(unanswered)),
+        }
+    }
+}
+
+impl fmt::Debug for Open {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Open").field("used", &self.used).finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,151 @@
+//! TLS: with the certificates of the platform, or as the builder was told.
+
+use std::{error::Error as _, io, sync::Arc};
+
+use redis::RedisError;
+use rustls::{AlertDescription, CertificateError, ClientConfig, RootCertStore, crypto::CryptoProvider};
+use tokio::net::TcpStream;
+
+use super::{failure::is_broken, stream::Stream};
+use crate::{
+    backend::{BackendError, options::ConnectOptions},
+    error::ErrorKind,
+};
+
+/// How connections are encrypted.
+#[derive(Clone)]
+pub(super) struct Tls {
+    /// The configuration that the builder was given.
+    config: Option<Arc<ClientConfig>>,
+}
+
+impl Tls {
+    pub(super) fn new(options: &ConnectOptions) -> Self {
+        Self { config: options.tls.clone() }
+    }
+
+    /// Begins TLS. Without a configuration it trusts what the platform trusts at this moment.
+    pub(super) async fn encrypt(&self, stream: TcpStream, host: &str) -> io::Result<Box<dyn Stream>> {
+        let config = match &self.config {
+            Some(config) => Arc::clone(config),
+            None => Arc::new(platform()?),
+        };
+        let name = rustls::pki_types::ServerName::try_from(host.to_owned()).map_err(io::Error::other)?;
+        Ok(Box::new(tokio_rustls::TlsConnector::from(config).connect(name, stream).await?))
+    }
+}
+
+/// Makes the configuration that trusts the certificates of the platform.
+fn platform() -> io::Result<ClientConfig> {
+    let mut found = rustls_native_certs::load_native_certs();
+    if let Some(error) = found.errors.pop() {
+        return Err(io::Error::other(error));
+    }
+    let mut roots = RootCertStore::empty();
+    for certificate in found.certs {
+        roots.add(certificate).map_err(io::Error::other)?;
+    }
+    let config = ClientConfig::builder_with_provider(provider()?)
+        .with_safe_default_protocol_versions()
+        .map_err(io::Error::other)?
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    Ok(config)
+}
+
+/// Returns the provider that the application has installed, if any; none is installed here, since that is for the
+/// application to do, and can be done only once in a process.
+fn provider() -> io::Result<Arc<CryptoProvider>> {
+    if let Some(installed) = CryptoProvider::get_default() {
+        return Ok(Arc::clone(installed));
+    }
+    #[cfg(feature = "tls")]
+    return Ok(Arc::new(rustls::crypto::ring::default_provider()));
+    #[cfg(not(feature = "tls"))]
+    Err(io::Error::other(rustls::Error::General("no provider of rustls is installed".to_owned())))
+}
+
+/// Reads an error of TLS, if it is one, and says what was found at the server and what to do. `host` is the name that
+/// the certificate must have.
+pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<BackendError> {
+    let error = error.get_ref()?.downcast_ref::<rustls::Error>()?;
+    let message = match error {
+        rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => format!(
+            "{address} has a certificate of an issuer that is not trusted; add the issuer to the roots of \
+             `LockManager::builder().tls(..)`, or to those of the platform"
+        ),
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidForName | CertificateError::NotValidForNameContext { .. },
+        ) => format!(
+            "{address} has a certificate that is not for the name {host}; write a name of the certificate in the URL, or \
+             have the certificate issued for {host}"
+        ),
+        rustls::Error::InvalidCertificate(CertificateError::Expired | CertificateError::ExpiredContext { .. }) => {
+            format!(
+                "{address} has a certificate that has expired; renew the certificate, or check this machine's clock"
+            )
+        }
+        rustls::Error::InvalidCertificate(
+            CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. },
+        ) => format!("{address} has a certificate that is not valid yet; check this machine's clock"),
+        rustls::Error::InvalidCertificate(_) => format!(
+            "{address} has a certificate that is not accepted; check the certificate, and what is given to \
+             `LockManager::builder().tls(..)`"
+        ),
+        rustls::Error::AlertReceived(alert) if is_about_client(*alert) => format!(
+            "{address} did not accept the certificate of this client, or wants one; give one that the server trusts to \
+             `LockManager::builder().tls(..)`"
+        ),
+        rustls::Error::AlertReceived(_) | rustls::Error::PeerIncompatible(_) => format!(
+            "{address} and this client do not agree on TLS; check the versions, the ciphers and the certificate of the \
+             client that are given to `LockManager::builder().tls(..)`"
+        ),
+        rustls::Error::InvalidMessage(_) => {
+            format!("{address} does not speak TLS; check the port, or write redis:// instead of rediss://")
+        }
+        rustls::Error::General(what) => {
+            format!(
+                "no TLS with {address}: {what}; install one, or give a configuration to `LockManager::builder().tls(..)`"
+            )
+        }
+        _ => return None,
+    };
+    Some(BackendError::new(ErrorKind::Backend, message).did_not_happen().with_source(error.clone()))
+}
+
+/// Reads an error of the first command over TLS: a server tells only then that it wants a certificate of the client.
+pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) -> Option<BackendError> {
+    if !is_broken(error) {
+        return None;
+    }
+    let mut source = error.source()?;
+    // The crate shares its causes.
+    if let Some(shared) = source.downcast_ref::<Arc<dyn std::error::Error + Send + Sync>>() {
+        source = &**shared;
+    }
+    let error = source.downcast_ref::<io::Error>()?;
+    failure(error, address, host).or_else(|| {
+        // What the server tells is lost if it closes the connection before it has read what was sent meanwhile.
+        let message = format!(
+            "{address} closed the connection before its first answer; check that it runs, and whether it wants a \
+             certificate of this client (`LockManager::builder().tls(..)`)"
+        );
+        Some(BackendError::new(ErrorKind::Backend, message).with_source(io::Error::from(error.kind())))
+    })
+}
+
+/// Whether a server answers so to a certificate of the client that it does not accept, or that is missing.
+fn is_about_client(alert: AlertDescription) -> bool {
+    matches!(
+        alert,
+        AlertDescription::AccessDenied
+            | AlertDescription::BadCertificate
+            | AlertDescription::CertificateExpired
+            | AlertDescription::CertificateRequired
+            | AlertDescription::CertificateRevoked
+            | AlertDescription::CertificateUnknown
+            | AlertDescription::DecryptError
+            | AlertDescription::UnknownCA
+            | AlertDescription::UnsupportedCertificate
+    )
+}

@@ -1,0 +1,106 @@
+//! The way of a batch: to the one server, or to the node of a cluster that has its slot.
+
+use std::time::Duration;
+
+use redis::{Cmd, RedisError, cmd};
+use tokio::time::Instant;
+
+use super::{
+    cluster::{Redirection, SlotWay},
+    connection::Connection,
+    connector::Connector,
+    slot::Tag,
+};
+use crate::backend::{BackendError, Operation};
+
+/// Where a batch goes, and what came of it so far.
+#[derive(Clone)]
+pub(super) struct Way<'a> {
+    to: To<'a>,
+    /// The epoch of the last connection that broke there.
+    after: u64,
+}
+
+#[derive(Clone)]
+enum To<'a> {
+    Server(&'a Connector),
+    Slot(SlotWay<'a>),
+}
+
+impl<'a> Way<'a> {
+    /// To the one server.
+    pub(super) fn to_server(connector: &'a Connector) -> Self {
+        Self { to: To::Server(connector), after: 0 }
+    }
+
+    /// To whichever node has the slot.
+    pub(super) fn to_slot(slot: SlotWay<'a>) -> Self {
+        Self { to: To::Slot(slot), after: 0 }
+    }
+
+    /// The tag of the side keys.
+    pub(super) fn tag(&self) -> Tag {
+        match &self.to {
+            To::Server(_) => Tag::ONE,
+            To::Slot(slot) => slot.tag(),
+        }
+    }
+
+    /// The server that the last connection leads to.
+    pub(super) fn connector(&self) -> &Connector {
+        match &self.to {
+            To::Server(connector) => connector,
+            To::Slot(slot) => slot.node(),
+        }
+    }
+
+    /// Returns a connection, waiting for one until `limit`.
+    pub(super) async fn connection(&mut self, limit: Instant) -> Result<Connection, BackendError> {
+        match &mut self.to {
+            To::Server(connector) => connector.connection(self.after, limit).await,
+            To::Slot(slot) => slot.connection(&mut self.after, limit).await,
+        }
+    }
+
+    /// Takes note that a connection has broken, so that the next one is newer.
+    pub(super) fn lost(&mut self, connection: &Connection) {
+        self.after = connection.epoch;
+    }
+
+    /// Names the channels on which the waiters of a batch are told, and returns what has to be sent before it.
+    pub(super) fn prepare(&mut self, connection: &Connection, batch: &mut [Operation]) -> Vec<Cmd> {
+        let To::Slot(slot) = &mut self.to else { return Vec::new() };
+        let asks = slot.takes_up_asking();
+        let mut before = Vec::new();
+        // It holds for one command.
+        if let Some(listen) = slot.listen(connection, batch) {
+            before.extend(asks.then(|| cmd("ASKING")));
+            before.push(listen);
+        }
+        before.extend(asks.then(|| cmd("ASKING")));
+        before
+    }
+
+    /// Takes note that a batch has failed. The commands before it may have failed too, so the channel is subscribed to again.
+    pub(super) fn not_executed(&self, connection: &Connection) {
+        if let To::Slot(slot) = &self.to {
+            slot.not_executed(connection);
+        }
+    }
+
+    /// Returns what a refusal says of where or when to send the batch; `None` if it is about the batch itself.
+    pub(super) async fn redirected(&mut self, error: &RedisError, limit: Instant) -> Option<Redirection> {
+        match &mut self.to {
+            To::Server(_) => None,
+            To::Slot(slot) => slot.redirected(error, limit).await,
+        }
+    }
+
+    /// The least time without an answer that counts as silence.
+    pub(super) fn least_silence(&self) -> Duration {
+        match &self.to {
+            To::Server(connector) => connector.link.least_silence(),
+            To::Slot(slot) => slot.least_silence(),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Waiting until replicas have leases that were just acquired.
+
+use std::{
+    iter,
+    pin::Pin,
+    task::{Context, Poll, ready},
+};
+
+use super::release::ReleaseAll;
+use crate::{
+    backend::{BackendError, Batch, Operation, Outcome, Outcomes},
+    clock::Moment,
+    engine::{Response, tenure::Renewing},
+    error::{ACQUIRE, Error, ErrorKind},
+    guard::LockGuard,
+    replicas::Replicas,
+};
+
+/// Waits until replicas have some leases, and gives all of them back if the replicas do not, before it says so.
+///
+/// Dropping it releases the leases.
+pub(super) struct Confirm {
+    step: Step,
+}
+
+enum Step {
+    Asked {
+        /// Before the guards: their drop wakes the engine, which must find then that nobody waits for the replicas.
+        response: Response,
+        confirmations: Vec<Confirmation>,
+        guards: Vec<LockGuard>,
+    },
+    /// Nothing was to be asked.
+    Known(Vec<LockGuard>),
+    Releasing(ReleaseAll, Error),
+    Finished,
+}
+
+/// A request for one of the leases.
+struct Confirmation {
+    /// The index of the guard.
+    guard: usize,
+    request: Renewing,
+    sent: Moment,
+}
+
+impl Confirm {
+    /// Asks for all leases at once.
+    pub(super) fn new(guards: Vec<LockGuard>, replicas: Replicas) -> Self {
+        let mut confirmations = Vec::new();
+        let mut batch = Batch::new();
+        for (guard, held) in guards.iter().enumerate() {
+            let Some(engine) = held.engine() else { continue };
+            let sent = engine.now();
+            if let Some(request) = held.confirmation(replicas, sent) {
+                batch.push(Operation::Renew(request.request.clone()));
+                confirmations.push(Confirmation { guard, request, sent });
+            }
+        }
+        let engine = guards.first().and_then(LockGuard::engine).filter(|_| !batch.is_empty());
+        let step = match engine.map(|engine| engine.confirm(batch, replicas)) {
+            Some(response) => Step::Asked { response, confirmations, guards },
+            None => Step::Known(guards),
+        };
+        Self { step }
+    }
+
+    /// Waits for the answer. The guards come back in their order.
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Result<Vec<LockGuard>, Error>> {
+        loop {
+            let outcomes = match &mut self.step {
+                Step::Asked { response, .. } => ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes),
+                Step::Known(_) => Ok(Outcomes::new()),
+                Step::Releasing(releases, _) => {
+                    // What the release meets is the engine's to go on with.
+                    let _ = ready!(Pin::new(releases).poll(cx));
+                    Ok(Outcomes::new())
+                }
+                Step::Finished => unreachable!("its future has ended by then"),
+            };
+            let (guards, failed) = match std::mem::replace(&mut self.step, Step::Finished) {
+                Step::Asked { confirmations, guards, .. } => {
+                    let failed = answered(&guards, &confirmations, outcomes);
+                    (guards, failed)
+                }
+                Step::Known(guards) => (guards, None),
+                Step::Releasing(_, error) => return Poll::Ready(Err(error)),
+                Step::Finished => unreachable!("it was looked at"),
+            };
+            let Some(error) = failed.or_else(|| guards.iter().find_map(ended)) else { return Poll::Ready(Ok(guards)) };
+            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release).collect());
+            self.step = Step::Releasing(releases, error);
+        }
+    }
+}
+
+/// Takes the answers, and returns the error of the first lease that replicas do not have.
+fn answered(
+    guards: &[LockGuard],
+    confirmations: &[Confirmation],
+    outcomes: Result<Outcomes, BackendError>,
+) -> Option<Error> {
+    let (outcomes, error) = match outcomes {
+        Ok(outcomes) => (outcomes, BackendError::missing()),
+        Err(error) => (Outcomes::new(), error),
+    };
+    let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
+    let mut failed = None;
+    for (confirmation, outcome) in confirmations.iter().zip(outcomes) {
+        if let Err(error) = confirmation.answered(&guards[confirmation.guard], outcome) {
+            failed.get_or_insert(error);
+        }
+    }
+    failed
+}
+
+/// The error of a lease that has ended meanwhile.
+fn ended(guard: &LockGuard) -> Option<Error> {
+    let hold = guard.lease().hold();
+    hold.check().err().map(|end| hold.error(ACQUIRE, end))
+}
+
+impl Confirmation {
+    fn answered(&self, guard: &LockGuard, outcome: Result<Outcome, BackendError>) -> Result<(), Error> {
+        let key = &guard.lease().hold().key;
+        let error = match outcome {
+            Ok(Outcome::Renewed { remaining, .. }) => {
+                if let Some(engine) = guard.engine() {
+                    engine.replicated(&self.request, remaining, self.sent);
+                }
+                return Ok(());
+            }
+            Ok(Outcome::Gone) => return Err(Error::ended(ACQUIRE, key, guard.taken())),
+            Ok(outcome) => BackendError::unexpected(outcome),
+            Err(error) => error,
+        };
+        if error.kind() == ErrorKind::WrongType {
+            guard.taken();
+        }
+        let said = match error.kind() {
+            ErrorKind::NotReplicated => None,
+            _ => Some(format!("it was held, but not known to be on replicas, so it is released: {error}")),
+        };
+        let error = Error::backend(ACQUIRE, Some(key), error);
+        Err(match said {
+            Some(said) => error.detail(said),
+            None => error,
+        })
+    }
+}
+
+impl std::fmt::Debug for Confirm {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Confirm").finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,86 @@
+use std::{
+    future::{Future, IntoFuture},
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{LockRequest, Options, none_if_busy};
+use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases};
+
+/// A request for several leases, which [`LockManager::lock_all`](crate::LockManager::lock_all) begins: all or none.
+pub type LockAllRequest = LockRequest<Vec<LockKey>>;
+
+impl LockAllRequest {
+    /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
+    /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
+    ///
+    /// # Errors
+    /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
+    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key.
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases what it has acquired and leaves nothing behind.
+    pub fn acquire(self) -> AcquireAll {
+        AcquireAll::new(self)
+    }
+
+    /// Tries once to acquire all leases; none if one of the keys is busy.
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    ///
+    /// # Cancel safety
+    /// Dropping the future leaves nothing behind.
+    pub async fn try_acquire(self) -> Result<Option<LockAllGuard>, Error> {
+        none_if_busy(self.wait(Duration::ZERO).acquire().await)
+    }
+
+    /// Acquires all leases, runs `work` for as long as all of them are held, and releases them; see
+    /// [`LockRequest::run`].
+    ///
+    /// # Errors
+    /// As [`acquire`](Self::acquire), and [`ErrorKind::Lost`](crate::ErrorKind::Lost) when one lease was lost while the work ran.
+    ///
+    /// # Cancel safety
+    /// Dropping the future drops the work and releases the leases in the background.
+    pub async fn run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, Error> {
+        let guard = self.acquire().await?;
+        let leases = guard.leases().clone();
+        guard.protect(work(leases)).await
+    }
+
+    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if one of the keys
+    /// is busy; see [`LockRequest::try_run`].
+    ///
+    /// # Errors
+    /// As [`run`](Self::run), without [`ErrorKind::Busy`](crate::ErrorKind::Busy).
+    ///
+    /// # Cancel safety
+    /// As [`run`](Self::run).
+    pub async fn try_run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, Error> {
+        let Some(guard) = self.try_acquire().await? else { return Ok(None) };
+        let leases = guard.leases().clone();
+        guard.protect(work(leases)).await.map(Some)
+    }
+
+    pub(crate) fn for_key(&self, key: LockKey) -> LockRequest {
+        LockRequest {
+            engine: Arc::clone(&self.engine),
+            keys: Ok(key),
+            // All keys are waited for together.
+            options: Options { durability: None, ..self.options },
+            from: None,
+            since: self.since,
+            label: self.label,
+        }
+    }
+}
+
+impl IntoFuture for LockAllRequest {
+    type Output = <AcquireAll as Future>::Output;
+    type IntoFuture = AcquireAll;
+
+    fn into_future(self) -> AcquireAll {
+        self.acquire()
+    }
+}
