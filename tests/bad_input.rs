@@ -34,15 +34,30 @@ fn build(url: &str) -> String {
 fn bad_input_23_and_24_a_url_that_is_none_is_refused_at_once_and_says_what_to_write() {
     assert!(build("").contains("empty"));
     assert!(build("localhost:6379").contains("no scheme"));
+    for url in ["memory:/", "redis:/:secret@localhost", "redis+sentinel:secret@a/shop", "unix:/run/redis.sock"] {
+        assert!(build(url).contains("lacks :// behind its scheme"), "{url}: {}", build(url));
+    }
     assert!(build("http://localhost").contains("\"http\" is unknown"));
     assert!(build("redis://:secret@localhost:0").contains("port 0"));
     for url in ["redis://:secret@localhost:99999", "rediss://[::1]:99999", "redis://u:sec/secret@host"] {
         assert!(build(url).contains("not a number from 1 to 65535"), "{url}: {}", build(url));
     }
+    for url in ["redis://:p@secret/word@host", "rediss://u:p@secret/1@host"] {
+        assert!(build(url).contains("in a password, @ : / % # are written %40"), "{url}: {}", build(url));
+    }
+    for url in ["redis://a,b", "redis://:secret@a:1,b:2", "redis://a,redis://b"] {
+        assert!(build(url).contains("several hosts are written redis+cluster://HOST,HOST"), "{url}: {}", build(url));
+    }
     for url in ["redis://:secret@localhost:65536", "redis://:secret@host:abc", "redis://", "unix://"] {
         assert!(build(url).contains("the URL of the Redis server is wrong"), "{url}: {}", build(url));
     }
-    assert!(LockManager::builder().build().unwrap_err().to_string().contains("no backend"));
+    assert!(
+        LockManager::builder()
+            .build()
+            .unwrap_err()
+            .to_string()
+            .contains("call `url`, `quorum`, `client`, `connection_info`")
+    );
 }
 
 #[test]
@@ -118,7 +133,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
         let denied = denied.cause().expect("the URL is sound");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.retry_after().is_none());
-        assert_eq!(denied.to_string().contains("the URL has none"), !url.contains("secret"), "{url}: {denied}");
+        assert_eq!(denied.to_string().contains("none was given"), !url.contains("secret"), "{url}: {denied}");
     }
     // However often it is asked, the server is not.
     let url = format!("redis://:secret-wrong@{}", server.address());
@@ -173,7 +188,7 @@ async fn cluster_and_sentinel_are_told_at_connect_and_never_retried() {
     let cluster = RedisServer::builder().option("--cluster-enabled", "yes").start().await;
     let refused = cause(&cluster.url()).await;
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
-    assert!(refused.to_string().contains("node of a Redis Cluster, which lock-core does not support yet"), "{refused}");
+    assert!(refused.to_string().contains("node of a Redis Cluster; write redis+cluster://"), "{refused}");
     // A user who may not ask what the server is learns it from the first request.
     cluster.call(&["ACL", "SETUSER", "other", "on", ">secret", "~*", "&*", "+@all", "-info"]).await;
     cluster.call(&["CLUSTER", "ADDSLOTSRANGE", "0", "16383"]).await;
@@ -207,7 +222,9 @@ async fn schemes_of_valkey_are_those_of_redis() {
 
 #[test]
 fn options_of_a_url_that_would_be_passed_over_are_refused() {
-    assert!(build("rediss://localhost#insecure").contains("fragment"));
+    for url in ["rediss://localhost#insecure", "rediss://localhost/#insecure"] {
+        assert!(build(url).contains("`#insecure` is not supported; use `.tls(..)`"), "{}", build(url));
+    }
     assert!(build("redis://localhost#x").contains("fragment"));
     // The locks would be in another database than the user thinks.
     for url in ["redis://localhost?db=3", "redis://localhost/?protcol=resp2", "valkey://localhost?user=a&pass=hunter2"]
@@ -215,7 +232,7 @@ fn options_of_a_url_that_would_be_passed_over_are_refused() {
         let error = build(url);
         assert!(error.contains("redis://HOST/3") && !error.contains("hunter2"), "{error}");
     }
-    assert!(build("unix:///tmp/redis.sock?ttl=3").contains("`db`"));
+    assert!(build("unix:///tmp/redis.sock?ttl=3").contains("`ttl`, an option other than `db`"));
 }
 
 #[tokio::test]
@@ -268,7 +285,12 @@ async fn bad_input_32_what_is_no_redis_is_an_error_within_the_limit_and_memory()
 async fn bad_input_33_a_user_who_may_not_run_scripts_is_told_which_command_is_missing() {
     let server = RedisServer::start().await;
     server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~*", "+@all", "-eval", "-evalsha"]).await;
-    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+    let url = format!("redis://limited:secret@{}", server.address());
+    let error = cause(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Unsupported);
+    assert!(error.to_string().to_lowercase().contains("'eval'"), "{error}");
+    // A manager that does not connect at the start is told by the first request.
+    let manager = LockManager::builder().url(url).build().unwrap();
     let error = manager.lock("k").await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Unsupported, Some("k")));
     assert!(error.to_string().to_lowercase().contains("'evalsha'"), "{error}");
@@ -362,7 +384,7 @@ async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting(
         let error = manager.lock("k").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{foreign:?}: {error}");
         let cause = std::error::Error::source(&error).map_or_else(|| error.to_string(), ToString::to_string);
-        assert!(cause.contains(counter) && cause.contains("older version"), "{cause}");
+        assert!(cause.contains("lock-core:fence") && cause.contains("older version"), "{cause}");
         assert!(server.call(&["GET", "k"]).await.is_nil(), "{foreign:?}");
     }
     server.call(&["DEL", counter]).await;

@@ -56,7 +56,7 @@ async fn server_keeps_its_keys_where_it_is_told_to() {
 }
 
 #[tokio::test]
-#[should_panic(expected = "Bad directive")]
+#[should_panic(expected = "no-such-option")]
 async fn wrong_option_is_shown() {
     RedisServer::builder().option("--no-such-option", "1").start().await;
 }

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LockManager, Replicas};
 use lock_tests::{
     HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON, eventually,
     history::{Checker, Run},
@@ -77,6 +77,16 @@ fn rights() -> String {
 }
 
 #[tokio::test]
+async fn user_with_the_rights_that_the_protocol_names_may_wait_for_replicas() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(signed_in(&server, &rights()).await).await.expect("connects");
+    let replicated = Replicas::new(1, Duration::from_millis(50));
+    let error = manager.lock("k1").ttl(LONG).durability(replicated).await.expect_err("there are no replicas");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+    assert_eq!(server.left().await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
     for (database, more) in [("", ""), ("/3", " +select")] {
         let server = RedisServer::start().await;
@@ -145,6 +155,30 @@ async fn command_that_the_server_lacks_is_named_and_not_retried() {
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
         assert!(error.to_string().contains(command), "{command}: {error}");
     }
+}
+
+#[tokio::test]
+async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
+    for command in ["EVAL", "EVALSHA"] {
+        let server = RedisServer::builder().without_command(command).start().await;
+        let error = LockManager::connect(&server.url()).await.expect_err("no lock could be released");
+        let cause = error.cause().expect("the URL is sound");
+        assert_eq!(cause.kind(), ErrorKind::Unsupported, "{command}: {cause}");
+        assert!(
+            cause.to_string().contains(&format!("lacks a command that the lock needs: unknown command '{command}'"))
+        );
+    }
+    let server = RedisServer::start().await;
+    for rights in ["-eval", "-evalsha", "-eval -evalsha"] {
+        let url = signed_in(&server, &format!("~* &* +@all {rights}")).await;
+        let error = LockManager::connect(&url).await.expect_err("no lock could be released");
+        let cause = error.cause().expect("the URL is sound");
+        assert_eq!(cause.kind(), ErrorKind::Unsupported, "{rights}: {cause}");
+        assert!(cause.to_string().contains("docs/protocol.md lists the rights"), "{rights}: {cause}");
+    }
+    server.call(&["ACL", "DELUSER", "user"]).await;
+    let url = signed_in(&server, &rights()).await;
+    LockManager::connect(&url).await.expect("the rights of the protocol are enough");
 }
 
 #[tokio::test]

@@ -2,44 +2,19 @@
 //! which events are of interest is kept for the whole process.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
+mod log;
+
+use std::pin::Pin;
+
+use futures_util::stream::{self, Stream, StreamExt};
+use lock_core::{
+    LockManager, Replicas,
+    redis::{BasicAuth, RedisResult, StreamingCredentialsProvider},
 };
-
-use lock_core::LockManager;
-use lock_tests::{RedisServer, SOON, eventually, ms};
+use lock_tests::{RedisServer, SOON, eventually, free_port, ms};
 use tokio::time::sleep;
-use tracing_subscriber::fmt::MakeWriter;
 
-/// Keeps what a subscriber writes.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl Log {
-    fn count(&self, text: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).matches(text).count()
-    }
-}
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
+use self::log::Log;
 
 /// Has a manager connect four times, and use the lock each time.
 async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
@@ -63,44 +38,81 @@ async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
 
 #[tokio::test]
 async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_to() {
-    let log = Log::default();
-    let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
-    let _default = tracing::subscriber::set_default(subscriber);
+    let (log, _default) = Log::begin();
 
     let server = RedisServer::start().await;
     server.call(&["ACL", "SETUSER", "all", "on", ">secret", "~*", "&*", "+@all"]).await;
     connects_often(&server, &log, "all").await;
-    assert_eq!(log.count("evict") + log.count("drops keys") + log.count("polling") + log.count("PUBLISH"), 0);
-    *log.0.lock().unwrap() = Vec::new();
+    assert_eq!(log.count("evict") + log.count("drops keys") + log.count("waiters poll") + log.count("PUBLISH"), 0);
+    log.clear();
 
     // It may forget what has a ttl, as locks have.
     server.call(&["CONFIG", "SET", "maxmemory-policy", "volatile-lru"]).await;
     connects_often(&server, &log, "all").await;
     assert_eq!(log.count("drops keys"), 0, "there is no limit yet");
-    *log.0.lock().unwrap() = Vec::new();
+    log.clear();
     server.call(&["CONFIG", "SET", "maxmemory", "1gb"]).await;
     connects_often(&server, &log, "all").await;
     assert_eq!(log.count("drops keys"), 2, "once by each of the two managers");
     assert!(log.count("policy=\"volatile-lru\"") == 2 && log.count("noeviction") == 2);
-    *log.0.lock().unwrap() = Vec::new();
+    log.clear();
+
+    // Replicas that most leases are to be on.
+    let wants = LockManager::builder().url(server.url()).durability(Replicas::new(1, ms(100)));
+    let manager = wants.connect().await.unwrap();
+    assert_eq!(log.count("fewer replicas than the default durability"), 1);
+    assert_eq!(log.count("connected=0 wanted=1"), 1);
+    drop(manager);
+    log.clear();
 
     // Where it may not be asked, nothing is said; and it cannot be told from others at a reconnect either.
     server.call(&["ACL", "SETUSER", "mute", "on", ">secret", "~*", "+@all", "-info", "-client|id"]).await;
     connects_often(&server, &log, "mute").await;
     assert_eq!(log.count("drops keys"), 0);
-    assert_eq!(log.count("may not SUBSCRIBE"), 2, "once by each of the two managers");
-    *log.0.lock().unwrap() = Vec::new();
+    assert_eq!(log.count("could not subscribe"), 2, "once by each of the two managers");
+    log.clear();
 
     // An older protocol, over which nobody can be called.
     let old = RedisServer::builder().without_command("HELLO").start().await;
     old.call(&["ACL", "SETUSER", "all", "on", ">secret", "~*", "&*", "+@all"]).await;
     connects_often(&old, &log, "all").await;
     assert_eq!(log.count("no RESP3"), 2, "once by each of the two managers");
-    *log.0.lock().unwrap() = Vec::new();
+    log.clear();
 
     // Who may hear but not call.
     server.call(&["ACL", "SETUSER", "hears", "on", ">secret", "~*", "&*", "+@all", "-publish", "-info"]).await;
     connects_often(&server, &log, "hears").await;
     assert_eq!(log.count("may not PUBLISH"), 1, "by the one who releases while another waits");
     assert_eq!(log.count("secret"), 0);
+    log.clear();
+
+    // Of several addresses it is said which is a sentinel's.
+    let url = format!("redis+sentinel://127.0.0.1:{}/goods", free_port());
+    LockManager::builder().url(url).command_timeout(ms(300)).connect().await.unwrap_err();
+    let text = format!("{log:?}");
+    let lines: Vec<_> = text.lines().filter(|line| line.contains("could not connect")).collect();
+    assert!(lines.iter().any(|line| line.contains("role=\"sentinel\"")), "{lines:?}");
+    assert!(lines.iter().all(|line| line.contains("trying again while the manager is there")), "{lines:?}");
+    log.clear();
+
+    // A provider whose second login and all that follow are refused.
+    let manager = LockManager::builder().url(server.url()).credentials(Wrong).connect().await.unwrap();
+    eventually(SOON, "it has tried three of them", async || {
+        let refused = server.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
+        refused.lines().any(|line| line == "errorstat_WRONGPASS:count=3")
+    })
+    .await;
+    manager.lock("k").await.unwrap().release().await.unwrap();
+    assert_eq!(log.count("could not renew the credentials"), 1);
+    assert_eq!(log.count("secret"), 0);
+}
+
+/// Has one login that is right, and then others that are wrong.
+struct Wrong;
+
+impl StreamingCredentialsProvider for Wrong {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        let login = |password: &str| Ok(BasicAuth::new("all".to_owned(), password.to_owned()));
+        stream::iter([login("secret")]).chain(stream::repeat_with(move || login("secret-expired"))).boxed()
+    }
 }

@@ -133,6 +133,8 @@ async fn fencing_tokens_rise_over_flushall_and_a_restart_without_persistence() {
             last = guard.fencing_token().get();
             guard.release().await.unwrap();
         }
+        // In the millisecond of the last number those of an empty counter begin anew.
+        eventually(SOON, "the next millisecond begins", async || server.clock().await > last / 1_000).await;
         if round == 0 {
             server.call(&["FLUSHALL"]).await;
         } else {

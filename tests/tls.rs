@@ -1,13 +1,54 @@
 //! `rediss://`, on a redis-server that speaks TLS.
 
-use std::{fs, time::Duration};
+use std::{fs, sync::Arc, time::Duration};
 
-use lock_core::{ErrorKind, LockManager};
-use lock_tests::{Process, RedisServer, free_port};
-use rcgen::{CertifiedKey, generate_simple_self_signed};
+use lock_core::{
+    Error, ErrorKind, LockManager, LockManagerBuilder,
+    redis::{ConnectionAddr, IntoConnectionInfo},
+    rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::PrivateKeyDer},
+};
+use lock_tests::{Process, RedisServer, free_port, ms};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, DnType, IsCa, KeyPair, date_time_ymd,
+    generate_simple_self_signed,
+};
 use tokio::time::Instant;
 
-/// A server that listens in plain on its port and in TLS on another, with a certificate of its own.
+/// Who issues certificates.
+struct Authority(CertifiedIssuer<'static, KeyPair>);
+
+impl Authority {
+    fn new(name: &str) -> Self {
+        let mut params = CertificateParams::default();
+        params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
+        params.distinguished_name.push(DnType::CommonName, name);
+        let key = KeyPair::generate().expect("a key can be made");
+        Self(CertifiedIssuer::self_signed(params, key).expect("a certificate can be made"))
+    }
+
+    /// A certificate for a name, from the first day of a year to that of another.
+    fn issue(&self, name: &str, years: (i32, i32)) -> CertifiedKey<KeyPair> {
+        let mut params = CertificateParams::new([name.to_owned()]).expect("a name");
+        (params.not_before, params.not_after) = (date_time_ymd(years.0, 1, 1), date_time_ymd(years.1, 1, 1));
+        let signing_key = KeyPair::generate().expect("a key can be made");
+        let cert = params.signed_by(&signing_key, &self.0).expect("a certificate can be made");
+        CertifiedKey { cert, signing_key }
+    }
+
+    /// What trusts this authority alone, with a certificate of the client if there is one.
+    fn trusted_by(&self, client: Option<&CertifiedKey<KeyPair>>) -> ClientConfig {
+        let mut roots = RootCertStore::empty();
+        roots.add(self.0.der().clone()).expect("a certificate");
+        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()));
+        let config = config.with_safe_default_protocol_versions().expect("the defaults are valid");
+        let config = config.with_root_certificates(roots);
+        let Some(CertifiedKey { cert, signing_key }) = client else { return config.with_no_client_auth() };
+        let key = PrivateKeyDer::try_from(signing_key.serialize_der()).expect("a key");
+        config.with_client_auth_cert(vec![cert.der().clone()], key).expect("key and certificate fit")
+    }
+}
+
+/// A server that listens in plain on its port and in TLS on another.
 struct TlsServer {
     server: RedisServer,
     folder: tempfile::TempDir,
@@ -15,31 +56,100 @@ struct TlsServer {
 }
 
 impl TlsServer {
+    /// With a certificate of its own, which it signed itself.
     async fn start() -> Self {
-        let CertifiedKey { cert, signing_key } =
-            generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate can be made");
+        let own = generate_simple_self_signed(["127.0.0.1".to_owned()]).expect("a certificate can be made");
+        Self::with(&own, &own.cert.pem(), "no").await
+    }
+
+    /// With a certificate of an authority. Clients need one too, unless `clients` is `no`.
+    async fn with(own: &CertifiedKey<KeyPair>, authority: &str, clients: &str) -> Self {
         let folder = tempfile::tempdir().expect("a folder can be made");
         let path = |name: &str| folder.path().join(name).display().to_string();
-        fs::write(path("certificate.pem"), cert.pem()).expect("a file can be written");
-        fs::write(path("key.pem"), signing_key.serialize_pem()).expect("a file can be written");
+        fs::write(path("certificate.pem"), own.cert.pem()).expect("a file can be written");
+        fs::write(path("key.pem"), own.signing_key.serialize_pem()).expect("a file can be written");
+        fs::write(path("authority.pem"), authority).expect("a file can be written");
         let tls_port = free_port();
         let server = RedisServer::builder()
             .option("--tls-port", &tls_port.to_string())
             .option("--tls-cert-file", &path("certificate.pem"))
             .option("--tls-key-file", &path("key.pem"))
-            .option("--tls-ca-cert-file", &path("certificate.pem"))
-            .option("--tls-auth-clients", "no")
+            .option("--tls-ca-cert-file", &path("authority.pem"))
+            .option("--tls-auth-clients", clients)
             .start()
             .await;
         Self { server, folder, tls_port }
     }
 
+    fn address(&self) -> String {
+        format!("127.0.0.1:{}", self.tls_port)
+    }
+
     fn url(&self) -> String {
-        format!("rediss://127.0.0.1:{}", self.tls_port)
+        format!("rediss://{}", self.address())
     }
 
     fn certificate(&self) -> String {
         self.folder.path().join("certificate.pem").display().to_string()
+    }
+}
+
+/// Years in which the tests run.
+const VALID: (i32, i32) = (2020, 2090);
+
+/// The error of connecting, which must come soon after the limit.
+async fn cause(builder: LockManagerBuilder) -> Error {
+    let before = Instant::now();
+    let error = builder.command_timeout(ms(500)).connect().await.expect_err("no connection");
+    assert!(before.elapsed() < ms(1_500), "{:?}", before.elapsed());
+    let error = error.cause().expect("the URL is sound").clone();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    error
+}
+
+#[tokio::test]
+async fn an_authority_of_ones_own_and_a_certificate_of_the_client_are_used() {
+    let authority = Authority::new("shop");
+    let server = TlsServer::with(&authority.issue("127.0.0.1", VALID), &authority.0.pem(), "yes").await;
+    let config = Arc::new(authority.trusted_by(Some(&authority.issue("client", VALID))));
+    for url in [server.url(), server.url().replace("rediss", "valkeys")] {
+        let builder = LockManager::builder().url(url).tls(Arc::clone(&config));
+        let manager = builder.connect().await.expect("both trust the authority");
+        manager.lock("k").await.expect("the key is free").release().await.expect("held");
+    }
+    // A client that takes any certificate is given one that it has to trust.
+    let (host, port) = ("127.0.0.1".to_owned(), server.tls_port);
+    let address = ConnectionAddr::TcpTls { host, port, insecure: true, tls_params: None };
+    let info = address.into_connection_info().expect("an address");
+    let manager = LockManager::builder().connection_info(info).tls(config).connect().await.expect("trusted");
+    manager.lock("k").await.expect("the key is free").release().await.expect("held");
+}
+
+#[tokio::test]
+async fn bad_input_85_a_certificate_of_another_authority_or_name_or_time_is_told_as_such() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    for (own, authority, words) in [
+        (theirs.issue("127.0.0.1", VALID), &theirs, "of an issuer that is not trusted; add the issuer to the roots"),
+        (ours.issue("redis.example", VALID), &ours, "not for the name 127.0.0.1; write a name of the certificate"),
+        (ours.issue("127.0.0.1", (2020, 2021)), &ours, "has expired; renew the certificate"),
+        (ours.issue("127.0.0.1", (2089, 2090)), &ours, "not valid yet; check this machine's clock"),
+    ] {
+        let server = TlsServer::with(&own, &authority.0.pem(), "no").await;
+        let error = cause(LockManager::builder().url(server.url()).tls(ours.trusted_by(None))).await;
+        assert!(error.to_string().contains(words), "{words}: {error}");
+        assert!(error.to_string().contains(&server.address()), "{error}");
+    }
+}
+
+#[tokio::test]
+async fn bad_input_86_a_certificate_of_the_client_that_is_missing_or_not_accepted_is_told_as_such() {
+    let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
+    let server = TlsServer::with(&ours.issue("127.0.0.1", VALID), &ours.0.pem(), "yes").await;
+    for client in [None, Some(theirs.issue("client", VALID)), Some(ours.issue("client", (2020, 2021)))] {
+        let config = ours.trusted_by(client.as_ref());
+        let error = cause(LockManager::builder().url(server.url()).tls(config)).await;
+        let said = error.to_string();
+        assert!(said.contains("certificate of this client") && said.contains(&server.address()), "{error}");
     }
 }
 
@@ -60,15 +170,12 @@ async fn a_server_whose_certificate_the_platform_trusts_is_used() {
 #[tokio::test]
 async fn bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_end_within_the_limit() {
     let server = TlsServer::start().await;
-    for (url, words) in [(server.url(), "could not be reached"), (server.url().replace("rediss", "redis"), "127.0.0.1")]
-    {
-        let before = Instant::now();
-        let builder = LockManager::builder().url(&url).command_timeout(Duration::from_millis(500));
-        let error = builder.connect().await.expect_err("no connection").cause().expect("the URL is sound").clone();
-        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-        assert!(error.to_string().contains(words), "{error}");
-        assert!(before.elapsed() < Duration::from_millis(1_500), "{:?}", before.elapsed());
-    }
+    let error = cause(LockManager::builder().url(server.url())).await;
+    assert!(error.to_string().contains("of an issuer that is not trusted"), "{error}");
+    let error = cause(LockManager::builder().url(server.url().replace("rediss", "redis"))).await;
+    assert!(error.to_string().contains(&server.address()), "{error}");
+    let error = cause(LockManager::builder().url(format!("rediss://{}", server.server.address()))).await;
+    assert!(error.to_string().contains("that this port speaks TLS"), "{error}");
 }
 
 /// Which provider a process uses is its own decision, and can be made only once.

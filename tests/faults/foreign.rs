@@ -1,43 +1,20 @@
 //! Clients of other libraries on the same key: real ones where they can be installed, their bytes everywhere.
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use lock_core::ErrorKind;
 use lock_tests::{
     Process, RedisServer, Reply, eventually, figure,
     history::{ForeignClient, Manners, Run, now},
-    left_out, role, team,
+    left_out, python, role, team,
 };
-use tokio::{
-    process::Command,
-    time::{sleep, timeout},
-};
+use tokio::time::sleep;
 
 use crate::*;
 
-/// A Python that has the libraries; none where there is no Python or no package index. Kept beside what cargo builds.
-async fn python() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-clients");
-    let (program, done) = (folder.join("bin").join("python"), folder.join("installed"));
-    if done.exists() {
-        return Some(program);
-    }
-    let run = async |program: &Path, arguments: &[&str]| {
-        let output = timeout(INSTALLED_WITHIN, Command::new(program).args(arguments).kill_on_drop(true).output()).await;
-        output.is_ok_and(|output| output.is_ok_and(|output| output.status.success()))
-    };
-    let made = run(Path::new("python3"), &["-m", "venv", &folder.display().to_string()]).await
-        && run(&program, &["-m", "pip", "install", "-q", "redis", "python-redis-lock", "redlock-py"]).await;
-    if !made {
-        return None;
-    }
-    std::fs::write(done, "").expect("a file can be made there");
-    Some(program)
-}
-
 #[tokio::test]
 async fn fault_43_clients_of_python_libraries_and_ours_lose_no_update() {
-    let Some(python) = python().await else {
+    let Some(python) = python(Path::new(env!("CARGO_TARGET_TMPDIR"))).await else {
         // A package index that is out of reach is nobody's fault; their bytes are tried all the same.
         left_out("fault_43", "the Python libraries cannot be installed", false);
         return;
@@ -134,5 +111,3 @@ return redis.call('pttl', KEYS[1]);";
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
-
-const INSTALLED_WITHIN: Duration = Duration::from_secs(40);

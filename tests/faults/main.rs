@@ -22,8 +22,11 @@ use std::collections::HashMap;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-use lock_tests::history::{Checker, Event, History, Op, Recorded, Run};
 pub(crate) use lock_tests::{HANDOFF, LONG, PASSED_OVER, SETTLED, SOON, for_seconds, ms};
+use lock_tests::{
+    RedisServer, eventually,
+    history::{Checker, Event, History, Op, Recorded, Run},
+};
 
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
@@ -39,6 +42,11 @@ pub(crate) fn judged_by(run: &Run, checker: Checker) -> History {
     let history = run.history().expect("the files can be read");
     checker.bound(HANDOFF).assert_clean(&history);
     history
+}
+
+/// Waits until the server has to tell when somebody else writes at a lease: from the first renewal on.
+pub(crate) async fn watched(server: &RedisServer) {
+    eventually(SOON, "a lease was renewed", async || server.info("tracking_total_keys").await != "0").await;
 }
 
 /// A client in the process of the test, whose requests end after 300 ms.

@@ -151,6 +151,38 @@ async fn fault_38_switchover_is_followed_by_a_user_who_may_not_ask_for_the_role(
     switched_over(Some("-info")).await;
 }
 
+/// It knows no keys, and must not say that they are gone.
+#[tokio::test]
+async fn fault_38_replica_without_data_costs_no_lease_where_the_role_is_not_told() {
+    let (primary, replica, nobody) = (RedisServer::start().await, RedisServer::start().await, free_port());
+    for server in [&primary, &replica] {
+        server.call(&["ACL", "SETUSER", "shop", "on", ">secret", "~*", "&*", "+@all", "-info"]).await;
+    }
+    replica.call(&["REPLICAOF", "127.0.0.1", &nobody.to_string()]).await;
+    let proxy = FaultProxy::start(primary.address()).await;
+    let manager = LockManager::connect(format!("redis://shop:secret@{}", proxy.address())).await.expect("connects");
+    let mut guard = manager.lock("k").ttl(LONG).await.expect("free");
+    let dropped = manager.lock("dropped").ttl(LONG).await.expect("free");
+    // The address leads to it for a moment.
+    proxy.lead_to(replica.address());
+    proxy.cut();
+    drop(dropped);
+    eventually(SOON, "the replica is asked", async || {
+        let asked = replica.call(&["INFO", "commandstats"]).await.text();
+        asked.is_some_and(|asked| asked.contains("cmdstat_eval:"))
+    })
+    .await;
+    proxy.lead_to(primary.address());
+    proxy.cut();
+    eventually(SOON, "the lease is extended", async || guard.extend(LONG).await.is_ok()).await;
+    assert!(guard.is_held());
+    eventually(SOON, "what was dropped is released", async || {
+        primary.call(&["EXISTS", "dropped"]).await.integer() == Some(0)
+    })
+    .await;
+    guard.release().await.expect("held");
+}
+
 #[tokio::test]
 async fn fault_38_replica_that_takes_writes_is_refused() {
     let (primary, replica) = (RedisServer::start().await, RedisServer::start().await);

@@ -10,6 +10,7 @@ mod register;
 mod stale_success;
 mod token_reuse;
 mod two_holders;
+mod undone;
 mod valid_after_end;
 
 use std::time::Instant;

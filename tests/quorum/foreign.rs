@@ -1,34 +1,124 @@
 //! Clients of redlock-py on the nodes of a quorum of ours.
 
-use std::path::{Path, PathBuf};
+use std::{
+    path::{Path, PathBuf},
+    time::Instant,
+};
 
-use lock_tests::{Process, RawClient, left_out};
-use tokio::{process::Command, task::JoinSet};
+use lock_core::ErrorKind;
+use lock_tests::{Process, RawClient, figure, left_out, python};
+use tokio::task::JoinSet;
 
 use super::*;
 
-/// A Python that has redlock-py: the one that `faults::foreign` has set up, or that of the machine.
-async fn python() -> Option<PathBuf> {
-    let set_up = Path::new(env!("CARGO_TARGET_TMPDIR")).join("python-clients").join("bin").join("python");
-    for python in [set_up, "python3".into()] {
-        let output = Command::new(&python).args(["-c", "import redis, redlock"]).output().await;
-        if output.is_ok_and(|output| output.status.success()) {
-            return Some(python);
+/// A Python that has redlock-py, or a word on what is left out.
+async fn python_or_left_out() -> Option<PathBuf> {
+    let python = python(Path::new(env!("CARGO_TARGET_TMPDIR"))).await;
+    if python.is_none() {
+        left_out("redlock-py on a quorum", "the Python libraries cannot be installed", false);
+    }
+    python
+}
+
+fn script(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("quorum").join(name).display().to_string()
+}
+
+/// A process of redlock-py that locks as it is told.
+struct Theirs(Process);
+
+impl Theirs {
+    fn start(python: &Path, nodes: &Nodes) -> Self {
+        let ports = nodes.servers.iter().map(|server| server.port().to_string());
+        Self(Process::start(python, [script("hold_by_redlock.py")].into_iter().chain(ports)))
+    }
+
+    async fn says(&mut self, line: &str) -> String {
+        self.0.send(line).await;
+        self.0.line(SOON).await.expect("it runs")
+    }
+
+    /// Whether it gets `k` for so long.
+    async fn locks(&mut self, ttl: Duration) -> bool {
+        match &*self.says(&format!("lock k {}", ttl.as_millis())).await {
+            "held" => true,
+            "refused" => false,
+            said => panic!("{said:?}"),
         }
     }
-    None
+}
+
+#[tokio::test]
+async fn holders_by_redlock_py_and_ours_exclude_each_other_until_they_release_or_expire() {
+    let Some(python) = python_or_left_out().await else { return };
+    let nodes = Nodes::start(3).await;
+    let (manager, mut theirs) = (nodes.manager("p0"), Theirs::start(&python, &nodes));
+
+    // Ours, released.
+    let guard = manager.lock("k").ttl(LONG).await.expect("free");
+    eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
+    assert!(!theirs.locks(LONG).await, "our holder excludes theirs");
+    assert!(guard.is_held());
+    assert_eq!(nodes.having("k").await, 3, "what they tried has removed nothing of ours");
+    guard.release().await.expect("held all the time");
+    nodes.are_clean(SOON).await;
+    assert!(theirs.locks(LONG).await, "it is free then");
+
+    // Theirs, released.
+    let error = manager.lock("k").wait(ms(100)).await.expect_err("their holder excludes ours");
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(manager.lock("k").try_acquire().await.expect("all answer").is_none());
+    assert_eq!(nodes.having("k").await, 3, "what we tried has removed nothing of theirs");
+    let waiting = tokio::spawn({
+        let manager = manager.clone();
+        async move { manager.lock("k").ttl(TTL).fixed().wait(LONG).await.map(|guard| (guard, Instant::now())) }
+    });
+    eventually(SOON, "it has a place", async || {
+        nodes.servers[0].call(&["EXISTS", "{0}lock-core:queue:k"]).await.integer() == Some(1)
+    })
+    .await;
+    let unlocked = Instant::now();
+    assert_eq!(theirs.says("unlock").await, "unlocked");
+    let (guard, acquired) = waiting.await.expect("no panic").expect("in its turn");
+    figure(43, "released by redlock-py to our grant", acquired - unlocked);
+    assert!(acquired - unlocked < ms(250) + SLACK, "a holder that calls nobody is looked at every 250 ms");
+
+    // Ours, expired: they get it when its ttl is over, and we know by then.
+    assert!(!theirs.locks(LONG).await, "our holder excludes theirs");
+    let mut tries = 0;
+    eventually(TTL + SOON, "their client gets it", async || {
+        let was_held = guard.is_held();
+        let gets = theirs.locks(TTL).await;
+        assert!(!(gets && guard.is_held()), "our lease is over before they get the key");
+        tries += u32::from(was_held && !gets);
+        gets
+    })
+    .await;
+    assert!(tries > 0, "they were kept out until then");
+    let locked = Instant::now();
+    assert!(guard.release().await.is_err(), "it was lost");
+    // The keys do not expire in one moment, so that one node may have refused it.
+    assert!(nodes.having("k").await >= 2, "our late release removes nothing of theirs");
+
+    // Theirs, expired.
+    assert!(manager.lock("k").try_acquire().await.expect("all answer").is_none(), "their holder excludes ours");
+    let guard = manager.lock("k").wait(LONG).await.expect("when their ttl is over");
+    // They count from before the request; a node may have had it a little earlier than they said so.
+    assert!(locked.elapsed() > TTL - SLACK, "{:?}", locked.elapsed());
+    assert!(locked.elapsed() < TTL + ms(250) + SLACK, "{:?}", locked.elapsed());
+    assert_eq!(theirs.says("unlock").await, "unlocked");
+    assert!(guard.is_held());
+    assert!(nodes.having("k").await >= 2, "their late release removes nothing of ours");
+    guard.release().await.expect("held");
+    nodes.are_clean(SOON).await;
 }
 
 #[tokio::test]
 async fn clients_of_redlock_py_and_ours_on_the_same_nodes_lose_no_update() {
     const ROUNDS: u64 = 40;
-    let Some(python) = python().await else {
-        left_out("redlock-py on a quorum", "no Python has the package; fault_43 installs it", false);
-        return;
-    };
+    let Some(python) = python_or_left_out().await else { return };
     let (nodes, counter) = (Nodes::start(3).await, RedisServer::start().await);
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("quorum").join("count_by_redlock.py");
-    let mut arguments = vec![script.display().to_string(), counter.port().to_string(), ROUNDS.to_string()];
+    let mut arguments = vec![script("count_by_redlock.py"), counter.port().to_string(), ROUNDS.to_string()];
     arguments.extend(nodes.servers.iter().map(|server| server.port().to_string()));
     let arguments: Vec<_> = arguments.iter().map(String::as_str).collect();
     let mut theirs: Vec<_> = (0..2).map(|_| Process::start(&python, arguments.clone())).collect();

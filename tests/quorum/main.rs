@@ -5,6 +5,8 @@ mod bad_input;
 mod contention;
 mod faults;
 mod foreign;
+mod places;
+mod shutdown;
 
 use std::{sync::Arc, time::Duration};
 
@@ -89,4 +91,33 @@ async fn three_servers_conform_as_one() {
     let nodes = Nodes::start(3).await;
     let node = |url: String| Arc::new(RedisBackend::from_url(&url, "node", LIMIT).unwrap()) as Arc<dyn Backend>;
     conformance::run(QuorumBackend::new(nodes.urls().into_iter().map(node)).unwrap()).await;
+}
+
+/// All nodes begin with the same number, so a majority has counted to it at once.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn an_acquire_takes_one_request_to_each_node_as_a_rule() {
+    let nodes = Nodes::start(3).await;
+    let manager = nodes.manager("p1");
+    // The first ones tell what the clocks of the nodes show.
+    for _ in 0..20 {
+        manager.lock("k").await.expect("free").release().await.expect("held");
+    }
+    let before = acquires(&nodes).await;
+    for _ in 0..200 {
+        manager.lock("k").await.expect("free").release().await.expect("held");
+    }
+    let sent = acquires(&nodes).await - before;
+    println!("{sent} requests for 200 acquires of three nodes");
+    assert!((600..660).contains(&sent), "{sent}");
+}
+
+/// How often any node has taken the key for somebody.
+async fn acquires(nodes: &Nodes) -> u64 {
+    let mut sum = 0;
+    for server in &nodes.servers {
+        let calls = server.info("cmdstat_set").await;
+        let calls = calls.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse::<u64>().ok());
+        sum += calls.expect("a number of calls");
+    }
+    sum
 }

@@ -9,7 +9,7 @@ use std::{
 
 use lock_tests::{
     Dice,
-    sim::{self, Report},
+    sim::{self, Report, Store},
 };
 
 fn number(name: &str) -> Option<u64> {
@@ -33,37 +33,51 @@ fn seeds() -> Range<u64> {
 
 /// What to say of a schedule that breaks a rule: how to repeat it, its last events, and the rules.
 fn tell(report: &Report) -> String {
-    let again = sim::run_on(report.nodes, report.seed, None, true);
+    let again = sim::run_on(report.store, report.seed, None, true);
     let lines = usize::try_from(number("SIM_LINES").unwrap_or(60)).unwrap_or(usize::MAX);
     let last = &again.log[again.log.len().saturating_sub(lines)..];
     let rules: Vec<_> = report.breaches.iter().map(|(rule, message)| format!("{rule}: {message}")).collect();
     format!(
-        "the schedule of seed {0} on {3} nodes breaks a rule; SIM_SEED={0} repeats it, SIM_LINES=n shows more of it\n{1}\n\n{2}",
+        "the schedule of seed {0} on a store {3:?} breaks a rule; SIM_SEED={0} repeats it, SIM_LINES=n shows more of it\n{1}\n\n{2}",
         report.seed,
         last.join("\n"),
         rules.join("\n"),
-        report.nodes,
+        report.store,
     )
 }
 
 #[test]
 fn every_schedule_keeps_every_rule() {
-    all_keep_every_rule(1, seeds());
+    all_keep_every_rule(Store::Single, seeds());
 }
 
 #[test]
 fn every_schedule_of_a_quorum_keeps_every_rule() {
     // It has the messages of three.
-    let seeds = seeds();
-    all_keep_every_rule(3, seeds.start..seeds.end.min(seeds.start + (seeds.end - seeds.start).div_ceil(4)));
+    all_keep_every_rule(Store::Quorum, one_in(4, seeds()));
 }
 
-fn all_keep_every_rule(nodes: usize, seeds: Range<u64>) {
+#[test]
+fn every_schedule_of_failovers_keeps_every_rule() {
+    all_keep_every_rule(Store::Replicated, one_in(10, seeds()));
+}
+
+#[test]
+fn every_schedule_of_slots_that_move_keeps_every_rule() {
+    all_keep_every_rule(Store::Slots, one_in(10, seeds()));
+}
+
+/// One of so many seeds, and one at least.
+fn one_in(many: u64, seeds: Range<u64>) -> Range<u64> {
+    seeds.start..seeds.end.min(seeds.start + (seeds.end - seeds.start).div_ceil(many))
+}
+
+fn all_keep_every_rule(store: Store, seeds: Range<u64>) {
     let start = Instant::now();
     let (base, count) = (seeds.start, seeds.end - seeds.start);
     let (mut acquired, mut events, mut failed) = (0, 0, Vec::new());
     for seed in seeds {
-        let report = sim::run_on(nodes, seed, None, false);
+        let report = sim::run_on(store, seed, None, false);
         acquired += report.acquired;
         events += report.events;
         if !report.breaches.is_empty() {
@@ -72,7 +86,7 @@ fn all_keep_every_rule(nodes: usize, seeds: Range<u64>) {
         }
     }
     let took = start.elapsed();
-    println!("{count} schedules from {base} on {nodes} nodes in {took:?}: {acquired} leases, {events} events");
+    println!("{count} schedules from {base} on a store {store:?} in {took:?}: {acquired} leases, {events} events");
     if let Some(first) = failed.first() {
         panic!("{} of {count} schedules from {base} break a rule; {}", failed.len(), tell(first));
     }

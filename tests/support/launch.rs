@@ -29,6 +29,14 @@ pub(crate) struct Setup {
     pub(crate) password: Option<String>,
     pub(crate) socket: bool,
     pub(crate) environment: Vec<(String, String)>,
+    /// Whom the harness signs in as, with the password; the default user if `None`.
+    pub(crate) user: Option<String>,
+    /// The file of its own that the server reads, and that it may rewrite.
+    pub(crate) file: Option<String>,
+    /// Whether it is a sentinel, which has no data.
+    pub(crate) sentinel: bool,
+    /// Whether it is a node of a cluster, which listens on a second port.
+    pub(crate) bus: bool,
 }
 
 impl Setup {
@@ -63,8 +71,10 @@ impl Setup {
     /// Opens a connection, signed in and named.
     pub(crate) async fn connect(&self, address: &str) -> io::Result<RawClient> {
         let mut client = RawClient::tcp(address).await?;
-        if let Some(password) = &self.password {
-            client.call(&["AUTH", password]).await?;
+        match (&self.user, &self.password) {
+            (Some(user), Some(password)) => _ = client.call(&["AUTH", user, password]).await?,
+            (None, Some(password)) => _ = client.call(&["AUTH", password]).await?,
+            (_, None) => {}
         }
         client.call(&["CLIENT", "SETNAME", RedisServer::OWN_NAME]).await?;
         Ok(client)
@@ -72,16 +82,12 @@ impl Setup {
 
     fn spawn(&self, port: u16, folder: &Folder) -> Running {
         let mut command = Command::new(program());
-        command
-            .current_dir(&folder.path)
-            .args(["--port", &port.to_string(), "--bind", "127.0.0.1"])
-            .args(["--save", "", "--appendonly", "no"])
-            .args(["--repl-diskless-sync-delay", "0"]);
-        if asks_before_debug() {
-            command.args(["--enable-debug-command", "local"]);
-        }
-        if let Some(password) = &self.password {
-            command.args(["--requirepass", password]);
+        command.current_dir(&folder.path).args(self.file.as_ref().map(|text| folder.file(text)));
+        command.args(["--port", &port.to_string(), "--bind", "127.0.0.1"]);
+        if self.sentinel {
+            command.arg("--sentinel");
+        } else {
+            self.keep_data_in_memory(&mut command);
         }
         if self.socket {
             command.arg("--unixsocket").arg(folder.socket());
@@ -104,6 +110,17 @@ impl Setup {
         }
     }
 
+    /// The options of a server that has data.
+    fn keep_data_in_memory(&self, command: &mut Command) {
+        command.args(["--save", "", "--appendonly", "no"]).args(["--repl-diskless-sync-delay", "0"]);
+        if asks_before_debug() {
+            command.args(["--enable-debug-command", "local"]);
+        }
+        if let Some(password) = &self.password {
+            command.args(["--requirepass", password]);
+        }
+    }
+
     /// The number of the process that listens on `port`, once it serves; 0 for one that doesn't know our password.
     async fn process_behind(&self, port: u16) -> io::Result<Option<u32>> {
         let mut client = self.connect(&format!("127.0.0.1:{port}")).await?;
@@ -117,6 +134,7 @@ impl Setup {
 }
 
 /// The port was free a moment ago and is not any more.
+#[derive(Debug)]
 pub(crate) struct PortTaken;
 
 /// A server's process, killed on drop.
@@ -162,6 +180,15 @@ impl Folder {
 
     pub(crate) fn socket(&self) -> PathBuf {
         self.path.join("redis.sock")
+    }
+
+    /// The file that a server reads when it starts: `text` at first, and then what the server has made of it.
+    fn file(&self, text: &str) -> PathBuf {
+        let path = self.path.join("redis.conf");
+        if !path.exists() {
+            fs::write(&path, text).expect("a file can be made in our own folder");
+        }
+        path
     }
 
     fn log(&self) -> PathBuf {

@@ -5,13 +5,16 @@
 //! which writes down what lock-core does, and judges nothing, and for `sim`, which runs its engine.
 
 pub mod actor;
+pub mod cluster;
 pub mod dice;
 pub mod figures;
 pub mod history;
 pub mod namespace;
 pub mod process;
 pub mod proxy;
+pub mod python;
 pub mod resp;
+pub mod sentinel;
 pub mod server;
 pub mod sim;
 pub mod text;
@@ -21,9 +24,11 @@ pub mod wall_clock;
 mod launch;
 mod left_out;
 mod ports;
+mod replication;
 mod signals;
 
 pub use actor::{Actor, Team};
+pub use cluster::Cluster;
 pub use dice::Dice;
 pub use figures::{figure, for_seconds, were_called};
 pub use left_out::left_out;
@@ -31,7 +36,9 @@ pub use namespace::Namespace;
 pub use ports::free_port;
 pub use process::Process;
 pub use proxy::FaultProxy;
+pub use python::python;
 pub use resp::{RawClient, Reply};
+pub use sentinel::Sentinels;
 pub use server::RedisServer;
 pub use wait::{HANDOFF, LONG, PASSED_OVER, SETTLED, SOON, eventually, eventually_some, ms, until_free, within};
 pub use wall_clock::WallClock;

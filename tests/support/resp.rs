@@ -57,6 +57,13 @@ impl Reply {
         }
     }
 
+    /// The text that follows `name` in an array of names and values.
+    #[must_use]
+    pub fn field(&self, name: &str) -> Option<String> {
+        let mut fields = self.items().chunks(2);
+        fields.find(|field| field[0].text().as_deref() == Some(name))?.get(1)?.text()
+    }
+
     /// Whether nothing was there.
     #[must_use]
     pub fn is_nil(&self) -> bool {

@@ -6,7 +6,7 @@ use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
     launch::{Folder, PortTaken, Running, Setup, UP_WITHIN, info_field},
-    ports::free_port,
+    ports::{free_port, free_port_with_bus},
     resp::{RawClient, Reply},
     signals,
 };
@@ -90,6 +90,12 @@ impl RedisServer {
         running.pid()
     }
 
+    /// Whether the server was not stopped; it may be paused.
+    #[must_use]
+    pub fn is_running(&self) -> bool {
+        self.running.is_some()
+    }
+
     /// Kills the server, as a crash would. Does nothing when it is stopped.
     pub fn stop(&mut self) {
         self.running = None;
@@ -157,6 +163,17 @@ impl RedisServer {
         }
     }
 
+    /// Runs one command on a connection of its own, on a server that may be stopped or paused: `None` when there is no
+    /// answer within half a second.
+    pub async fn ask(&self, command: &[&str]) -> Option<Reply> {
+        let running = self.running.as_ref()?;
+        if signals::stands(running.pid()) == Some(true) {
+            return None;
+        }
+        let answer = timeout(MAY_BE_DOWN, async { self.connect().await?.call(command).await });
+        answer.await.ok()?.ok()
+    }
+
     /// The keys that match `pattern`, in order.
     ///
     /// # Panics
@@ -188,9 +205,7 @@ impl RedisServer {
             return None;
         }
         let reply = self.call(&["XINFO", "STREAM", Self::COUNTER]).await;
-        let fields = reply.items().chunks(2);
-        let ids = fields.filter(|field| field[0].text().as_deref() == Some("last-generated-id"));
-        let id = ids.filter_map(|field| field.get(1)?.text()).next().expect("a stream has a last id");
+        let id = reply.field("last-generated-id").expect("a stream has a last id");
         let (ms, seq) = id.split_once('-').expect("an id has two parts");
         let number = |part: &str| part.parse::<u64>().expect("a part of an id is a number");
         Some(number(ms) * 1_000 + number(seq))
@@ -203,6 +218,16 @@ impl RedisServer {
     pub async fn client_list(&self) -> Vec<Client> {
         let text = self.call(&["CLIENT", "LIST"]).await.text();
         text.unwrap_or_default().lines().map(Client::parse).filter(|client| client.name() != Self::OWN_NAME).collect()
+    }
+
+    /// What its clock shows, in ms.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn clock(&self) -> u64 {
+        let parts = self.call(&["TIME"]).await;
+        let parts: Vec<u64> = parts.items().iter().filter_map(|part| part.text()?.parse().ok()).collect();
+        parts[0] * 1_000 + parts[1] / 1_000
     }
 
     /// One figure of `INFO`, such as `total_commands_processed`.
@@ -289,12 +314,43 @@ impl ServerBuilder {
     pub async fn start(self) -> RedisServer {
         let folder = Folder::create();
         for _ in 0..20 {
-            let port = free_port();
+            let port = if self.setup.bus { free_port_with_bus() } else { free_port() };
             if let Ok(running) = self.setup.launch(port, &folder).await {
                 return RedisServer { setup: self.setup, port, folder, running: Some(running) };
             }
         }
         panic!("twenty ports in a row were taken before redis-server could have them");
+    }
+
+    /// Starts the server on this port and returns when it answers.
+    pub(crate) async fn start_at(self, port: u16) -> Result<RedisServer, PortTaken> {
+        let folder = Folder::create();
+        let running = self.setup.launch(port, &folder).await?;
+        Ok(RedisServer { setup: self.setup, port, folder, running: Some(running) })
+    }
+
+    /// Signs the harness in as this user.
+    pub(crate) fn user(mut self, user: &str) -> Self {
+        self.setup.user = Some(user.to_owned());
+        self
+    }
+
+    /// Reads a file that begins with this text, and may rewrite it.
+    pub(crate) fn file(mut self, text: String) -> Self {
+        self.setup.file = Some(text);
+        self
+    }
+
+    /// Is a sentinel.
+    pub(crate) fn sentinel(mut self) -> Self {
+        self.setup.sentinel = true;
+        self
+    }
+
+    /// Is a node of a cluster.
+    pub(crate) fn cluster(mut self) -> Self {
+        self.setup.bus = true;
+        self.option("--cluster-enabled", "yes")
     }
 }
 
@@ -323,7 +379,7 @@ impl Client {
     }
 }
 
-fn percent_encoded(text: &str) -> String {
+pub(crate) fn percent_encoded(text: &str) -> String {
     text.bytes()
         .map(|byte| match byte {
             b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' => char::from(byte).to_string(),
@@ -333,3 +389,6 @@ fn percent_encoded(text: &str) -> String {
 }
 
 const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+
+/// How long an answer is awaited of a server that may be down.
+const MAY_BE_DOWN: Duration = Duration::from_millis(500);

@@ -11,18 +11,18 @@ use std::{
 /// Stops the process `pid` where it stands, and returns when it stands still.
 pub(crate) fn pause(pid: u32) {
     send("STOP", pid);
-    let stat = format!("/proc/{pid}/stat");
-    if !Path::new(&stat).exists() {
-        return; // no such folder on this system: the signal has been sent, that is all there is to know
-    }
     let deadline = Instant::now() + Duration::from_secs(5);
-    // The state is the first field behind the name, which stands in brackets and may hold anything.
-    while fs::read_to_string(&stat)
-        .is_ok_and(|text| !matches!(text.rsplit_once(") "), Some((_, rest)) if rest.starts_with('T')))
-    {
+    while stands(pid) == Some(false) {
         assert!(Instant::now() < deadline, "process {pid} does not stop");
         thread::sleep(Duration::from_millis(1));
     }
+}
+
+/// Whether the process `pid` stands still; `None` when it is gone, or the system does not say.
+pub(crate) fn stands(pid: u32) -> Option<bool> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The state is the first field behind the name, which stands in brackets and may hold anything.
+    Some(text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
 }
 
 /// Lets a stopped process go on.

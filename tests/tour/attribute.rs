@@ -162,6 +162,11 @@ mod lost {
         Ok(()) // not broken off; who called gets the error when the lease was lost
     }
 
+    #[distributed_lock(key = "payout:<id>", replicas = 1, replicas_timeout = "300ms")]
+    async fn pay_out(id: u64) -> Result<u64, lock_core::Error> {
+        Ok(id) // at least one replica has the lease
+    }
+
     #[distributed_lock(key = "report", ttl = "30s", renew = false)]
     async fn thirty_seconds_at_most() -> Result<(), lock_core::Error> {
         Ok(())
@@ -171,6 +176,7 @@ mod lost {
     async fn runs() -> Result<(), lock_core::Error> {
         let manager = lock_core::LockManager::in_memory();
         manager.scope(export()).await?;
+        assert_eq!(manager.scope(pay_out(1)).await?, 1, "a store in memory ignores the replicas");
         manager.scope(thirty_seconds_at_most()).await
     }
 }

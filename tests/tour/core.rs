@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost, key};
+use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost, Replicas, key, redis};
 
 use crate::Result;
 
@@ -25,6 +25,17 @@ async fn connect() -> Result {
         LockManager::builder().quorum(["redis://10.0.0.1", "redis://10.0.0.2", "redis://10.0.0.3"]).connect().await?;
 
     drop(manager);
+    let client = redis::Client::open("redis://shop:secret@127.0.0.1/3")?;
+    let manager = LockManager::builder().client(&client).connect().await?;
+
+    drop(manager);
+    let builder = LockManager::builder().url("redis://redis.example.com");
+    let manager = builder.username("shop").password(std::env::var("REDIS_PASSWORD")?).database(3).connect().await?;
+
+    let builder = LockManager::builder().url("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/shop");
+    let builder = builder.sentinel_username("watch").sentinel_password(std::env::var("SENTINEL_PASSWORD")?);
+
+    drop((manager, builder));
     Ok(())
 }
 
@@ -113,6 +124,23 @@ async fn at_least() -> Result {
     }
 
     assert!(manager.is_locked("jobs:nightly").await?);
+    Ok(())
+}
+
+async fn replicas(manager: LockManager) -> Result {
+    let replicated = Replicas::new(1, Duration::from_millis(300));
+    match manager.lock("payout").durability(replicated).run(async |_| sell().await).await {
+        Ok(sold) => sold?,
+        Err(error) if error.kind() == ErrorKind::NotReplicated => println!("released, and nothing was sold: {error}"),
+        Err(error) => return Err(error.into()),
+    }
+    let manager = LockManager::builder()
+        .url("redis://127.0.0.1")
+        .durability(Replicas::new(1, Duration::from_millis(300)))
+        .connect()
+        .await?;
+
+    drop(manager);
     Ok(())
 }
 

@@ -9,7 +9,7 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
     routing::post,
 };
-use lock_core::{LockManager, OnLost};
+use lock_core::{LockManager, OnLost, Replicas};
 use lock_tower::{
     BoxError, Held, LockLayer, OnBackendError,
     key::{extension, header, method_and_path, path_param, scoped},
@@ -115,6 +115,13 @@ async fn failures() -> Result {
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(stubborn);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
+
+    let manager = LockManager::in_memory();
+    let replicated = LockLayer::http(manager, scoped("payout", path_param::<u64>("id")))
+        .durability(Replicas::new(1, Duration::from_millis(300)));
+
+    let app = Router::new().route("/payout/{id}", post(sell)).route_layer(replicated);
+    assert_eq!(status(&app, Method::POST, "/payout/1").await?, StatusCode::OK, "a store in memory ignores it");
     Ok(())
 }
 

@@ -8,9 +8,13 @@ use std::{
 
 use super::{
     event::{Event, Op},
-    exclusion, leases, order,
+    exclusion,
+    leases::{self, Lease},
+    order,
     read::History,
-    register, waiting,
+    register,
+    undone::Undone,
+    waiting,
 };
 
 /// What a history has to keep to.
@@ -89,7 +93,7 @@ pub struct Mark {
 pub struct Checker {
     bound: f64,
     marks: Vec<Mark>,
-    undone: Vec<Mark>,
+    undone: Vec<Undone>,
 }
 
 impl Checker {
@@ -113,12 +117,11 @@ impl Checker {
         self
     }
 
-    /// Excuses the same across `mark`, and that a lease which ended within it goes on: what was done then was undone, since
-    /// the server failed over to a copy that lagged behind.
+    /// Excuses what follows from a lease that the server has forgotten, and nothing about any other lease; see [`Undone`].
     #[must_use]
-    pub fn undone(mut self, mark: Mark) -> Self {
-        self.undone.push(mark.clone());
-        self.mark(mark)
+    pub fn undone(mut self, undone: Undone) -> Self {
+        self.undone.push(undone);
+        self
     }
 
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
@@ -166,7 +169,7 @@ pub(super) struct Case<'a> {
     pub(super) history: &'a History,
     pub(super) bound: f64,
     marks: &'a [Mark],
-    undone: &'a [Mark],
+    undone: &'a [Undone],
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -189,9 +192,19 @@ impl<'a> Case<'a> {
         meets(self.marks, key, from, to)
     }
 
-    /// Whether what was done to `key` between `from` and `to` may have been undone.
-    pub(super) fn was_undone(&self, key: &str, from: f64, to: f64) -> bool {
-        meets(self.undone, key, from, to)
+    /// What a server has forgotten of a lease.
+    pub(super) fn undone(&self, lease: &Lease<'_>) -> impl Iterator<Item = &'a Undone> {
+        let token = lease.event.token.clone();
+        self.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
+    }
+
+    /// Whether two leases of `key` may be valid at once: leases vanished between them, or the server knew nothing of one
+    /// when the other was granted.
+    pub(super) fn may_both_hold(&self, key: &str, one: &Lease<'_>, other: &Lease<'_>) -> bool {
+        let got = one.got.max(other.got);
+        self.vanished(key, one.asked.min(other.asked), got)
+            || self.undone(one).any(|undone| undone.meets(other.asked, got))
+            || self.undone(other).any(|undone| undone.meets(one.asked, got))
     }
 
     /// The events that make sense each for itself; the others are reported.

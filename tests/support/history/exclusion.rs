@@ -12,7 +12,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in key.leases.iter().filter(|lease| lease.was_valid()) {
         valid.retain(|earlier| earlier.valid_to > lease.got);
         for earlier in &valid {
-            if case.vanished(key.name, earlier.asked.min(lease.asked), lease.got) {
+            if case.may_both_hold(key.name, earlier, lease) {
                 continue;
             }
             let message = || {
@@ -57,7 +57,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                     // is released, or another passed on what it took nothing with, as its older fencing token tells.
                     && !(case.vanished(key.name, lease.asked, other.got)
                         && (event.op == Op::Release || other.fence.is_some_and(|fence| Some(fence) < lease.fence)))
-                    && !case.was_undone(key.name, other.asked, other.got)
+                    && !is_undone(case, lease, other, from)
                 {
                     let message = || {
                         let (name, who, other) = (key.name, lease.describe(), other.describe());
@@ -65,7 +65,7 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                     };
                     case.report(Rule::StaleSuccess, message, &[lease.acquire, other.acquire, part]);
                 } else if let Some(other) = others.valid_throughout(index, from, to)
-                    && !case.vanished(key.name, other.asked.min(lease.asked), other.got.max(lease.got))
+                    && !case.may_both_hold(key.name, lease, other)
                 {
                     let message = || {
                         let (name, who, other) = (key.name, lease.describe(), other.describe());
@@ -76,6 +76,13 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
             }
         }
     }
+}
+
+/// Whether a lease may be extended or released at a time, though another was acquired after it: the other was undone, or
+/// the server that was asked is a former one.
+fn is_undone(case: &Case<'_>, lease: &Lease<'_>, other: &Lease<'_>, at: f64) -> bool {
+    case.undone(other).any(|undone| undone.meets(other.asked, other.got))
+        || case.undone(lease).any(|undone| undone.meets(other.asked, at) && at <= undone.last)
 }
 
 /// One lease by itself.

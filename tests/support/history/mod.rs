@@ -33,6 +33,7 @@ mod recorded;
 mod register;
 mod settle;
 mod store;
+mod undone;
 mod waiting;
 
 pub use check::{Checker, Mark, Rule, Violation};
@@ -43,3 +44,4 @@ pub use read::{History, Unreadable};
 pub use record::{Call, Recorder, Run};
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;
+pub use undone::Undone;

@@ -26,7 +26,8 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
             largest = larger(largest, earlier);
         }
         if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
-            && !is_passed_on(case, key, lease)
+            && !is_passed_on(case, key, earlier, lease)
+            && !is_of_one_millisecond(case, earlier, lease)
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
         }
@@ -39,7 +40,8 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
         if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
             && earlier.got >= lease.asked // else it has been told
             && !case.vanished(key.name, sent(key, lease), lease.got) // else it was granted before, and known late
-            && !is_passed_on(case, key, lease)
+            && !is_known_late(case, key, earlier, lease)
+            && !is_passed_on(case, key, earlier, lease)
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
         }
@@ -60,14 +62,29 @@ fn sent(key: &Key<'_>, lease: &Lease<'_>) -> f64 {
 
 /// Whether a lease that has just vanished can have been passed on as this one inside its process, which asks nobody, and
 /// so with a fencing token of before. What is asked for meanwhile, and granted by the server later, is not.
-fn is_passed_on(case: &Case<'_>, key: &Key<'_>, lease: &Lease<'_>) -> bool {
+fn is_passed_on(case: &Case<'_>, key: &Key<'_>, earlier: &Lease<'_>, lease: &Lease<'_>) -> bool {
     let is_former = |former: &&Lease<'_>| former.fence.is_some() && former.fence < lease.fence;
-    case.vanished(key.name, lease.got, lease.got)
+    // Either may be the lease that a former server has granted, or forgotten.
+    let mut undone = case.undone(lease).chain(case.undone(earlier));
+    let mut is_undone = || undone.any(|undone| undone.from <= lease.got && lease.got <= undone.last);
+    (case.vanished(key.name, lease.got, lease.got) || is_undone())
         && key
             .leases
             .iter()
             .filter(is_former)
             .any(|former| former.got <= lease.got && root(&former.event.process) == root(&lease.event.process))
+}
+
+/// Whether one of two leases was granted by a server that the other one's knew nothing of, and was known late.
+fn is_known_late(case: &Case<'_>, key: &Key<'_>, earlier: &Lease<'_>, lease: &Lease<'_>) -> bool {
+    let from = sent(key, lease);
+    case.undone(lease).chain(case.undone(earlier)).any(|undone| undone.meets(from, lease.got))
+}
+
+/// Whether two servers have given out numbers of one millisecond, of which each knew nothing of the other's.
+fn is_of_one_millisecond(case: &Case<'_>, one: &Lease<'_>, other: &Lease<'_>) -> bool {
+    let millisecond = |lease: &Lease<'_>| lease.fence.map(|fence| fence / 1_000);
+    millisecond(one) == millisecond(other) && case.undone(one).chain(case.undone(other)).next().is_some()
 }
 
 fn larger<'l, 'a>(largest: Option<&'l Lease<'a>>, lease: &'l Lease<'a>) -> Option<&'l Lease<'a>> {

@@ -12,7 +12,7 @@ mod serve;
 
 use std::{env, error::Error, io, process::ExitCode};
 
-use lock_tests::RedisServer;
+use lock_tests::{Cluster, RedisServer, Sentinels};
 use tokio::{runtime::Builder, sync::mpsc, task};
 
 fn main() -> ExitCode {
@@ -29,6 +29,7 @@ async fn play() -> ExitCode {
     let played = match arguments[..] {
         ["echo"] => echo().await,
         ["server"] => server().await,
+        ["topologies"] => topologies().await,
         ["hold", url, key, ttl_ms, wait_ms] => hold::hold(url, key, ttl_ms, wait_ms).await,
         ["serve", url, address] => serve::serve(url, address).await,
         ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
@@ -60,6 +61,15 @@ async fn echo() -> Result<(), Box<dyn Error>> {
 async fn server() -> Result<(), Box<dyn Error>> {
     let server = RedisServer::start().await;
     println!("server {} {}", server.address(), server.folder().display());
+    let mut lines = input();
+    while lines.recv().await.is_some() {}
+    Ok(())
+}
+
+/// Has sentinels with their servers, and a cluster, and says where: `topologies URL URL`.
+async fn topologies() -> Result<(), Box<dyn Error>> {
+    let (sentinels, cluster) = (Sentinels::start().await, Cluster::start().await);
+    println!("topologies {} {}", sentinels.url(), cluster.url());
     let mut lines = input();
     while lines.recv().await.is_some() {}
     Ok(())

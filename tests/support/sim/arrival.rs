@@ -9,7 +9,7 @@ use super::{
     nemesis,
     network::name,
     node::{Executed, Push},
-    plan::Plan,
+    plan::{Plan, Store},
     world::State,
 };
 
@@ -39,13 +39,14 @@ impl State {
             Arriving::Closed(conn) => self.hang_up(plan, conn),
             Arriving::Foreign(_, server, _) if self.servers[server].down => {}
             Arriving::Foreign(id, server, command) => {
+                let server = if plan.store == Store::Slots { self.owner(command.key()) } else { server };
                 let done = self.obey(plan, server, command);
                 let at = self.now + self.latency(plan);
                 self.later(at, Arriving::ForeignDone(id, done));
             }
             Arriving::ForeignDone(id, done) => {
                 let request = &mut self.requests[id];
-                request.done = Some(done.then(|| Answer::new([])));
+                request.done = Some(done.then(|| Ok(Answer::new([]))));
                 wakers.extend(request.waker.take());
             }
         }
@@ -54,9 +55,10 @@ impl State {
     fn arrive_there(&mut self, plan: &Plan, conn: usize, message: Message) {
         let Conn { server, .. } = self.conns[conn];
         match message {
-            _ if self.servers[server].down => self.hang_up(plan, conn),
+            _ if self.servers[server].down && !self.conns[conn].former => self.hang_up(plan, conn),
             Message::Hello { channel, former } => {
-                if let Some(former) = former {
+                // One of another node has a number of its own there.
+                if let Some(former) = former.filter(|former| !self.conns[*former].former) {
                     self.hang_up(plan, former);
                 }
                 self.conns[conn].there = true;
@@ -65,14 +67,18 @@ impl State {
                 self.answer(plan, conn, Back::Hello);
             }
             Message::Batch { id, batch, begun } if self.conns[conn].there => {
-                self.execute(plan, conn, id, &batch, begun);
+                let redirect = (plan.store == Store::Slots).then(|| self.redirect(conn, &batch)).flatten();
+                match redirect {
+                    Some(redirect) => self.answer(plan, conn, Back::Redirect(id, redirect)),
+                    None => self.execute(plan, conn, id, &batch, begun),
+                }
             }
             Message::Batch { .. } => {}
         }
     }
 
     fn execute(&mut self, plan: &Plan, conn: usize, id: usize, batch: &[Operation], begun: u64) {
-        let Conn { client, server, .. } = self.conns[conn];
+        let Conn { client, server, former, .. } = self.conns[conn];
         let sender = (client, (self.own_time(client) - begun).div_ceil(1_000));
         for operation in batch {
             if let Operation::Force { key, .. } = operation {
@@ -80,13 +86,16 @@ impl State {
             }
         }
         let wall = self.wall(server);
-        let executed = self.servers[server].node.execute(batch, wall, Some(sender));
-        self.log(|| format!("node {server} executes #{id}: {:?}", executed.outcomes));
-        if self.servers[server].sniped {
+        let executed = self.node_of(conn).execute(batch, wall, Some(sender));
+        let which = if former { "former node" } else { "node" };
+        self.log(|| format!("{which} {server} executes #{id}: {:?}", executed.outcomes));
+        if former {
+            self.disown(plan, server, batch);
+        } else if self.servers[server].sniped {
             self.snipe(plan, server, batch, &executed);
         }
         let Executed { outcomes, pushes, mute } = executed;
-        self.publish(plan, server, pushes);
+        self.publish(plan, server, former, pushes);
         let mut answer = Answer::new(outcomes);
         answer.calls_refused = mute;
         answer.time = Some(wall);
@@ -112,16 +121,14 @@ impl State {
     }
 
     /// Sends the messages of grants on their ways, and tells what was wrong with what the node has done.
-    fn publish(&mut self, plan: &Plan, server: usize, pushes: Vec<Push>) {
+    fn publish(&mut self, plan: &Plan, server: usize, former: bool, pushes: Vec<Push>) {
         let wall = self.wall(server);
-        for (rule, message) in std::mem::take(&mut self.servers[server].node.audit.breaches) {
-            self.breach(rule, || message);
-        }
+        self.take_notes(server, former);
         for Push { channel, grant } in pushes {
             self.log(|| format!("node {server} grants {} at its {} ms", name(grant.token), wall / 1_000));
             for conn in 0..self.conns.len() {
                 let to = &self.conns[conn];
-                if to.server == server && to.channel.as_ref() == Some(&channel) {
+                if to.server == server && to.former == former && to.channel.as_ref() == Some(&channel) {
                     self.answer(plan, conn, Back::Grant(grant.clone()));
                 }
             }
@@ -137,7 +144,13 @@ impl State {
             Back::Answer(id, answer) => {
                 self.conns[conn].outstanding.retain(|request| *request != id);
                 let request = &mut self.requests[id];
-                request.done = Some(Some(answer));
+                request.done = Some(Some(Ok(answer)));
+                wakers.extend(request.waker.take());
+            }
+            Back::Redirect(id, redirect) => {
+                self.conns[conn].outstanding.retain(|request| *request != id);
+                let request = &mut self.requests[id];
+                request.done = Some(Some(Err(redirect)));
                 wakers.extend(request.waker.take());
             }
             Back::Grant(grant) => {
@@ -167,7 +180,11 @@ impl State {
     fn obey(&mut self, plan: &Plan, server: usize, command: Command) -> bool {
         let wall = self.wall(server);
         match command {
-            Command::SetNx { key, value, ttl } => self.servers[server].node.set_foreign(&key, value, ttl, wall),
+            Command::SetNx { key, value, ttl } => {
+                let set = self.servers[server].node.set_foreign(&key, value, ttl, wall);
+                self.take_notes(server, false);
+                set
+            }
             Command::DeleteIf { key, value } => self.servers[server].node.delete_foreign(&key, value, wall),
             Command::Delete { key } => {
                 self.mark(Some(key.as_str().to_owned()));
@@ -177,7 +194,7 @@ impl State {
                 self.mark(Some(key.as_str().to_owned()));
                 let force = Operation::Force { key, foreign: false };
                 let Executed { outcomes, pushes, .. } = self.servers[server].node.execute(&[force], wall, None);
-                self.publish(plan, server, pushes);
+                self.publish(plan, server, false, pushes);
                 outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Released)))
             }
         }

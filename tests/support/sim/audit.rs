@@ -12,6 +12,8 @@ use lock_core::{
     key::LockKey,
 };
 
+use super::node::Holder;
+
 /// Who waits for which key, in the order of coming.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audit {
@@ -33,6 +35,33 @@ pub(super) struct Audit {
     pub(super) lead: u64,
     /// What was wrong, since it was last asked.
     pub(super) breaches: Vec<(&'static str, String)>,
+    /// What was done for whom, since it was last asked.
+    pub(super) done: Vec<Done>,
+}
+
+/// What was seen of a key.
+#[derive(Debug)]
+pub(super) struct Moved {
+    line: Vec<Waiter>,
+    number: u64,
+    blind: bool,
+}
+
+/// What a node has done for a holder.
+#[derive(Clone, Debug)]
+pub(super) struct Done {
+    pub(super) key: LockKey,
+    pub(super) holder: Holder,
+    pub(super) what: What,
+}
+
+/// What that was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum What {
+    /// It has the key until a time by the node's clock, in ms.
+    Set(u64),
+    /// It was given numbers: the first, and how many.
+    Numbers(u64, u64),
 }
 
 #[derive(Clone, Debug)]
@@ -57,7 +86,41 @@ impl Audit {
     /// Goes on from a copy of what the node had.
     pub(super) fn fail_over(&mut self, copy: Self) {
         self.lines = copy.lines;
+        self.done.clear();
         self.numbers_may_lag();
+    }
+
+    /// Takes over what a former node has seen.
+    pub(super) fn outlive(&mut self, former: &Self) {
+        self.longest_place = self.longest_place.max(former.longest_place);
+        self.in_gaps.extend(former.in_gaps.iter().cloned());
+    }
+
+    /// Gives away what it has seen of a key, with its slot.
+    pub(super) fn give(&mut self, key: &LockKey) -> Moved {
+        let (line, number) = (self.lines.remove(key), self.numbers.remove(key));
+        Moved { line: line.unwrap_or_default(), number: number.unwrap_or_default(), blind: self.blind }
+    }
+
+    /// Takes that over. By clocks that are apart nobody can say who is live.
+    pub(super) fn take(&mut self, key: &LockKey, moved: Moved, apart: bool) {
+        let Moved { line, number, blind } = moved;
+        self.lines.insert(key.clone(), line);
+        self.numbers.insert(key.clone(), number);
+        self.blind |= blind;
+        if apart {
+            self.all_lapsed(Some(key));
+        }
+    }
+
+    /// Something is done for a holder.
+    pub(super) fn does(&mut self, key: &LockKey, holder: Holder, what: What) {
+        self.done.push(Done { key: key.clone(), holder, what });
+    }
+
+    /// A token is given numbers.
+    pub(super) fn gives(&mut self, key: &LockKey, token: Token, (first, size): (u64, u64)) {
+        self.does(key, Holder::Ours(token), What::Numbers(first, size));
     }
 
     /// The counter has lost what it was ahead of the clock: less than 1 ms, or what an aim allows.
@@ -96,7 +159,7 @@ impl Audit {
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         self.has_granted = true;
-        self.drew(key, fences);
+        self.drew(key, token, fences);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
@@ -124,8 +187,9 @@ impl Audit {
         self.left(key, token);
     }
 
-    /// Numbers were drawn for a key: larger ones than any before, also after a loss of data, as far as clocks agree.
-    pub(super) fn drew(&mut self, key: &LockKey, (fence, size): (u64, u64)) {
+    /// Numbers were drawn for a token of a key: larger ones than any before, also after a loss of data, as far as clocks agree.
+    pub(super) fn drew(&mut self, key: &LockKey, token: Token, (fence, size): (u64, u64)) {
+        self.gives(key, token, (fence, size));
         let last = self.numbers.entry(key.clone()).or_default();
         if fence <= *last && !self.blind {
             self.breaches.push(("number-falls", format!("{key}: {fence} is drawn after {last}")));
@@ -181,7 +245,7 @@ impl Audit {
     ) {
         let Acquire { key, token, place, .. } = acquire;
         if let Outcome::Held { fence, block, .. } = outcome {
-            self.drew(key, (fence, u64::from(block)));
+            self.drew(key, *token, (fence, u64::from(block)));
         }
         self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();

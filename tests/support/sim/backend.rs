@@ -10,7 +10,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Outcome, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply, Token},
     clock::Clock,
     key::LockKey,
 };
@@ -18,7 +18,7 @@ use lock_core::{
 use super::{
     clock::SimClock,
     network::name,
-    node::{Refuses, free},
+    node::{NodeMutant, Redirect, Refuses, free},
     world::{World, micros},
 };
 
@@ -34,12 +34,13 @@ pub(super) struct SimBackend {
 enum Unanswered {
     Broken,
     Silent,
+    Redirected(Redirect),
 }
 
 impl Backend for SimBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let this = self.clone();
-        Reply::new(async move { this.repeat(batch).await })
+        Reply::new(async move { this.repeat(batch, None).await })
     }
 
     fn list(&self, _: String) -> Reply<Vec<LockKey>> {
@@ -47,7 +48,8 @@ impl Backend for SimBackend {
     }
 
     fn epoch(&self) -> u64 {
-        self.world.state().links[self.client].ways[self.server].epoch
+        let epoch = self.world.state().links[self.client].ways[self.server].epoch;
+        if self.world.has(NodeMutant::EpochKept) { 0 } else { epoch }
     }
 
     fn grants_leases(&self) -> bool {
@@ -72,86 +74,43 @@ impl Backend for SimBackend {
     }
 }
 
-/// What a client's engine is given: one node or several.
-#[derive(Debug)]
-pub(super) struct Watched<B> {
-    pub(super) inner: B,
-    pub(super) world: Arc<World>,
-    pub(super) client: usize,
-}
-
-impl<B: Backend> Backend for Watched<B> {
-    /// Has renewed leases looked at.
-    fn call(&self, batch: Batch) -> Reply<Answer> {
-        let (reply, world, client) = (self.inner.call(batch), Arc::clone(&self.world), self.client);
-        Reply::new(async move {
-            let result = reply.await;
-            // A grant of a request that was sent again renews the lease that the first one began.
-            let is_renewed = |outcome: &Result<Outcome, BackendError>| {
-                matches!(outcome, Ok(Outcome::Renewed { .. } | Outcome::Held { .. }))
-            };
-            if result.iter().flat_map(|answer| &answer.outcomes).any(is_renewed) {
-                let mut state = world.state();
-                state.renewed.push(client);
-                let sampler = state.sampler.take();
-                drop(state);
-                sampler.into_iter().for_each(Waker::wake);
-            }
-            result
-        })
-    }
-
-    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
-        self.inner.list(prefix)
-    }
-
-    fn epoch(&self) -> u64 {
-        self.inner.epoch()
-    }
-
-    fn grants_leases(&self) -> bool {
-        self.inner.grants_leases()
-    }
-
-    fn is_reachable(&self) -> bool {
-        self.inner.is_reachable()
-    }
-
-    fn time_limit(&self) -> Duration {
-        self.inner.time_limit()
-    }
-
-    fn identity(&self) -> Option<Arc<str>> {
-        self.inner.identity()
-    }
-
-    fn is_settled(&self) -> bool {
-        self.inner.is_settled()
-    }
-
-    fn clock(&self) -> Arc<dyn Clock> {
-        self.inner.clock()
-    }
-
-    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.inner.upkeep(calls)
-    }
-}
-
 impl SimBackend {
-    /// Sends a batch, and again over the next connection if one breaks, until the limit.
-    async fn repeat(self, batch: Batch) -> Result<Answer, BackendError> {
-        let world = &self.world;
+    /// Sends a batch, and again over the next connection if one breaks, until the limit. If it is of one `slot`, it goes
+    /// to the node that has the slot.
+    pub(super) async fn repeat(self, batch: Batch, slot: Option<usize>) -> Result<Answer, BackendError> {
+        let (world, count, mut redirected) = (Arc::clone(&self.world), batch.len(), false);
+        let result = self.attempts(batch, slot, &mut redirected).await;
+        if !redirected || result.is_err() && world.has(NodeMutant::OrderLostInError) {
+            return result;
+        }
+        // An error of the whole request would say nothing of its order.
+        let failed = |error: BackendError| Answer::new((0..count).map(|_| Err(error.clone())));
+        let mut answer = result.unwrap_or_else(failed);
+        answer.out_of_order = !world.has(NodeMutant::OrderNotSaid);
+        Ok(answer)
+    }
+
+    async fn attempts(
+        mut self,
+        mut batch: Batch,
+        slot: Option<usize>,
+        redirected: &mut bool,
+    ) -> Result<Answer, BackendError> {
+        let world = &Arc::clone(&self.world);
         let limit = world.now() + micros(world.plan.limit.min(of_use_within(&batch)));
         let begun = world.state().own_time(self.client);
         let mut after = 0;
         let mut unanswered = false;
         loop {
+            let server = slot.map_or(self.server, |slot| world.state().links[self.client].map[slot]);
+            if std::mem::replace(&mut self.server, server) != server {
+                after = 0;
+            }
             let Some((conn, epoch)) = self.connection(after, limit).await else {
                 let error = BackendError::unavailable("no connection within the limit");
-                return Err(if unanswered { error } else { error.did_not_happen() });
+                let in_doubt = unanswered && !world.has(NodeMutant::DoubtDropped);
+                return Err(if in_doubt { error } else { error.did_not_happen() });
             };
-            after = epoch;
             if world.now() >= limit && !unanswered {
                 // It was not polled in time, and has not left.
                 return Err(BackendError::unavailable("not sent within the limit").did_not_happen());
@@ -164,7 +123,14 @@ impl SimBackend {
                     }
                     return Ok(answer);
                 }
-                Err(Unanswered::Broken) => unanswered = true,
+                Err(Unanswered::Broken) => (unanswered, after) = (true, epoch),
+                Err(Unanswered::Redirected(redirect)) => {
+                    *redirected = true;
+                    self.follow(redirect, slot).await;
+                    if world.has(NodeMutant::TokenAnew) {
+                        batch = anew(batch);
+                    }
+                }
                 Err(Unanswered::Silent) => {
                     world.replace(conn);
                     return Err(BackendError::unavailable("no answer within the limit"));
@@ -176,7 +142,7 @@ impl SimBackend {
     /// What a node refuses has not happened, unless an earlier copy has; from one that is a replica now, another
     /// connection is made.
     fn refused(&self, conn: usize, batch: &[Operation], answer: &mut Answer) {
-        let is_replica = self.world.state().servers[self.server].node.refuses == Refuses::Writes;
+        let is_replica = self.world.state().node_of(conn).refuses == Refuses::Writes;
         if !answer.repeated {
             // A key may have been taken without its number.
             for outcome in &mut answer.outcomes[..free::begin(batch)] {
@@ -225,7 +191,8 @@ impl SimBackend {
                 return Poll::Pending;
             }
             if let Some(done) = state.requests[id].done.take() {
-                return Poll::Ready(done.ok_or(Unanswered::Broken));
+                let answer = done.ok_or(Unanswered::Broken)?;
+                return Poll::Ready(answer.map_err(Unanswered::Redirected));
             }
             state.requests[id].waker = Some(cx.waker().clone());
             drop(state);
@@ -266,9 +233,24 @@ impl SimBackend {
                 waiting
             };
             waiting.into_iter().for_each(Waker::wake);
-            calls.listening(true);
+            calls.listening(self.hears_all());
+            calls.connected();
             self.watch(conn, &calls).await;
             calls.listening(false);
+        }
+    }
+
+    /// Whether it is connected to every node, so that all grants come.
+    fn hears_all(&self) -> bool {
+        let state = self.world.state();
+        !self.world.plan.has_slots() || state.links[self.client].ways.iter().all(|way| way.up.is_some())
+    }
+
+    /// Takes note of where a slot is now, or waits for the end of its move.
+    async fn follow(&self, redirect: Redirect, slot: Option<usize>) {
+        match (redirect, slot) {
+            (Redirect::Moved(to), Some(slot)) => self.world.state().learn(self.client, slot, to),
+            _ => self.pause(ASKED_AGAIN).await,
         }
     }
 
@@ -382,6 +364,20 @@ impl Drop for EndOfUpkeep<'_> {
     }
 }
 
+/// The same requests with other tokens, as a bug would send them.
+fn anew(batch: Batch) -> Batch {
+    let other = |operation: Operation| match operation {
+        Operation::Acquire(mut acquire) => {
+            acquire.token = Token::from_random(u128::from(acquire.token.reveal().bytes().map(u64::from).sum::<u64>()));
+            Operation::Acquire(acquire)
+        }
+        other => other,
+    };
+    batch.into_iter().map(other).collect()
+}
+
+/// After what time a request is sent once more whose slot moves.
+const ASKED_AGAIN: Duration = Duration::from_millis(10);
 /// As in `backend/redis`.
 const LEAST_WITHIN: Duration = Duration::from_millis(100);
 /// As in `upkeep.rs`.

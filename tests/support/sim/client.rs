@@ -75,7 +75,7 @@ impl Client {
     fn look_at(&self, index: usize, watched: &mut Watched) {
         let (now, deadline) = self.deadline(&watched.lease);
         let at = self.world.moment();
-        self.judge_deadline(&watched.key, deadline);
+        self.judge_deadline(&watched.lease, deadline);
         if deadline > now && now > watched.deadline + NEWS {
             let (token, end) = (&watched.token, watched.deadline);
             self.world.state().breach("revived", || format!("{token} had ended at {end} µs"));
@@ -131,14 +131,19 @@ impl Client {
     }
 
     /// Nobody relies on a lease for longer than a majority of the nodes keep its key, unless something has happened to it.
-    fn judge_deadline(&self, key: &str, deadline: u64) {
+    fn judge_deadline(&self, lease: &Lease, deadline: u64) {
+        let key = lease.key();
         let mut state = self.world.state();
-        if state.has_vanished(key) || deadline <= state.now || state.links[self.number].dead {
+        if deadline <= state.now || state.links[self.number].dead {
+            return;
+        }
+        if state.has_vanished(key) || state.journal.is_undone(key, lease.fencing_token().get()) {
             return;
         }
         let nodes = state.servers.len();
         let keep = (0..nodes).filter(|server| state.kept_until(*server, key, self.number) >= deadline).count();
-        if keep <= nodes / 2 {
+        let most = if self.world.plan.store.is_quorum() { nodes / 2 } else { 0 };
+        if keep <= most {
             let now = state.now;
             let client = self.number;
             state.breach("beyond-expiry", || {
@@ -151,7 +156,7 @@ impl Client {
     fn judge<T>(&self, answer: &Result<T, Error>, aside: bool) {
         if let Err(error) = answer
             && !aside
-            && self.world.plan.is_calm()
+            && self.world.plan.is_sound()
             && !matches!(error.kind(), ErrorKind::Busy | ErrorKind::ShutDown | ErrorKind::Lost(_) | ErrorKind::NotHeld)
         {
             self.world.state().breach("failed", || format!("c{}: {error}", self.number));

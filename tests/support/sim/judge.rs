@@ -19,7 +19,7 @@ pub(super) fn check_ghosts(world: &World, of: Option<usize>) {
         // A clock that is set back keeps keys for longer than anybody has to reckon with.
         return;
     }
-    for server in 0..world.plan.nodes {
+    for server in 0..world.plan.store.nodes() {
         check_ghosts_of(world, server, of);
     }
 }
@@ -45,8 +45,9 @@ fn check_ghosts_of(world: &World, server: usize, of: Option<usize>) {
     let channel = of.and_then(|client| state.links[client].channel.clone());
     let places = node.places(wall).filter(|(_, theirs)| of.is_none() || Some(*theirs) == channel.as_ref());
     // A lease that is given away may have a place at a node that does not have the lease, which ends by itself.
-    let places =
-        places.filter(|(key, _)| world.plan.nodes == 1 || !state.handed_over.iter().any(|given| given == key.as_str()));
+    let places = places.filter(|(key, _)| {
+        !world.plan.store.is_quorum() || !state.handed_over.iter().any(|given| given == key.as_str())
+    });
     ghosts.extend(places.map(|(key, _)| ("ghost-place", format!("a place for {key} is left"))));
     for (rule, message) in ghosts {
         state.breach(rule, || message);
@@ -98,7 +99,7 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
         // Most attempts to connect take too long, one after the other.
         bound += Duration::from_secs(10);
     }
-    if world.plan.nodes > 1 {
+    if world.plan.store.is_quorum() {
         // Votes that split are cast again, after pauses that grow to 80 ms.
         bound += Duration::from_millis(400);
     }
@@ -120,10 +121,10 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
     for mark in &state.marks {
         checker = checker.mark(mark.clone());
     }
-    for mark in &state.undone {
-        checker = checker.undone(mark.clone());
-    }
     let history: History = std::mem::take(&mut state.history).into_iter().collect();
+    for undone in state.journal.undone(history.events()) {
+        checker = checker.undone(undone);
+    }
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
     let mut breaches: Vec<_> =
         std::mem::take(&mut state.breaches).into_iter().map(|(rule, message)| (rule.to_owned(), message)).collect();
@@ -134,5 +135,5 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
         breaches.push((violation.rule.to_string(), violation.to_string()));
     }
     let log = state.take_log().into_iter().map(|(at, line)| format!("{:>12.3} ms  {line}", ms(at))).collect();
-    Report { nodes: world.plan.nodes, seed, breaches, log, acquired, events: history.events().len() }
+    Report { store: world.plan.store, seed, breaches, log, acquired, events: history.events().len() }
 }

@@ -11,11 +11,16 @@ use lock_core::{
     key::LockKey,
 };
 
+use super::node::Redirect;
+
 /// A client as network and nemesis see it.
 #[derive(Debug, Default)]
 pub(super) struct Link {
     /// Its way to each node.
     pub(super) ways: Vec<Way>,
+    /// The node that has each slot, as far as it knows, and how often that has changed.
+    pub(super) map: Vec<usize>,
+    pub(super) map_changes: u64,
     /// Killed: nothing that it does counts any more.
     pub(super) dead: bool,
     /// Closed while its engine does not run.
@@ -88,6 +93,8 @@ pub(super) struct Conn {
     /// Whether the client's end is open, and the node's.
     pub(super) here: bool,
     pub(super) there: bool,
+    /// Whether it leads to the former node, which a copy has replaced.
+    pub(super) former: bool,
     /// Whether everything towards the node is lost.
     pub(super) hole: bool,
     /// When the last message arrives, each way: they stay in order.
@@ -102,7 +109,7 @@ pub(super) struct Conn {
 #[derive(Debug, Default)]
 pub(super) struct Request {
     /// The answer, or none if the connection broke before it.
-    pub(super) done: Option<Option<Answer>>,
+    pub(super) done: Option<Option<Result<Answer, Redirect>>>,
     pub(super) waker: Option<Waker>,
 }
 
@@ -142,6 +149,7 @@ pub(super) enum Message {
 pub(super) enum Back {
     Hello,
     Answer(usize, Answer),
+    Redirect(usize, Redirect),
     Grant(Grant),
 }
 
@@ -165,4 +173,12 @@ pub(super) enum Command {
     Force {
         key: LockKey,
     },
+}
+
+impl Command {
+    pub(super) fn key(&self) -> &LockKey {
+        match self {
+            Self::SetNx { key, .. } | Self::DeleteIf { key, .. } | Self::Delete { key } | Self::Force { key } => key,
+        }
+    }
 }

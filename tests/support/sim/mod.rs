@@ -2,12 +2,12 @@
 //! everything drawn from one seed.
 //!
 //! A *schedule* is one run: two to four clients (each a `LockManager` with a clock and a connection of its own) with a
-//! few tasks each, one to three keys, one node, sometimes a client of another library. What its tasks do is written down
+//! few tasks each, one to three keys, a [`Store`] of one node or several, sometimes a client of another library. What its tasks do is written down
 //! as a history, which the [`Checker`](crate::history::Checker) judges; [`run`] judges beside it what no history shows:
 //!
 //! | rule | breached when |
 //! | --- | --- |
-//! | `false-loss` | a lease that is renewed is lost though nothing broke |
+//! | `false-loss` | a lease that is renewed is lost though nothing broke, though its slot may have moved |
 //! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
 //! | `revived` | a lease that had lapsed is valid again |
 //! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a reservation or a place is left before its time |
@@ -31,27 +31,33 @@
 //!
 //! * **Time**: no thread sleeps. The runtime has no timers; when no task can go on, the world makes the next thing
 //!   happen. Each client's clock has a rate of its own, up to 0.8 % off the node's, and leaps when its machine is
-//!   suspended. The clocks of a quorum's nodes are up to 8 ms off from the start.
+//!   suspended. The clocks of several nodes are up to 8 ms off from the start.
 //! * **Network**: messages of a connection stay in order until it breaks. They are late, lost with all that follow, cut off
 //!   with a reset, executed without an answer; grants are told late, twice, long after, or not at all; connections take long to be made. A request whose
 //!   connection broke is repeated over the next one, and the first copy may be executed after the second, unless the new
 //!   connection has the old one killed. That changes the backend's epoch, as in `link.rs`.
 //! * **Node**: what `lock.lua` does, command by command (a test compares them). It crashes with and without its data, is
 //!   emptied, stopped, has its clock set forward or back, has a key deleted by somebody, and closes connections. It fails
-//!   over to a copy that lags behind, is a replica for a while, is out of memory, cannot count, lets nobody publish, and
-//!   loses that somebody waits or who. Keys are deleted or released by force between two answers. For a
-//!   quorum ([`run_on`]) there are several, each with troubles of its own.
+//!   over to a copy that lags behind, while the former node may go on answering some of the clients. It is a replica for a
+//!   while, is out of memory, cannot count, lets nobody publish, and loses that somebody waits or who. Keys are deleted or
+//!   released by force between two answers. Of several nodes each has troubles of its own.
+//! * **Slots** ([`Store::Slots`]): each key belongs to one of three nodes, and moves from one to another with its places,
+//!   its numbers and what is left of its ttl. A batch is cut by slot. While a slot moves, its node refuses all requests for
+//!   it, and afterwards names the next node: they are sent once more, out of order. Grants come from the node that has the
+//!   slot. Each connection, and each change of the map, changes the backend's epoch.
 //! * **Clients** are killed (and replaced by new ones), stopped, suspended; their engine or their tasks starve.
 //! * **Managers** are shut down, while their tasks go on asking, and new ones come.
 //! * **Futures and guards**, of one key and of several, are dropped after any number of polls or at any time, or kept aside and awaited later.
 //!
 //! Where the documentation says that two holders are possible (data lost, a key deleted, a clock set), the history is
-//! marked, and only that is excused. At the end all faults stop, everything is released or dropped, and after the longest
-//! ttl and a second nothing may be left but the counter of fencing tokens.
+//! marked, and only that is excused. What a failover undoes is known lease by lease, from a journal of all that nodes have
+//! done: only a lease that was granted or renewed after the copy was made may have another beside it, and only until the
+//! next node has heard of it, or its deadline. Slots that move excuse nothing. At the end all faults stop, everything is
+//! released or dropped, and after the longest ttl and a second nothing may be left but the counter of fencing tokens.
 //!
 //! # What is not
 //!
-//! Redis itself (how it refuses, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
+//! A key of a slot that is served by the former node while the others move, the cluster's own failover and votes, Redis itself (how it refuses, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
 //! race (the engine runs on one), and a client whose clock stands still while its machine runs.
 //!
 //! # Replay
@@ -65,7 +71,9 @@ mod audit;
 mod backend;
 mod client;
 mod clock;
+mod failover;
 mod foreign;
+mod journal;
 mod judge;
 mod link;
 mod nemesis;
@@ -74,6 +82,8 @@ mod node;
 mod order;
 mod plan;
 mod shutdown;
+mod slots;
+mod watched;
 mod world;
 
 use std::{
@@ -89,22 +99,27 @@ use lock_core::{
 };
 use tokio::{runtime, task::JoinHandle};
 
-pub use self::node::{Node, NodeMutant};
 use self::{
-    backend::{SimBackend, Watched},
+    backend::SimBackend,
     client::{Client, LONGEST_EXTEND},
     clock::SimClock,
     judge::{check_answered, check_ghosts, check_leftovers, judge},
     plan::Plan,
+    slots::SlotBackend,
+    watched::Watched,
     world::{Server, World, micros},
+};
+pub use self::{
+    node::{Node, NodeMutant},
+    plan::Store,
 };
 use crate::Dice;
 
 /// What became of one schedule.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// On how many nodes.
-    pub nodes: usize,
+    /// Where its leases were kept.
+    pub store: Store,
     /// The seed, which makes the same schedule again.
     pub seed: u64,
     /// What was breached: the rule, and how.
@@ -135,18 +150,21 @@ struct Member {
 /// which takes longer.
 #[must_use]
 pub fn run(seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
-    run_on(1, seed, bug, logs)
+    run_on(Store::Single, seed, bug, logs)
 }
 
-/// Runs the schedule of a seed on a quorum of so many nodes; see [`run`].
+/// Runs the schedule of a seed on a store; see [`run`].
 #[must_use]
-pub fn run_on(nodes: usize, seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
+pub fn run_on(store: Store, seed: u64, bug: Option<NodeMutant>, logs: bool) -> Report {
     let mut dice = Dice::seeded(seed);
-    let plan = Plan::draw(&mut dice, nodes);
+    let plan = Plan::draw(&mut dice, store);
     let of_world = dice.split();
     let mut server = || Server::new(Node::new(bug).judged_by(&plan), plan.apart(&mut dice));
-    let servers = (0..nodes).map(|_| server()).collect();
-    let world = World::new(plan, of_world, servers, logs);
+    let mut servers: Vec<_> = (0..store.nodes()).map(|_| server()).collect();
+    if plan.has_slots() {
+        slots::deal(&mut servers, plan.keys);
+    }
+    let world = World::new(plan, bug, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
     let step = Arc::clone(&world);
     let runtime = runtime::Builder::new_current_thread()
@@ -181,6 +199,9 @@ async fn play(stage: Arc<Stage>, mut dice: Dice) {
         stage.begin_client(&mut dice);
     }
     let mut others = vec![tokio::spawn(nemesis::run(Arc::clone(&stage), dice.split()))];
+    if world.plan.has_slots() {
+        others.push(tokio::spawn(slots::run(Arc::clone(&stage), dice.split())));
+    }
     if world.plan.shutdowns > 0 {
         others.push(tokio::spawn(shutdown::run(Arc::clone(&stage), dice.split())));
     }
@@ -248,7 +269,8 @@ impl Stage {
         let number = {
             let mut state = world.state();
             let ways = state.servers.iter().map(|_| link::Way::default()).collect();
-            let mut link = link::Link { ways, ..link::Link::default() };
+            let map = state.map(world.plan.keys);
+            let mut link = link::Link { ways, map, ..link::Link::default() };
             if world.plan.drift {
                 // The allowance is one per cent.
                 link.rate = dice.below(16_000) as i64 - 8_000;
@@ -259,12 +281,17 @@ impl Stage {
         };
         let backend = |server| SimBackend { world: Arc::clone(world), client: number, server };
         let clock = Arc::new(SimClock { world: Arc::clone(world), client: number });
-        let builder = match world.plan.nodes {
-            1 => {
+        let builder = match world.plan.store {
+            Store::Single | Store::Replicated => {
                 LockManager::builder().backend(Watched { inner: backend(0), world: Arc::clone(world), client: number })
             }
-            nodes => {
-                let backends = (0..nodes).map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
+            Store::Slots => {
+                let inner = SlotBackend { nodes: (0..world.plan.store.nodes()).map(backend).collect() };
+                LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
+            }
+            Store::Quorum => {
+                let backends =
+                    (0..world.plan.store.nodes()).map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
                 let inner = QuorumBackend::new(backends).expect("enough nodes");
                 LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
             }

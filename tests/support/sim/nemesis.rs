@@ -33,15 +33,15 @@ pub(super) async fn run(stage: Arc<Stage>, mut dice: Dice) {
 }
 
 /// One trouble, and what it strikes.
-struct Strike<'a> {
+pub(super) struct Strike<'a> {
     stage: &'a Arc<Stage>,
-    world: &'a Arc<World>,
-    dice: &'a mut Dice,
-    server: usize,
+    pub(super) world: &'a Arc<World>,
+    pub(super) dice: &'a mut Dice,
+    pub(super) server: usize,
     /// For how long it lasts, where it lasts.
-    pause: Duration,
+    pub(super) pause: Duration,
     /// When it began.
-    from: u64,
+    pub(super) from: u64,
 }
 
 impl<'a> Strike<'a> {
@@ -123,26 +123,6 @@ impl<'a> Strike<'a> {
         state.mark(None);
         state.servers[self.server].node.audit.look_away();
         drop(state);
-        excuse_loss(self.world);
-    }
-
-    async fn fail_over(self) {
-        let (copied, since) = {
-            let mut state = self.world.state();
-            (state.servers[self.server].node.copy(), state.moment())
-        };
-        // By so much the copy lags behind.
-        self.world.sleep(self.dice.between(Duration::from_millis(1), Duration::from_millis(300))).await;
-        {
-            let mut state = self.world.state();
-            state.hang_up_on_all(&self.world.plan, self.server);
-            state.servers[self.server].down = true;
-            state.servers[self.server].node.fail_over(copied);
-            state.undo(since);
-        }
-        self.world.sleep(self.pause / 4).await;
-        self.world.state().servers[self.server].down = false;
-        excuse(self.world, self.from);
         excuse_loss(self.world);
     }
 
@@ -263,7 +243,7 @@ impl<'a> Strike<'a> {
 }
 
 /// What is slow now is so because of what broke.
-fn excuse(world: &World, from: u64) {
+pub(super) fn excuse(world: &World, from: u64) {
     let mut state = world.state();
     let to = state.now + 3_000_000;
     state.excuse(from, to);

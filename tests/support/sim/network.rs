@@ -32,6 +32,7 @@ impl State {
             channel: None,
             here: true,
             there: false,
+            former: false,
             hole: false,
             last_there: 0,
             last_here: 0,
@@ -102,7 +103,7 @@ impl State {
             self.tell_again(plan, conn, grant.clone(), at);
         }
         let (cut, lost) = match back {
-            Back::Answer(..) => (self.is_unlucky(plan.cut), false),
+            Back::Answer(..) | Back::Redirect(..) => (self.is_unlucky(plan.cut), false),
             Back::Grant(..) => (false, self.is_unlucky(plan.deaf)),
             Back::Hello => (false, false),
         };
@@ -138,7 +139,7 @@ impl State {
             return;
         }
         if let Some(channel) = self.conns[conn].channel.take()
-            && let channels = &mut self.servers[self.conns[conn].server].node.channels
+            && let channels = &mut self.node_of(conn).channels
             && let Some(listening) = channels.get_mut(&channel)
         {
             *listening -= 1;

@@ -2,11 +2,14 @@
 //!
 //! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
 
+mod copy;
 mod foreign;
 pub(super) mod free;
 mod mutant;
+mod numbers;
 mod queue;
 mod refusal;
+mod slot;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -19,10 +22,14 @@ use lock_core::{
     key::LockKey,
 };
 
+pub(super) use self::copy::Copied;
 pub use self::mutant::NodeMutant;
 use self::queue::Queue;
-pub(super) use self::refusal::Refuses;
-use super::{audit::Audit, plan::Plan};
+pub(super) use self::{refusal::Refuses, slot::Redirect};
+use super::{
+    audit::{Audit, What},
+    plan::Plan,
+};
 
 /// What stands at a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,6 +82,10 @@ pub struct Node {
     pub(super) refuses: Refuses,
     /// Whether it lets nobody publish at present.
     pub(super) mute: bool,
+    /// Whether it has taken over from another.
+    is_copy: bool,
+    /// The keys whose slots it has, where it is one of several.
+    pub(super) slots: BTreeSet<LockKey>,
 }
 
 /// What became of a batch.
@@ -113,11 +124,11 @@ impl Node {
     pub(super) fn judged_by(mut self, plan: &Plan) -> Self {
         self.audit.longest = plan.longest_reserved();
         // What a block leads the clock by, and what an aim does in a quorum.
-        self.audit.lead = if plan.nodes > 1 { 11_000 } else { 1_000 };
+        self.audit.lead = if plan.store.is_quorum() { 11_000 } else { 1_000 };
         self
     }
 
-    fn has(&self, mutant: NodeMutant) -> bool {
+    pub(super) fn has(&self, mutant: NodeMutant) -> bool {
         self.mutant == Some(mutant)
     }
 
@@ -254,11 +265,11 @@ impl Node {
             let holder = Holder::Ours(*token);
             let entry = Entry { holder, expires, setter, kept: false, reserved: false, renewed: false };
             if self.has(NodeMutant::DrawnLast) && self.refuses.more().is_ok() {
-                self.keys.insert(key.clone(), entry);
+                self.put(key, entry);
             }
             let (fence, size) = self.take_fences(key, u64::from(*block), call)?;
             self.refuses.more()?;
-            self.keys.insert(key.clone(), entry);
+            self.put(key, entry);
             if call.now < self.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
                 self.remove_place(key, *token);
             }
@@ -287,10 +298,14 @@ impl Node {
             self.refuses.less()?;
             self.set_expiry(&renew.key, call.now + ttl);
         }
+        self.audit.does(&renew.key, entry.holder, What::Set(entry.expires.max(call.now + ttl)));
         let drawn = match renew.block {
             0 => None,
             block => self.take_fences(&renew.key, u64::from(block), call).ok(),
         };
+        if let Some(numbers) = drawn {
+            self.audit.gives(&renew.key, renew.token, numbers);
+        }
         let (fence, block) = (drawn.map(|(fence, _)| fence), drawn.map_or(0, |(_, size)| size));
         let block = u32::try_from(block).unwrap_or(u32::MAX);
         Ok(Outcome::Renewed { remaining: Duration::from_millis(left.max(ttl)), fence, block })
@@ -357,47 +372,16 @@ impl Node {
         (entry.expires >= micros / 1_000).then_some(*entry)
     }
 
+    /// Has a key hold something, of which the journal takes note.
+    fn put(&mut self, key: &LockKey, entry: Entry) {
+        self.audit.does(key, entry.holder, What::Set(entry.expires));
+        self.keys.insert(key.clone(), entry);
+    }
+
     fn set_expiry(&mut self, key: &LockKey, expires: u64) {
         if let Some(entry) = self.keys.get_mut(key) {
             entry.expires = expires;
         }
-    }
-
-    /// Draws a block of fencing tokens from the counter: its first, and its size.
-    fn draw(&mut self, size: u64, clock: u64, call: &Call) -> Result<(u64, u64), BackendError> {
-        self.refuses.number()?;
-        let next = clock.max(self.last_fence + 1);
-        let near = if call.aim <= next + 10_000 { call.aim } else { 0 };
-        let first = next.max(near).max(call.floor);
-        let size = size.min(1_000 - first % 1_000);
-        self.last_fence = first + size - 1;
-        Ok((first, size))
-    }
-
-    /// The fencing tokens of an item; keys that have had none in this call share what was drawn last.
-    fn take_fences(&mut self, key: &LockKey, size: u64, call: &mut Call) -> Result<(u64, u64), BackendError> {
-        let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.now * 1_000 };
-        self.take_fences_from(clock, key, size, call)
-    }
-
-    fn take_fences_from(
-        &mut self,
-        clock: u64,
-        key: &LockKey,
-        size: u64,
-        call: &mut Call,
-    ) -> Result<(u64, u64), BackendError> {
-        if let Some((first, drawn)) = call.drawn
-            && size <= drawn
-            && !call.have_drawn.contains(key)
-        {
-            call.have_drawn.insert(key.clone());
-            return Ok((first, size));
-        }
-        let drawn = self.draw(size, clock, call)?;
-        call.have_drawn.insert(key.clone());
-        call.drawn = Some(drawn);
-        Ok(drawn)
     }
 
     /// What is left at `micros`: keys, and places of tokens.

@@ -53,7 +53,7 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
         if !state.has_vanished(key) {
             found.extend(within(state, &waits));
         }
-        if world.plan.is_calm() && world.plan.nodes == 1 {
+        if world.plan.is_calm() && !world.plan.store.is_quorum() {
             // A connection and a call that waits for those under way.
             let margin = (world.plan.latency.1 * 10) as f64 / 1_000.0 + 10.0;
             let in_gaps = &state.servers[0].node.audit.in_gaps;

@@ -4,12 +4,35 @@ use std::time::Duration;
 
 use crate::Dice;
 
+/// Where leases are kept.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Store {
+    /// On one node, of which everything may break.
+    #[default]
+    Single,
+    /// On one node that fails over again and again.
+    Replicated,
+    /// On a quorum of three.
+    Quorum,
+    /// On three nodes, each of which has some of the keys: slots, which move.
+    Slots,
+}
+
+impl Store {
+    pub(super) fn nodes(self) -> usize {
+        if matches!(self, Self::Quorum | Self::Slots) { 3 } else { 1 }
+    }
+
+    pub(super) fn is_quorum(self) -> bool {
+        self == Self::Quorum
+    }
+}
+
 /// The conditions of one schedule. Each kind of fault is on in some schedules only, so that what one hides another
 /// shows.
 #[derive(Clone, Debug)]
 pub(super) struct Plan {
-    /// One, or a quorum of them.
-    pub(super) nodes: usize,
+    pub(super) store: Store,
     /// Managers, each a process with a clock and a connection of its own.
     pub(super) clients: usize,
     /// Tasks of each.
@@ -113,13 +136,13 @@ pub(super) enum Trouble {
 }
 
 impl Plan {
-    pub(super) fn draw(dice: &mut Dice, nodes: usize) -> Self {
+    pub(super) fn draw(dice: &mut Dice, store: Store) -> Self {
         let calm = dice.below(4) == 0;
         // One thing breaks, in a sound network: what then goes wrong otherwise has no excuse either.
         let lonely = !calm && dice.below(6) == 0;
         let calm_network = calm || lonely;
         // A vote waits for a slow node for four times as long as that usually takes: in a sound network none takes longer.
-        let quickest = if calm_network && nodes > 1 { [100, 750, 4_000] } else { [100, 300, 2_000] };
+        let quickest = if calm_network && store.is_quorum() { [100, 750, 4_000] } else { [100, 300, 2_000] };
         let speed = dice.below(3) as usize;
         let latency = (quickest[speed], [400, 3_000, 15_000][speed]);
         let some = |dice: &mut Dice, most: u64| match dice.below(5) {
@@ -149,20 +172,26 @@ impl Plan {
         if lonely {
             troubles = vec![Trouble::ALL[dice.below(Trouble::ALL.len() as u64) as usize]];
         }
+        if store == Store::Replicated {
+            // As often as all else together.
+            troubles.extend(vec![Trouble::Failover; troubles.len().max(1)]);
+        }
         let mut apart = [0, 4_000, 16_000][dice.below(3) as usize];
         // Data lost and a clock set back together can repeat fencing tokens; the documentation says so.
         if troubles.iter().any(|trouble| trouble.loses_data()) {
             troubles.retain(|trouble| *trouble != Trouble::ClockBack);
-            if nodes > 1 {
+            if store.nodes() > 1 {
                 // So can clocks that differ by more than a node takes to come back.
                 troubles.retain(|trouble| *trouble != Trouble::ClockForward);
                 apart = 0;
             }
         }
+        // What is dropped while its slot moves may be executed after its release.
+        let drops = if store == Store::Slots { [0, 30, 60, 60] } else { [0, 10, 30, 60] };
         // A key that one process after the other uses up blocks of fencing tokens for.
-        let hot = nodes == 1 && dice.below(25) == 0;
+        let hot = store.nodes() == 1 && dice.below(25) == 0;
         Self {
-            nodes,
+            store,
             clients: 2 + dice.below(3) as usize,
             tasks: if hot { 6 } else { 1 + dice.below(4) as usize },
             keys: if hot { 1 } else { [1, 1, 2, 3][dice.below(4) as usize] },
@@ -183,16 +212,16 @@ impl Plan {
             kills: dice.below(3) > 0,
             half_open: [0, 200_000, 3_000_000][dice.below(3) as usize],
             drift: dice.below(2) == 0,
-            apart: if nodes > 1 { apart } else { 0 },
+            apart: if store.nodes() > 1 { apart } else { 0 },
             troubles,
             pace: ms(100 + dice.below(900)),
-            drops: if slow { 60 } else { [0, 10, 30, 60][dice.below(4) as usize] },
+            drops: if slow { 60 } else { drops[dice.below(4) as usize] },
             asides: slow || dice.below(3) == 0,
             several: [0, 20, 60][dice.below(3) as usize],
             shutdowns: [0, 0, 1, 2][dice.below(4) as usize],
             odd: [0, 20, 50][dice.below(3) as usize],
             // Other libraries' quorums poll too, and know no better than ours.
-            foreign: dice.below(4) == 0 && nodes == 1,
+            foreign: dice.below(4) == 0 && store.nodes() == 1,
         }
     }
 
@@ -204,7 +233,21 @@ impl Plan {
 
     /// Whether nothing breaks: what then goes wrong has no excuse.
     pub(super) fn is_calm(&self) -> bool {
+        self.is_sound() && !self.has_slots()
+    }
+
+    /// Whether nothing breaks, though slots may move: no lease is lost, and no request fails.
+    pub(super) fn is_sound(&self) -> bool {
         self.troubles.is_empty() && self.has_sound_network()
+    }
+
+    pub(super) fn has_slots(&self) -> bool {
+        self.store == Store::Slots
+    }
+
+    /// For how long a slot moves at most: so briefly that a renewal comes in time, if nothing else breaks.
+    pub(super) fn longest_move(&self) -> Duration {
+        if self.is_sound() { self.ttls[0].min(self.ttls[1]).min(self.limit) / 5 } else { Duration::from_millis(500) }
     }
 
     /// Whether every message arrives in time.
@@ -224,12 +267,12 @@ impl Plan {
     pub(super) fn longest_reserved(&self) -> [u64; 2] {
         // The least time; or four round trips, of which the first may have been that of the connection, too. A quorum
         // has more of them, and anything may be late: then what a second allows.
-        let calm = self.is_calm() && self.nodes == 1;
+        let calm = self.is_calm() && !self.store.is_quorum();
         let round_trips = self.latency.1 * 17 / 1_000 + 5;
         let most = if calm { round_trips } else { 1_000 };
         // Who trusts its grant has the longest time between two checks, and twice as many round trips or 400 ms.
         let trusting = if calm { 625 + (2 * round_trips).max(400) } else { 2_000 };
-        [if self.nodes == 1 { trusting.min(2_000) } else { most.max(100) }, most.max(250)]
+        [if self.store.is_quorum() { most.max(100) } else { trusting.min(2_000) }, most.max(250)]
     }
 
     pub(super) fn longest_ttl(&self) -> Duration {

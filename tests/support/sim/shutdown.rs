@@ -65,7 +65,7 @@ async fn end(stage: Arc<Stage>, client: Client, mut dice: Dice) {
         // Where it has waited in vain for an answer that settles all, its engine goes on until what it doubts is over.
         let is_up = state.links[client.number].ways.iter().any(|way| way.up.is_some());
         // (A quorum tells each node until it has answered, or what it may have has expired.)
-        if world.plan.nodes == 1 && is_up && ended < begun + micros(grace + LIMIT) * 99 / 100 {
+        if !world.plan.store.is_quorum() && is_up && ended < begun + micros(grace + LIMIT) * 99 / 100 {
             state.breach("left-running", || "a manager that was shut down is connected".to_owned());
         }
     }

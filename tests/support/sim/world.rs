@@ -4,7 +4,7 @@
 //! happen. So a schedule is one sequence of events, and the seed decides it.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     future::Future,
     pin::Pin,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -12,9 +12,12 @@ use std::{
     time::Duration,
 };
 
+use lock_core::Lease;
+
 use super::{
+    journal::Journal,
     link::{Arriving, Conn, Link, Request},
-    node::Node,
+    node::{Node, NodeMutant},
     plan::{Plan, Trouble},
 };
 use crate::{
@@ -26,6 +29,8 @@ use crate::{
 #[derive(Debug)]
 pub(super) struct World {
     pub(super) plan: Plan,
+    /// A deliberate bug in it.
+    bug: Option<NodeMutant>,
     state: Mutex<State>,
 }
 
@@ -38,6 +43,8 @@ pub(super) struct State {
     due: BTreeMap<(u64, u64), Due>,
     pub(super) dice: Dice,
     pub(super) servers: Vec<Server>,
+    /// Slots that move just now.
+    pub(super) moving: BTreeSet<usize>,
     pub(super) links: Vec<Link>,
     pub(super) conns: Vec<Conn>,
     pub(super) requests: Vec<Request>,
@@ -45,10 +52,10 @@ pub(super) struct State {
     pub(super) faults: bool,
     pub(super) history: Vec<Event>,
     pub(super) marks: Vec<Mark>,
-    /// Those of them within which things were done that are undone now.
-    pub(super) undone: Vec<Mark>,
+    /// What nodes have done, and what of it is undone now.
+    pub(super) journal: Journal,
     /// The limit of a request, in ms.
-    limit: f64,
+    pub(super) limit: f64,
     /// Keys of leases that were given away, which may be left to expire.
     pub(super) handed_over: Vec<String>,
     pub(super) breaches: Vec<(&'static str, String)>,
@@ -67,6 +74,8 @@ pub(super) struct State {
 #[derive(Debug)]
 pub(super) struct Server {
     pub(super) node: Node,
+    /// The one that it has taken over from, while that answers still.
+    pub(super) former: Option<Node>,
     /// Down, or stopped with what has arrived meanwhile.
     pub(super) down: bool,
     pub(super) stopped: Option<Vec<Arriving>>,
@@ -78,7 +87,7 @@ pub(super) struct Server {
 
 impl Server {
     pub(super) fn new(node: Node, ahead: i64) -> Self {
-        Self { node, down: false, stopped: None, sniped: false, ahead }
+        Self { node, former: None, down: false, stopped: None, sniped: false, ahead }
     }
 }
 
@@ -89,7 +98,9 @@ enum Due {
 }
 
 /// For how long holds follow one another inside a process, in ms.
-const PASSED_ON: f64 = 100.0;
+pub(super) const PASSED_ON: f64 = 100.0;
+/// How long a connection and the next try of a renewal take at most in a sound network, in ms.
+const CONNECTED: f64 = 250.0;
 /// No schedule takes as many: one that does retries without a pause.
 const MOST_STEPS: u64 = 200_000;
 const MOST_LOOKS: u64 = 20_000_000;
@@ -97,20 +108,21 @@ const MOST_LOOKS: u64 = 20_000_000;
 const WALL: u64 = 1_750_000_000_000_000;
 
 impl World {
-    pub(super) fn new(plan: Plan, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
+    pub(super) fn new(plan: Plan, bug: Option<NodeMutant>, dice: Dice, servers: Vec<Server>, logs: bool) -> Arc<Self> {
         let state = State {
             now: 0,
             serial: 0,
             due: BTreeMap::new(),
             dice,
             servers,
+            moving: BTreeSet::new(),
             links: Vec::new(),
             conns: Vec::new(),
             requests: Vec::new(),
             faults: true,
             history: Vec::new(),
             marks: Vec::new(),
-            undone: Vec::new(),
+            journal: Journal::new(plan.has_slots()),
             limit: ms(micros(plan.limit)),
             handed_over: Vec::new(),
             breaches: Vec::new(),
@@ -122,11 +134,15 @@ impl World {
             looks: 0,
             noted: (0, 0),
         };
-        Arc::new(Self { plan, state: Mutex::new(state) })
+        Arc::new(Self { plan, bug, state: Mutex::new(state) })
     }
 
     pub(super) fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(super) fn has(&self, bug: NodeMutant) -> bool {
+        self.bug == Some(bug)
     }
 
     /// The true time in µs. Who only looks at it again and again is in an endless loop.
@@ -252,16 +268,26 @@ impl State {
         self.marks.iter().filter(move |mark| mark.key.as_deref().is_none_or(|marked| marked == key))
     }
 
-    /// When a key vanished first since a time of the history.
-    pub(super) fn vanished_since(&self, key: &str, since: f64) -> Option<f64> {
-        self.marks_of(key).map(|mark| mark.from).find(|from| *from >= since)
+    /// When a lease vanished that was got at a time of the history: the next renewal tells its holder, and `takes` so long.
+    pub(super) fn vanished_since(&self, lease: &Lease, got: f64, takes: f64) -> Option<f64> {
+        let mut marked = self.marks_of(lease.key()).map(|mark| mark.from).filter(|from| *from >= got);
+        // What took it away may be undone, and something else may do so later.
+        let marked = if self.journal.has_failovers() { marked.last() } else { marked.next() };
+        // It takes a new connection.
+        let undone = self.journal.askable_since(lease.key(), lease.fencing_token().get());
+        let since = marked.into_iter().chain(undone).reduce(f64::max)?;
+        let put_off = self.journal.put_off(since, takes + CONNECTED);
+        Some(if undone.is_some() || put_off > since { put_off + CONNECTED } else { since })
     }
 
     /// Whether a lease that vanishes is told by its next renewal: nothing else breaks.
     pub(super) fn is_told_of_loss(&self, plan: &Plan) -> bool {
-        plan.nodes == 1
+        plan.store.nodes() == 1
             && plan.has_sound_network()
-            && plan.troubles.iter().all(|trouble| matches!(trouble, Trouble::Flush | Trouble::Delete))
+            && plan
+                .troubles
+                .iter()
+                .all(|trouble| matches!(trouble, Trouble::Flush | Trouble::Delete | Trouble::Failover))
     }
 
     /// Until when a node keeps a key that this client has set, in µs of true time; for ever if the request came so late
@@ -317,21 +343,10 @@ impl State {
     /// Two holders are possible across this moment: data was lost, or a clock was set.
     pub(super) fn mark(&mut self, key: Option<String>) {
         let from = self.moment();
-        let mark = self.mark_of(from, key);
-        self.marks.push(mark);
-    }
-
-    /// The same, since all that was done from a time of the history on is undone now.
-    pub(super) fn undo(&mut self, from: f64) {
-        let mark = self.mark_of(from, None);
-        self.marks.push(mark.clone());
-        self.undone.push(mark);
-    }
-
-    fn mark_of(&mut self, from: f64, key: Option<String>) -> Mark {
         // An answer may be under way for as long as its limit, and a process passes on what it took before, without asking
         // the node.
-        Mark { key, from, to: self.moment() + self.limit + PASSED_ON }
+        let to = self.moment() + self.limit + PASSED_ON;
+        self.marks.push(Mark { key, from, to });
     }
 
     /// Slow wake-ups are excused since `from` until `to`.

@@ -176,7 +176,7 @@ impl Task {
         let key = lease.key().to_owned();
         let token = format!("c{}:{key}:{}/1", self.client.number, lease.fencing_token());
         let (_, deadline) = self.client.deadline(lease);
-        self.client.judge_deadline(&key, deadline);
+        self.client.judge_deadline(lease, deadline);
         let last = self.client.world.moment();
         let event = under.event();
         let process = event.process.clone();
@@ -186,7 +186,7 @@ impl Task {
         event.t_return = Some(last);
         let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
         // A vote that a future kept aside drives late counts from its first sending: little may be left of the ttl.
-        let counts_from_long_ago = self.client.world.plan.nodes > 1
+        let counts_from_long_ago = self.client.world.plan.store.is_quorum()
             && event.only_tries
             && deadline < self.client.world.now() + micros(ttl) / 3;
         let renews = match extras {
@@ -222,7 +222,9 @@ impl Task {
         let (client, process) = (self.client.clone(), part.process.clone());
         let (key, token, index) = (part.key.clone(), part.token.clone(), part.index);
         let ended = part.lease.ended();
-        let expected = self.client.world.plan.is_calm();
+        let plan = &self.client.world.plan;
+        // What was extended by a third of its ttl has no time for a slot that moves.
+        let expected = plan.is_calm() || plan.is_sound() && plan.odd == 0;
         self.client.spawn(async move {
             let end = ended.await;
             let mut watched = client.watched.lock().unwrap_or_else(PoisonError::into_inner);
@@ -253,11 +255,11 @@ impl Task {
             }
             if let Some(interval) = watched.renews.filter(|_| state.is_told_of_loss(&client.world.plan))
                 && matches!(reason, LossReason::Expired | LossReason::Taken)
-                && let Some(vanished) = state.vanished_since(&watched.key, watched.got)
             {
                 // It takes one renewal and its answer.
                 let most = ms(micros(interval * 101 / 100) + 4 * client.world.plan.latency.1) + 20.0;
-                if at > vanished + most {
+                let vanished = state.vanished_since(&watched.lease, watched.got, most);
+                if let Some(vanished) = vanished.filter(|vanished| at > vanished + most) {
                     let token = &watched.token;
                     state.breach("loss-not-told", || format!("{token} vanished at {vanished} ms, told at {at} ms"));
                 }
@@ -354,7 +356,7 @@ impl Task {
             let mut watched = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
             let watched = &mut watched[part.index];
             (watched.last, watched.deadline) = (last, deadline);
-            self.client.judge_deadline(&part.key, deadline);
+            self.client.judge_deadline(&part.lease, deadline);
         }
         self.client.judge(&extended, false);
         ttl

@@ -18,7 +18,7 @@ impl Node {
                 reserved: false,
                 renewed: false,
             };
-            self.keys.insert(key.clone(), entry);
+            self.put(key, entry);
         }
         free
     }

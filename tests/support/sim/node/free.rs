@@ -2,7 +2,7 @@
 
 use lock_core::backend::{Acquire, Operation, Outcome};
 
-use super::{Call, Entry, Holder, Node, NodeMutant, Reply, ms, setter};
+use super::{Call, Entry, Holder, Node, Reply, ms, setter};
 
 /// Where in a batch the acquires begin that go without the script.
 pub(in crate::sim) fn begin(batch: &[Operation]) -> usize {
@@ -38,7 +38,7 @@ impl Node {
         if !taken || self.refuses.number().is_err() {
             return batch.iter().map(|operation| self.one(operation, call, sender)).collect();
         }
-        let clock = if self.has(NodeMutant::FenceByPlainIncr) { 0 } else { call.now * 1_000 };
+        let clock = self.count_from_clock(call.now);
         let next = clock.max(self.last_fence + 1);
         // The counter begins no millisecond by itself that the clock has not begun.
         let has_number = next == clock || !next.is_multiple_of(1_000);
@@ -51,7 +51,7 @@ impl Node {
         };
         if has_number {
             for (acquire, _) in acquires.iter().zip(&set).filter(|(_, set)| **set) {
-                self.audit.drew(&acquire.key, (next, 1));
+                self.audit.drew(&acquire.key, acquire.token, (next, 1));
             }
             self.audit.in_gaps.extend(expired.into_iter().map(|acquire| (acquire.key.clone(), next)));
         }
@@ -65,10 +65,8 @@ impl Node {
             let expires = call.now + ms(acquire.ttl);
             let setter = setter(sender, acquire.ttl);
             let holder = Holder::Ours(acquire.token);
-            self.keys.insert(
-                acquire.key.clone(),
-                Entry { holder, expires, setter, kept: false, reserved: false, renewed: false },
-            );
+            let entry = Entry { holder, expires, setter, kept: false, reserved: false, renewed: false };
+            self.put(&acquire.key, entry);
         }
         free
     }

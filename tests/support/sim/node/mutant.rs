@@ -1,6 +1,6 @@
-//! Deliberate bugs of the node.
+//! Deliberate bugs of the node, and of the way to it.
 
-/// A deliberate bug of the node, each one that a script could have.
+/// A deliberate bug of the node, each one that a script could have; or of what stands between it and the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeMutant {
     /// A release deletes the key whoever holds it.
@@ -43,6 +43,32 @@ pub enum NodeMutant {
     ToldBeforeSet,
     /// A quiet release grants the key.
     QuietGrants,
+    /// The copy that a node fails over to lacks a key that was there for long.
+    CopyLacksKeys,
+    /// A node that takes over counts on from the last number of its copy, whatever the clock says.
+    CopyCountsOn,
+    /// What the former node has counts when it is over.
+    FormerWins,
+    /// The epoch stays when a connection is replaced.
+    EpochKept,
+    /// A node goes on executing requests for a slot that has moved away.
+    MovedExecutes,
+    /// The counter of fencing tokens stays behind when a slot moves.
+    CounterStays,
+    /// The places of waiters stay behind when a slot moves.
+    QueueStays,
+    /// The epoch stays when the map of slots changes.
+    EpochWithoutMap,
+    /// The epoch is that of the connection to the first node.
+    EpochOfOneNode,
+    /// It is not said that a request was sent once more.
+    OrderNotSaid,
+    /// It is not said of one that failed then.
+    OrderLostInError,
+    /// A request that is sent once more has another token.
+    TokenAnew,
+    /// A request that ran out of time when it was sent once more is said not to have happened, though the first was lost.
+    DoubtDropped,
 }
 
 impl NodeMutant {
@@ -71,4 +97,20 @@ impl NodeMutant {
 
     /// All that only a quorum shows.
     pub const OF_QUORUMS: [Self; 1] = [Self::QuietGrants];
+
+    /// All that only failovers show.
+    pub const OF_REPLICAS: [Self; 4] = [Self::CopyLacksKeys, Self::CopyCountsOn, Self::FormerWins, Self::EpochKept];
+
+    /// All that only slots which move show.
+    pub const OF_SLOTS: [Self; 9] = [
+        Self::MovedExecutes,
+        Self::CounterStays,
+        Self::QueueStays,
+        Self::EpochWithoutMap,
+        Self::EpochOfOneNode,
+        Self::OrderNotSaid,
+        Self::OrderLostInError,
+        Self::TokenAnew,
+        Self::DoubtDropped,
+    ];
 }

@@ -1,4 +1,4 @@
-//! Places, grants, and copies of all that a node has.
+//! Places and grants.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -8,31 +8,21 @@ use lock_core::{
 };
 
 use super::{Call, Entry, Holder, Node, NodeMutant, Push, ms};
-use crate::sim::audit::Audit;
+use crate::sim::audit::What;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
-    next: u64,
-    places: BTreeMap<u64, Waiting>,
-    expires: u64,
+    pub(super) next: u64,
+    pub(super) places: BTreeMap<u64, Waiting>,
+    pub(super) expires: u64,
 }
 
 #[derive(Clone, Debug)]
-struct Waiting {
+pub(super) struct Waiting {
     token: Token,
     ends: u64,
     place: Place,
     block: u64,
-}
-
-/// What a replica has of a node.
-#[derive(Debug)]
-pub(in crate::sim) struct Copied {
-    keys: BTreeMap<LockKey, Entry>,
-    last_fence: u64,
-    waiting: u64,
-    queues: BTreeMap<LockKey, Queue>,
-    audit: Audit,
 }
 
 impl Waiting {
@@ -114,10 +104,7 @@ impl Node {
             if self.has(NodeMutant::ToldBeforeSet) && self.refuses.more().is_err() && is_told {
                 self.tell(key, token, &place, (0, 1));
             }
-            let clock = match self.mutant {
-                Some(NodeMutant::FenceByPlainIncr | NodeMutant::GrantWithoutClock) => 0,
-                _ => now * 1_000,
-            };
+            let clock = if self.has(NodeMutant::GrantWithoutClock) { 0 } else { self.count_from_clock(now) };
             let Ok((fence, size)) = self.take_fences_from(clock, key, block, call) else { break };
             if self.refuses.more().is_err() {
                 break;
@@ -129,10 +116,8 @@ impl Node {
                 call.mute = true;
             }
             let (holder, expires) = (Holder::Ours(token), now + lasts);
-            self.keys.insert(
-                key.clone(),
-                Entry { holder, expires, setter: None, kept: false, reserved: true, renewed: false },
-            );
+            let entry = Entry { holder, expires, setter: None, kept: false, reserved: true, renewed: false };
+            self.keys.insert(key.clone(), entry);
             is_set = true;
             if !is_told || !self.has(NodeMutant::PlaceKeptOnGrant) {
                 self.drop_place(key, ticket);
@@ -140,6 +125,7 @@ impl Node {
             if !is_told && !self.mute {
                 continue;
             }
+            self.audit.does(key, holder, What::Set(expires));
             self.audit.granted(key, token, (now, lasts), (fence, size), self.mute, &self.channels);
             if !self.mute {
                 self.tell(key, token, &place, (fence, size));
@@ -192,19 +178,5 @@ impl Node {
     pub(in crate::sim) fn forget_queue(&mut self, key: &LockKey) {
         self.queues.remove(key);
         self.audit.all_lapsed(Some(key));
-    }
-
-    /// A copy, which lags behind from now on. Nobody can say for whom it keeps a key.
-    pub(in crate::sim) fn copy(&self) -> Copied {
-        let keys = self.keys.iter().map(|(key, entry)| (key.clone(), Entry { setter: None, ..*entry })).collect();
-        let (last_fence, waiting, queues) = (self.last_fence, self.waiting, self.queues.clone());
-        Copied { keys, last_fence, waiting, queues, audit: self.audit.clone() }
-    }
-
-    /// Puts a copy in its place, as after a failover.
-    pub(in crate::sim) fn fail_over(&mut self, copied: Copied) {
-        let Copied { keys, last_fence, waiting, queues, audit } = copied;
-        (self.keys, self.last_fence, self.waiting, self.queues) = (keys, last_fence, waiting, queues);
-        self.audit.fail_over(audit);
     }
 }

@@ -25,7 +25,7 @@ impl Task {
                 Guard::One(guard) => self.hand_over(guard, held.parts, ttl).await,
                 Guard::All(_) => Some(held),
             },
-            2 if !self.client.world.plan.is_calm() => {
+            2 if !self.client.world.plan.is_sound() => {
                 // Two holders are possible now; the node marks when.
                 nemesis::excuse_loss(&self.client.world);
                 let part = self.dice.below(held.parts.len() as u64) as usize;

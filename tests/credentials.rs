@@ -1,0 +1,295 @@
+//! Credentials of a provider, on a real redis-server whose passwords change.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+use std::{
+    error::Error as _,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::stream::{self, Stream, StreamExt};
+use lock_core::{
+    BuildError, ErrorKind, LockManager, LockManagerBuilder,
+    redis::{BasicAuth, ErrorKind as RedisErrorKind, RedisResult, StreamingCredentialsProvider},
+};
+use lock_tests::{LONG, RedisServer, SOON, eventually, ms, server::Client};
+use tokio::{
+    sync::watch,
+    time::{Instant, sleep},
+};
+
+/// What a provider answers.
+#[derive(Clone)]
+enum Says {
+    /// A user and a password.
+    Login(&'static str, &'static str),
+    /// The same, after a while.
+    Late(Duration, &'static str, &'static str),
+    Fails,
+    Nothing,
+    Ends,
+}
+
+/// A provider that says what the test wants, and counts how often it was asked for a new connection.
+#[derive(Clone)]
+struct Vault {
+    says: Arc<watch::Sender<Says>>,
+    asked: Arc<AtomicUsize>,
+}
+
+impl Vault {
+    fn new(says: Says) -> Self {
+        Self { says: Arc::new(watch::Sender::new(says)), asked: Arc::default() }
+    }
+
+    fn say(&self, says: Says) {
+        self.says.send_replace(says);
+    }
+
+    fn asked(&self) -> usize {
+        self.asked.load(Ordering::SeqCst)
+    }
+
+    fn builder(&self, server: &RedisServer) -> LockManagerBuilder {
+        let url = format!("redis://{}", server.address());
+        LockManager::builder().url(url).client_name("ours").command_timeout(ms(500)).credentials(self.clone())
+    }
+}
+
+impl StreamingCredentialsProvider for Vault {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        self.asked.fetch_add(1, Ordering::SeqCst);
+        let mut says = self.says.subscribe();
+        says.mark_changed();
+        let answers = stream::unfold(says, |mut says| async move {
+            let login = |user: &str, password: &str| Ok(BasicAuth::new(user.to_owned(), password.to_owned()));
+            loop {
+                says.changed().await.ok()?;
+                let answer = says.borrow_and_update().clone();
+                let answer = match answer {
+                    Says::Login(user, password) => login(user, password),
+                    Says::Late(delay, user, password) => {
+                        sleep(delay).await;
+                        login(user, password)
+                    }
+                    Says::Fails => Err((RedisErrorKind::Io, "the vault is sealed").into()),
+                    Says::Nothing => continue,
+                    Says::Ends => return None,
+                };
+                return Some((answer, says));
+            }
+        });
+        Box::pin(answers)
+    }
+}
+
+/// A server with a user whose password is `secret-1`.
+async fn server() -> RedisServer {
+    let server = RedisServer::start().await;
+    password(&server, "shop", "secret-1").await;
+    server
+}
+
+/// Gives a user of the server one password, the only one.
+async fn password(server: &RedisServer, user: &str, password: &str) {
+    let rules = ["ACL", "SETUSER", user, "on", "resetpass", &format!(">{password}"), "~*", "&*", "+@all"];
+    assert_eq!(server.call(&rules).await.text().as_deref(), Some("OK"));
+}
+
+/// The one connection of the manager.
+async fn connection(server: &RedisServer) -> Client {
+    let clients = server.client_list().await.into_iter().filter(|client| client.name() == "ours");
+    let [client] = clients.collect::<Vec<_>>().try_into().unwrap();
+    client
+}
+
+/// The error of connecting, without a secret in it.
+async fn refusal(builder: LockManagerBuilder) -> BuildError {
+    let error = builder.connect().await.expect_err("no connection");
+    let source = error.source().map(ToString::to_string);
+    assert!(!format!("{error} {error:?} {source:?}").contains("secret"), "no password in an error");
+    error
+}
+
+/// Asks for a lock over and over for a time; every request must fail so.
+async fn fails(manager: &LockManager, kind: ErrorKind, time: Duration) {
+    let start = Instant::now();
+    while start.elapsed() < time {
+        let error = manager.lock("k").await.expect_err("there are no credentials");
+        assert_eq!(error.kind(), kind, "{error}");
+        assert!(error.to_string().contains("provider") && !error.to_string().contains("secret"), "{error}");
+        sleep(ms(5)).await;
+    }
+}
+
+/// A manager goes on over one connection while user and password change.
+async fn credentials_follow_one_another(server: &RedisServer, builder: LockManagerBuilder, vault: &Vault) {
+    let manager = builder.connect().await.unwrap();
+    let guard = manager.lock("held").ttl(ms(900)).await.unwrap();
+    let first = connection(server).await;
+    assert_eq!(first.field("user"), "shop");
+
+    password(server, "other", "secret-2").await;
+    vault.say(Says::Login("other", "secret-2"));
+    eventually(SOON, "it is signed in again", async || connection(server).await.field("user") == "other").await;
+    assert_eq!(connection(server).await.field("id"), first.field("id"), "over the same connection");
+    assert_eq!(vault.asked(), 1);
+
+    // The next connection gets what is right then.
+    password(server, "other", "secret-3").await;
+    vault.say(Says::Login("other", "secret-3"));
+    assert!(server.kill_clients().await >= 1);
+    eventually(SOON, "it is connected anew", async || manager.lock("k").await.is_ok()).await;
+    let second = connection(server).await;
+    assert!(second.field("id") != first.field("id") && second.field("user") == "other", "{second:?}");
+    assert!(guard.is_held(), "the lease was renewed all the time");
+    guard.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_connection_is_signed_in_again_without_a_pause_for_its_leases() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
+    credentials_follow_one_another(&server, vault.builder(&server), &vault).await;
+}
+
+#[tokio::test]
+async fn a_connection_is_signed_in_again_over_resp2() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
+    let url = format!("redis://{}?protocol=resp2", server.address());
+    let builder = LockManager::builder().url(url).client_name("ours").credentials(vault.clone());
+    credentials_follow_one_another(&server, builder, &vault).await;
+}
+
+#[tokio::test]
+async fn waiters_are_called_after_their_connection_was_signed_in_again() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
+    let (ours, theirs) = (vault.builder(&server).connect().await.unwrap(), vault.builder(&server).client_name("other"));
+    password(&server, "other", "secret-2").await;
+    vault.say(Says::Login("other", "secret-2"));
+    eventually(SOON, "it is signed in again", async || connection(&server).await.field("user") == "other").await;
+    let held = theirs.connect().await.unwrap().lock("k").ttl(LONG).await.unwrap();
+    let waits = tokio::spawn(async move { ours.lock("k").wait(SOON).await.map(drop) });
+    eventually(SOON, "it has a place", async || server.keys("*queue:k").await.len() == 1).await;
+    held.release().await.unwrap();
+    waits.await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn credentials_that_are_refused_later_cost_no_connection_and_the_next_one_asks_anew() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
+    let manager = vault.builder(&server).connect().await.unwrap();
+    let first = connection(&server).await;
+    let fault =
+        || manager.health().nodes()[0].last_error().map_or_else(String::new, |fault| fault.message().to_owned());
+    assert_eq!(fault(), "");
+    for (says, words) in
+        [(Says::Login("shop", "secret-wrong"), "refused the credentials of the provider"), (Says::Fails, "failed")]
+    {
+        vault.say(says);
+        eventually(SOON, words, async || fault().contains(words)).await;
+        assert!(!fault().contains("secret"), "{}", fault());
+        manager.lock("k").await.unwrap().release().await.unwrap();
+        assert_eq!(connection(&server).await.field("id"), first.field("id"), "the connection stays");
+    }
+
+    vault.say(Says::Login("shop", "secret-wrong"));
+    server.kill_clients().await;
+    eventually(SOON, "the server refuses the next connection", async || {
+        manager.lock("k").await.is_err_and(|error| error.kind() == ErrorKind::Denied)
+    })
+    .await;
+    let asked = vault.asked();
+    fails(&manager, ErrorKind::Denied, ms(1_500)).await;
+    assert!(vault.asked() - asked <= 6, "asked {} times more", vault.asked() - asked);
+    vault.say(Says::Login("shop", "secret-1"));
+    eventually(SOON, "it asks anew", async || manager.lock("k").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn bad_input_87_expired_credentials_are_denied_at_once_and_not_shown() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-expired")));
+    let before = Instant::now();
+    let error = refusal(vault.builder(&server).command_timeout(LONG)).await;
+    assert!(before.elapsed() < SOON, "answered before the limit: {:?}", before.elapsed());
+    let error = error.cause().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+    assert!(error.to_string().contains(&server.address()), "{error}");
+    assert!(error.to_string().contains("check that they have not expired"), "{error}");
+}
+
+#[tokio::test]
+async fn bad_input_88_a_provider_that_fails_or_ends_is_told_and_asked_again_after_a_pause() {
+    let server = server().await;
+    for (says, words, cause) in [(Says::Fails, "failed", Some("sealed")), (Says::Ends, "ended without", None)] {
+        let vault = Vault::new(says);
+        let error = refusal(vault.builder(&server)).await;
+        let error = error.cause().unwrap();
+        assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+        assert!(error.to_string().contains(words) && error.to_string().contains(&server.address()), "{error}");
+        assert_eq!(error.source().map(|source| source.to_string().contains("sealed")), cause.map(|_| true));
+
+        let vault = Vault::new(vault.says.borrow().clone());
+        let manager = vault.builder(&server).build().unwrap();
+        fails(&manager, ErrorKind::Backend, ms(1_500)).await;
+        assert!((2..=6).contains(&vault.asked()), "asked {} times", vault.asked());
+        vault.say(Says::Login("shop", "secret-1"));
+        eventually(SOON, "it asks again", async || manager.lock("k").await.is_ok()).await;
+    }
+}
+
+#[tokio::test]
+async fn bad_input_89_a_provider_that_hangs_is_named_within_the_limit_and_not_asked_over_and_over() {
+    let (server, vault) = (server().await, Vault::new(Says::Nothing));
+    let before = Instant::now();
+    let error = refusal(vault.builder(&server).connect_timeout(ms(800))).await;
+    assert!((ms(700)..ms(2_000)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    let error = error.cause().unwrap();
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.to_string().contains("the provider of credentials for"), "{error}");
+
+    let vault = Vault::new(Says::Nothing);
+    let manager = vault.builder(&server).connect_timeout(ms(800)).build().unwrap();
+    fails(&manager, ErrorKind::Backend, ms(2_500)).await;
+    assert!((2..=5).contains(&vault.asked()), "asked {} times", vault.asked());
+    vault.say(Says::Login("shop", "secret-1"));
+    eventually(SOON, "it is answered", async || manager.lock("k").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_provider_may_take_longer_than_a_command() {
+    let (server, vault) = (server().await, Vault::new(Says::Late(ms(700), "shop", "secret-1")));
+    let manager = vault.builder(&server).command_timeout(ms(200)).connect().await.unwrap();
+    manager.lock("k").await.unwrap().release().await.unwrap();
+}
+
+/// Has another login at any moment.
+struct Endless;
+
+impl StreamingCredentialsProvider for Endless {
+    fn subscribe(&self) -> Pin<Box<dyn Stream<Item = RedisResult<BasicAuth>> + Send + 'static>> {
+        stream::repeat_with(|| Ok(BasicAuth::new("shop".to_owned(), "secret-1".to_owned()))).boxed()
+    }
+}
+
+#[tokio::test]
+async fn a_provider_without_an_end_signs_in_at_most_once_a_second() {
+    let server = server().await;
+    let url = format!("redis://{}", server.address());
+    let manager = LockManager::builder().url(url).client_name("ours").credentials(Endless).connect().await.unwrap();
+    let start = Instant::now();
+    let logins = async || {
+        let text = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
+        let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_auth:calls="));
+        calls.and_then(|calls| calls.split(',').next()).map_or(0, |calls| calls.parse::<u64>().unwrap())
+    };
+    let before = logins().await;
+    while start.elapsed() < ms(2_500) {
+        manager.lock("k").await.unwrap().release().await.unwrap();
+    }
+    let after = logins().await;
+    assert!((1..=4).contains(&(after - before)), "signed in {} times", after - before);
+}

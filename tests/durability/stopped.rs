@@ -1,0 +1,129 @@
+//! A replica that does not answer: what it costs the requests that wait for it, and that it costs the others nothing.
+
+use std::time::{Duration, Instant};
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{LONG, SOON, eventually, ms, within};
+
+use crate::group::{Group, one};
+
+/// How long the machine may take on top of a bound.
+const SLACK: Duration = Duration::from_millis(400);
+
+#[tokio::test]
+async fn acquire_fails_within_its_timeout_and_the_key_is_free_then() {
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    group.replicas[0].server.pause();
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let request = manager.lock("k").ttl(LONG).durability(one(ms(300)));
+        let error = within(SOON, request.acquire()).await.expect_err("the replica does not answer");
+        let took = begun.elapsed();
+        println!("told after {took:?}");
+        assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
+        assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
+        assert!((ms(300)..ms(300) + SLACK).contains(&took), "{took:?}");
+        assert_eq!((error.code(), error.nothing_was_done()), ("lock_unavailable", true));
+        assert_eq!(group.value("k").await, None);
+    }
+    group.replicas[0].server.resume();
+    let held = manager.lock("k").durability(one(SOON / 8)).ttl(LONG).await.expect("it answers again");
+    held.release().await.expect("it is held");
+}
+
+/// The longest of some round trips.
+async fn longest_acquire(manager: &LockManager, key: &str, rounds: usize) -> Duration {
+    let mut longest = Duration::ZERO;
+    for _ in 0..rounds {
+        let begun = Instant::now();
+        let held = manager.lock(key).await.expect("it is free");
+        longest = longest.max(begun.elapsed());
+        held.release().await.expect("it is held");
+    }
+    longest
+}
+
+#[tokio::test]
+async fn requests_without_durability_are_not_delayed_by_those_that_wait() {
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    // Renewed each 100 ms, so that it is lost if renewals wait for as long as the replica is waited for.
+    let renewed = manager.lock("renewed").ttl(ms(300)).await.expect("it is free");
+    let before = longest_acquire(&manager, "plain", 20).await;
+    group.replicas[0].server.pause();
+    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(ms(1_500))).acquire());
+    eventually(SOON, "it waits", async || group.waits_now().await).await;
+    let meanwhile = longest_acquire(&manager, "plain", 100).await;
+    assert!(!waits.is_finished(), "it waits still");
+    let error = waits.await.expect("no panic").expect_err("the replica does not answer");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated);
+    println!("the longest acquire took {before:?} before, {meanwhile:?} meanwhile");
+    assert!(meanwhile < ms(500), "{meanwhile:?}");
+    assert!(renewed.is_held(), "it was renewed all the while");
+}
+
+#[tokio::test]
+async fn request_that_comes_while_others_wait_is_told_within_two_timeouts() {
+    const TIMEOUT: Duration = ms(400);
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    let waits_before = group.waits().await;
+    group.replicas[0].server.pause();
+    let mut requests = Vec::new();
+    for number in 0..40 {
+        let request = manager.lock(format!("k{number}")).ttl(LONG).durability(one(TIMEOUT)).acquire();
+        requests.push(tokio::spawn(async move {
+            let begun = Instant::now();
+            let error = request.await.expect_err("the replica does not answer");
+            (error.kind(), begun.elapsed())
+        }));
+        tokio::time::sleep(ms(30)).await;
+    }
+    let mut took = Vec::new();
+    for request in requests {
+        let (kind, elapsed) = request.await.expect("no panic");
+        assert_eq!(kind, ErrorKind::NotReplicated);
+        took.push(elapsed);
+    }
+    took.sort_unstable();
+    println!("told after {:?} at least, {:?} in the middle, {:?} at most", took[0], took[20], took[39]);
+    assert!(took[0] >= TIMEOUT && took[39] < 2 * TIMEOUT + SLACK, "{took:?}");
+    let waits = group.waits().await - waits_before;
+    println!("{waits} WAITs for 40 requests");
+    assert!(waits <= 20, "they wait together: {waits}");
+    assert_eq!(group.primary.left().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn request_with_a_short_timeout_waits_a_second_at_most_for_one_with_a_long_timeout() {
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    group.replicas[0].server.pause();
+    let long = tokio::spawn(manager.lock("long").ttl(LONG).durability(one(LONG / 4)).acquire());
+    eventually(SOON, "it waits", async || group.waits_now().await).await;
+    let begun = Instant::now();
+    let error =
+        manager.lock("short").ttl(LONG).durability(one(ms(200))).await.expect_err("the replica does not answer");
+    let took = begun.elapsed();
+    println!("told after {took:?}");
+    assert_eq!(error.kind(), ErrorKind::NotReplicated);
+    assert!(took < ms(1_200) + SLACK, "{took:?}");
+    assert!(!long.is_finished(), "the long one waits on");
+    group.replicas[0].server.resume();
+    let held = within(SOON, long).await.expect("no panic").expect("the replica answers at last");
+    held.release().await.expect("it is held");
+}
+
+#[tokio::test]
+async fn future_that_is_dropped_while_it_waits_leaves_nothing_and_keeps_no_task() {
+    let group = Group::start(1).await;
+    let manager = group.manager().await;
+    group.replicas[0].server.pause();
+    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(LONG / 4)).acquire());
+    eventually(SOON, "it waits", async || group.waits_now().await).await;
+    waits.abort();
+    eventually(SOON, "the key is free", async || group.value("k").await.is_none()).await;
+    drop(manager);
+    eventually(SOON, "all connections are closed", async || group.clients().await == 0).await;
+}

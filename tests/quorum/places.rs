@@ -1,0 +1,103 @@
+//! Waiters of several processes in line for one key, and what they lose while the server that keeps their places hangs.
+
+use std::{
+    sync::{Mutex, PoisonError},
+    time::Instant,
+};
+
+use lock_tests::figure;
+use tokio::task::JoinSet;
+
+use super::*;
+
+/// How long a request to one node may take here: longer than all handoffs together.
+const SLOW_LIMIT: Duration = Duration::from_secs(4);
+/// From a release to the next holder, at most, while a node hangs. A waiter that is not called comes with its next check,
+/// half a second later.
+const CALLED: Duration = ms(250);
+const WAITERS: usize = 5;
+/// How many lines are formed until one is served in order. On a busy machine other nodes may be too slow to be heard, too; a
+/// line that has lost its order has it again once in 120 times. (lock-core has the same test in virtual time.)
+const LINES: usize = 4;
+
+fn manager(nodes: &Nodes, name: &str) -> LockManager {
+    let manager = LockManager::builder().quorum(nodes.urls()).client_name(name).command_timeout(SLOW_LIMIT);
+    manager.build().expect("a sound quorum")
+}
+
+/// Waiters of as many processes, each of which came when the one before it had its place.
+struct Line {
+    holder: lock_core::LockGuard,
+    waiters: JoinSet<()>,
+    /// Who has had the key, in order, with the time since the one before it let go.
+    served: Arc<Mutex<Vec<(usize, Duration)>>>,
+    released: Arc<Mutex<Instant>>,
+}
+
+impl Line {
+    async fn form(nodes: &Nodes) -> Self {
+        let holder = manager(nodes, "holder").lock("k").ttl(LONG).await.expect("free");
+        let (served, released) = (Arc::default(), Arc::new(Mutex::new(Instant::now())));
+        let mut line = Self { holder, waiters: JoinSet::new(), served, released };
+        for number in 0..WAITERS {
+            let manager = manager(nodes, &format!("w{number}"));
+            // Connected, so that the request reaches all nodes at once.
+            manager.lock("first").await.expect("free").release().await.expect("held");
+            let (served, released) = (Arc::clone(&line.served), Arc::clone(&line.released));
+            line.waiters.spawn(async move {
+                let guard = manager.lock("k").ttl(LONG).wait(LONG).await.expect("in its turn");
+                let took = released.lock().unwrap_or_else(PoisonError::into_inner).elapsed();
+                served.lock().unwrap_or_else(PoisonError::into_inner).push((number, took));
+                tokio::time::sleep(ms(5)).await;
+                *released.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+                guard.release().await.expect("held");
+            });
+            // Two fields for each, and two for the bounds.
+            let places = 2 * (i64::try_from(number).expect("small") + 1) + 2;
+            eventually(SOON, "it has its place", async || {
+                nodes.servers[0].call(&["HLEN", "{0}lock-core:queue:k"]).await.integer() == Some(places)
+            })
+            .await;
+        }
+        line
+    }
+
+    /// Has the holder release, and every waiter after it. Returns who came, and the longest handoff.
+    async fn serve(self) -> (Vec<usize>, Duration) {
+        let Self { holder, mut waiters, served, released } = self;
+        *released.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
+        holder.release().await.expect("held");
+        while let Some(done) = waiters.join_next().await {
+            done.expect("no panic");
+        }
+        let served = served.lock().unwrap_or_else(PoisonError::into_inner);
+        let longest = served.iter().map(|(_, took)| *took).max().expect("some waited");
+        (served.iter().map(|(number, _)| *number).collect(), longest)
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
+    // Before any waiter has checked since, and after all have.
+    for hung_for in [Duration::ZERO, ms(800)] {
+        for hangs in 0..3 {
+            let mut lines = Vec::new();
+            while !lines.last().is_some_and(is_served_in_order) {
+                assert!(lines.len() < LINES, "node {hangs} hung for {hung_for:?}: {lines:?}");
+                let nodes = Nodes::start(3).await;
+                let line = Line::form(&nodes).await;
+                nodes.servers[hangs].pause();
+                tokio::time::sleep(hung_for).await;
+                lines.push(line.serve().await);
+                nodes.servers[hangs].resume();
+                nodes.are_clean(SOON).await;
+            }
+            let (_, longest) = lines[lines.len() - 1];
+            figure(18, &format!("longest handoff, node {hangs} hung for {hung_for:?} before"), longest);
+        }
+    }
+}
+
+fn is_served_in_order((served, longest): &(Vec<usize>, Duration)) -> bool {
+    served.iter().copied().eq(0..WAITERS) && *longest < CALLED
+}

@@ -1,0 +1,149 @@
+//! What a manager says of a cluster in the log. Each test begins with a log, see `log`.
+#![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod log;
+
+use lock_core::LockManager;
+use lock_tests::{Cluster, FaultProxy, LONG, RedisServer, Reply, SOON, cluster::slot_of, eventually, ms};
+use tokio::time::sleep;
+
+use self::log::Log;
+
+/// What `docs/protocol.md` says that a user of a cluster needs.
+fn rights() -> Vec<&'static str> {
+    let text = include_str!("../docs/protocol.md");
+    let user = text.split("ACL SETUSER shop on >password ").nth(1).and_then(|rest| rest.split("```").next()).unwrap();
+    let besides = text.split("On a cluster it needs ").nth(1).and_then(|rest| rest.split(" besides.").next()).unwrap();
+    user.split_whitespace().chain(besides.split('`').skip(1).step_by(2).flat_map(str::split_whitespace)).collect()
+}
+
+#[tokio::test]
+async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_cluster() {
+    let (log, _default) = Log::begin();
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let command = [&["ACL", "SETUSER", "shop", "on", ">password"], &rights()[..]].concat();
+    for node in cluster.nodes() {
+        assert_eq!(node.call(&command).await.text().as_deref(), Some("OK"), "{command:?}");
+    }
+    let url = cluster.url().replace("://", "://shop:password@");
+    for round in 0..3 {
+        let (one, other) = (LockManager::connect(&url).await.unwrap(), LockManager::connect(&url).await.unwrap());
+        let key = format!("shop:{round}");
+        let held = one.lock(&key).ttl(LONG).await.unwrap();
+        let waits = tokio::spawn(other.lock(&key).ttl(LONG).wait(LONG).acquire());
+        let node = cluster.node(cluster.primary_of(slot_of(&key)).await);
+        eventually(SOON, "it has a place", async || !node.keys("*lock-core:queue:*").await.is_empty()).await;
+        let told = node.call(&["PUBSUB", "SHARDCHANNELS", "*lock-core:calls:*"]).await;
+        assert!(!told.items().is_empty(), "it waits to be told");
+        held.release().await.unwrap();
+        waits.await.unwrap().unwrap().release().await.unwrap();
+    }
+    assert_eq!(log.count("WARN"), 0, "{log:?}");
+    for node in cluster.nodes() {
+        let refused = node.call(&["ACL", "LOG"]).await;
+        let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
+        assert!(refused.items().is_empty(), "{:?}", refused.items().iter().map(words).collect::<Vec<_>>());
+    }
+}
+
+#[tokio::test]
+async fn a_cluster_that_cannot_be_asked_is_told_of_once_and_when_it_can_again() {
+    let (log, _default) = Log::begin();
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let proxy = FaultProxy::start(cluster.addresses()[0].clone()).await;
+    proxy.hole();
+    let url = format!("redis+cluster://{}", proxy.address());
+    let manager = LockManager::builder().url(&url).command_timeout(ms(200)).build().unwrap();
+    let before = proxy.accepted();
+    eventually(SOON, "it has tried three times", async || {
+        manager.inspect("k").await.unwrap_err();
+        proxy.accepted() > before + 3
+    })
+    .await;
+    assert_eq!(log.count("could not connect; trying again"), 1, "{log:?}");
+    assert_eq!(log.count("WARN"), 1, "{log:?}");
+    let address = format!("address=\"{}\"", proxy.address());
+    assert!(log.count(&address) == 1 && log.count("did not answer within 200ms") == 1, "{log:?}");
+    proxy.pass();
+    proxy.reset();
+    eventually(SOON, "it is found", async || manager.inspect("k").await.is_ok()).await;
+    assert_eq!(log.count("learned which node has which keys"), 1, "{log:?}");
+    assert_eq!(log.count("WARN"), 1, "{log:?}");
+
+    log.clear();
+    LockManager::connect(&url).await.unwrap();
+    assert_eq!(log.count("learned which"), 0, "nobody had missed it: {log:?}");
+}
+
+#[tokio::test]
+async fn a_cluster_that_refuses_is_told_of_once() {
+    let (log, _default) = Log::begin();
+    let server = RedisServer::start().await;
+    let cluster = Cluster::builder().replicas(0).password("secret").start().await;
+    let wrong = cluster.url().replace("secret", "secret-but-wrong");
+    for (url, words) in [
+        (format!("redis+cluster://{}", server.address()), "not a node of a Redis Cluster"),
+        (wrong, "refused the user"),
+    ] {
+        let manager = LockManager::builder().url(&url).command_timeout(ms(200)).build().unwrap();
+        for _ in 0..3 {
+            manager.inspect("k").await.unwrap_err();
+            sleep(ms(800)).await; // the pause after a refusal
+        }
+        assert_eq!((log.count("could not connect; trying again"), log.count("WARN")), (1, 1), "{log:?}");
+        assert!(log.count(words) == 1 && log.count("secret") == 0, "{log:?}");
+        log.clear();
+    }
+}
+
+#[tokio::test]
+async fn a_manager_that_connects_to_a_part_of_a_cluster_says_which_part_is_missing() {
+    let (log, _default) = Log::begin();
+    let mut cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
+    assert_eq!(cluster.node(0).call(&["CLUSTER", "DELSLOTS", "0", "1", "2"]).await.text().as_deref(), Some("OK"));
+    let first = format!("redis+cluster://{}", cluster.addresses()[0]);
+    LockManager::connect(&first).await.unwrap();
+    let words =
+        "connected to a part of the cluster: no node has 3 of the 16,384 slots; keys of these slots cannot be locked";
+    assert_eq!((log.count(words), log.count("WARN")), (1, 1), "{log:?}");
+    log.clear();
+
+    cluster.node_mut(2).stop();
+    LockManager::connect(&first).await.unwrap();
+    let words = format!(
+        "connected to a part of the cluster: {} gave no sign of life, and no node has 3 of the 16,384 slots; keys of these \
+         slots cannot be locked",
+        cluster.addresses()[2]
+    );
+    assert_eq!((log.count(&words), log.count("connected to a part")), (1, 1), "{log:?}");
+    // And the node itself, as of one server.
+    assert_eq!((log.count("could not connect; trying again"), log.count("WARN")), (1, 2), "{log:?}");
+}
+
+#[tokio::test]
+async fn the_node_that_takes_the_place_of_another_is_named_once_and_slots_that_move_are_not() {
+    let (log, _default) = Log::begin();
+    let mut cluster = Cluster::start().await;
+    let manager = LockManager::connect(cluster.url()).await.unwrap();
+    // Each is found by a redirection, and the map is learned after it.
+    let keys: Vec<_> = (0..).map(|number| format!("k{number}")).filter(|key| slot_of(key) > 10_921).take(3).collect();
+    for key in &keys {
+        cluster.migrate(slot_of(key), 1).await;
+        manager.lock(key).await.unwrap().release().await.unwrap();
+        sleep(ms(200)).await;
+    }
+    assert_eq!(log.count("served by"), 0, "{log:?}");
+
+    let killed = tokio::time::Instant::now();
+    cluster.node_mut(0).stop();
+    cluster.await_failover(0, 0, killed).await;
+    let next = cluster.addresses()[cluster.primary_of(0).await].clone();
+    let words = format!("slots 0-5460 are served by {next} now");
+    eventually(SOON, "the next node is named", async || log.count(&words) > 0).await;
+    let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) < 5_461).unwrap();
+    eventually(SOON, "a key of it is locked", async || manager.lock(&key).await.is_ok()).await;
+    // Longer than any node may take to hear of it.
+    cluster.await_failover(5_460, 0, killed).await;
+    sleep(ms(1_000)).await;
+    assert_eq!((log.count(&words), log.count("served by")), (1, 1), "{log:?}");
+}

@@ -1,0 +1,233 @@
+//! URLs of sentinels and clusters that lead elsewhere than they say: each is an error that names the address, what was found
+//! there, and what to do. Tests are called by the rows.
+
+use std::error::Error as _;
+
+use lock_core::{Error, ErrorKind, LockManager};
+use lock_tests::{FaultProxy, free_port};
+
+use crate::*;
+
+/// The error of connecting, and how long it took.
+async fn refusal(url: &str) -> (Error, Duration) {
+    let begun = Instant::now();
+    let builder = LockManager::builder().url(url).command_timeout(ms(300)).connect_timeout(ms(1_500));
+    let error = builder.connect().await.expect_err("it leads elsewhere");
+    let took = begun.elapsed();
+    assert!(took < ms(1_500) + HANDOFF, "{url} took {took:?}");
+    let cause = error.cause().expect("the URL is sound").clone();
+    println!("after {took:?}: {cause}");
+    assert!(!format!("{error} {error:?} {cause} {cause:?}").contains("secret"), "no password in an error");
+    (cause, took)
+}
+
+/// An error that no waiting mends comes at once, and says all of this.
+#[track_caller]
+fn is_final((error, took): &(Error, Duration), kind: ErrorKind, words: &[&str]) {
+    assert_eq!(error.kind(), kind, "{error}");
+    assert!(error.retry_after().is_none(), "{error}");
+    for words in words {
+        assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
+    }
+    assert!(*took < ms(300) + HANDOFF, "{took:?}");
+}
+
+#[tokio::test]
+async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
+    let mut sentinels = Sentinels::builder().replicas(0).start().await;
+    let addresses: Vec<_> = sentinels.sentinels().iter().map(RedisServer::address).collect();
+    let wrong_name = refusal(&sentinels.url().replace(Sentinels::SERVICE, "shop")).await;
+    is_final(
+        &wrong_name,
+        ErrorKind::Unsupported,
+        &[&addresses[0], &addresses[2], "\"shop\"", "goods", "name after the last /"],
+    );
+    // Two that watch different servers under one name.
+    let other = RedisServer::start().await;
+    let (stranger, another) = (Sentinels::alone(&other).await, Sentinels::alone(&sentinels.servers()[0]).await);
+    let url = format!("redis+sentinel://{},{}/{}", stranger.address(), another.address(), Sentinels::SERVICE);
+    let (error, _) = refusal(&url).await;
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    for words in [&stranger.address(), &other.address(), &another.address(), "do not agree"] {
+        assert!(error.to_string().contains(words), "{error}");
+    }
+    let plain = refusal(&format!("redis+sentinel://{}/{}", other.address(), Sentinels::SERVICE)).await;
+    is_final(&plain, ErrorKind::Unsupported, &[&other.address(), "not a Redis Sentinel", "redis://"]);
+    for sentinel in sentinels.sentinels_mut() {
+        sentinel.stop();
+    }
+    let (error, _) = refusal(&sentinels.url().replace("://", "://:secret@")).await;
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(addresses.iter().all(|address| error.to_string().contains(address)), "{error}");
+    let source = error.source().expect("the cause of one of them").to_string();
+    assert!(source.contains("refused"), "{source}");
+}
+
+#[tokio::test]
+async fn bad_input_94_and_95_a_plain_url_to_a_sentinel_a_node_or_a_replica() {
+    let sentinels = Sentinels::builder().sentinels(1).replicas(1).start().await;
+    let sentinel = sentinels.sentinels()[0].address();
+    let refused = refusal(&format!("redis://:secret@{sentinel}")).await;
+    // A sentinel without a password refuses ours.
+    println!("{}", refused.0);
+    let refused = refusal(&format!("redis://{sentinel}")).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&sentinel, "is a Redis Sentinel", "redis+sentinel://"]);
+    let replica = sentinels.servers()[1].address();
+    let (error, _) = refusal(&format!("redis://{replica}")).await;
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.to_string().contains(&replica) && error.to_string().contains("replica"), "{error}");
+    let refused = refusal(&format!("redis+cluster://{sentinel}")).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&sentinel, "is a Redis Sentinel", "redis+sentinel://"]);
+}
+
+#[tokio::test]
+async fn bad_input_93_to_95_a_url_of_another_topology_than_a_clusters() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let node = cluster.addresses()[0].clone();
+    let refused = refusal(&format!("redis://{node}")).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&node, "node of a Redis Cluster", "redis+cluster://"]);
+    let refused = refusal(&format!("redis+sentinel://{node}/goods")).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&node, "node of a Redis Cluster"]);
+    let server = RedisServer::start().await;
+    let refused = refusal(&format!("redis+cluster://{}", server.address())).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&server.address(), "not a node of a Redis Cluster", "redis://"]);
+    // The others of the URL are heard, and found right.
+    let mixed = format!("redis+cluster://{},{node},127.0.0.1:{}", server.address(), free_port());
+    LockManager::connect(&mixed)
+        .await
+        .expect("one of them is a node")
+        .lock("k")
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    let (error, _) = refusal(&format!("redis+cluster://127.0.0.1:{}", free_port())).await;
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+}
+
+#[tokio::test]
+async fn bad_input_96_a_cluster_that_does_not_cover_all_slots() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let node = lacking(&cluster).await;
+    let refused = refusal(&format!("redis+cluster://{}", cluster.addresses()[node])).await;
+    is_final(&refused, ErrorKind::Unsupported, &[&cluster.addresses()[node], "3 of its 16,384", "--cluster fix"]);
+    // One that goes on without them is as good as can be.
+    let cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
+    let node = lacking(&cluster).await;
+    let url = format!("redis+cluster://{}", cluster.addresses()[node]);
+    let manager = LockManager::builder().url(url).command_timeout(ms(300)).connect().await.expect("it goes on");
+    let covered = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) > 2).expect("one of them");
+    manager.lock(covered).await.expect("its slot is there").release().await.expect("held");
+    let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) <= 2).expect("one of them");
+    let error = manager.lock(&key).await.expect_err("its slot is nowhere");
+    println!("{error}");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    // A cluster that has no slots at all.
+    let empty = Cluster::empty_node().await;
+    let (error, _) = refusal(&format!("redis+cluster://{}", empty.address())).await;
+    assert!(error.to_string().contains(&empty.address()), "{error}");
+    let mixed = format!("redis+cluster://{},{}", empty.address(), cluster.addresses()[node]);
+    LockManager::connect(mixed).await.expect("one of them knows");
+    // One that has left the cluster, and knows of its own slots only.
+    let left = Cluster::empty_node().await;
+    assert_eq!(left.call(&["CLUSTER", "ADDSLOTS", "0", "1", "2"]).await.text().as_deref(), Some("OK"));
+    let whole = Cluster::builder().replicas(0).start().await;
+    let mixed = format!("redis+cluster://{},{}", left.address(), whole.addresses()[0]);
+    let manager = LockManager::connect(mixed).await.expect("the others know");
+    manager.lock("k").await.expect("its slot is there").release().await.expect("held");
+}
+
+/// Takes three slots from a node. Returns which one that is.
+async fn lacking(cluster: &Cluster) -> usize {
+    let node = cluster.primary_of(0).await;
+    assert_eq!(cluster.node(node).call(&["CLUSTER", "DELSLOTS", "0", "1", "2"]).await.text().as_deref(), Some("OK"));
+    node
+}
+
+#[tokio::test]
+async fn bad_input_98_addresses_that_stand_in_no_url_and_lead_nowhere() {
+    let server = RedisServer::start().await;
+    let sentinel = Sentinels::alone(&server).await;
+    let (address, url) = (server.address(), format!("redis+sentinel://{}/{}", sentinel.address(), Sentinels::SERVICE));
+    drop(server);
+    let (error, _) = refusal(&url).await;
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "could not connect to the backend: {address}, which the sentinels name as the primary of \"goods\", could not be \
+             reached; check that it runs, and that they name an address that this machine can reach (sentinel announce-ip)"
+        )
+    );
+    let node = Cluster::empty_node().await;
+    let all: Vec<_> = (0..16_384).map(|slot: u16| slot.to_string()).collect();
+    let all: Vec<_> = ["CLUSTER", "ADDSLOTS"].into_iter().chain(all.iter().map(String::as_str)).collect();
+    assert_eq!(node.call(&all).await.text().as_deref(), Some("OK"));
+    let url = format!("redis+cluster://{}", node.address());
+    let announce = ["CONFIG", "SET", "cluster-announce-ip", "127.0.0.9"];
+    assert_eq!(node.call(&announce).await.text().as_deref(), Some("OK"));
+    let (error, _) = refusal(&url).await;
+    assert_eq!(
+        error.to_string(),
+        format!(
+            "could not connect to the backend: 127.0.0.9:{}, which the cluster names for some of its slots, could not be \
+             reached; check that it runs, and that the nodes announce an address that this machine can reach \
+             (cluster-announce-ip)",
+            node.port()
+        )
+    );
+    // What stands in the URL is checked there.
+    drop(node);
+    let (error, _) = refusal(&url).await;
+    assert!(error.to_string().ends_with("check that it runs and listens there"), "{error}");
+}
+
+#[tokio::test]
+async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
+    let sentinels = Sentinels::builder().password("secret-a").sentinel_password("secret-b").replicas(1).start().await;
+    let url = sentinels.url();
+    let with = |words: &str| format!("{url}?{words}");
+    LockManager::connect(&with("sentinel_pass=secret-b"))
+        .await
+        .expect("both are right")
+        .lock("k")
+        .await
+        .expect("free")
+        .release()
+        .await
+        .expect("held");
+    let sentinel = &sentinels.sentinels()[0].address()[..9];
+    is_final(
+        &refusal(&url).await,
+        ErrorKind::Denied,
+        &["the sentinel ", sentinel, "wants a password", "?sentinel_pass="],
+    );
+    is_final(
+        &refusal(&with("sentinel_pass=secret-c")).await,
+        ErrorKind::Denied,
+        &["the sentinel ", sentinel, "sentinel_pass (invalid username-password pair or user is disabled); check"],
+    );
+    let builder = LockManager::builder().url(url.as_str()).sentinel_password("secret-b");
+    builder.connect().await.expect("the builder has the password of the sentinels");
+    let wrong =
+        refusal(&with("sentinel_pass=secret-b").replace("secret%2Da", "secret-c").replace("secret-a", "secret-c"))
+            .await;
+    is_final(&wrong, ErrorKind::Denied, &[&sentinels.servers()[0].address(), "refused"]);
+
+    let cluster = Cluster::builder().password("secret-a").replicas(0).start().await;
+    let node = cluster.addresses()[0].clone();
+    is_final(&refusal(&format!("redis+cluster://{node}")).await, ErrorKind::Denied, &[&node, "wants a password"]);
+    is_final(&refusal(&format!("redis+cluster://:secret-c@{node}")).await, ErrorKind::Denied, &[&node, "refused"]);
+    // Nobody hammers a server that refuses.
+    let proxy = FaultProxy::start(node).await;
+    let manager = LockManager::builder().url(format!("redis+cluster://:secret-c@{}", proxy.address())).build();
+    let manager = manager.expect("a sound URL");
+    let begun = Instant::now();
+    while begun.elapsed() < ms(2_000) {
+        let error = manager.lock("k").await.expect_err("a wrong password");
+        assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
+        sleep(ms(10)).await;
+    }
+    println!("{} connections in two seconds of refusals", proxy.accepted());
+    assert!(proxy.accepted() <= 12, "{} connections in two seconds", proxy.accepted());
+}

@@ -1,0 +1,145 @@
+//! A cluster in good order: keys of many slots, several managers, all nodes at once.
+
+use lock_core::{ErrorKind, LockManager, backend::RedisBackend};
+use lock_tests::history::{Recorded, Run};
+
+use crate::*;
+
+#[tokio::test]
+async fn keys_of_all_slots_and_with_any_braces_are_locked_together_and_nothing_is_left() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let manager = manager(&cluster.url(), "p1").await;
+    let odd = ["{", "}", "{}", "}{", "{{a}}", "a{b", "a}b", "{a}{b}", "a{}{b}", "{0}lock", "ä{ö}ü", "a b{c d}", "{\n}"];
+    let keys: Vec<_> = (0..200).map(|number| format!("k{number}")).chain(odd.map(str::to_owned)).collect();
+    for _ in 0..2 {
+        let all = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).await.expect("free keys");
+        let held = cluster.keys("*").await;
+        assert!(keys.iter().all(|key| held.contains(key)), "{held:?}");
+        assert!(all.is_held());
+        all.release().await.expect("held");
+        eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    }
+}
+
+#[tokio::test]
+async fn keys_of_many_slots_are_given_back_when_one_is_busy() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (one, two) = (manager(&cluster.url(), "p1").await, manager(&cluster.url(), "p2").await);
+    let keys: Vec<_> = (0..30).map(|number| format!("k{number:02}")).collect();
+    let busy = one.lock("k20").ttl(LONG).await.expect("free");
+    let request = || two.lock_all(keys.iter().map(String::as_str)).ttl(LONG);
+    let error = request().wait(ms(300)).await.expect_err("one is busy");
+    assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
+    assert!(error.to_string().contains("k20"), "{error}");
+    assert!(request().try_acquire().await.expect("the nodes answer").is_none());
+    eventually(HANDOFF, "what was taken is given back", async || cluster.left().await == ["k20"]).await;
+    // Two who want the same keys do not block one another.
+    busy.release().await.expect("held");
+    let other = one.lock_all(keys.iter().rev().map(String::as_str)).ttl(LONG).wait(SOON);
+    let (first, second) =
+        tokio::join!(async { request().wait(SOON).await.expect("one after the other").release().await }, async {
+            other.await.expect("one after the other").release().await
+        },);
+    first.expect("held");
+    second.expect("held");
+    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+}
+
+#[tokio::test]
+async fn keys_of_all_nodes_are_removed_by_force_and_others_stay() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (one, two) = (manager(&cluster.url(), "p1").await, manager(&cluster.url(), "p2").await);
+    let keys: Vec<_> = (0..60).map(|number| format!("shop:{number}")).collect();
+    let held = one.lock_all(keys.iter().map(String::as_str)).ttl(LONG).await.expect("free");
+    let _other = one.lock("other").ttl(LONG).await.expect("free");
+    let foreign = "shop:foreign";
+    cluster.call_on(slot_of(foreign), &["SET", foreign, "somebody"]).await;
+    assert_eq!(two.force_release_all("shop:").await.expect("all nodes answer"), 60);
+    assert_eq!(cluster.left().await, ["other", foreign]);
+    within(LONG / 3 + HANDOFF, held.ended()).await;
+}
+
+#[tokio::test]
+async fn a_node_that_is_gone_is_an_error_of_the_list_and_not_a_smaller_number() {
+    let mut cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
+    let manager = manager(&cluster.url(), "p1").await;
+    let keys: Vec<_> = (0..20).map(|number| format!("shop:{number}")).collect();
+    let _held = manager.lock_all(keys.iter().map(String::as_str)).ttl(LONG).await.expect("free");
+    let gone = cluster.primary_of(slot_of("shop:0")).await;
+    cluster.node_mut(gone).stop();
+    let error = manager.force_release_all("shop:").await.expect_err("a node is gone");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(error.to_string().contains(&cluster.addresses()[gone]), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_waiter_of_another_process_is_told_of_a_release() {
+    let (cluster, run) = (Cluster::builder().replicas(0).start().await, Run::new("cluster-told"));
+    let mut handoffs = Vec::new();
+    let (one, two) = (manager(&cluster.url(), "p1").await, manager(&cluster.url(), "p2").await);
+    for number in 0..12 {
+        let key: &'static str = ["a", "b", "c", "d{e}", "{a}{b}", "{", "g", "h", "i", "j", "k", "l"][number];
+        let client = |manager: &LockManager, name: &str| Recorded::new(manager, &run.recorder(name), key);
+        let held = client(&one, "p1").acquire(key, TTL, |request| request).await.expect("free");
+        let waiter = waits(client(&two, "p2"), key);
+        let node = cluster.primary_of(slot_of(key)).await;
+        queued(cluster.node(node), &key.replace('{', "[{]"), 1).await;
+        let released = Instant::now();
+        held.release().await.expect("held");
+        let held = served(waiter).await;
+        handoffs.push(released.elapsed());
+        held.release().await.expect("held");
+    }
+    lock_tests::were_called(&handoffs);
+    println!("{handoffs:?}");
+    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn managers_that_share_a_backend_are_told_each_of_its_own_grants() {
+    let (cluster, run) = (Cluster::builder().replicas(0).start().await, Run::new("cluster-shared"));
+    let backend = RedisBackend::from_url(&cluster.url(), "shared", ms(1_000)).expect("a valid URL");
+    let built = |name: &str| {
+        let manager = LockManager::builder().backend(backend.clone()).build().expect("sound");
+        Recorded::new(&manager, &run.recorder(name), "")
+    };
+    let holder = client(&run, &cluster.url(), "holder").await;
+    let mut handoffs = Vec::new();
+    // The one that connected last may be gone, and the other has to be told all the same.
+    let kept = LockManager::builder().backend(backend.clone()).build().expect("sound");
+    kept.lock("first").await.expect("free").release().await.expect("held");
+    for number in 0..4 {
+        let held = holder.acquire("k", TTL, |request| request).await.expect("free");
+        let node = cluster.node(cluster.primary_of(slot_of("k")).await);
+        let mut waiters = Vec::new();
+        for waiter in 0..2 {
+            waiters.push(waits(built(&format!("w{number}{waiter}")), "k"));
+            queued(node, "k", waiter + 1).await;
+        }
+        waiters.push(waits(Recorded::new(&kept, &run.recorder(&format!("kept{number}")), ""), "k"));
+        queued(node, "k", 3).await;
+        let released = Instant::now();
+        held.release().await.expect("held");
+        // When a manager goes, so may the connection over which the others listen: then another comes first.
+        in_turn(waiters).await;
+        handoffs.push(released.elapsed() / 3);
+    }
+    println!("{handoffs:?}");
+    lock_tests::were_called(&handoffs);
+    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test]
+async fn what_a_node_refuses_stands_in_its_health() {
+    let cluster = Cluster::start().await;
+    let manager = manager(&cluster.url(), "refused").await;
+    for node in cluster.nodes() {
+        node.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    }
+    manager.lock("k").await.expect_err("there is no memory");
+    let health = manager.health();
+    let faults: Vec<_> = health.nodes().iter().filter_map(|node| Some(node.last_error()?.message())).collect();
+    assert!(matches!(&faults[..], [fault] if fault.contains("out of memory")), "{faults:?}");
+}

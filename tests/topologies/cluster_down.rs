@@ -1,0 +1,310 @@
+//! A cluster of which a part is gone, and nodes that take the place of others.
+
+use std::sync::{
+    Arc,
+    atomic::{AtomicU32, Ordering},
+};
+
+use tokio::{io::AsyncWriteExt, net::TcpListener};
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::{
+    FaultProxy, free_port,
+    history::{Run, now},
+};
+
+use crate::{load::Load, *};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_cluster_that_has_lost_most_primaries_refuses_and_goes_on_when_they_are_back() {
+    let keeps = Cluster::builder().replicas(0).option("--appendonly", "yes").option("--appendfsync", "always");
+    let (mut cluster, run) = (keeps.start().await, Run::new("fault-46-down"));
+    let slot = slot_of("k");
+    let lives = cluster.primary_of(slot).await;
+    let (one, two) = (client(&run, &cluster.url(), "p1").await, client(&run, &cluster.url(), "p2").await);
+    let mut held = one.acquire("k", 2 * TTL, |request| request).await.expect("free");
+    let waiter = waits(two, "k");
+    queued(cluster.node(lives), "k", 1).await;
+    let since = now();
+    let others = [(lives + 1) % 3, (lives + 2) % 3];
+    for node in others {
+        cluster.node_mut(node).stop();
+    }
+    eventually(SOON, "the cluster is down", async || {
+        let answer = cluster.node(lives).call(&["GET", "k"]).await;
+        matches!(answer, Reply::Error(text) if text.starts_with("CLUSTERDOWN"))
+    })
+    .await;
+    let before: u64 = cluster.node(lives).info("total_commands_processed").await.parse().expect("a number");
+    let begun = Instant::now();
+    let error = held.extend(2 * TTL).await.expect_err("the cluster is down");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(begun.elapsed() < ms(1_000) + HANDOFF, "{:?}", begun.elapsed());
+    sleep(ms(1_000)).await;
+    let after: u64 = cluster.node(lives).info("total_commands_processed").await.parse().expect("a number");
+    let rate = (after - before) as f64 / begun.elapsed().as_secs_f64();
+    println!("{rate:.0} commands a second at a node of a cluster that is down, of two clients");
+    assert!(rate < 400.0, "{rate} commands a second");
+    for node in others {
+        cluster.node_mut(node).start_again().await;
+    }
+    cluster.await_whole().await;
+    let back = Instant::now();
+    eventually(SOON, "the lease is extended", async || held.extend(2 * TTL).await.is_ok()).await;
+    figure(46, "cluster back to extended", back.elapsed());
+    assert!(back.elapsed() < HANDOFF, "{:?}", back.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    served(waiter).await.release().await.expect("held");
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_without_full_coverage_the_keys_of_other_slots_go_on() {
+    let (mut cluster, run) =
+        (Cluster::builder().replicas(0).without_full_coverage().start().await, Run::new("fault-46-coverage"));
+    let gone = cluster.primary_of(slot_of("k")).await;
+    let keys = (0..).map(|number| format!("o{number}")).filter(|key| usize::from(slot_of(key)) * 3 / 16_384 != gone);
+    let keys: Vec<_> = keys.take(3).collect();
+    let load = Load::start(&run, &cluster.url(), 2, &keys, TTL).await;
+    let manager = manager(&cluster.url(), "p1").await;
+    manager.lock("k").await.expect("free").release().await.expect("held");
+    cluster.node_mut(gone).stop();
+    let error = manager.lock("k").await.expect_err("its node is gone");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    let address = &cluster.addresses()[gone];
+    assert!(error.to_string().contains(address), "{error}");
+    // Known to be down, it holds nobody up.
+    sleep(ms(1_200)).await;
+    let begun = Instant::now();
+    let error = manager.lock("k").await.expect_err("its node is gone");
+    assert!(begun.elapsed() < ms(250), "{error} after {:?}", begun.elapsed());
+    let other = (gone + 1) % 3;
+    let asked = async || {
+        let stats = cluster.node(other).call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
+        let calls = stats.lines().filter(|line| line.starts_with("cmdstat_cluster"));
+        calls.filter_map(|line| line.split_once("calls=")?.1.split(',').next()?.parse::<u64>().ok()).sum::<u64>()
+    };
+    let before = asked().await;
+    sleep(ms(2_000)).await;
+    let rate = (asked().await - before) as f64 / 2.0 / 3.0;
+    println!("{rate:.0} questions about the cluster a second of each client while a node is lost");
+    assert!(rate < 25.0, "{rate}");
+    let done = load.stop().await;
+    done.is_without_error();
+    done.all_had(20);
+    judged(&run);
+}
+
+/// The URL names nothing but the node that leaves.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_the_only_node_that_the_url_names_leaves_while_clients_work() {
+    let (mut cluster, run) = (Cluster::start().await, Run::new("fault-46-replaced"));
+    let keys: Vec<_> = (0..6).map(|key| format!("k{key}")).collect();
+    let old = cluster.primary_of(slot_of("k0")).await;
+    let url = format!("redis+cluster://{}", cluster.addresses()[old]);
+    let load = Load::start(&run, &url, 4, &keys, TTL).await;
+    let mut held = client(&run, &url, "p1").await.acquire("{k0}held", TTL, |request| request).await.expect("free");
+    sleep(ms(300)).await;
+    let since = now();
+    let new = cluster.replicas_of(old).await[0];
+    cluster.failover(new).await;
+    cluster.await_failover(slot_of("k0"), old, Instant::now()).await;
+    cluster.await_whole().await;
+    cluster.node_mut(old).stop();
+    sleep(ms(700)).await;
+    run.broken_since(since);
+    let done = load.stop().await;
+    done.is_without_error();
+    done.all_had(20);
+    assert!(held.check());
+    // All connections break, and what the URL names is gone: the others are known from the map.
+    for node in (0..6).filter(|node| *node != old) {
+        cluster.node(node).kill_clients().await;
+    }
+    eventually(HANDOFF, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+    held.release().await.expect("held");
+    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+    let error = LockManager::connect(&url).await.expect_err("nobody is there");
+    assert!(error.to_string().contains(&cluster.addresses()[old]), "{error}");
+}
+
+#[tokio::test]
+async fn fault_46_a_cluster_that_is_down_is_looked_for_less_often_while_nobody_waits() {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let url = format!("redis+cluster://{}", listener.local_addr().expect("an address"));
+    let seen = Arc::new(AtomicU32::new(0));
+    let counts = Arc::clone(&seen);
+    // Takes each connection, and closes it.
+    let closes = tokio::spawn(async move {
+        while listener.accept().await.is_ok() {
+            counts.fetch_add(1, Ordering::Relaxed);
+        }
+    });
+    let manager = LockManager::builder().url(url).command_timeout(ms(500)).build().expect("a valid URL");
+    // It leaves nothing to be released, which would go on asking.
+    manager.inspect("k").await.expect_err("nobody answers");
+    let hurried = seen.load(Ordering::Relaxed);
+    // The pauses have grown to half a second by then, and to a second at most.
+    sleep(ms(1_000)).await;
+    let before = seen.load(Ordering::Relaxed);
+    sleep(ms(3_000)).await;
+    let idle = seen.load(Ordering::Relaxed) - before;
+    println!("{hurried} connections while a request waited, then {idle} in 3 s");
+    assert!((2..=7).contains(&idle), "{idle} connections in 3 s");
+    closes.abort();
+}
+
+/// Takes each connection, says `words` over it, and keeps it. Returns the address.
+async fn says(words: &'static [u8]) -> String {
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port is free");
+    let address = listener.local_addr().expect("an address").to_string();
+    tokio::spawn(async move {
+        let mut kept = Vec::new();
+        while let Ok((mut stream, _)) = listener.accept().await {
+            let _ = stream.write_all(words).await;
+            kept.push(stream);
+        }
+    });
+    address
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_cluster_of_which_no_node_can_be_asked_is_down_after_one_limit_and_then_at_once() {
+    let limit = ms(1_000);
+    let empty = Cluster::empty_node().await;
+    let (refuses, silent) = (format!("127.0.0.1:{}", free_port()), says(b"").await);
+    for (address, what) in [
+        (refuses.clone(), "could not be reached"),
+        (silent.clone(), "did not"),
+        (format!("{refuses},{silent}"), "d not"),
+        ("no-such-host.invalid:7000".to_owned(), "host name was not found"),
+        (says(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, "does not speak the Redis protocol"),
+        (empty.address(), "has given none of its slots"),
+    ] {
+        let url = format!("redis+cluster://{address}");
+        let begun = Instant::now();
+        let error = LockManager::connect(&url).await.expect_err("no node can be asked").to_string();
+        let connect = begun.elapsed();
+        assert!(error.contains(what), "{error}");
+        assert!(connect < limit + ms(500), "{address}: {connect:?}");
+        // A request has the whole limit, and those that come later need not wait for what is known.
+        let manager = LockManager::builder().url(&url).build().expect("a sound URL");
+        let begun = Instant::now();
+        manager.inspect("k").await.expect_err("no node can be asked");
+        let first = begun.elapsed();
+        assert!((limit - ms(50)..limit + ms(500)).contains(&first), "{address}: {first:?}");
+        let mut longest = Duration::ZERO;
+        for _ in 0..20 {
+            let begun = Instant::now();
+            let error = manager.lock("k").wait(SOON).await.expect_err("no node can be asked");
+            assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+            longest = longest.max(begun.elapsed());
+            sleep(ms(5)).await;
+        }
+        println!("{address}: connect {connect:?}, the first request {first:?}, then at most {longest:?}: {error}");
+        assert!(longest < ms(250), "{address}: {longest:?}");
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_cluster_that_was_down_is_found_by_the_requests_that_come_when_it_is_back() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    // Only the node of the URL is behind it: the others are known from the map.
+    let proxy = FaultProxy::start(cluster.addresses()[0].clone()).await;
+    proxy.hole();
+    let url = format!("redis+cluster://{}", proxy.address());
+    let manager = LockManager::builder().url(&url).command_timeout(ms(300)).build().expect("a sound URL");
+    manager.inspect("k").await.expect_err("nobody answers");
+    // Nobody asks until the pauses are long.
+    sleep(ms(3_000)).await;
+    proxy.pass();
+    proxy.reset();
+    let back = Instant::now();
+    eventually(SOON, "it is found", async || manager.inspect("k").await.is_ok()).await;
+    figure(46, "cluster back to an answer", back.elapsed());
+    assert!(back.elapsed() < HANDOFF, "{:?}", back.elapsed());
+}
+
+/// A deployment must not wait for a node of which the others can do without.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_manager_connects_to_the_nodes_that_are_left_if_they_go_on_without_the_others() {
+    let mut cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
+    let gone = cluster.primary_of(slot_of("k")).await;
+    let other = (0..).map(|number| format!("o{number}"));
+    let other = other.into_iter().find(|key| usize::from(slot_of(key)) * 3 / 16_384 != gone).expect("one of them");
+    cluster.node_mut(gone).stop();
+    // From the first moment on, and when the others have noticed.
+    for _ in 0..2 {
+        let begun = Instant::now();
+        let manager = LockManager::connect(&cluster.url()).await.expect("two nodes are left");
+        assert!(begun.elapsed() < ms(1_000) + HANDOFF, "{:?}", begun.elapsed());
+        manager.lock(&other).await.expect("its node is there").release().await.expect("held");
+        let error = manager.lock("k").await.expect_err("its node is gone");
+        assert!(error.to_string().contains(&cluster.addresses()[gone]), "{error}");
+        let noticed = async || {
+            let seen = cluster.node((gone + 1) % 3).call(&["CLUSTER", "NODES"]).await.text().unwrap_or_default();
+            seen.lines().any(|line| line.contains(&cluster.addresses()[gone]) && line.contains("fail "))
+        };
+        eventually(SOON, "the others have noticed", noticed).await;
+    }
+    for node in 0..3 {
+        cluster.node_mut(node).stop();
+    }
+    let error = LockManager::connect(&cluster.url()).await.expect_err("nobody is left");
+    assert!(error.to_string().contains("could not be reached"), "{error}");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_manager_that_connects_during_a_failover_waits_for_its_end() {
+    let mut cluster = Cluster::start().await;
+    let slot = slot_of("k");
+    let gone = cluster.primary_of(slot).await;
+    let killed = Instant::now();
+    cluster.node_mut(gone).stop();
+    let other = (gone + 1) % 3;
+    eventually(SOON, "the cluster is down", async || {
+        let info = cluster.node(other).call(&["CLUSTER", "INFO"]).await.text().unwrap_or_default();
+        info.contains("cluster_state:fail")
+    })
+    .await;
+    let builder = LockManager::builder().url(cluster.url()).connect_timeout(SOON);
+    let (failed_over, manager) = tokio::join!(cluster.await_failover(slot, gone, killed), builder.connect());
+    let manager = manager.expect("another node takes over");
+    recovered(46, "primary killed to connected", failed_over, killed.elapsed());
+    manager.lock("k").await.expect("free").release().await.expect("held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_46_a_manager_does_not_connect_to_a_cluster_that_refuses_without_a_node() {
+    let mut cluster = Cluster::builder().replicas(0).start().await;
+    let gone = cluster.primary_of(slot_of("k")).await;
+    cluster.node_mut(gone).stop();
+    let other = (gone + 1) % 3;
+    eventually(SOON, "the cluster is down", async || {
+        let info = cluster.node(other).call(&["CLUSTER", "INFO"]).await.text().unwrap_or_default();
+        info.contains("cluster_state:fail")
+    })
+    .await;
+    let begun = Instant::now();
+    let error = LockManager::builder().url(cluster.url()).connect_timeout(ms(2_000)).connect().await;
+    let error = error.expect_err("it refuses all").to_string();
+    assert!(error.contains(&cluster.addresses()[gone]), "{error}");
+    let took = begun.elapsed();
+    assert!((ms(1_900)..ms(2_000) + HANDOFF).contains(&took), "{took:?}");
+}
+
+/// Nodes that have just started take no commands for two seconds, though they answer and have all slots.
+#[tokio::test]
+async fn fault_46_a_manager_does_not_connect_to_a_cluster_that_answers_and_takes_no_commands() {
+    let mut cluster = Cluster::builder().replicas(0).start().await;
+    for node in 0..cluster.nodes().len() {
+        cluster.node_mut(node).restart().await;
+    }
+    let begun = Instant::now();
+    let manager = LockManager::connect(cluster.url()).await.expect("it waits until it does");
+    figure(46, "connected after the start of all nodes", begun.elapsed());
+    manager.lock("k").await.expect("it takes commands").release().await.expect("held");
+}

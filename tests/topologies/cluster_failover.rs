@@ -1,0 +1,211 @@
+//! A replica takes the place of its primary in a cluster.
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::history::{Checker, Mark, Recorded, Run, now};
+
+use crate::{load::Load, *};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
+    let (mut cluster, run) = (Cluster::start().await, Run::new("fault-15-killed"));
+    let (url, slot) = (cluster.url(), slot_of("k"));
+    let from = cluster.primary_of(slot).await;
+    let mut held = client(&run, &url, "p1").await.acquire("k", TTL, |request| request).await.expect("free");
+    let mut waiters = Vec::new();
+    for number in 0..3 {
+        waiters.push(waits(client(&run, &url, &format!("w{number}")).await, "k"));
+        queued(cluster.node(from), "k", number + 1).await;
+    }
+    // This one's request outlasts the failover.
+    let patient = LockManager::builder().url(&url).client_name("p2").command_timeout(SOON).connect().await;
+    let patient = Recorded::new(&patient.expect("connects"), &run.recorder("p2"), "");
+    patient.acquire("k2", TTL, |request| request).await.expect("free").release().await.expect("held");
+    eventually(SOON, "all is replicated", async || cluster.is_replicated(slot).await).await;
+    let (since, killed) = (now(), Instant::now());
+    cluster.node_mut(from).stop();
+    let key = (0..).map(|number| format!("o{number}")).find(|key| slot_in_part(key, from)).expect("one of them");
+    let (failed_over, renewed, patient) = tokio::join!(
+        cluster.await_failover(slot, from, killed),
+        async {
+            eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+            killed.elapsed()
+        },
+        async {
+            let held = patient.acquire(&key, TTL, |request| request).await.expect("it has time");
+            let took = killed.elapsed();
+            held.release().await.expect("held");
+            took
+        },
+    );
+    recovered(15, "primary killed to extended", failed_over, renewed);
+    recovered(15, "primary killed to the grant of a request that waits for it", failed_over, patient);
+    assert!(held.check());
+    // An outage outlasts their places; they have them back when they have asked again.
+    queued(cluster.node(cluster.primary_of(slot).await), "k", 3).await;
+    figure(15, "primary killed to waiting again", killed.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    kept_order(&in_turn(waiters).await, renewed);
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+/// Whether a key is in the part of the slots that a primary has at the start.
+fn slot_in_part(key: &str, primary: usize) -> bool {
+    usize::from(slot_of(key)) * 3 / 16_384 == primary
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_a_lease_that_reached_no_replica_is_told_after_the_failover_and_fences_rise() {
+    let (mut cluster, run) = (Cluster::start().await, Run::new("fault-15-unreplicated"));
+    let slot = slot_of("k");
+    let from = cluster.primary_of(slot).await;
+    let (one, two) = (client(&run, &cluster.url(), "p1").await, client(&run, &cluster.url(), "p2").await);
+    one.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    cluster.stop_replication(slot).await;
+    let mut first = one.acquire("k", TTL, |request| request).await.expect("free");
+    let (since, killed) = (now(), Instant::now());
+    cluster.node_mut(from).stop();
+    let failed_over = cluster.await_failover(slot, from, killed).await;
+    let second = eventually_some(SOON, "the new primary does not know it", async || {
+        two.try_acquire("k", TTL).await.ok().flatten()
+    })
+    .await;
+    recovered(15, "primary killed to the next grant", failed_over, killed.elapsed());
+    assert!(second.fence() > first.fence());
+    within(SOON, first.guard().ended()).await;
+    recovered(15, "lease that was not replicated: primary killed to told", failed_over, killed.elapsed());
+    assert!(!first.check());
+    let error = first.release().await.expect_err("it was lost");
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error}");
+    run.broken_since(since);
+    second.release().await.expect("held");
+    judged_by(&run, Checker::new().mark(Mark { key: None, from: since, to: now() }));
+}
+
+/// The primary hands all over that it has before it goes, so nothing is lost.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_a_failover_by_hand_under_load_costs_no_lease_and_no_error() {
+    let (cluster, run) = (Cluster::start().await, Run::new("fault-15-by-hand"));
+    let slot = slot_of("k0");
+    let keys: Vec<_> = (0..3).map(|key| format!("k{key}")).collect();
+    let load = Load::start(&run, &cluster.url(), 4, &keys, TTL).await;
+    let mut held =
+        client(&run, &cluster.url(), "p1").await.acquire("{k0}", TTL, |request| request).await.expect("free");
+    let begun = Instant::now();
+    let mut failovers = 0;
+    while failovers < 2 || begun.elapsed() < for_seconds(1) {
+        sleep(ms(300)).await;
+        let from = cluster.primary_of(slot).await;
+        let to = cluster.replicas_of(from).await[0];
+        let since = now();
+        let ordered = Instant::now();
+        cluster.failover(to).await;
+        figure(15, "failover by hand", cluster.await_failover(slot, from, ordered).await);
+        sleep(ms(300)).await;
+        run.broken_since(since);
+        failovers += 1;
+        if failovers > 1 && begun.elapsed() < for_seconds(1) {
+            // Sooner than that the others do not vote for the same node again.
+            sleep(ms(3_500)).await;
+        }
+        cluster.await_whole().await;
+    }
+    let done = load.stop().await;
+    println!("{failovers} failovers");
+    done.is_without_error();
+    done.all_had(10);
+    assert!(held.check());
+    held.release().await.expect("held");
+    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_a_node_that_stands_still_is_replaced_and_left_when_it_goes_on() {
+    let (cluster, run) = (Cluster::start().await, Run::new("fault-15-stopped"));
+    let slot = slot_of("k");
+    let from = cluster.primary_of(slot).await;
+    let (first, two) = (manager(&cluster.url(), "p1").await, client(&run, &cluster.url(), "p2").await);
+    let one = Recorded::new(&first, &run.recorder("p1"), "");
+    let mut held = one.acquire("k", TTL, |request| request).await.expect("free");
+    // A lease of the same process at another node, that is renewed in the same calls.
+    let other = (0..).map(|number| format!("o{number}")).find(|key| !slot_in_part(key, from)).expect("one of them");
+    let beside = Recorded::new(&first, &run.recorder("p1"), "beside");
+    let mut beside = beside.acquire(&other, ms(4_000), |request| request).await.expect("free");
+    let waiter = waits(two, "k");
+    queued(cluster.node(from), "k", 1).await;
+    eventually(SOON, "all is replicated", async || cluster.is_replicated(slot).await).await;
+    let (since, stopped) = (now(), Instant::now());
+    cluster.node(from).pause();
+    let (failed_over, renewed) = tokio::join!(cluster.await_failover(slot, from, stopped), async {
+        eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+        stopped.elapsed()
+    });
+    recovered(15, "primary stopped to extended", failed_over, renewed);
+    assert!(beside.check(), "its node has answered all the time");
+    beside.release().await.expect("held");
+    cluster.node(from).resume();
+    cluster.await_whole().await;
+    run.broken_since(since);
+    assert!(held.check());
+    held.release().await.expect("held");
+    served(waiter).await.release().await.expect("held");
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}
+
+/// Requests for several keys share calls, and a call is answered when all nodes have: so a process feels the node that stands
+/// still at its other keys, too, until the node is known to be down.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_15_a_node_that_stands_still_holds_up_the_keys_of_others_for_one_limit_at_most() {
+    let cluster = Cluster::builder().replicas(0).node_timeout(SOON).start().await;
+    let run = Run::new("fault-15-moment");
+    let from = cluster.primary_of(slot_of("{k}")).await;
+    let others: Vec<_> =
+        (0..).map(|number| format!("o{number}")).filter(|key| !slot_in_part(key, from)).take(2).collect();
+    let (url, limit) = (cluster.url(), ms(1_000));
+    let mut held = client(&run, &url, "p1").await.acquire("{k}", ms(9_000), |request| request).await.expect("free");
+    let (apart, shared) = (manager(&url, "p2").await, manager(&url, "p3").await);
+    let turn = async |manager: &LockManager, key: &str| {
+        let begun = Instant::now();
+        let outcome = async { manager.lock(key).wait(Duration::ZERO).await?.release().await }.await;
+        (begun.elapsed(), outcome)
+    };
+    for manager in [&apart, &shared] {
+        turn(manager, "{k}1").await.1.expect("all nodes answer");
+    }
+    let since = now();
+    cluster.node(from).pause();
+    let stopped = Instant::now();
+    let stuck = |key| tokio::spawn(shared.lock(format!("{{k}}{key}")).wait(SOON).acquire());
+    let stuck: Vec<_> = (0..5).map(stuck).collect();
+    let (mut longest, mut failed) = ([Duration::ZERO; 3], 0);
+    while stopped.elapsed() < 5 * limit / 2 {
+        let (took, outcome) = turn(&apart, &others[0]).await;
+        outcome.expect("its node answers");
+        longest[0] = longest[0].max(took);
+        let is_known = stopped.elapsed() > limit + ms(500);
+        let (took, outcome) = turn(&shared, &others[1]).await;
+        longest[1 + usize::from(is_known)] = longest[1 + usize::from(is_known)].max(took);
+        match outcome {
+            Ok(()) => {}
+            Err(error) if !is_known && error.kind() == ErrorKind::Backend => failed += 1,
+            Err(error) => panic!("{error}"),
+        }
+    }
+    cancelled(stuck).await;
+    cluster.node(from).resume();
+    run.broken_since(since);
+    figure(15, "one node stopped: longest turn at another", longest[0]);
+    figure(15, "the same in a process that waits for the one", longest[1]);
+    figure(15, "the same when that is known to be down", longest[2]);
+    println!("{failed} turns at other nodes failed");
+    assert!(longest[0] < HANDOFF, "{longest:?}");
+    assert!(longest[1] < limit + HANDOFF, "{longest:?}");
+    assert!(longest[2] < HANDOFF, "{longest:?}");
+    eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+    held.release().await.expect("held");
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
+    judged(&run);
+}

@@ -1,0 +1,43 @@
+//! One suite, mounted on every kind of store.
+
+use std::sync::Arc;
+
+use lock_core::{
+    backend::{Backend, MemoryBackend, QuorumBackend, RedisBackend},
+    conformance,
+};
+use lock_tests::{Cluster, RedisServer, Sentinels, ms};
+
+fn redis(url: &str) -> RedisBackend {
+    RedisBackend::from_url(url, "conformance", ms(2_000)).expect("a valid URL")
+}
+
+#[tokio::test]
+async fn memory_conforms() {
+    conformance::run(MemoryBackend::new()).await;
+}
+
+#[tokio::test]
+async fn one_server_conforms() {
+    let server = RedisServer::start().await;
+    conformance::run(redis(&server.url())).await;
+}
+
+#[tokio::test]
+async fn the_primary_that_sentinels_name_conforms() {
+    let sentinels = Sentinels::start().await;
+    conformance::run(redis(&sentinels.url())).await;
+}
+
+#[tokio::test]
+async fn a_cluster_conforms() {
+    let cluster = Cluster::start().await;
+    conformance::run(redis(&cluster.url())).await;
+}
+
+#[tokio::test]
+async fn a_quorum_conforms() {
+    let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    let nodes = servers.iter().map(|server| Arc::new(redis(&server.url())) as Arc<dyn Backend>);
+    conformance::run(QuorumBackend::new(nodes).expect("three nodes")).await;
+}

@@ -1,0 +1,123 @@
+//! Wherever Redis lives: a server, the primary that sentinels name, a cluster, a quorum. And what breaks there, with what is
+//! expected of it: tests are called by the number of the fault, or of the bad input.
+//!
+//! `FAULT_SECONDS` keeps up longer what goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed.
+
+mod bad_input;
+mod cluster;
+mod cluster_down;
+mod cluster_failover;
+mod cluster_slots;
+mod conformance;
+mod load;
+mod old_servers;
+mod sentinel;
+mod sentinel_returns;
+mod sentinels_down;
+mod taken;
+
+pub(crate) use std::time::Duration;
+
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use lock_core::{Error, LockManager};
+use lock_tests::history::{Checker, Held, Recorded, Run};
+pub(crate) use lock_tests::{
+    Cluster, HANDOFF, LONG, RedisServer, Reply, SOON, Sentinels, cluster::slot_of, eventually, eventually_some, figure,
+    for_seconds, ms, within,
+};
+pub(crate) use tokio::{
+    task::JoinHandle,
+    time::{Instant, sleep},
+};
+
+/// The ttl of most leases here: more than any switch takes, of which two thirds are left when a renewal is due.
+pub(crate) const TTL: Duration = Duration::from_secs(15);
+
+/// A manager of its own, as another process would have it.
+pub(crate) async fn manager(url: &str, name: &str) -> LockManager {
+    LockManager::builder().url(url).client_name(name).connect().await.expect("connects")
+}
+
+/// The same, whose operations are written down.
+pub(crate) async fn client(run: &Run, url: &str, name: &str) -> Recorded {
+    Recorded::new(&manager(url, name).await, &run.recorder(name), "")
+}
+
+/// Has a client wait for a key.
+pub(crate) fn waits(client: Recorded, key: &'static str) -> JoinHandle<Result<Held, Error>> {
+    tokio::spawn(async move { client.acquire(key, TTL, |request| request.wait(LONG)).await })
+}
+
+/// The lease that such a client gets.
+pub(crate) async fn served(waiter: JoinHandle<Result<Held, Error>>) -> Held {
+    within(SOON, waiter).await.expect("no panic").expect("it is served in its turn")
+}
+
+/// Has the waiters of a key served one after the other, and returns in which order.
+pub(crate) async fn in_turn(waiters: Vec<JoinHandle<Result<Held, Error>>>) -> Vec<usize> {
+    let mut waiters: FuturesUnordered<_> =
+        waiters.into_iter().enumerate().map(async |(number, waiter)| (number, served(waiter).await)).collect();
+    let mut order = Vec::new();
+    while let Some((number, mut held)) = waiters.next().await {
+        assert!(held.check(), "one after the other");
+        held.release().await.expect("held");
+        order.push(number);
+    }
+    order
+}
+
+/// Judges that waiters were served in the order in which they came, if they were without an answer for no longer than the
+/// server remembers their places.
+#[track_caller]
+pub(crate) fn kept_order(order: &[usize], outage: Duration) {
+    println!("without an answer for {outage:?}; served in the order {order:?}");
+    assert!(outage > PLACES_LIVE || order.is_sorted(), "{order:?}");
+}
+
+/// For how long a place is remembered at least of which nothing is heard: a check may be 625 ms old by then.
+const PLACES_LIVE: Duration = ms(2_300);
+
+/// Ends tasks, and drops what they have got.
+pub(crate) async fn cancelled<T>(tasks: Vec<JoinHandle<T>>) {
+    for task in tasks {
+        task.abort();
+        drop(task.await);
+    }
+}
+
+/// Waits until so many have a live place in the queue of a key on the `server` that has it.
+pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) {
+    eventually(SOON, format!("{count} wait for {key}"), async || {
+        let Some(queue) = server.keys(&format!("*lock-core:queue:{key}")).await.pop() else { return false };
+        let Some(now) = server.call(&["TIME"]).await.items().first().and_then(Reply::text) else { return false };
+        let now: u64 = now.parse().expect("seconds");
+        let mut client = server.connect().await.expect("connects");
+        // Its slot may be on its way to this node. (A server without slots refuses that.)
+        client.call(&["ASKING"]).await.expect("is answered");
+        let queue = client.call(&["HGETALL", &queue]).await.expect("is answered");
+        let fields: Vec<_> = queue.items().iter().filter_map(Reply::text).collect();
+        // `#TICKET`, and then `TOKEN END …`, in milliseconds.
+        let places = fields.chunks(2).filter(|field| field[0].starts_with('#'));
+        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u64>().ok());
+        ends.filter(|end| *end > (now + 1) * 1_000).count() == count
+    })
+    .await;
+}
+
+/// The history of the run, which breaks no rule.
+pub(crate) fn judged(run: &Run) {
+    judged_by(run, Checker::new());
+}
+
+pub(crate) fn judged_by(run: &Run, checker: Checker) {
+    checker.bound(HANDOFF).assert_clean(&run.history().expect("the files can be read"));
+}
+
+/// Judges a time of recovery that began when the servers had done their part after `servers`.
+#[track_caller]
+pub(crate) fn recovered(fault: u32, what: &str, servers: Duration, took: Duration) {
+    let after = took.saturating_sub(servers);
+    figure(fault, &format!("{what}: the servers' own part"), servers);
+    figure(fault, &format!("{what}: after that"), after);
+    assert!(after < HANDOFF, "{what}: {after:?} after the servers' own {servers:?}");
+}

@@ -1,0 +1,129 @@
+//! One primary, two replicas, three sentinels: another server becomes the primary.
+
+use lock_core::{ErrorKind, LockManager};
+use lock_tests::history::{Checker, Mark, Run, Undone, now};
+
+use crate::{load::Load, *};
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
+    let (mut sentinels, run) = (Sentinels::builder().down_after(ms(500)).start().await, Run::new("fault-13-killed"));
+    let url = sentinels.url();
+    let holder = client(&run, &url, "holder").await;
+    let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
+    let mut waiters = Vec::new();
+    for number in 0..3 {
+        waiters.push(waits(client(&run, &url, &format!("waiter{number}")).await, "k"));
+        queued(&sentinels.servers()[0], "k", number + 1).await;
+    }
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    let (since, killed) = (now(), Instant::now());
+    sentinels.servers_mut()[0].stop();
+    let (switched, renewed) = tokio::join!(sentinels.await_switch(0, killed), async {
+        eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+        killed.elapsed()
+    });
+    recovered(13, "primary killed to extended", switched, renewed);
+    assert!(held.check());
+    // An outage outlasts their places; they have them back when they have asked again.
+    queued(&sentinels.servers()[sentinels.primary().await], "k", 3).await;
+    figure(13, "primary killed to waiting again", killed.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    kept_order(&in_turn(waiters).await, renewed);
+    let primary = sentinels.primary().await;
+    eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_13_a_lease_that_reached_no_replica_is_told_after_the_switch_and_fences_rise() {
+    let (mut sentinels, run) = (Sentinels::start().await, Run::new("fault-13-unreplicated"));
+    let (one, two) = (client(&run, &sentinels.url(), "one").await, client(&run, &sentinels.url(), "two").await);
+    one.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    sentinels.stop_replication().await;
+    let mut first = one.acquire("k", TTL, |request| request).await.expect("free");
+    let (from, killed) = (now(), Instant::now());
+    sentinels.servers_mut()[0].stop();
+    let switched = sentinels.await_switch(0, killed).await;
+    // No replica has the second lease either: another switch would cost it, too.
+    sentinels.be_patient().await;
+    let second = eventually_some(SOON, "the new primary does not know it", async || {
+        two.try_acquire("k", TTL).await.ok().flatten()
+    })
+    .await;
+    recovered(13, "primary killed to the next grant", switched, killed.elapsed());
+    assert!(second.fence() > first.fence());
+    within(SOON, first.guard().ended()).await;
+    recovered(13, "lease that was not replicated: primary killed to told", switched, killed.elapsed());
+    assert!(!first.check());
+    let error = first.release().await.expect_err("it was lost");
+    assert!(matches!(error.kind(), ErrorKind::Lost(_)), "{error}");
+    run.broken_since(from);
+    second.release().await.expect("held");
+    judged_by(&run, Checker::new().mark(Mark { key: None, from, to: now() }));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_13_a_switch_by_hand_costs_no_lease_and_no_error() {
+    let (sentinels, run) = (Sentinels::start().await, Run::new("fault-13-by-hand"));
+    let url = sentinels.url();
+    let (holder, waiter) = (client(&run, &url, "holder").await, client(&run, &url, "waiter").await);
+    let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
+    let waiter = waits(waiter, "k");
+    queued(&sentinels.servers()[0], "k", 1).await;
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    let keys: Vec<_> = (0..2).map(|key| format!("l{key}")).collect();
+    let load = Load::start(&run, &url, 4, &keys, ms(1_500)).await;
+    sleep(ms(300)).await;
+    let (from, begun) = (now(), Instant::now());
+    sentinels.failover().await;
+    let switched = sentinels.await_switch(0, begun).await;
+    // Longer than the ttl of what the former primary was told last, and no other was told.
+    sleep(ms(2_500)).await;
+    let to = now();
+    run.broken_since(from);
+    let done = load.stop().await;
+    figure(13, "switch by hand", switched);
+    done.all_had(5);
+    // Of leases which the former primary has granted in its last moments the new one knows nothing.
+    done.has_only_lost();
+    assert!(held.check());
+    held.release().await.expect("held");
+    served(waiter).await.release().await.expect("held");
+    let primary = sentinels.primary().await;
+    eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    // Whatever was done by then may be undone.
+    let history = run.history().expect("the files can be read");
+    let checker = Checker::new().mark(Mark { key: None, from, to });
+    let tokens = history.events().iter().filter_map(|event| event.token.clone());
+    let undone = |checker: Checker, token| checker.undone(Undone { token, from, to, last: to });
+    judged_by(&run, tokens.fold(checker, undone));
+}
+
+#[tokio::test]
+async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() {
+    let mut sentinels = Sentinels::start().await;
+    let manager = LockManager::builder().url(sentinels.url()).ttl(LONG).connect().await.expect("connects");
+    let other = manager.clone();
+    let drops = tokio::spawn(async move {
+        let mut dice = lock_tests::Dice::named("drops");
+        let begun = Instant::now();
+        while begun.elapsed() < Duration::from_secs(6) {
+            let key = format!("k{}", dice.below(5));
+            let patience = dice.between(Duration::ZERO, ms(30));
+            // Held guards are dropped, too.
+            drop(tokio::time::timeout(patience, other.lock(key).wait(LONG)).await);
+            sleep(ms(2)).await;
+        }
+    });
+    sleep(ms(300)).await;
+    let killed = Instant::now();
+    sentinels.servers_mut()[0].stop();
+    sentinels.await_switch(0, killed).await;
+    within(SOON, drops).await.expect("no panic");
+    let primary = sentinels.primary().await;
+    // Long before the ttl would see to it.
+    eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    manager.lock("k0").await.expect("free").release().await.expect("held");
+}

@@ -1,0 +1,122 @@
+//! A former primary that comes back, and switches that show only in the former primary's answers.
+
+use lock_core::ErrorKind;
+use lock_tests::{
+    FaultProxy,
+    history::{Recorded, Run, now},
+};
+
+use crate::*;
+
+/// The names of those who are connected to a server, but for the other servers and the sentinels.
+async fn clients_of(server: &RedisServer) -> Vec<String> {
+    let clients = server.client_list().await;
+    clients.iter().map(|client| client.name().to_owned()).filter(|name| name.starts_with('p')).collect()
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_14_a_primary_that_stood_still_is_left_and_what_it_executes_late_harms_nobody() {
+    let (sentinels, run) = (Sentinels::start().await, Run::new("fault-14-stopped"));
+    let (first, two) = (manager(&sentinels.url(), "p1").await, client(&run, &sentinels.url(), "p2").await);
+    let client = |task: &str| Recorded::new(&first, &run.recorder("p1"), task);
+    let (one, another) = (client(""), client("late"));
+    let mut held = one.acquire("k", TTL, |request| request).await.expect("free");
+    let waiter = waits(two, "k");
+    queued(&sentinels.servers()[0], "k", 1).await;
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    let (since, stopped) = (now(), Instant::now());
+    sentinels.servers()[0].pause();
+    // These are in its socket, and it executes them when nobody knows of them any more.
+    let late = another.acquire("late", TTL, |request| request.wait(Duration::ZERO));
+    let (switched, late, renewed) = tokio::join!(sentinels.await_switch(0, stopped), late, async {
+        eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+        stopped.elapsed()
+    });
+    recovered(14, "primary stopped to extended", switched, renewed);
+    let error = late.map(|late| late.guard().is_held()).expect_err("nobody answers it in time");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    sentinels.servers()[0].resume();
+    let resumed = Instant::now();
+    eventually(SOON, "nobody is connected to the former primary", async || {
+        clients_of(&sentinels.servers()[0]).await.is_empty()
+    })
+    .await;
+    figure(14, "former primary goes on to left", resumed.elapsed());
+    assert!(resumed.elapsed() < HANDOFF, "{:?}", resumed.elapsed());
+    // Nobody goes back to it while it takes itself for the primary still.
+    while resumed.elapsed() < ms(2_000) {
+        assert_eq!(clients_of(&sentinels.servers()[0]).await, [""; 0]);
+        sleep(ms(50)).await;
+    }
+    run.broken_since(since);
+    assert!(held.check());
+    held.release().await.expect("held");
+    served(waiter).await.release().await.expect("held");
+    let primary = sentinels.primary().await;
+    eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    judged(&run);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_14_nobody_goes_back_to_a_primary_that_was_killed_and_comes_back_empty() {
+    let (mut sentinels, run) = (Sentinels::start().await, Run::new("fault-14-empty"));
+    let one = client(&run, &sentinels.url(), "p1").await;
+    let mut held = one.acquire("k", TTL, |request| request).await.expect("free");
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    let (since, killed) = (now(), Instant::now());
+    sentinels.servers_mut()[0].stop();
+    sentinels.await_switch(0, killed).await;
+    sentinels.servers_mut()[0].start_again().await;
+    assert!(sentinels.servers()[0].info("role").await.starts_with("master"), "it does not know better yet");
+    // One who comes now is told the right one, too.
+    let two = client(&run, &sentinels.url(), "p2").await;
+    assert!(two.try_acquire("k", TTL).await.expect("the primary answers").is_none());
+    run.broken_since(since);
+    let started = Instant::now();
+    while started.elapsed() < ms(2_000) {
+        assert_eq!(clients_of(&sentinels.servers()[0]).await, [""; 0]);
+        assert!(held.check());
+        sleep(ms(50)).await;
+    }
+    held.release().await.expect("held");
+    let primary = sentinels.primary().await;
+    eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    judged(&run);
+}
+
+/// The sentinels are out of reach while they switch: the former primary has to tell.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_14_a_switch_that_shows_only_as_readonly_is_followed_when_a_sentinel_is_reached() {
+    let (sentinels, run) = (Sentinels::builder().sentinels(1).start().await, Run::new("fault-14-readonly"));
+    let proxy = FaultProxy::start(sentinels.sentinels()[0].address()).await;
+    let url = format!("redis+sentinel://{}/{}", proxy.address(), Sentinels::SERVICE);
+    let one = client(&run, &url, "p1").await;
+    let mut held = one.acquire("k", TTL, |request| request).await.expect("free");
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    proxy.hole();
+    let (since, begun) = (now(), Instant::now());
+    sentinels.failover().await;
+    sentinels.await_switch(0, begun).await;
+    let primary = &sentinels.servers()[sentinels.primary().await];
+    let port = primary.port().to_string();
+    sentinels.servers()[0].call(&["REPLICAOF", "127.0.0.1", &port]).await;
+    let error =
+        held.extend(TTL).await.expect_err("the former primary is read-only, and nobody says who is the primary");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    assert!(held.check());
+    // No hot loop meanwhile.
+    let (connections, requests) = (proxy.accepted(), sentinels.servers()[0].script_calls().await);
+    sleep(ms(1_000)).await;
+    let connections = proxy.accepted() - connections;
+    let requests = sentinels.servers()[0].script_calls().await - requests;
+    assert!(connections <= 10 && requests <= 20, "{connections} connections and {requests} requests in a second");
+    let passed = Instant::now();
+    proxy.pass();
+    eventually(SOON, "the lease is extended", async || held.extend(TTL).await.is_ok()).await;
+    figure(14, "sentinel reached to extended", passed.elapsed());
+    assert!(passed.elapsed() < ms(1_000) + HANDOFF, "{:?}", passed.elapsed());
+    run.broken_since(since);
+    held.release().await.expect("held");
+    eventually(HANDOFF, "nothing is left", async || primary.left().await.is_empty()).await;
+    judged(&run);
+}

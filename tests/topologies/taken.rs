@@ -1,0 +1,117 @@
+//! A lease whose key is taken away while it is held: told at once from its first renewal on.
+
+use std::time::Duration;
+
+use futures_util::future::join_all;
+use lock_core::{LockManager, LossReason};
+use lock_tests::{Cluster, LONG, RedisServer, SOON, eventually, ms, within};
+use tokio::time::Instant;
+
+/// Between two renewals: how soon a loss is told without the server's word.
+const RENEWED: Duration = ms(1_500);
+/// With it: 20 ms on a machine with nothing else to do.
+const AT_ONCE: Duration = ms(500);
+
+#[tokio::test]
+async fn loss_of_a_key_that_was_taken_away_is_told_at_once() {
+    let commands: [&[&str]; 5] =
+        [&["DEL", "k"], &["SET", "k", "x"], &["RENAME", "k", "l"], &["FLUSHALL"], &["PEXPIRE", "k", "1"]];
+    join_all(commands.map(|command| async move {
+        let server = RedisServer::start().await;
+        let told = told_after(&server.url(), &server, async || drop(server.call(command).await)).await;
+        println!("{command:?}: told after {told:?}");
+    }))
+    .await;
+}
+
+#[tokio::test]
+async fn loss_by_force_of_another_process_is_told_at_once() {
+    let server = RedisServer::start().await;
+    let other = LockManager::connect(server.url()).await.expect("the server answers");
+    let told = told_after(&server.url(), &server, async || {
+        assert!(other.force_release("k").await.expect("answered"), "it is held");
+    })
+    .await;
+    println!("by force: told after {told:?}");
+}
+
+#[tokio::test]
+async fn loss_of_a_key_of_a_cluster_is_told_at_once() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let slot = lock_tests::cluster::slot_of("k");
+    let server = cluster.node(cluster.primary_of(slot).await);
+    let told = told_after(&cluster.url(), server, async || drop(server.call(&["DEL", "k"]).await)).await;
+    println!("cluster: told after {told:?}");
+}
+
+#[tokio::test]
+async fn loss_of_a_majority_of_a_quorum_is_told_at_once() {
+    let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    let manager = LockManager::builder().quorum(servers.iter().map(RedisServer::url)).connect().await;
+    let manager = manager.expect("the servers answer");
+    let told = told_after_by(&manager, &servers[1], async || {
+        for server in &servers[..2] {
+            server.call(&["DEL", "k"]).await;
+        }
+    })
+    .await;
+    println!("a majority: told after {told:?}");
+}
+
+#[tokio::test]
+async fn loss_of_a_lease_with_the_data_of_its_server_is_told_when_that_is_back() {
+    let mut server = RedisServer::start().await;
+    let manager = LockManager::connect(server.url()).await.expect("the server answers");
+    let renewed = manager.lock("renewed").ttl(LONG).renew_every(RENEWED).await.expect("free");
+    eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+    let young = manager.lock("young").ttl(LONG).await.expect("free");
+    server.restart().await;
+    let begun = Instant::now();
+    for guard in [renewed, young] {
+        let end = within(SOON, guard.ended()).await;
+        assert_eq!(end.loss(), Some(LossReason::Taken));
+    }
+    let told = begun.elapsed();
+    println!("data lost: told {told:?} after the restart");
+    assert!(told < AT_ONCE, "told after {told:?}");
+}
+
+/// How long it takes until the holder of `k` is told that the key was `taken`.
+async fn told_after(url: &str, server: &RedisServer, taken: impl AsyncFnOnce()) -> Duration {
+    let manager = LockManager::connect(url).await.expect("the server answers");
+    told_after_by(&manager, server, taken).await
+}
+
+async fn told_after_by(manager: &LockManager, server: &RedisServer, taken: impl AsyncFnOnce()) -> Duration {
+    let guard = manager.lock("k").ttl(LONG).renew_every(RENEWED).await.expect("free");
+    eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+    let begun = Instant::now();
+    taken().await;
+    let end = within(SOON, guard.ended()).await;
+    let told = begun.elapsed();
+    assert_eq!(end.loss(), Some(LossReason::Taken));
+    assert!(told < AT_ONCE, "told after {told:?}");
+    told
+}
+
+#[tokio::test]
+async fn lease_outlives_writes_that_leave_its_token() {
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(server.url()).await.expect("the server answers");
+    let guard = manager.lock("k").ttl(LONG).renew_every(ms(100)).await.expect("free");
+    eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+    let renewals = async || {
+        let calls = server.info("cmdstat_evalsha").await;
+        let calls = calls.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse::<u64>().ok());
+        calls.expect("a number of calls")
+    };
+    let before = renewals().await;
+    let begun = Instant::now();
+    while begun.elapsed() < ms(300) {
+        server.call(&["PEXPIRE", "k", "60000"]).await;
+    }
+    assert!(guard.is_held());
+    let most = u64::try_from(begun.elapsed().as_millis() / 10 + 5).expect("a short test");
+    let sent = renewals().await - before;
+    assert!((4..=most).contains(&sent), "{sent} renewals in {:?}", begun.elapsed());
+}
