@@ -3,6 +3,7 @@
 //! ```text
 //! cargo run --example quickstart
 //! cargo run --example quickstart -- redis://127.0.0.1:6379
+//! cargo run --example quickstart -- redis+cluster://127.0.0.1:7000
 //! ```
 
 use std::time::Duration;
