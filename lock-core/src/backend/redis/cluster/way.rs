@@ -169,8 +169,12 @@ impl<'a> SlotWay<'a> {
         Some(self.pause(limit, Redirection::Again).await)
     }
 
-    /// Waits a moment, and returns what comes `then`; or that it is too late, if `limit` has passed by then.
+    /// Waits a moment, and returns what comes `then`; or that it is too late, if no time is left for an answer by then.
+    ///
+    /// A command that is sent just before the limit would run out of time and be reported as a silent server, and
+    /// the engine gives up on the call at the same moment. So the last answer of the cluster is returned a little earlier.
     async fn pause(&self, limit: Instant, then: Redirection) -> Redirection {
+        let limit = limit - (self.node.limit() / 10).min(FOR_AN_ANSWER);
         let until = Instant::now() + drawn(PAUSE);
         sleep_until(until.min(limit)).await;
         if until < limit { then } else { Redirection::TooLate }
@@ -227,3 +231,5 @@ impl Cluster {
 const BEFORE_PAUSE: u32 = 4;
 /// The longest pause before a batch is sent again.
 const PAUSE: Duration = Duration::from_millis(40);
+/// The longest time before its limit at which a batch is not sent again.
+const FOR_AN_ANSWER: Duration = Duration::from_millis(100);
