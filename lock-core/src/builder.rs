@@ -266,6 +266,7 @@ impl LockManagerBuilder {
                 "the client name {client_name:?} is not made of printable ASCII without spaces"
             )));
         }
+        let service = client_name.clone();
         let replicas = self.options.durability.map_or(0, |replicas| replicas.min());
         let backend = url::backend(&self.sources, &ConnectOptions { replicas, ..self.connect })?;
         if self.options.durability.is_some() {
@@ -274,7 +275,7 @@ impl LockManagerBuilder {
         #[cfg(feature = "metrics")]
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
-        let engine = Engine::new(backend, clock, self.runtime, self.seed, self.limits);
+        let engine = Engine::new(backend, clock, self.runtime, self.seed, &service, self.limits);
         let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }

@@ -1,44 +1,218 @@
-use std::time::Duration;
+use std::{fmt, time::Duration};
 
-/// What [`LockManager::inspect`](crate::LockManager::inspect) saw: whether a key is held at this moment, by the backend.
+use crate::fencing::FencingToken;
+
+/// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
+/// it: whether it is held, by whom, and who waits.
 ///
 /// It is out of date as soon as it is there: good for a status page, not for a decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
+    key: String,
+    held: Option<Held>,
     holder: Option<Holder>,
+    waiters: Vec<Waiter>,
 }
 
+/// What the store says of a key that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Holder {
-    remaining: Option<Duration>,
-    foreign: bool,
+pub(crate) struct Held {
+    /// The time to the expiry; `None` for a key without a ttl.
+    pub(crate) remaining: Option<Duration>,
+    /// Whether the token has another form than ours.
+    pub(crate) foreign: bool,
 }
 
 impl KeyInfo {
-    pub(crate) fn free() -> Self {
-        Self { holder: None }
+    pub(crate) fn new(key: impl Into<String>, held: Option<Held>) -> Self {
+        Self { key: key.into(), held, holder: None, waiters: Vec::new() }
     }
 
-    pub(crate) fn held(remaining: Option<Duration>, foreign: bool) -> Self {
-        Self { holder: Some(Holder { remaining, foreign }) }
+    /// Adds what the processes say. A holder counts only while the store says that a lease of this library has the key.
+    pub(crate) fn with(mut self, holder: Option<Holder>, waiters: Vec<Waiter>) -> Self {
+        self.holder = holder.filter(|_| self.held.is_some_and(|held| !held.foreign));
+        self.waiters = waiters;
+        self
+    }
+
+    /// Returns the key, without the prefix of the manager that was asked.
+    #[must_use]
+    pub fn key(&self) -> &str {
+        &self.key
     }
 
     /// Returns whether somebody holds the key.
     #[must_use]
     pub fn is_locked(&self) -> bool {
-        self.holder.is_some()
+        self.held.is_some()
     }
 
-    /// Returns the time until the key expires if nobody renews it; none if it is free, or was locked by another
-    /// library without a ttl.
+    /// Returns the time until the key expires if nobody renews it. Returns `None` if the key is free, or if another library
+    /// locked it without a ttl.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
-        self.holder.and_then(|holder| holder.remaining)
+        self.held.and_then(|held| held.remaining)
     }
 
     /// Returns whether the holder is another library (its token does not have the form of ours).
     #[must_use]
     pub fn is_foreign(&self) -> bool {
-        self.holder.is_some_and(|holder| holder.foreign)
+        self.held.is_some_and(|held| held.foreign)
+    }
+
+    /// Returns the holder, as its process describes it.
+    ///
+    /// Returns `None` if the key is free, if the holder is another library, and if no process answered for the key. The last
+    /// case means that the process that holds the key has died, is stopped or is cut off, or that it cannot receive messages
+    /// (RESP2, or no rights to pub/sub). The key then becomes free after [`remaining`](Self::remaining), unless the process
+    /// goes on renewing.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        self.holder.as_ref()
+    }
+
+    /// Returns the requests that wait for the key, as their processes describe them, in the order of their
+    /// [places](Waiter::place): at most 100 of each process.
+    #[must_use]
+    pub fn waiters(&self) -> &[Waiter] {
+        &self.waiters
+    }
+}
+
+/// The mode in which a lease is held or waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Mode {
+    /// One holder at a time.
+    Exclusive,
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Exclusive => "exclusive",
+        })
+    }
+}
+
+/// A request and the process that made it: who holds a key, or waits for it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    pub(crate) service: String,
+    pub(crate) host: String,
+    pub(crate) process: u32,
+    pub(crate) label: String,
+}
+
+impl Party {
+    /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) of its manager.
+    #[must_use]
+    pub fn service(&self) -> &str {
+        &self.service
+    }
+
+    /// Returns the name of the host.
+    #[must_use]
+    pub fn host(&self) -> &str {
+        &self.host
+    }
+
+    /// Returns the number of the process on its host.
+    #[must_use]
+    pub fn process(&self) -> u32 {
+        self.process
+    }
+
+    /// Returns the [`label`](crate::LockRequest::label) of the request; empty if it has none.
+    #[must_use]
+    pub fn label(&self) -> &str {
+        &self.label
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { service, host, process, label } = self;
+        write!(f, "{service} on {host} (process {process}")?;
+        if label.is_empty() { f.write_str(")") } else { write!(f, ", {label:?})") }
+    }
+}
+
+/// The holder of a key, as its process describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Holder {
+    pub(crate) party: Party,
+    pub(crate) held: Duration,
+    pub(crate) ttl: Duration,
+    pub(crate) fencing_token: FencingToken,
+}
+
+impl Holder {
+    /// Returns the request and its process.
+    #[must_use]
+    pub fn party(&self) -> &Party {
+        &self.party
+    }
+
+    /// Returns the mode of the lease.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::Exclusive
+    }
+
+    /// Returns for how long the request has held the key.
+    #[must_use]
+    pub fn held(&self) -> Duration {
+        self.held
+    }
+
+    /// Returns the ttl that the request asked for.
+    #[must_use]
+    pub fn ttl(&self) -> Duration {
+        self.ttl
+    }
+
+    /// Returns the fencing token of the lease.
+    #[must_use]
+    pub fn fencing_token(&self) -> FencingToken {
+        self.fencing_token
+    }
+}
+
+/// A request that waits for a key, as its process describes it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Waiter {
+    pub(crate) party: Party,
+    pub(crate) waited: Duration,
+    pub(crate) place: u32,
+}
+
+impl Waiter {
+    /// Returns the request and its process.
+    #[must_use]
+    pub fn party(&self) -> &Party {
+        &self.party
+    }
+
+    /// Returns the mode of the lease that is waited for.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        Mode::Exclusive
+    }
+
+    /// Returns for how long the request has waited.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
+    }
+
+    /// Returns the place in line, from 1 on.
+    ///
+    /// The first request of each process has the place of its process in the queue, as the store said last, which was half a
+    /// second ago at most. The other requests of the process stand behind it. So two processes may name the same place; the
+    /// request that has waited for longer is usually served first.
+    #[must_use]
+    pub fn place(&self) -> u32 {
+        self.place
     }
 }

@@ -142,7 +142,7 @@ pub use crate::{
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
-    info::KeyInfo,
+    info::{Holder, KeyInfo, Mode, Party, Waiter},
     lease::Lease,
     leases::Leases,
     manager::LockManager,

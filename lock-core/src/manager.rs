@@ -1,3 +1,5 @@
+mod inspecting;
+
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};
 
 use crate::{
@@ -6,7 +8,6 @@ use crate::{
     error::{AlreadyInstalled, Argument, Error, ErrorKind},
     handover::Handover,
     health::Health,
-    info::KeyInfo,
     key::LockKey,
     mutants::Mutant,
     request::{LockAllRequest, LockRequest, Options},
@@ -134,34 +135,6 @@ impl LockManager {
         let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
         request.from = Some(handover.token());
         request
-    }
-
-    /// Asks the backend whether a key is held, and for how long still.
-    ///
-    /// # Errors
-    /// [`ErrorKind::Invalid`] for a key out of range; [`ErrorKind::Backend`], [`ErrorKind::WrongType`],
-    /// [`ErrorKind::Denied`] and the like as for an acquire.
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<KeyInfo, Error> {
-        let key = self.key(key.as_ref())?;
-        match self.ask("inspect", &key, Operation::Inspect { key: key.clone() }).await? {
-            Outcome::Busy { remaining, foreign, .. } => Ok(KeyInfo::held(remaining, foreign)),
-            Outcome::Gone => Ok(KeyInfo::free()),
-            outcome => Err(Error::backend("inspect", Some(&key), BackendError::unexpected(outcome))),
-        }
-    }
-
-    /// Asks the backend whether anybody holds a key.
-    ///
-    /// # Errors
-    /// As [`inspect`](Self::inspect).
-    ///
-    /// # Cancel safety
-    /// Dropping the future changes nothing.
-    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, Error> {
-        self.inspect(key).await.map(|info| info.is_locked())
     }
 
     /// Frees a key whoever holds it, another library's lock included, and says whether it was held.

@@ -5,7 +5,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::Grant;
-use crate::key::LockKey;
+use crate::{
+    engine::inquiry::{Question, Statement},
+    key::LockKey,
+};
 
 /// What a backend tells the engine of its own accord: that a key was granted to a waiter, whether waiters can be told, and
 /// that somebody else has written at a key.
@@ -24,6 +27,10 @@ pub(crate) enum Notice {
     Listening(bool),
     Changed(Option<Vec<LockKey>>),
     Connected,
+    /// A manager of the same store asks who holds and waits.
+    Asked(Question),
+    /// A manager of the same store has answered.
+    Told(Statement),
 }
 
 impl Calls {
@@ -61,6 +68,20 @@ impl Calls {
     /// asks soon whether its leases are still there.
     pub fn connected(&self) {
         let _ = self.sender.send(Notice::Connected);
+    }
+
+    /// Passes on a message that was [published](super::Backend::publish) on the channel of the engine, or on
+    /// [`EVERYONE`](super::EVERYONE). A message of a form that is not known is ignored.
+    pub fn message(&self, message: &str) {
+        let asked = Question::read(message).map(Notice::Asked);
+        if let Some(notice) = asked.or_else(|| Statement::read(message).map(Notice::Told)) {
+            let _ = self.sender.send(notice);
+        }
+    }
+
+    /// Passes on what one of several nodes has told.
+    pub(crate) fn pass_on(&self, notice: Notice) {
+        let _ = self.sender.send(notice);
     }
 
     /// Says whether calls can reach the engine from now on. To be said again after every gap, since calls may have been

@@ -8,7 +8,8 @@ use std::{
 };
 
 use super::{
-    AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, Grant, Operation, Outcome, Place, Release, Reply,
+    AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, EVERYONE, Grant, Operation, Outcome, Place,
+    Release, Reply,
 };
 use crate::{
     backend::Token,
@@ -181,6 +182,17 @@ impl Backend for MemoryBackend {
             .filter_map(|(key, _)| LockKey::new(key.wire()).ok())
             .collect();
         Reply::ready(Ok(keys))
+    }
+
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+        let is_meant = |name: &Arc<str>| *channel == *EVERYONE || *name == channel;
+        let listeners = {
+            let state = self.store.state();
+            let meant = state.listeners.iter().filter(|(name, _)| is_meant(name));
+            meant.map(|(_, calls)| calls.clone()).collect::<Vec<_>>()
+        };
+        listeners.iter().for_each(|calls| calls.message(&message));
+        Reply::ready(Ok(listeners.len()))
     }
 
     fn health(&self) -> Vec<NodeHealth> {

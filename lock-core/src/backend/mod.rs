@@ -59,6 +59,9 @@ use crate::{
     key::LockKey,
 };
 
+/// The channel to which all managers of a store listen.
+pub const EVERYONE: &str = crate::engine::inquiry::EVERYONE;
+
 /// The operations of one call.
 pub type Batch = Items<Operation>;
 
@@ -124,6 +127,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Returns the keys that begin with `prefix` and are held by a lease of this library. Must not block the store for
     /// long, however many keys there are.
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>>;
+
+    /// Publishes a message to the managers of the store that listen on a channel: on the [channel](Calls::channel) of one, or on
+    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it. Used only
+    /// when somebody [looks](crate::LockManager::inspect) at holders and waiters, and no lease depends on it. Default: an error of
+    /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+        drop((channel, message));
+        Reply::ready(Err(BackendError::unsupported("this backend carries no messages between managers")))
+    }
 
     /// Returns a number that changes whenever the order of requests may have been broken, as when a connection was
     /// replaced.
@@ -224,6 +236,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
         (**self).list(prefix)
+    }
+
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+        (**self).publish(channel, message)
     }
 
     fn epoch(&self) -> u64 {

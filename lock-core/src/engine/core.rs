@@ -15,6 +15,7 @@ use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
     deferred::Deferred,
+    inquiry::{Manager, Message},
     queues::{
         Queues,
         calls::{Calls, List},
@@ -32,6 +33,8 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// How the manager names itself to others.
+    pub(super) manager: Manager,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
     /// Whether the backend answers at once, so that its calls need no task.
@@ -69,8 +72,10 @@ impl Core {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         runtime: Option<Handle>,
+        service: &str,
         queues: Queues,
     ) -> Arc<Self> {
+        let manager = Manager::here(queues.channel(), service);
         let state = State {
             queues,
             running: false,
@@ -84,6 +89,7 @@ impl Core {
             answers_at_once: backend.answers_at_once(),
             backend,
             clock,
+            manager,
             runtime,
             state: Mutex::new(state),
             owed: AtomicUsize::new(0),
@@ -303,6 +309,7 @@ pub(super) struct Step {
     pub(super) now: Moment,
     pub(super) calls: Calls,
     pub(super) lists: Vec<List>,
+    pub(super) messages: Vec<Message>,
     /// Until when to sleep.
     pub(super) until: Moment,
     /// Whether there is nothing left to do, now or later.
@@ -331,7 +338,7 @@ impl State {
         if !core.answers_at_once {
             calls.extend(queues.poll_transmit(now, epoch));
         }
-        let lists = queues.poll_lists();
+        let (lists, messages) = (queues.poll_lists(), queues.poll_messages());
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
@@ -339,7 +346,7 @@ impl State {
         }
         self.asleep_until = until;
         let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
-        Step { now, calls, lists, until, finished }
+        Step { now, calls, lists, messages, until, finished }
     }
 }
 

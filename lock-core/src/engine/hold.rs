@@ -152,6 +152,13 @@ impl Hold {
         (Some(end), Ending { wakers, counted })
     }
 
+    /// Returns for how long it has been held at `now`; `None` if it has not begun, or is over.
+    pub(crate) fn held(&self, now: Moment) -> Option<Duration> {
+        let state = self.state();
+        let is_held = state.ended.is_none() && state.over(now).is_none() && state.begun != Moment::NEVER;
+        is_held.then(|| now.since(state.begun))
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
         let state = self.state();

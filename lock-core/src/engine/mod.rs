@@ -11,6 +11,7 @@ pub(crate) mod deferred;
 #[cfg(test)]
 pub(crate) mod fixture;
 pub(crate) mod hold;
+pub(crate) mod inquiry;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
@@ -39,6 +40,7 @@ use tokio::runtime::Handle;
 use self::{
     cleanup::{Doubt, Parting},
     core::Core,
+    inquiry::{Statement, Subject},
     limits::Limits,
     queues::{
         Departure, Queues,
@@ -73,12 +75,13 @@ impl Engine {
         clock: Arc<dyn Clock>,
         runtime: Option<Handle>,
         seed: Option<u64>,
+        service: &str,
         limits: Limits,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
         let queues = Queues::new(Arc::clone(&clock), random, limits);
-        Arc::new(Self { core: Core::new(backend, clock, runtime, queues) })
+        Arc::new(Self { core: Core::new(backend, clock, runtime, service, queues) })
     }
 
     /// Identifies the manager: the same key of another manager is another lock.
@@ -159,6 +162,15 @@ impl Engine {
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
         let (asked, response) = Response::new(&self.core, self.now());
         self.core.with(|state| state.queues.request_list(List { prefix, asked }));
+        response
+    }
+
+    /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
+    /// are left out.
+    pub(crate) fn inquire(&self, subject: Subject) -> Response<Vec<Statement>> {
+        let now = self.now();
+        let (asked, response) = Response::new(&self.core, now);
+        self.core.with(|state| state.queues.inquire(subject, asked, now));
         response
     }
 

@@ -8,11 +8,15 @@ use std::{
     task::{Context, Poll},
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 
 use super::{
     asked::Asked,
     core::{Core, Step},
+    inquiry::{EVERYONE, Message, Seen},
     queues::calls::{CallId, List},
     turn::in_turn,
 };
@@ -85,13 +89,14 @@ async fn run(mut running: Running) {
     let mut timer = Timer::default();
     let mut answers = 0_usize;
     loop {
-        let Step { now, calls: sent, lists: asked, until, finished } = core.step();
+        let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
         let mut sends = !sent.is_empty();
         calls.extend(sent.into_iter().map(|(call, batch)| {
             let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
             InFlight { call, reply }
         }));
         lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
+        lists.extend(messages.into_iter().map(|message| publish(core, message)));
         if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
             break;
         }
@@ -158,6 +163,24 @@ fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + 
     Box::pin(async move {
         let keys = reply.await;
         unanswered.answer(keys);
+    })
+}
+
+/// Publishes a question, or the answer to one.
+fn publish(core: &Arc<Core>, message: Message) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let core = Arc::clone(core);
+    Box::pin(async move {
+        let is_own = matches!(message, Message::Ask(..));
+        let (Message::Ask(question, seen) | Message::Tell(question, seen)) = message;
+        let statements = question.answers(&core.manager, seen.iter().map(Seen::entry).collect());
+        if is_own {
+            let reached = core.backend.publish(EVERYONE.into(), question.write()).await.unwrap_or(0);
+            let now = core.clock.now();
+            core.with(|state| state.queues.was_asked(question.id, statements, reached, now));
+        } else {
+            let parts = statements.iter().map(|part| core.backend.publish(question.channel.clone(), part.write()));
+            join_all(parts).await;
+        }
     })
 }
 

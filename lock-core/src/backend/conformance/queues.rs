@@ -145,7 +145,7 @@ impl Suite<'_> {
         loop {
             match tokio::time::timeout(SHORT, self.told.recv()).await {
                 Ok(Some(Notice::Granted(grant))) if !grant.out_of_turn => return Some(grant),
-                Ok(Some(Notice::Granted(_) | Notice::Listening(_) | Notice::Changed(_) | Notice::Connected)) => {}
+                Ok(Some(Notice::Granted(_) | _)) => {}
                 Ok(None) | Err(_) => return None,
             }
         }

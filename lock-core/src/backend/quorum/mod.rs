@@ -99,6 +99,16 @@ impl Backend for QuorumBackend {
         Reply::new(async move { list(&quorum, prefix).await })
     }
 
+    /// Over all nodes, since the managers that are connected may differ from one to another.
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+        let published = self.quorum.nodes.iter().map(|node| node.publish(Arc::clone(&channel), message.clone()));
+        let published = join_all(published);
+        Reply::new(async move {
+            let reached = published.await.into_iter().flatten().max();
+            reached.ok_or_else(|| BackendError::unavailable("no node of the quorum carries messages"))
+        })
+    }
+
     fn waits_for_replicas(&self) -> Result<(), BackendError> {
         let why = "a quorum keeps a lease on a majority of its nodes, and does not wait for their replicas; leave `durability` out";
         Err(BackendError::unsupported(why).did_not_happen())

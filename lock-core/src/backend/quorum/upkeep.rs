@@ -52,6 +52,7 @@ impl Quorum {
                     }
                     Notice::Changed(keys) => calls.changed(keys),
                     Notice::Connected => calls.connected(),
+                    notice @ (Notice::Asked(_) | Notice::Told(_)) => calls.pass_on(notice),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));

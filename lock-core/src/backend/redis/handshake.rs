@@ -31,7 +31,7 @@ use super::{
     tls,
 };
 use crate::{
-    backend::{BackendError, Calls},
+    backend::{BackendError, Calls, EVERYONE},
     error::ErrorKind,
 };
 
@@ -259,9 +259,16 @@ impl Connector {
             match (self.role, calls) {
                 _ if resp2 => None,
                 (_, None) => None,
-                (Role::Primary, Some(calls)) => Some(subscribes.subscribe(&**calls.channel()).await),
+                (Role::Primary, Some(calls)) => Some(subscribes.subscribe(&[&**calls.channel(), EVERYONE]).await),
                 (Role::Sentinel, Some(_)) => Some(subscribes.subscribe(&SWITCHES).await),
-                (Role::Node, Some(calls)) => Some(try_shards(&mut subscribes, calls.channel()).await),
+                (Role::Node, Some(calls)) => {
+                    let mut messages = subscribes.clone();
+                    // The second is only for those who look at holders and waiters.
+                    let channels = [&**calls.channel(), EVERYONE];
+                    let subscribed =
+                        tokio::join!(try_shards(&mut subscribes, calls.channel()), messages.subscribe(&channels));
+                    Some(subscribed.0)
+                }
             }
         };
         let begun = Instant::now();

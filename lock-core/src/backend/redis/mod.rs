@@ -157,6 +157,18 @@ impl Backend for RedisBackend {
         })
     }
 
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+        let servers = self.servers.clone();
+        Reply::new(async move {
+            let mut publish = redis::cmd("PUBLISH");
+            publish.arg(&*channel).arg(message);
+            match servers {
+                Servers::Primary(connector) => connector.query(&publish).await,
+                Servers::Cluster(cluster) => cluster.query_any(&publish).await,
+            }
+        })
+    }
+
     fn epoch(&self) -> u64 {
         match &self.servers {
             Servers::Primary(connector) => connector.link.epoch(),

@@ -135,6 +135,10 @@ async fn watch(
                 PushKind::Message => {
                     if let Some(grant) = grant(&push.data) {
                         calls.granted(grant);
+                    } else if let Some(Value::BulkString(message)) = push.data.last()
+                        && let Ok(message) = std::str::from_utf8(message)
+                    {
+                        calls.message(message);
                     }
                 }
                 PushKind::Invalidate => calls.changed(changed(&push.data)),

@@ -43,6 +43,8 @@ pub(crate) struct Contender {
     tries: u32,
     /// Whether the holder was another library, when it was heard of last: that calls nobody.
     pub(crate) foreign: bool,
+    /// Its place in the queue, as the last answer says.
+    pub(crate) position: Option<u32>,
 }
 
 /// What an answer said of the key.
@@ -74,6 +76,7 @@ impl Contender {
             trouble: None,
             tries: 0,
             foreign: false,
+            position: None,
         }
     }
 
@@ -175,6 +178,7 @@ impl Contender {
         let Refusal { remaining, foreign, position } = refusal;
         // A place that could not be renewed may stand all the same.
         let placed = position.is_some();
+        self.position = position;
         self.placed |= placed;
         self.foreign = foreign;
         if placed && listening && !self.callable {

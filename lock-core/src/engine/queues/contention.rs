@@ -222,6 +222,8 @@ impl Queues {
             Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
             Notice::Changed(None) => self.tenures.look_at_all(now),
             Notice::Connected => self.tenures.connected(now),
+            Notice::Asked(question) => self.answer_question(question, now),
+            Notice::Told(statement) => self.was_told(statement, now),
         }
     }
 
@@ -240,6 +242,7 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
         self.deferred.lost_more(self.losses.take_all());
+        self.answer_inquiries(Moment::NEVER);
         self.ask_again(|contender| {
             contender.abandon_requests();
             true

@@ -102,6 +102,27 @@ impl Lines {
         self.lines.get(key)
     }
 
+    /// The keys that somebody in this process has or wants.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &LockKey> {
+        self.lines.keys()
+    }
+
+    /// The waiters in the line of a key, in order, each with its contender if it is one.
+    pub(crate) fn waiters_of(&self, key: &LockKey) -> impl Iterator<Item = (&Waiter, Option<&Contender>)> {
+        let first = self.lines.get(key).and_then(Line::first);
+        let next = |id: &WaiterId| {
+            let next = self.waiters[*id].next;
+            (next != NOBODY).then_some(next as WaiterId)
+        };
+        std::iter::successors(first, next).map(|id| {
+            let waiter = &self.waiters[id];
+            match &waiter.state {
+                Standing::InLine(contender) => (waiter, contender.as_ref()),
+                _ => (waiter, None),
+            }
+        })
+    }
+
     /// How many waiters there are for whom the key is busy.
     pub(crate) fn waiting(&self) -> usize {
         self.waiting

@@ -15,6 +15,7 @@ mod contender;
 mod contention;
 mod handoff;
 mod holding;
+mod inquiries;
 mod lately;
 pub(crate) mod line;
 mod outage;
@@ -44,6 +45,7 @@ use crate::{
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
+        inquiry::{Inquiries, Message},
         limits::Limits,
         tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
@@ -73,6 +75,10 @@ pub(crate) struct Queues {
     /// What waits to be sent, in order.
     outbox: VecDeque<Item>,
     lists: Vec<List>,
+    /// Questions of this manager and of others.
+    inquiries: Inquiries,
+    /// Questions and answers that wait to be published.
+    messages: Vec<Message>,
     in_flight: Slab<InFlight>,
     counted: Counted,
     /// When to look for requests that were not answered in time.
@@ -125,6 +131,8 @@ impl Queues {
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             lists: Vec::new(),
+            inquiries: Inquiries::default(),
+            messages: Vec::new(),
             in_flight: Slab::new(),
             counted: Counted::default(),
             answers_due: Moment::NEVER,
@@ -186,7 +194,7 @@ impl Queues {
     pub(crate) fn poll_timeout(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.next_to_send())
+        timers.min(self.inquiries.next()).min(self.next_to_send())
     }
 
     /// Whether nothing is left to be released.
@@ -201,6 +209,7 @@ impl Queues {
         self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
         self.deferred.lost_more(self.losses.take(now));
+        self.answer_inquiries(now);
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));
         // The order within a tick is that of the wheel's lists; make it one that a replay repeats.

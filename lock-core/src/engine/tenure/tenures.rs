@@ -11,7 +11,7 @@ use crate::{
     end::End,
     engine::{
         cleanup::{AT_ONCE, Doubt, Parting},
-        hold::{Ending, Validity},
+        hold::{Ending, Hold, Validity},
         slack::Slack,
         trust,
         wheel::Wheel,
@@ -162,6 +162,11 @@ impl Tenures {
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
         let (over, ending) = self.get(tenure)?.hold.settle(None);
         self.finish(tenure, over?, ending)
+    }
+
+    /// The present hold of a tenure.
+    pub(crate) fn hold(&self, tenure: TenureId) -> Option<&Arc<Hold>> {
+        self.get(tenure).map(|tenure| &tenure.hold)
     }
 
     pub(crate) fn token(&self, tenure: TenureId) -> Option<Token> {

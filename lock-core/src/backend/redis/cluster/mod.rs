@@ -18,6 +18,7 @@ use std::{
 };
 
 use futures_util::future::join_all;
+use redis::{Cmd, FromRedisValue};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -131,6 +132,13 @@ impl Cluster {
         found.sort_unstable();
         found.dedup();
         Ok(found)
+    }
+
+    /// Sends a command to any node that is connected.
+    pub(super) async fn query_any<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
+        let map = self.known_map(Instant::now() + self.limit()).await?;
+        let node = map.nodes().iter().find(|node| node.link.is_up()).or(map.nodes().first());
+        node.ok_or_else(|| self.unknown())?.query(command).await
     }
 
     /// Executes the part of a batch that is about one slot.

@@ -204,6 +204,7 @@ impl<'a> Keeper<'a> {
             Notice::Granted(_) => {}
             Notice::Changed(keys) => self.calls.changed(keys),
             Notice::Connected => self.calls.connected(),
+            notice @ (Notice::Asked(_) | Notice::Told(_)) => self.calls.pass_on(notice),
             Notice::Listening(true) => {
                 self.listening.insert(node);
                 self.calls.listening(true);

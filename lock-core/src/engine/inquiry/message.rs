@@ -1,0 +1,168 @@
+//! What goes over the channels: fields as netstrings (Bernstein, 1997), so that a key may hold any character.
+
+use std::{sync::Arc, time::Duration};
+
+use super::Manager;
+use crate::fencing::FencingToken;
+
+/// The keys that a question is about, as the store knows them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Subject {
+    Key(String),
+    Prefix(String),
+}
+
+/// A question to all managers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Question {
+    /// A random number.
+    pub(crate) id: u64,
+    /// The channel of the manager that asks.
+    pub(crate) channel: Arc<str>,
+    pub(crate) subject: Subject,
+}
+
+/// A part of a manager's answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Statement {
+    /// The number of the question.
+    pub(crate) id: u64,
+    pub(crate) manager: Manager,
+    /// The number of the part.
+    pub(crate) part: u32,
+    /// Whether the answer ends with it.
+    pub(crate) is_last: bool,
+    pub(crate) entries: Vec<Entry>,
+}
+
+/// A holder or waiter.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Entry {
+    /// The key as the store knows it.
+    pub(crate) key: String,
+    pub(crate) label: String,
+    /// For how long it has held the key, or waited for it.
+    pub(crate) since: Duration,
+    pub(crate) what: What,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum What {
+    Holds { ttl: Duration, fence: FencingToken },
+    Waits { place: u32 },
+}
+
+impl Question {
+    pub(crate) fn write(&self) -> String {
+        let Self { id, channel, subject } = self;
+        let (form, text) = match subject {
+            Subject::Key(key) => ("key", key),
+            Subject::Prefix(prefix) => ("prefix", prefix),
+        };
+        write(QUESTION, [&id.to_string(), &**channel, form, text])
+    }
+
+    pub(crate) fn read(message: &str) -> Option<Self> {
+        let mut fields = Fields(message.strip_prefix(QUESTION)?);
+        let (id, channel) = (fields.number()?, fields.next()?.into());
+        let subject = match (fields.next()?, fields.next()?.to_owned()) {
+            ("key", key) => Subject::Key(key),
+            ("prefix", prefix) => Subject::Prefix(prefix),
+            _ => return None,
+        };
+        Some(Self { id, channel, subject })
+    }
+
+    /// Makes the parts of an answer.
+    pub(crate) fn answers(&self, manager: &Manager, entries: Vec<Entry>) -> Vec<Statement> {
+        let mut entries = entries.into_iter().peekable();
+        let mut parts = Vec::new();
+        loop {
+            let part = u32::try_from(parts.len()).unwrap_or(u32::MAX);
+            let of_part: Vec<_> = entries.by_ref().take(ENTRIES).collect();
+            let is_last = entries.peek().is_none();
+            parts.push(Statement { id: self.id, manager: manager.clone(), part, is_last, entries: of_part });
+            if is_last {
+                return parts;
+            }
+        }
+    }
+}
+
+impl Statement {
+    pub(crate) fn write(&self) -> String {
+        let Self { id, manager: Manager { id: manager, service, host, process }, part, is_last, entries } = self;
+        let last = if *is_last { "last" } else { "" };
+        let head = [&id.to_string(), &**manager, service, host, &process.to_string(), &part.to_string(), last];
+        let mut message = write(STATEMENT, head);
+        for Entry { key, label, since, what } in entries {
+            let (form, ttl, number) = match what {
+                What::Holds { ttl, fence } => ("holds", *ttl, fence.get()),
+                What::Waits { place } => ("waits", Duration::ZERO, u64::from(*place)),
+            };
+            let [since, ttl] = [since, &ttl].map(|duration| duration.as_millis().to_string());
+            add(&mut message, [form, key, label, &since, &ttl, &number.to_string()]);
+        }
+        message
+    }
+
+    pub(crate) fn read(message: &str) -> Option<Self> {
+        let mut fields = Fields(message.strip_prefix(STATEMENT)?);
+        let id = fields.number()?;
+        let [manager, service, host] = [fields.next()?, fields.next()?, fields.next()?].map(Arc::from);
+        let manager = Manager { id: manager, service, host, process: fields.number()? };
+        let (part, is_last) = (fields.number()?, fields.next()? == "last");
+        let mut entries = Vec::new();
+        while !fields.0.is_empty() {
+            let form = fields.next()?;
+            let [key, label] = [fields.next()?, fields.next()?].map(str::to_owned);
+            let [since, ttl] = [fields.number()?, fields.number()?].map(Duration::from_millis);
+            let number: u64 = fields.number()?;
+            let what = match form {
+                "holds" => What::Holds { ttl, fence: FencingToken::new(number) },
+                "waits" => What::Waits { place: u32::try_from(number).ok()? },
+                _ => return None,
+            };
+            entries.push(Entry { key, label, since, what });
+        }
+        Some(Self { id, manager, part, is_last, entries })
+    }
+}
+
+fn write<'a>(mark: &str, fields: impl IntoIterator<Item = &'a str>) -> String {
+    let mut message = mark.to_owned();
+    add(&mut message, fields);
+    message
+}
+
+fn add<'a>(message: &mut String, fields: impl IntoIterator<Item = &'a str>) {
+    for field in fields {
+        message.push_str(&field.len().to_string());
+        message.push(':');
+        message.push_str(field);
+        message.push(',');
+    }
+}
+
+/// What is left to be read of a message.
+struct Fields<'a>(&'a str);
+
+impl<'a> Fields<'a> {
+    fn next(&mut self) -> Option<&'a str> {
+        let (length, rest) = self.0.split_once(':')?;
+        let (field, rest) = rest.split_at_checked(length.parse().ok()?)?;
+        self.0 = rest.strip_prefix(',')?;
+        Some(field)
+    }
+
+    fn number<N: std::str::FromStr>(&mut self) -> Option<N> {
+        self.next()?.parse().ok()
+    }
+}
+
+/// How a question begins.
+const QUESTION: &str = "lock-core:who:1 ";
+/// How an answer begins.
+const STATEMENT: &str = "lock-core:told:1 ";
+/// How many holders and waiters one part of an answer names.
+const ENTRIES: usize = 200;

@@ -1,0 +1,96 @@
+//! What this process says of its holders and waiters when a manager asks, and what it is told when it asks itself.
+
+use std::time::Duration;
+
+use rand::RngExt;
+
+use super::Queues;
+use crate::{
+    clock::Moment,
+    engine::{
+        asked::Asked,
+        inquiry::{FOR_ANSWERS, MOST_ENTRIES, MOST_WAITERS, Message, Question, Seen, Statement, Subject},
+    },
+    key::LockKey,
+};
+
+impl Queues {
+    /// Begins to ask all managers of the store.
+    pub(crate) fn inquire(&mut self, subject: Subject, asked: Asked<Vec<Statement>>, now: Moment) {
+        let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
+        let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
+        self.inquiries.open(question.id, asked, until);
+        let seen = self.seen(&question.subject, now);
+        self.messages.push(Message::Ask(question, seen));
+    }
+
+    /// Takes the messages that are to be published.
+    pub(crate) fn poll_messages(&mut self) -> Vec<Message> {
+        std::mem::take(&mut self.messages)
+    }
+
+    /// Takes note that a question of this manager was sent to so many, and of what this manager itself has to say.
+    pub(crate) fn was_asked(&mut self, question: u64, own: Vec<Statement>, reached: usize, now: Moment) {
+        own.into_iter().for_each(|statement| self.inquiries.add(statement));
+        self.inquiries.reached(question, reached);
+        self.answer_inquiries(now);
+    }
+
+    /// Answers a question of another manager.
+    pub(super) fn answer_question(&mut self, question: Question, now: Moment) {
+        if question.channel != self.channel && self.inquiries.is_new(question.id) {
+            let seen = self.seen(&question.subject, now);
+            self.messages.push(Message::Tell(question, seen));
+        }
+    }
+
+    /// Takes note of what a manager has answered.
+    pub(super) fn was_told(&mut self, statement: Statement, now: Moment) {
+        self.inquiries.add(statement);
+        self.answer_inquiries(now);
+    }
+
+    /// Ends the inquiries that are answered, or whose time is over `now`.
+    pub(super) fn answer_inquiries(&mut self, now: Moment) {
+        for (asked, statements) in self.inquiries.take_done(now) {
+            self.deferred.wake(asked.answer(Ok(statements)));
+        }
+    }
+
+    fn seen(&self, subject: &Subject, now: Moment) -> Vec<Seen> {
+        let mut seen = Vec::new();
+        match subject {
+            Subject::Key(key) => {
+                if let Ok(key) = LockKey::new(key) {
+                    self.see(&key, now, &mut seen);
+                }
+            }
+            Subject::Prefix(prefix) => {
+                let taken_up = self.taken_up.keys().filter(|key| self.lines.of(key).is_none());
+                let keys = self.lines.keys().chain(taken_up).filter(|key| key.wire().starts_with(prefix));
+                for key in keys {
+                    self.see(key, now, &mut seen);
+                    if seen.len() >= MOST_ENTRIES {
+                        break;
+                    }
+                }
+            }
+        }
+        seen
+    }
+
+    fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
+        let tenures = self.lines.tenure(key).into_iter().chain(self.taken_up.get(key).into_iter().flatten().copied());
+        let holds = tenures.filter_map(|tenure| self.tenures.hold(tenure));
+        seen.extend(holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() })));
+        let mut place = 0;
+        for (waiter, contender) in self.lines.waiters_of(key).take(MOST_WAITERS) {
+            // The others of a process stand behind its contender.
+            place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
+            if !waiter.tries {
+                let (label, waited) = (waiter.terms.label, now.since(waiter.asked));
+                seen.push(Seen::Waiter { key: key.clone(), label, waited, place });
+            }
+        }
+    }
+}

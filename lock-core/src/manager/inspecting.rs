@@ -1,0 +1,184 @@
+//! Who holds a key, and who waits for it.
+
+use std::{cmp::Reverse, collections::BTreeMap};
+
+use futures_util::future::join;
+
+use super::LockManager;
+use crate::{
+    backend::{BackendError, Batch, Operation, Outcome},
+    engine::inquiry::{Entry, Manager, Statement, Subject, What},
+    error::Error,
+    info::{Held, Holder, KeyInfo, Party, Waiter},
+    key::LockKey,
+};
+
+impl LockManager {
+    /// Looks at a key: whether it is held, for how long still, by whom, and who waits for it.
+    ///
+    /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
+    /// to every process that uses the store; each answers for itself. So this takes one round trip if the key is free, and
+    /// otherwise two more, or up to 250 ms if a process does not answer, for example because it is stopped. Do not use it in
+    /// the path of a request; [`is_locked`](Self::is_locked) is one round trip.
+    ///
+    /// # Errors
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key out of range; [`ErrorKind::Backend`](crate::ErrorKind::Backend),
+    /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType), [`ErrorKind::Denied`](crate::ErrorKind::Denied) and the like as for
+    /// an acquire. A process that cannot be asked is not an error: see [`KeyInfo::holder`].
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").label("goods:<id>").await?;
+    ///
+    /// let key = manager.inspect("goods:1").await?;
+    /// let holder = key.holder().expect("this process");
+    /// assert_eq!(holder.fencing_token(), guard.fencing_token());
+    /// println!("{} holds it for {:?}, {} wait", holder.party(), holder.held(), key.waiters().len());
+    /// # Ok(()) }
+    /// ```
+    pub async fn inspect(&self, key: impl AsRef<str>) -> Result<KeyInfo, Error> {
+        let key = self.key(key.as_ref())?;
+        let held = self.held(&key).await?;
+        if held.is_none() {
+            return Ok(KeyInfo::new(key.as_str(), None));
+        }
+        let statements = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.unwrap_or_default();
+        let parties = Parties::of(statements).remove(key.wire()).unwrap_or_default();
+        Ok(parties.describe(&key, held))
+    }
+
+    /// Returns the keys that begin with `prefix` and are held or waited for, in the order of their bytes, each as
+    /// [`inspect`](Self::inspect) returns it. A key that another library holds is included only if a request waits for it.
+    ///
+    /// The keys are found by `SCAN`, which does not block the server but looks at every key of the database; then their
+    /// expiries are asked for in calls of 256, and all processes for their holders and waiters in one message. An empty prefix
+    /// lists all keys of the manager.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guards = manager.lock_all(["goods:1", "goods:2", "orders:1"]).await?;
+    /// let goods = manager.list("goods:").await?;
+    /// assert_eq!(goods.iter().map(|key| key.key()).collect::<Vec<_>>(), ["goods:1", "goods:2"]);
+    /// # Ok(()) }
+    /// ```
+    pub async fn list(&self, prefix: impl AsRef<str>) -> Result<Vec<KeyInfo>, Error> {
+        self.engine.admit(LIST)?;
+        let prefix = format!("{}{}", self.settings.prefix, prefix.as_ref());
+        let asked = self.engine.inquire(Subject::Prefix(prefix.clone()));
+        let (keys, statements) = join(self.engine.list(prefix), asked).await;
+        let mut keys = keys.map_err(|error| Error::backend(LIST, None, error))?;
+        let mut parties = Parties::of(statements.unwrap_or_default());
+        keys.extend(parties.keys().filter_map(|key| LockKey::new(key).ok()));
+        keys.sort_unstable();
+        keys.dedup();
+        let keys: Vec<_> = keys.into_iter().map(|key| key.behind(&self.settings.prefix)).collect();
+        let mut infos = Vec::with_capacity(keys.len());
+        for keys in keys.chunks(AT_ONCE) {
+            let batch = keys.iter().map(|key| Operation::Inspect { key: key.clone() }).collect::<Batch>();
+            let answer = self.engine.call(batch).await.map_err(|error| Error::backend(LIST, None, error))?;
+            for (key, outcome) in keys.iter().zip(answer.outcomes) {
+                // A key that holds something else by now is not a lock.
+                let Ok(held) = outcome.and_then(held) else { continue };
+                let info = parties.remove(key.wire()).unwrap_or_default().describe(key, held);
+                infos.extend((info.is_locked() || !info.waiters().is_empty()).then_some(info));
+            }
+        }
+        Ok(infos)
+    }
+
+    /// Returns whether anybody holds a key, in one round trip.
+    ///
+    /// # Errors
+    /// As [`inspect`](Self::inspect).
+    ///
+    /// # Cancel safety
+    /// Dropping the future changes nothing.
+    pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, Error> {
+        let key = self.key(key.as_ref())?;
+        self.held(&key).await.map(|held| held.is_some())
+    }
+
+    /// Asks the store whether a key is held.
+    async fn held(&self, key: &LockKey) -> Result<Option<Held>, Error> {
+        let outcome = self.ask(INSPECT, key, Operation::Inspect { key: key.clone() }).await?;
+        held(outcome).map_err(|error| Error::backend(INSPECT, Some(key), error))
+    }
+}
+
+fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
+    match outcome {
+        Outcome::Busy { remaining, foreign, .. } => Ok(Some(Held { remaining, foreign })),
+        Outcome::Gone => Ok(None),
+        outcome => Err(BackendError::unexpected(outcome)),
+    }
+}
+
+/// What all processes have said of one key.
+#[derive(Debug, Default)]
+struct Parties {
+    holder: Option<Holder>,
+    waiters: Vec<Waiter>,
+}
+
+impl Parties {
+    /// Sorts what was said by keys, as the store knows them.
+    fn of(statements: Vec<Statement>) -> BTreeMap<String, Self> {
+        let mut parties = BTreeMap::<String, Self>::new();
+        for Statement { manager, entries, .. } in statements {
+            for Entry { key, label, since, what } in entries {
+                parties.entry(key).or_default().add(party(&manager, label), since, what);
+            }
+        }
+        parties
+    }
+
+    fn add(&mut self, party: Party, since: std::time::Duration, what: What) {
+        match what {
+            What::Holds { ttl, fence: fencing_token } => {
+                let holder = Holder { party, held: since, ttl, fencing_token };
+                // A process that has not noticed a loss yet may describe a lease, too.
+                let is_newer = self.holder.as_ref().is_none_or(|other| other.fencing_token < fencing_token);
+                if is_newer {
+                    self.holder = Some(holder);
+                }
+            }
+            What::Waits { place } => self.waiters.push(Waiter { party, waited: since, place }),
+        }
+    }
+
+    fn describe(mut self, key: &LockKey, held: Option<Held>) -> KeyInfo {
+        self.waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
+        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters)
+    }
+}
+
+fn party(manager: &Manager, label: String) -> Party {
+    let Manager { service, host, process, .. } = manager;
+    Party { service: (**service).to_owned(), host: (**host).to_owned(), process: *process, label }
+}
+
+/// How many keys are looked at in one call.
+const AT_ONCE: usize = 256;
+
+const INSPECT: &str = "inspect";
+
+const LIST: &str = "list the keys";

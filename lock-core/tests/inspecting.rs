@@ -1,0 +1,146 @@
+//! Who holds a key and who waits, over a store in memory that two managers share.
+
+use std::{
+    future::Future,
+    task::{Context, Waker},
+    time::Duration,
+};
+
+use lock_core::{KeyInfo, LockManager, Mode, backend::MemoryBackend};
+use tokio::time::sleep;
+
+type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+fn manager(store: &MemoryBackend, name: &str) -> Result<LockManager> {
+    Ok(LockManager::builder().backend(store.clone()).client_name(name).build()?)
+}
+
+/// Two managers of a store, which both run.
+async fn two() -> Result<[LockManager; 2]> {
+    let store = MemoryBackend::new();
+    let managers = [manager(&store, "one")?, manager(&store, "two")?];
+    for manager in &managers {
+        manager.is_locked("begin").await?;
+        // The task has to be polled before it listens.
+        tokio::task::yield_now().await;
+    }
+    Ok(managers)
+}
+
+fn labels(info: &KeyInfo) -> Vec<(&str, &str, u32)> {
+    info.waiters().iter().map(|waiter| (waiter.party().service(), waiter.party().label(), waiter.place())).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn holder_and_waiters_of_all_processes_are_described_in_the_order_of_their_places() -> Result {
+    let [one, two] = two().await?;
+    let guard = one.lock("k").label("import").ttl(ms(9_000)).await?;
+    sleep(ms(1_000)).await;
+    for (manager, label) in [(&two, "a"), (&one, "b"), (&two, "c")] {
+        let waits = manager.lock("k").label(label).wait_forever();
+        tokio::spawn(async move { waits.await.map(drop) });
+        sleep(ms(600)).await;
+    }
+    let info = two.inspect("k").await?;
+    assert!(info.is_locked() && !info.is_foreign() && info.key() == "k");
+    let holder = info.holder().expect("it answers");
+    assert_eq!((holder.party().service(), holder.party().label()), ("one", "import"));
+    assert_eq!(holder.party().process(), std::process::id());
+    assert!(!holder.party().host().is_empty());
+    assert_eq!((holder.held(), holder.ttl(), holder.mode()), (ms(2_800), ms(9_000), Mode::Exclusive));
+    assert_eq!(holder.fencing_token(), guard.fencing_token());
+    assert!(holder.party().to_string().ends_with(", \"import\")"), "{}", holder.party());
+    // Of two that are the first of their processes, the one that has waited for longer comes first.
+    assert_eq!(labels(&info), [("two", "a", 1), ("one", "b", 1), ("two", "c", 2)]);
+    assert_eq!(info.waiters()[0].waited(), ms(1_800));
+    assert_eq!(one.inspect("k").await?, info, "whoever asks");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn what_is_over_is_not_described() -> Result {
+    let [one, two] = two().await?;
+    let guard = one.lock("k").await?;
+    drop(tokio::spawn(two.lock("k").wait(ms(100)).acquire()).await?);
+    assert_eq!(labels(&one.inspect("k").await?), []);
+    guard.release().await?;
+    let info = two.inspect("k").await?;
+    assert!(!info.is_locked() && info.holder().is_none() && info.remaining().is_none());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_are_listed_by_what_they_begin_with_and_without_the_managers_prefix() -> Result {
+    let store = MemoryBackend::new();
+    let shop = LockManager::builder().backend(store.clone()).prefix("shop:").client_name("shop").build()?;
+    let other = manager(&store, "other")?;
+    let _guards = shop.lock_all(["goods:1", "goods:2", "orders:1"]).await?;
+    let _other = other.lock("goods:3").await?;
+    let keys = async |manager: &LockManager, prefix: &str| -> Result<Vec<_>> {
+        Ok(manager.list(prefix).await?.into_iter().map(|info| info.key().to_owned()).collect())
+    };
+    assert_eq!(keys(&shop, "goods:").await?, ["goods:1", "goods:2"]);
+    assert_eq!(keys(&shop, "").await?, ["goods:1", "goods:2", "orders:1"]);
+    assert_eq!(keys(&other, "").await?, ["goods:3", "shop:goods:1", "shop:goods:2", "shop:orders:1"]);
+    let listed = other.list("shop:orders").await?;
+    assert_eq!(listed[0].holder().expect("it answers").party().service(), "shop");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn ten_thousand_keys_of_one_process_are_described() -> Result {
+    let [one, two] = two().await?;
+    let mut guards = Vec::new();
+    for number in 0..10_000 {
+        guards.push(one.lock(format!("k{number}")).label("many").await?);
+    }
+    let listed = two.list("k").await?;
+    assert_eq!(listed.len(), 10_000);
+    let undescribed: Vec<_> = listed.iter().filter(|info| info.holder().is_none()).map(KeyInfo::key).collect();
+    assert!(undescribed.is_empty(), "{} such as {:?}", undescribed.len(), undescribed[0]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_a_hundred_waiters_of_a_process_are_described() -> Result {
+    let [one, two] = two().await?;
+    let _guard = one.lock("k").await?;
+    for _ in 0..150 {
+        tokio::spawn(two.lock("k").wait_forever().acquire());
+    }
+    sleep(ms(100)).await;
+    assert_eq!(one.inspect("k").await?.waiters().len(), 100);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_look_that_is_dropped_leaves_nothing() -> Result {
+    let [one, two] = two().await?;
+    let _guard = one.lock("k").await?;
+    for polls in 0..6 {
+        let mut look = Box::pin(two.inspect("k"));
+        for _ in 0..polls {
+            if look.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_ready() {
+                break;
+            }
+            tokio::task::yield_now().await;
+        }
+    }
+    assert!(two.inspect("k").await?.holder().is_some());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_was_taken_up_is_described() -> Result {
+    let [one, two] = two().await?;
+    let handover = one.lock("k").await?.hand_over()?;
+    let guard = two.take_up(handover).label("worker").await?;
+    let info = one.inspect("k").await?;
+    let holder = info.holder().expect("it answers");
+    assert_eq!((holder.party().label(), holder.fencing_token()), ("worker", guard.fencing_token()));
+    Ok(())
+}
