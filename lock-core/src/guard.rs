@@ -69,13 +69,19 @@ pub struct LockGuard {
     lease: Lease,
     /// What becomes of protected work when the lease is lost.
     on_lost: OnLost,
+    waited: Duration,
 }
 
 impl LockGuard {
     /// Makes the guard of a hold that has begun.
     pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>, on_lost: OnLost) -> Self {
         hold.count();
-        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost }
+        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost, waited: Duration::ZERO }
+    }
+
+    /// Notes how long the acquire took.
+    pub(crate) fn note_waited(&mut self, waited: Duration) {
+        self.waited = waited;
     }
 
     /// Identifies the manager; see [`Engine::id`].
@@ -132,6 +138,25 @@ impl LockGuard {
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.lease.deadline()
+    }
+
+    /// Returns how long the acquire took, from its first poll until the lease was held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use std::time::Duration;
+    ///
+    /// let guard = lock_core::LockManager::in_memory().lock("goods:1").await?;
+    /// if guard.waited() > Duration::from_secs(1) {
+    ///     println!("waited {:?} for {}", guard.waited(), guard.key());
+    /// }
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.waited
     }
 
     /// Returns the ttl that the lease was acquired with.

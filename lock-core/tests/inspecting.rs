@@ -144,3 +144,17 @@ async fn a_lease_that_was_taken_up_is_described() -> Result {
     assert_eq!((holder.party().label(), holder.fencing_token()), ("worker", guard.fencing_token()));
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_guard_says_how_long_its_acquire_took() -> Result {
+    let [one, two] = two().await?;
+    let guard = one.lock("a").await?;
+    assert_eq!(guard.waited(), Duration::ZERO);
+    let waits = tokio::spawn(two.lock_all(["a", "b"]).wait_forever().acquire());
+    sleep(ms(700)).await;
+    guard.release().await?;
+    let all = waits.await??;
+    assert_eq!(all.waited(), ms(700));
+    assert_eq!(all.into_guards()[1].waited(), Duration::ZERO);
+    Ok(())
+}

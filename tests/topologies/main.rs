@@ -9,6 +9,7 @@ mod cluster_down;
 mod cluster_failover;
 mod cluster_slots;
 mod conformance;
+mod inspecting;
 mod load;
 mod old_servers;
 mod sentinel;

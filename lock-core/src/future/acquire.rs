@@ -129,7 +129,7 @@ impl Future for Acquire {
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let Self { request, progress, confirming, watch } = &mut *self;
-        let result = if let Some(confirming) = confirming {
+        let mut result = if let Some(confirming) = confirming {
             let entered = watch.as_ref().map(|watch| watch.span.enter());
             let guard = ready!(confirming.confirm.poll(cx));
             drop(entered);
@@ -163,8 +163,11 @@ impl Future for Acquire {
             let _entered = span.entered();
             let waited = progress.now.since(began);
             waiting.end(&result, waited);
-            match &result {
-                Ok(guard) => tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired"),
+            match &mut result {
+                Ok(guard) => {
+                    guard.note_waited(waited);
+                    tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
+                }
                 Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
             }
         }

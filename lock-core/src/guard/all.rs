@@ -78,6 +78,12 @@ impl LockAllGuard {
         self.leases.deadline()
     }
 
+    /// Returns how long the acquire took: the sum of what each key took, since they are acquired one after the other.
+    #[must_use]
+    pub fn waited(&self) -> Duration {
+        self.guards.iter().map(LockGuard::waited).sum()
+    }
+
     /// Returns the ttl that the leases were acquired with.
     #[must_use]
     pub fn ttl(&self) -> Duration {

@@ -137,7 +137,7 @@ impl Cluster {
     /// Sends a command to any node that is connected.
     pub(super) async fn query_any<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
         let map = self.known_map(Instant::now() + self.limit()).await?;
-        let node = map.nodes().iter().find(|node| node.link.is_up()).or(map.nodes().first());
+        let node = map.nodes().iter().find(|node| node.link.is_up()).or_else(|| map.nodes().first());
         node.ok_or_else(|| self.unknown())?.query(command).await
     }
 
