@@ -6,6 +6,8 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
+use crate::info::Holder;
+
 mod build;
 mod case;
 mod kind;
@@ -48,6 +50,8 @@ struct Inner {
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
+    /// Who has the busy key, if that was asked.
+    holder: Option<Box<Holder>>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -60,7 +64,17 @@ struct Name {
 
 impl Error {
     pub(crate) fn new(kind: ErrorKind, attempt: &'static str) -> Self {
-        Self { inner: Box::new(Inner { kind, attempt, key: None, detail: None, remaining: None, source: None }) }
+        Self {
+            inner: Box::new(Inner {
+                kind,
+                attempt,
+                key: None,
+                detail: None,
+                remaining: None,
+                holder: None,
+                source: None,
+            }),
+        }
     }
 
     /// Says which key the request was about: its text, and how many bytes of that are the manager's prefix.
@@ -94,6 +108,14 @@ impl Error {
         self
     }
 
+    /// Says who has the busy key, if that was asked.
+    pub(crate) fn held_by(mut self, holder: Option<Box<Holder>>) -> Self {
+        if self.is_busy() {
+            self.inner.holder = holder;
+        }
+        self
+    }
+
     /// Says how many keys were freed before.
     pub(crate) fn after(mut self, freed: u64) -> Self {
         let said = self.inner.detail.take().unwrap_or_else(|| self.inner.kind.to_string());
@@ -114,6 +136,13 @@ impl Error {
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.inner.key.as_ref().map(Name::as_str)
+    }
+
+    /// Returns the holder of a busy key, if the request waited long enough to
+    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered.
+    #[must_use]
+    pub fn holder(&self) -> Option<&Holder> {
+        self.inner.holder.as_deref()
     }
 
     /// Returns whether another holder has the key, and nothing else is wrong.
@@ -193,6 +222,10 @@ impl fmt::Display for Error {
         match &self.inner.detail {
             Some(detail) => f.write_str(detail),
             None => self.inner.kind.fmt(f),
+        }?;
+        match &self.inner.holder {
+            Some(holder) => write!(f, "; held by {} for {:.1?}", holder.party(), holder.held()),
+            None => Ok(()),
         }
     }
 }

@@ -1,5 +1,8 @@
+mod parties;
+
 use std::{fmt, time::Duration};
 
+pub(crate) use self::parties::Parties;
 use crate::fencing::FencingToken;
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
@@ -145,6 +148,7 @@ pub struct Holder {
     pub(crate) held: Duration,
     pub(crate) ttl: Duration,
     pub(crate) fencing_token: FencingToken,
+    pub(crate) trace: String,
 }
 
 impl Holder {
@@ -176,6 +180,13 @@ impl Holder {
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.fencing_token
+    }
+
+    /// Returns the trace context of the request in the form of the `traceparent` header (W3C Trace Context), if its process has
+    /// the feature `opentelemetry` and the lease was acquired in a span of a trace.
+    #[must_use]
+    pub fn trace_context(&self) -> Option<&str> {
+        (!self.trace.is_empty()).then_some(&*self.trace)
     }
 }
 

@@ -85,6 +85,7 @@
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
+//! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
@@ -117,6 +118,7 @@ pub mod mutants;
 mod mutants;
 mod replicas;
 mod request;
+mod trace;
 mod ttl;
 
 #[cfg(feature = "test-util")]

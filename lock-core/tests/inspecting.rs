@@ -158,3 +158,36 @@ async fn a_guard_says_how_long_its_acquire_took() -> Result {
     assert_eq!(all.into_guards()[1].waited(), Duration::ZERO);
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_waits_for_long_is_told_of_the_holder_and_asks_once() -> Result {
+    let store = MemoryBackend::new();
+    let holds = manager(&store, "one")?;
+    let waits = LockManager::builder().backend(store.clone()).explain_waits_after(ms(500)).build()?;
+    let _guard = holds.lock("k").label("import").await?;
+    let short = waits.lock("k").wait(ms(400)).await.expect_err("it is held");
+    assert!(short.is_busy() && short.holder().is_none(), "{short}");
+    let error = waits.lock("k").wait(ms(1_400)).await.expect_err("it is held");
+    let holder = error.holder().expect("it answers");
+    assert_eq!((holder.party().service(), holder.held()), ("one", ms(900)));
+    let expected =
+        format!("; held by one on {} (process {}, \"import\") for 900.0ms", holder.party().host(), std::process::id());
+    assert!(error.to_string().ends_with(&expected), "{error}");
+    // The time of a request of several keys is its own, too.
+    let all = waits.lock_all(["a", "k"]).wait(ms(600)).await.expect_err("it is held");
+    assert!(all.holder().is_some() && all.to_string().contains("the whole wait of 600ms"), "{all}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_that_is_served_while_it_asks_is_served() -> Result {
+    let store = MemoryBackend::new();
+    let holds = manager(&store, "one")?;
+    let waits = LockManager::builder().backend(store.clone()).explain_waits_after(ms(500)).build()?;
+    let guard = holds.lock("k").await?;
+    let waiter = tokio::spawn(waits.lock("k").wait_forever().acquire());
+    sleep(ms(500)).await;
+    guard.release().await?;
+    waiter.await??.release().await?;
+    Ok(())
+}

@@ -14,6 +14,7 @@ use smallvec::SmallVec;
 use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
+    Looks,
     deferred::Deferred,
     inquiry::{Manager, Message},
     queues::{
@@ -35,6 +36,7 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     /// How the manager names itself to others.
     pub(super) manager: Manager,
+    pub(super) explain_after: Option<Duration>,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
     /// Whether the backend answers at once, so that its calls need no task.
@@ -72,10 +74,10 @@ impl Core {
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
         runtime: Option<Handle>,
-        service: &str,
+        looks: Looks,
         queues: Queues,
     ) -> Arc<Self> {
-        let manager = Manager::here(queues.channel(), service);
+        let manager = Manager::here(queues.channel(), &looks.service);
         let state = State {
             queues,
             running: false,
@@ -90,6 +92,7 @@ impl Core {
             backend,
             clock,
             manager,
+            explain_after: looks.explain_after,
             runtime,
             state: Mutex::new(state),
             owed: AtomicUsize::new(0),

@@ -21,6 +21,7 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     mutants::Mutant,
+    trace::TraceContext,
     ttl::Ttl,
 };
 
@@ -59,6 +60,8 @@ struct State {
     version: u32,
     /// When it began; never for one that is not counted.
     begun: Moment,
+    /// The trace context of its request.
+    trace: Option<Box<TraceContext>>,
     /// Who waits for the end; few leases have anybody.
     wakers: Option<Box<Slab<Waker>>>,
 }
@@ -74,7 +77,15 @@ impl Hold {
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
-        let state = State { ended: None, deadline, latest: Moment::NEVER, version, begun: Moment::NEVER, wakers: None };
+        let state = State {
+            ended: None,
+            deadline,
+            latest: Moment::NEVER,
+            version,
+            begun: Moment::NEVER,
+            trace: None,
+            wakers: None,
+        };
         Self { key, fence, since, label, ttl, fixed: false, clock, state: Mutex::new(state) }
     }
 
@@ -150,6 +161,15 @@ impl Hold {
         let counted = (state.begun != Moment::NEVER).then(|| (self.label, end, now.since(state.begun)));
         drop(state);
         (Some(end), Ending { wakers, counted })
+    }
+
+    /// Takes note of the trace context of its request.
+    pub(crate) fn note_trace(&self, trace: Box<TraceContext>) {
+        self.state().trace = Some(trace);
+    }
+
+    pub(crate) fn trace(&self) -> Option<String> {
+        self.state().trace.as_ref().map(|trace| trace.0.clone())
     }
 
     /// Returns for how long it has been held at `now`; `None` if it has not begun, or is over.

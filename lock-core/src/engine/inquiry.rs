@@ -49,12 +49,14 @@ impl Seen {
                 key: hold.key.wire().to_owned(),
                 label: hold.label().to_owned(),
                 since: *held,
+                trace: hold.trace().unwrap_or_default(),
                 what: What::Holds { ttl: hold.ttl.get(), fence: hold.fence },
             },
             Self::Waiter { key, label, waited, place } => Entry {
                 key: key.wire().to_owned(),
                 label: (*label).to_owned(),
                 since: *waited,
+                trace: String::new(),
                 what: What::Waits { place: *place },
             },
         }

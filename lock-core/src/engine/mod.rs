@@ -64,6 +64,15 @@ use crate::{
     ttl::Ttl,
 };
 
+/// What concerns those who look at holders and waiters.
+#[derive(Debug)]
+pub(crate) struct Looks {
+    /// How the manager names itself.
+    pub(crate) service: String,
+    /// After which wait a request asks who holds its key.
+    pub(crate) explain_after: Option<Duration>,
+}
+
 /// A handle that keeps the engine alive.
 pub(crate) struct Engine {
     core: Arc<Core>,
@@ -75,13 +84,13 @@ impl Engine {
         clock: Arc<dyn Clock>,
         runtime: Option<Handle>,
         seed: Option<u64>,
-        service: &str,
+        looks: Looks,
         limits: Limits,
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
         let queues = Queues::new(Arc::clone(&clock), random, limits);
-        Arc::new(Self { core: Core::new(backend, clock, runtime, service, queues) })
+        Arc::new(Self { core: Core::new(backend, clock, runtime, looks, queues) })
     }
 
     /// Identifies the manager: the same key of another manager is another lock.
@@ -172,6 +181,17 @@ impl Engine {
         let (asked, response) = Response::new(&self.core, now);
         self.core.with(|state| state.queues.inquire(subject, asked, now));
         response
+    }
+
+    /// Does so for a request that waits, unless another one has just asked.
+    pub(crate) fn inquire_at_times(&self, subject: Subject) -> Option<Response<Vec<Statement>>> {
+        let now = self.now();
+        self.core.with(|state| state.queues.may_explain(now)).then(|| self.inquire(subject))
+    }
+
+    /// After which wait a request asks who holds its key.
+    pub(crate) fn explains_after(&self) -> Option<Duration> {
+        self.core.explain_after
     }
 
     /// Begins an acquire of one key.

@@ -5,7 +5,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::{confirm::Confirm, reentry, take_up::TakeUp};
+use super::{confirm::Confirm, explain::Explain, reentry, take_up::TakeUp};
 use crate::{
     backend::BackendError,
     clock::Moment,
@@ -19,6 +19,7 @@ use crate::{
     key::LockKey,
     replicas::Replicas,
     request::LockRequest,
+    trace,
 };
 
 /// The future of [`LockRequest::acquire`] and of awaiting a [`LockRequest`].
@@ -68,6 +69,8 @@ struct Watch {
     began: Moment,
     waiting: metrics::Waiting,
     span: tracing::Span,
+    /// Asks why it waits, if the manager was told to.
+    explain: Option<Box<Explain>>,
 }
 
 enum Step {
@@ -119,7 +122,20 @@ impl Watch {
         Self {
             began,
             waiting: metrics::Waiting::begin(label),
+            explain: None,
             span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
+        }
+    }
+}
+
+impl Watch {
+    /// Asks who holds the key, if the request has waited for so long that it should.
+    fn explain(&mut self, request: &LockRequest, cx: &mut Context<'_>) {
+        let (Ok(key), engine) = (&request.keys, &request.engine) else { return };
+        if let Some(after) = engine.explains_after() {
+            let Self { explain, span, .. } = self;
+            let explain = explain.get_or_insert_with(|| Explain::after(engine, after));
+            span.in_scope(|| explain.poll(engine, key, cx));
         }
     }
 }
@@ -141,7 +157,11 @@ impl Future for Acquire {
             progress.now = asked.engine.now();
             let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
             let entered = watching.span.enter();
-            let result = ready!(progress.poll(asked, cx));
+            let Poll::Ready(result) = progress.poll(asked, cx) else {
+                drop(entered);
+                watching.explain(asked, cx);
+                return Poll::Pending;
+            };
             drop(entered);
             progress.leave(&asked.engine);
             let durability = asked.options.durability;
@@ -159,7 +179,12 @@ impl Future for Acquire {
             }
         };
         *confirming = None;
-        if let Some(Watch { began, mut waiting, span }) = watch.take() {
+        if let Some(Watch { began, mut waiting, span, explain }) = watch.take() {
+            if let (Ok(guard), Some(trace)) = (&result, trace::current()) {
+                guard.lease().hold().note_trace(trace);
+            }
+            let holder = explain.and_then(|explain| explain.holder());
+            result = result.map_err(|error| error.held_by(holder));
             let _entered = span.entered();
             let waited = progress.now.since(began);
             waiting.end(&result, waited);

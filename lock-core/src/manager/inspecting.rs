@@ -1,15 +1,13 @@
 //! Who holds a key, and who waits for it.
 
-use std::{cmp::Reverse, collections::BTreeMap};
-
 use futures_util::future::join;
 
 use super::LockManager;
 use crate::{
     backend::{BackendError, Batch, Operation, Outcome},
-    engine::inquiry::{Entry, Manager, Statement, Subject, What},
+    engine::inquiry::Subject,
     error::Error,
-    info::{Held, Holder, KeyInfo, Party, Waiter},
+    info::{Held, KeyInfo, Parties},
     key::LockKey,
 };
 
@@ -130,50 +128,6 @@ fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
         Outcome::Gone => Ok(None),
         outcome => Err(BackendError::unexpected(outcome)),
     }
-}
-
-/// What all processes have said of one key.
-#[derive(Debug, Default)]
-struct Parties {
-    holder: Option<Holder>,
-    waiters: Vec<Waiter>,
-}
-
-impl Parties {
-    /// Sorts what was said by keys, as the store knows them.
-    fn of(statements: Vec<Statement>) -> BTreeMap<String, Self> {
-        let mut parties = BTreeMap::<String, Self>::new();
-        for Statement { manager, entries, .. } in statements {
-            for Entry { key, label, since, what } in entries {
-                parties.entry(key).or_default().add(party(&manager, label), since, what);
-            }
-        }
-        parties
-    }
-
-    fn add(&mut self, party: Party, since: std::time::Duration, what: What) {
-        match what {
-            What::Holds { ttl, fence: fencing_token } => {
-                let holder = Holder { party, held: since, ttl, fencing_token };
-                // A process that has not noticed a loss yet may describe a lease, too.
-                let is_newer = self.holder.as_ref().is_none_or(|other| other.fencing_token < fencing_token);
-                if is_newer {
-                    self.holder = Some(holder);
-                }
-            }
-            What::Waits { place } => self.waiters.push(Waiter { party, waited: since, place }),
-        }
-    }
-
-    fn describe(mut self, key: &LockKey, held: Option<Held>) -> KeyInfo {
-        self.waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters)
-    }
-}
-
-fn party(manager: &Manager, label: String) -> Party {
-    let Manager { service, host, process, .. } = manager;
-    Party { service: (**service).to_owned(), host: (**host).to_owned(), process: *process, label }
 }
 
 /// How many keys are looked at in one call.

@@ -43,6 +43,8 @@ pub(crate) struct Entry {
     pub(crate) label: String,
     /// For how long it has held the key, or waited for it.
     pub(crate) since: Duration,
+    /// The trace context of a holder; empty if it has none.
+    pub(crate) trace: String,
     pub(crate) what: What,
 }
 
@@ -95,13 +97,13 @@ impl Statement {
         let last = if *is_last { "last" } else { "" };
         let head = [&id.to_string(), &**manager, service, host, &process.to_string(), &part.to_string(), last];
         let mut message = write(STATEMENT, head);
-        for Entry { key, label, since, what } in entries {
+        for Entry { key, label, since, trace, what } in entries {
             let (form, ttl, number) = match what {
                 What::Holds { ttl, fence } => ("holds", *ttl, fence.get()),
                 What::Waits { place } => ("waits", Duration::ZERO, u64::from(*place)),
             };
             let [since, ttl] = [since, &ttl].map(|duration| duration.as_millis().to_string());
-            add(&mut message, [form, key, label, &since, &ttl, &number.to_string()]);
+            add(&mut message, [form, key, label, &since, &ttl, &number.to_string(), trace]);
         }
         message
     }
@@ -123,7 +125,8 @@ impl Statement {
                 "waits" => What::Waits { place: u32::try_from(number).ok()? },
                 _ => return None,
             };
-            entries.push(Entry { key, label, since, what });
+            let trace = fields.next()?.to_owned();
+            entries.push(Entry { key, label, since, trace, what });
         }
         Some(Self { id, manager, part, is_last, entries })
     }

@@ -12,7 +12,7 @@ fn entry(key: &str, label: &str, number: u64, holds: bool) -> Entry {
         true => What::Holds { ttl: Duration::from_millis(number), fence: FencingToken::new(number) },
         false => What::Waits { place: number as u32 },
     };
-    Entry { key: key.into(), label: label.into(), since: Duration::from_millis(number), what }
+    Entry { key: key.into(), label: label.into(), since: Duration::from_millis(number), trace: label.into(), what }
 }
 
 proptest! {

@@ -24,6 +24,15 @@ impl Queues {
         self.messages.push(Message::Ask(question, seen));
     }
 
+    /// Whether a waiter may ask who holds its key: every process of the store has to answer, so not all waiters may at once.
+    pub(crate) fn may_explain(&mut self, now: Moment) -> bool {
+        let may = now >= self.next_explanation;
+        if may {
+            self.next_explanation = now + BETWEEN_EXPLANATIONS;
+        }
+        may
+    }
+
     /// Takes the messages that are to be published.
     pub(crate) fn poll_messages(&mut self) -> Vec<Message> {
         std::mem::take(&mut self.messages)
@@ -94,3 +103,6 @@ impl Queues {
         }
     }
 }
+
+/// The least time between two questions of waiters of this process.
+const BETWEEN_EXPLANATIONS: Duration = Duration::from_millis(100);

@@ -79,6 +79,8 @@ pub(crate) struct Queues {
     inquiries: Inquiries,
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
+    /// Until when no waiter asks who holds its key, since another has just asked.
+    next_explanation: Moment,
     in_flight: Slab<InFlight>,
     counted: Counted,
     /// When to look for requests that were not answered in time.
@@ -133,6 +135,7 @@ impl Queues {
             lists: Vec::new(),
             inquiries: Inquiries::default(),
             messages: Vec::new(),
+            next_explanation: Moment::from_origin(Duration::ZERO),
             in_flight: Slab::new(),
             counted: Counted::default(),
             answers_due: Moment::NEVER,
