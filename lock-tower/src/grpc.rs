@@ -160,8 +160,8 @@ impl Grpc {
     pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
         request.extensions().get().cloned().ok_or_else(|| {
             tracing::error!(
-                "a method wants a lease and its call has none; put a `LockLayer` around the service that locks this method, \
-                 or ask the extensions of the request where calls may pass without a lock"
+                "a method asked for the lease of a call that has none; put a `LockLayer` around the service that locks this \
+                 method, or read the extensions of the request if calls may pass without a lock"
             );
             Answer::new(Case::Misconfigured).into()
         })

@@ -65,8 +65,8 @@ pub struct NotLocked(());
 impl fmt::Display for NotLocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request has no lease; put a `LockLayer` around the handler that locks this method, or ask for \
-             `Option<Held>` where requests may pass without a lock",
+            "the request has no lease; put a `LockLayer` around the handler that locks this method, or extract \
+             `Option<Held>` if requests may pass without a lock",
         )
     }
 }
@@ -75,7 +75,7 @@ impl Error for NotLocked {}
 
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
-        tracing::error!(error = %self, "a handler wants a lease and there is none");
+        tracing::error!(error = %self, "a handler asked for the lease of a request that has none");
         Answer::new(Case::Misconfigured).to_response()
     }
 }

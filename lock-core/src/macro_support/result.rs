@@ -218,7 +218,7 @@ pub struct Logged(());
 
 impl From<Error> for Logged {
     fn from(error: Error) -> Self {
-        tracing::error!(%error, "a locked function failed, and its return type cannot say so");
+        tracing::error!(%error, "a locked function failed, and its return type cannot carry the error");
         debug_assert!(error.kind() != ErrorKind::NoManager, "{error}");
         Self(())
     }

@@ -142,7 +142,7 @@ impl<'a> Attempts<'a> {
                 role = connector.role_in_log(),
                 %error,
                 cause = error.source(),
-                "could not connect; trying again while the manager is there"
+                "could not connect; retrying for as long as the manager lives"
             );
         }
         let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(self.failures) };

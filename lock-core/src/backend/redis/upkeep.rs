@@ -71,7 +71,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         let (connection, was_up) = connector.link.put_up(inner, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
-            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "connected again");
+            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
         }
         calls.listening(listening);
         calls.connected();
@@ -89,7 +89,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
             tracing::warn!(
                 address = &*connector.address(),
                 role = connector.role_in_log(),
-                "connection lost; connecting anew"
+                "connection lost; reconnecting"
             );
             lost.get_or_insert_with(Instant::now);
         }
