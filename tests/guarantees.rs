@@ -1,4 +1,4 @@
-//! What `docs/guarantees.md` and the lists of tests say is so.
+//! What `docs/guarantees.md`, `docs/evidence.md` and the lists of tests say is so.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use std::{
@@ -34,7 +34,8 @@ fn named(text: &str) -> BTreeSet<(&str, &str)> {
 
 #[test]
 fn every_test_that_the_guarantees_name_exists() {
-    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let text =
+        ["docs/guarantees.md", "docs/evidence.md"].map(|page| fs::read_to_string(root().join(page)).unwrap()).concat();
     let mut files = Vec::new();
     for folder in ["tests", "lock-core/src", "lock-core/tests"] {
         sources(&root().join(folder), &mut files);
@@ -54,15 +55,15 @@ fn every_test_that_the_guarantees_name_exists() {
 }
 
 #[test]
-fn every_fault_that_is_tested_stands_in_the_guarantees() {
-    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+fn every_fault_that_is_tested_stands_in_the_evidence() {
+    let text = fs::read_to_string(root().join("docs/evidence.md")).unwrap();
     let named: BTreeSet<_> = named(&text).into_iter().map(|(_, test)| test.get(..8).unwrap_or_default()).collect();
     let mut files = vec![root().join("tests/contention.rs")];
     sources(&root().join("tests/faults"), &mut files);
     for path in files {
         let source = fs::read_to_string(&path).unwrap();
         for test in source.split("fn ").skip(1).filter(|rest| rest.starts_with("fault_")) {
-            assert!(named.contains(&test[..8]), "{} is not in docs/guarantees.md", &test[..8]);
+            assert!(named.contains(&test[..8]), "{} is not in docs/evidence.md", &test[..8]);
         }
     }
 }
