@@ -1,4 +1,4 @@
-//! What `docs/guarantees.md`, `docs/evidence.md` and the lists of tests say is so.
+//! What `docs/guarantees.md`, `docs/evidence.md`, `docs/operations.md` and the lists of tests say is so.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use std::{
@@ -104,5 +104,42 @@ fn every_test_that_is_to_notice_a_bug_exists() {
     for test in list.lines() {
         let name = test.rsplit([' ', ':']).next().unwrap();
         assert!(sources.iter().any(|source| source.contains(&format!("fn {name}()"))), "there is no test {test}");
+    }
+}
+
+/// The message of a call of a `tracing` macro, whose arguments follow: its longest string, up to the first brace.
+fn message(call: &str) -> Option<String> {
+    let arguments = call.split(");").next()?;
+    let literal = arguments.split('"').skip(1).step_by(2).max_by_key(|literal| literal.len())?;
+    let words: Vec<_> = literal.split_whitespace().filter(|word| *word != "\\").collect();
+    let text = words.join(" ").replace("{{", "\u{1}");
+    Some(text.split('{').next()?.replace('\u{1}', "{").trim().to_owned())
+}
+
+#[test]
+fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
+    let text = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    // The beginning of a line is enough to find it by.
+    let lines: Vec<_> = text.split('`').skip(1).step_by(2).map(|line| line.trim_end_matches(" …")).collect();
+    let mut files = Vec::new();
+    for folder in ["lock-core/src", "lock-tower/src"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let mut found = BTreeSet::new();
+    for path in files {
+        let source = fs::read_to_string(&path).unwrap();
+        for call in ["tracing::warn!(", "tracing::error!("] {
+            found.extend(source.split(call).skip(1).filter_map(message).filter(|message| !message.is_empty()));
+        }
+        // Those that a message is chosen from.
+        let chosen = source.split("error as _, ").skip(1).chain(source.split("let (lock, what) = ").skip(1));
+        found.extend(chosen.filter_map(|rest| Some(rest.split(';').next()?.split('"').nth(1)?.to_owned())));
+    }
+    assert!(found.len() > 20, "{found:?}");
+    for message in found {
+        let is_told = lines.iter().any(|line| {
+            *line == message || line.len() > 12 && message.starts_with(line) || line.starts_with(&format!("{message} "))
+        });
+        assert!(is_told, "{message:?} is not in docs/operations.md");
     }
 }
