@@ -4,6 +4,7 @@
 #![allow(clippy::unused_async, reason = "what is sold here needs no waiting")]
 
 mod attribute;
+mod coming_from;
 mod core;
 mod layer;
 
