@@ -12,8 +12,8 @@ use lock_core::{
 
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
-/// A request that has none (there is no layer, or it went through without a lock) is answered with 500 ([`NotLocked`]);
-/// `Option<Held>` takes it as `None`. Of several layers, it is the lease of the innermost.
+/// A request without a lease (no layer, or it passed without a lock) is answered with 500 ([`NotLocked`]);
+/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost.
 ///
 /// # Examples
 ///
