@@ -29,7 +29,7 @@ impl KeyInfo {
         self.holder.is_some()
     }
 
-    /// Returns the time until the key expires if nobody renews it; none if it is free, or was locked by another
+    /// Returns the time until the key expires unless it is renewed. Returns `None` if it is free, or was locked by another
     /// library without a ttl.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {

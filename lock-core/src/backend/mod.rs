@@ -1,9 +1,9 @@
-//! Where leases are kept: the trait that every store implements, and its requests and replies.
+//! Stores of leases: the trait that every store implements, its requests and its replies.
 //!
 //! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
-//! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
-//! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
-//! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the
+//! inspect and force, which need no token. It keeps a queue for each key, with one [`Place`] for each process that waits. A key that
+//! becomes free is granted to the first place in the same step, for as long as the place says. The process of that place is
+//! notified by a [`Grant`]; it holds the lease at once, or when its next acquire succeeds. Holders, waiters and renewal live in the
 //! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and
 //! [`QuorumBackend`] a majority of several servers. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
@@ -111,9 +111,9 @@ impl<T> fmt::Debug for Reply<T> {
 /// # Contract
 ///
 /// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
-///   stays the same, also when the future of an earlier one was dropped half-way; but for those that were answered
-///   [out of order](Answer::out_of_order).
-/// * Every future answers within a time limit of the backend's own, whatever the network does.
+///   stays the same, even if the future of an earlier one was dropped half-way. Requests that were answered
+///   [out of order](Answer::out_of_order) are the exception.
+/// * Every future completes within a time limit of the backend, whatever the network does.
 /// * The operations of a batch are executed in order, one bad item never spoils the others, and each is idempotent by
 ///   its token, so that the backend may repeat a batch whose answer was lost.
 /// * Dropping a future may or may not prevent the execution of a request that was polled.
@@ -181,19 +181,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns how each node is doing as far as is known, without asking it. Must not block. Default: one node that
+    /// Returns the state of each node as far as it is known, without a round trip. Must not block. Default: one node that
     /// [is reachable](Self::is_reachable) or not.
     fn health(&self) -> Vec<NodeHealth> {
         vec![NodeHealth::new("backend", self.is_reachable())]
     }
 
-    /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
+    /// Returns the clock of leases in this backend. It counts suspended time, as a server's clock does, unless
     /// the store lives and dies with the process.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
 
-    /// Returns whether nothing is under way that the upkeep has to bring to its end. The engine ends no sooner.
+    /// Returns `true` when the upkeep has no outstanding work. The engine does not stop before that.
     fn is_settled(&self) -> bool {
         true
     }
@@ -354,7 +354,7 @@ pub enum Outcome {
     },
     /// Another holder has the key.
     Busy {
-        /// The time to its expiry; none if it has no ttl.
+        /// The time to the expiry of the key, or `None` if the key has no ttl.
         remaining: Option<Duration>,
         /// Whether the holder is another library, which calls nobody.
         foreign: bool,
@@ -368,8 +368,8 @@ pub enum Outcome {
     /// [expected it to be](Acquire::expects_free). Nobody has looked who has the key; it may hold the token of the request
     /// itself. The same acquire without that expectation tells.
     NotFree,
-    /// Neither held nor surely not: some nodes of a store of several may have the token. It is over, and has to be
-    /// released; who still wants the key asks with another, after a pause.
+    /// Neither held nor surely not held: some nodes of a store of several may have the token. The token is spent and has to be
+    /// released; a waiter asks with another token after a pause.
     Split {
         /// The time after which the key may be free, as far as is known.
         remaining: Option<Duration>,

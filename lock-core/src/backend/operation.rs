@@ -1,4 +1,4 @@
-//! What a backend is asked to do.
+//! The operations of a backend.
 
 use std::{sync::Arc, time::Duration};
 
@@ -20,12 +20,12 @@ pub enum Operation {
     /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
     /// [`Outcome::Released`] or [`Outcome::Gone`].
     Release(Release),
-    /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
+    /// Reads whether the key is held. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
     Inspect {
         /// The key.
         key: LockKey,
     },
-    /// Deletes the key whoever holds it. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    /// Deletes the key whatever its holder. Answers [`Outcome::Released`] or [`Outcome::Gone`].
     Force {
         /// The key.
         key: LockKey,
@@ -50,10 +50,10 @@ pub struct Acquire {
     pub ttl: Duration,
     /// How many fencing tokens to take, at least 1. A store may give fewer, but not none.
     pub block: u32,
-    /// Where set, the key is not taken when it is free but only from this token; else the answer is
+    /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is
     /// [`Outcome::Gone`].
     pub from: Option<Token>,
-    /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
+    /// The place to keep in the queue of the key if it cannot be taken, or `None` for a single try. A token that has a place
     /// keeps its turn.
     pub place: Option<Place>,
     /// Whether the caller thinks that the key is free and that nobody waits for it. A store may then take a quicker way:
@@ -92,7 +92,7 @@ pub struct Place {
     pub sent: Moment,
 }
 
-/// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
+/// Moves the expiry of `key` out to `ttl` from now, and never shortens it, except by [`too_far`](Self::too_far).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -116,7 +116,7 @@ pub struct Renew {
     /// The time in which an answer is useful. A store that can act on silence, for example by replacing its connection, does
     /// so within this time, so that the renewal can be retried before the lease ends. Default: [`Duration::MAX`].
     pub within: Duration,
-    /// Whether the engine wants to be told if somebody else writes at the key after this, by
+    /// Whether the store should notify the engine if another client writes to the key after this, by
     /// [`Calls::changed`](super::Calls::changed). A store may ignore it. Default: `false`.
     pub watch: bool,
     /// How many replicas must have the key with the token before the answer is [`Outcome::Renewed`]; if too few do in time,
@@ -135,8 +135,8 @@ pub struct Release {
     pub key: LockKey,
     /// The proof of holding.
     pub token: Token,
-    /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
-    /// have; whole milliseconds.
+    /// If above zero, the key is not deleted but expires after this time, whether that is sooner or later than before; whole
+    /// milliseconds.
     pub after: Duration,
     /// Whether the token may have a place.
     pub place: bool,

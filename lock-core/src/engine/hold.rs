@@ -59,7 +59,7 @@ struct State {
     version: u32,
     /// When it began; never for one that is not counted.
     begun: Moment,
-    /// Who waits for the end; few leases have anybody.
+    /// The wakers of futures that wait for the end; few leases have any.
     wakers: Option<Box<Slab<Waker>>>,
 }
 
@@ -88,8 +88,8 @@ impl Hold {
         let error = Error::ended(attempt, &self.key, end);
         match end {
             End::Lost(LossReason::Expired) if self.fixed => error.detail(
-                "the lease was lost: its deadline passed, and it was not renewed, as `fixed` asks; use a longer ttl, extend it, \
-                 or have it renewed",
+                "the lease was lost: its deadline passed, and `fixed` switches renewal off; raise the ttl, extend the lease, \
+                 or let it be renewed",
             ),
             _ => error,
         }
@@ -128,7 +128,7 @@ impl Hold {
         self.check_at(self.clock.now())
     }
 
-    /// The same, for who has looked at the clock just now.
+    /// Ends the hold if its deadline has passed at `now`, which the caller has just read from the clock.
     pub(crate) fn check_at(&self, now: Moment) -> Result<(), End> {
         self.settle_at(now, None).0.map_or(Ok(()), Err)
     }

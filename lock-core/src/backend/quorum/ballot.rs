@@ -165,7 +165,7 @@ impl Ballot {
         }
     }
 
-    /// The answer to the batch, when nothing is open any more.
+    /// The answer to the batch, when no operation is open.
     pub(super) fn answer(&self) -> Result<Answer, BackendError> {
         if self.answered < majority(self.nodes) && self.operations.is_empty() {
             return Err(too_few(self.nodes, &self.failed, false));

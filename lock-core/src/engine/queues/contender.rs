@@ -14,7 +14,7 @@ use crate::{
 /// What represents a process in the queue of a key: a tenure-to-be.
 #[derive(Debug)]
 pub(crate) struct Contender {
-    /// Drawn anew for each tenure; kept while its place or its unanswered request is.
+    /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
     /// What must be true before the token can be forgotten.
     doubt: Doubt,
@@ -147,7 +147,7 @@ impl Contender {
         pause.mul_f64(0.5 + jitter / 2.0)
     }
 
-    /// Takes note that the engine's task has ended, and that its requests are not answered any more.
+    /// Takes note that the engine's task has ended, and that its requests will get no answer.
     pub(crate) fn abandon_requests(&mut self) {
         self.in_flight = 0;
     }
@@ -162,7 +162,7 @@ impl Contender {
         self.doubt
     }
 
-    /// What is to be released when it gives up; none if the backend surely has nothing of it.
+    /// The token to release when the contender gives up, or `None` if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
         let left = (self.placed || self.may_hold || self.doubt.unanswered_since.is_some())
             && !Mutant::DroppedAcquireForgets.is_on();
@@ -205,7 +205,7 @@ fn grow(first: Duration, longest: Duration, tries: u32) -> Duration {
     first.saturating_mul(1 << tries.min(6)).min(longest)
 }
 
-/// Who is near the front comes just after the holder's expiry, since a key that expires calls nobody.
+/// A waiter near the front checks just after the holder's expiry, since no message tells of a key that expires.
 fn until_expiry(pause: Duration, remaining: Option<Duration>, near: bool) -> Duration {
     match remaining {
         Some(remaining) if near => pause.min(remaining + Duration::from_millis(1)),
@@ -312,7 +312,7 @@ mod tests {
         };
         let mut contender = twice();
         assert!(!contender.failed(at(0), false));
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is under way");
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is in flight");
         let mut contender = twice();
         contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");
