@@ -143,3 +143,43 @@ fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
         assert!(is_told, "{message:?} is not in docs/operations.md");
     }
 }
+
+/// What a link to a heading is called, or to a name that a heading had before.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let prose = page.split("```").step_by(2);
+    let headings = prose.flat_map(str::lines).filter_map(|line| line.strip_prefix('#'));
+    let names = headings.map(|heading| {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+    });
+    let former = page.split("<a id=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+    names.chain(former).collect()
+}
+
+#[test]
+fn every_link_between_the_pages_leads_to_a_file_and_a_heading() {
+    let mut pages: Vec<_> =
+        ["", "docs", "tests"].iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap()).collect();
+    let pages = pages.drain(..).map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for page in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let prose: String = text.split("```").step_by(2).collect();
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let (link, _) = link;
+            if link.contains("://") || link.contains(' ') {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: there is no {link}", page.display());
+            let is_page = target.extension().is_some_and(|extension| extension == "md");
+            if is_page && !heading.is_empty() {
+                let anchors = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(anchors.contains(heading), "{}: there is no heading for {link}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 80, "{links} links were found");
+}
