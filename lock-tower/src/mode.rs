@@ -37,7 +37,7 @@ pub struct Detached;
 pub(crate) mod sealed {
     use super::{BodyLease, Error, Future, LockGuard};
 
-    /// What is done with an acquired lease and the work of a service.
+    /// How an acquired lease and the work of a service are driven.
     pub trait Mode<F: Future> {
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;

@@ -8,7 +8,7 @@ use std::{fmt, str::FromStr};
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(u128);
 
-/// What every token of this library begins with: the mark and the version of the format.
+/// The beginning of every token of this library: the mark and the version of the format.
 pub const TOKEN_MARK: &str = "lock-core:1:";
 
 impl Token {

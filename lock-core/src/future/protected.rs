@@ -57,7 +57,7 @@ pin_project! {
     }
 }
 
-/// What happens to scoped work when its lease is lost.
+/// The policy for scoped work when its lease is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {

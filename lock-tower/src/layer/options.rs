@@ -59,7 +59,7 @@ impl Options {
     }
 }
 
-/// What happens to a request when the backend does not answer; see [`LockLayer::on_backend_error`](crate::LockLayer::on_backend_error).
+/// The policy for a request when the backend does not answer; see [`LockLayer::on_backend_error`](crate::LockLayer::on_backend_error).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnBackendError {

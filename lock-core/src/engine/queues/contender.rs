@@ -50,7 +50,7 @@ pub(crate) struct Contender {
 pub(crate) struct Refusal {
     /// What the holder's ttl has left, if it has one.
     pub(crate) remaining: Option<Duration>,
-    /// Whether the holder is another library, which calls nobody.
+    /// Whether the holder is another library, which notifies no waiter.
     pub(crate) foreign: bool,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
