@@ -195,6 +195,8 @@ impl Tenure {
 
     /// When the engine must look at the tenure, whose hold lasts until `end`.
     fn timer(&self, end: Moment) -> Moment {
+        // While a renewal waits or is in flight, only the end matters. A timer for the next renewal would fire again and again, since
+        // that renewal cannot be planned before this one is answered.
         if self.renewing { end } else { end.min(self.renew_at) }
     }
 }
@@ -216,6 +218,7 @@ impl Fences {
     }
 
     fn take(&mut self) -> Option<u64> {
+        // The first block is used up before the second: tokens have to rise from hold to hold, and the second block has the larger numbers.
         if self.left == 0 {
             (self.next, self.left) = (self.first_following, std::mem::take(&mut self.following));
         }
@@ -231,6 +234,8 @@ impl Fences {
 
     /// Takes a block that follows. Numbers that are not above those of the present one are not used.
     fn follow(&mut self, first: u64, block: u32) {
+        // After a loss of data the counter may have restarted behind the present block. Using such a block would give the next hold a
+        // smaller token than this one.
         if first < self.next.saturating_add(u64::from(self.left)) {
             return;
         }

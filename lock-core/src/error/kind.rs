@@ -86,7 +86,7 @@ impl fmt::Display for ErrorKind {
                 f.write_str("too few replicas had the lease in time; check that they are connected and keep up")
             }
             Self::WrongType => f.write_str("the key holds a value that is not a lock and was left untouched; use another key"),
-            Self::Unsupported => f.write_str("the server lacks a command that the lock needs; use Redis 6.2 or later, and grant the rights in docs/protocol.md"),
+            Self::Unsupported => f.write_str("the server lacks a command that the lock needs; use Redis 6 or later, and grant the rights in docs/protocol.md"),
             Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
             Self::Invalid(argument) => write!(f, "{argument} is out of range"),
             Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),

@@ -104,6 +104,8 @@ impl Contender {
         self.sent += 1;
         self.in_flight += 1;
         self.doubt.until = self.doubt.until.max(until);
+        // The oldest epoch stays: a release settles all requests only if it was answered in the epoch of the oldest one, since requests
+        // of older connections may be executed after it.
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
 
@@ -120,6 +122,9 @@ impl Contender {
 
     fn settle(&mut self, epoch: u64, repeated: bool) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        // An answer covers the older requests if all of them were sent in its epoch, where requests are executed in order. The only
+        // request ever sent is covered by its own answer. If the batch was sent twice (`repeated`), the first sending may still be
+        // executed, so its answer settles nothing.
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
         let repeated = repeated && !Mutant::RepeatSettles.is_on();
         if !repeated && self.in_flight == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
@@ -133,7 +138,7 @@ impl Contender {
         if happened {
             self.in_flight = self.in_flight.saturating_sub(1);
         } else {
-            // That says nothing of any other request.
+            // It surely did not happen, but that says nothing about the other requests: no epoch matches this one, so they stay in doubt.
             self.settle(Doubt::NO_EPOCH, false);
         }
         self.answered && sent < self.heard
@@ -173,7 +178,8 @@ impl Contender {
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
         let Refusal { remaining, foreign, position } = refusal;
-        // A place that could not be renewed may stand all the same.
+        // Once placed, always placed, as far as a release is concerned: an answer without a position does not prove that an earlier place
+        // is gone, and a place that is left behind delays the others until it expires.
         let placed = position.is_some();
         self.placed |= placed;
         self.foreign = foreign;

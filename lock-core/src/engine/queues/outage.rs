@@ -71,6 +71,9 @@ impl Queues {
         let key = self.lines.waiter(contender).key.clone();
         let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
         self.trouble = Some((now, error));
+        // A waiter that does not know yet whether its key is busy fails with the request: its caller asked a question, and the answer is
+        // that the backend is down. A waiter that knows its key to be busy keeps its place, since a restart of the server is shorter
+        // than most waits, and failing would cost it its turn.
         for id in self.lines.unknowing(&key) {
             if id != contender {
                 self.send_away(id, trouble.clone());
