@@ -87,7 +87,7 @@ async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
     let unknown = cause("redis://no-such-host.invalid:6379").await;
     assert_eq!(unknown.kind(), ErrorKind::Backend);
     let said = unknown.to_string();
-    assert!(said.contains("no-such-host.invalid:6379") && said.contains("host name was not found"), "{said}");
+    assert!(said.contains("no-such-host.invalid:6379") && said.contains("host name not found"), "{said}");
 
     // Accepts connections in its backlog and never answers.
     let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -164,7 +164,7 @@ async fn bad_input_27_a_password_may_hold_any_character_percent_encoded() {
 async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() {
     let server = RedisServer::start().await;
     let missing = cause(&format!("{}/99", server.url())).await;
-    assert!(missing.to_string().contains("no database of that number"), "{missing}");
+    assert!(missing.to_string().contains("no database with that number"), "{missing}");
     assert!(missing.retry_after().is_none());
     assert!(build("redis://localhost/text").contains("Invalid database number"));
     assert!(build("redis://localhost/-1").contains("not negative"));
@@ -208,7 +208,7 @@ async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database
     for path in ["", "/3"] {
         let error = cause(&format!("redis://{}{path}?protocol=resp2", server.address())).await;
         assert_eq!(error.kind(), ErrorKind::Denied, "{path}: {error}");
-        assert!(error.to_string().contains("wants a password"), "{path}: {error}");
+        assert!(error.to_string().contains("requires a password"), "{path}: {error}");
     }
 }
 

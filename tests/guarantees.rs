@@ -1,4 +1,4 @@
-//! What `docs/guarantees.md` and the lists of tests say is so.
+//! What `docs/guarantees.md`, `docs/evidence.md`, `docs/operations.md` and the lists of tests say is so.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use std::{
@@ -34,7 +34,8 @@ fn named(text: &str) -> BTreeSet<(&str, &str)> {
 
 #[test]
 fn every_test_that_the_guarantees_name_exists() {
-    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+    let text =
+        ["docs/guarantees.md", "docs/evidence.md"].map(|page| fs::read_to_string(root().join(page)).unwrap()).concat();
     let mut files = Vec::new();
     for folder in ["tests", "lock-core/src", "lock-core/tests"] {
         sources(&root().join(folder), &mut files);
@@ -54,15 +55,15 @@ fn every_test_that_the_guarantees_name_exists() {
 }
 
 #[test]
-fn every_fault_that_is_tested_stands_in_the_guarantees() {
-    let text = fs::read_to_string(root().join("docs/guarantees.md")).unwrap();
+fn every_fault_that_is_tested_stands_in_the_evidence() {
+    let text = fs::read_to_string(root().join("docs/evidence.md")).unwrap();
     let named: BTreeSet<_> = named(&text).into_iter().map(|(_, test)| test.get(..8).unwrap_or_default()).collect();
     let mut files = vec![root().join("tests/contention.rs")];
     sources(&root().join("tests/faults"), &mut files);
     for path in files {
         let source = fs::read_to_string(&path).unwrap();
         for test in source.split("fn ").skip(1).filter(|rest| rest.starts_with("fault_")) {
-            assert!(named.contains(&test[..8]), "{} is not in docs/guarantees.md", &test[..8]);
+            assert!(named.contains(&test[..8]), "{} is not in docs/evidence.md", &test[..8]);
         }
     }
 }
@@ -104,4 +105,81 @@ fn every_test_that_is_to_notice_a_bug_exists() {
         let name = test.rsplit([' ', ':']).next().unwrap();
         assert!(sources.iter().any(|source| source.contains(&format!("fn {name}()"))), "there is no test {test}");
     }
+}
+
+/// The message of a call of a `tracing` macro, whose arguments follow: its longest string, up to the first brace.
+fn message(call: &str) -> Option<String> {
+    let arguments = call.split(");").next()?;
+    let literal = arguments.split('"').skip(1).step_by(2).max_by_key(|literal| literal.len())?;
+    let words: Vec<_> = literal.split_whitespace().filter(|word| *word != "\\").collect();
+    let text = words.join(" ").replace("{{", "\u{1}");
+    Some(text.split('{').next()?.replace('\u{1}', "{").trim().to_owned())
+}
+
+#[test]
+fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
+    let text = fs::read_to_string(root().join("docs/operations.md")).unwrap();
+    // The beginning of a line is enough to find it by.
+    let lines: Vec<_> = text.split('`').skip(1).step_by(2).map(|line| line.trim_end_matches(" …")).collect();
+    let mut files = Vec::new();
+    for folder in ["lock-core/src", "lock-tower/src"] {
+        sources(&root().join(folder), &mut files);
+    }
+    let mut found = BTreeSet::new();
+    for path in files {
+        let source = fs::read_to_string(&path).unwrap();
+        for call in ["tracing::warn!(", "tracing::error!("] {
+            found.extend(source.split(call).skip(1).filter_map(message).filter(|message| !message.is_empty()));
+        }
+        // Those that a message is chosen from.
+        let chosen = source.split("error as _, ").skip(1).chain(source.split("let (lock, what) = ").skip(1));
+        found.extend(chosen.filter_map(|rest| Some(rest.split(';').next()?.split('"').nth(1)?.to_owned())));
+    }
+    assert!(found.len() > 20, "{found:?}");
+    for message in found {
+        let is_told = lines.iter().any(|line| {
+            *line == message || line.len() > 12 && message.starts_with(line) || line.starts_with(&format!("{message} "))
+        });
+        assert!(is_told, "{message:?} is not in docs/operations.md");
+    }
+}
+
+/// What a link to a heading is called, or to a name that a heading had before.
+fn anchors(page: &str) -> BTreeSet<String> {
+    let prose = page.split("```").step_by(2);
+    let headings = prose.flat_map(str::lines).filter_map(|line| line.strip_prefix('#'));
+    let names = headings.map(|heading| {
+        let text = heading.trim_start_matches('#').trim().to_lowercase();
+        text.chars().filter(|c| c.is_alphanumeric() || " -_".contains(*c)).collect::<String>().replace(' ', "-")
+    });
+    let former = page.split("<a id=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+    names.chain(former).collect()
+}
+
+#[test]
+fn every_link_between_the_pages_leads_to_a_file_and_a_heading() {
+    let mut pages: Vec<_> =
+        ["", "docs", "tests"].iter().flat_map(|folder| fs::read_dir(root().join(folder)).unwrap()).collect();
+    let pages = pages.drain(..).map(|entry| entry.unwrap().path());
+    let mut links = 0;
+    for page in pages.filter(|path| path.extension().is_some_and(|extension| extension == "md")) {
+        let text = fs::read_to_string(&page).unwrap();
+        let prose: String = text.split("```").step_by(2).collect();
+        for link in prose.split("](").skip(1).filter_map(|rest| rest.split_once(')')) {
+            let (link, _) = link;
+            if link.contains("://") || link.contains(' ') {
+                continue;
+            }
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.clone() } else { page.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: there is no {link}", page.display());
+            let is_page = target.extension().is_some_and(|extension| extension == "md");
+            if is_page && !heading.is_empty() {
+                let anchors = anchors(&fs::read_to_string(&target).unwrap());
+                assert!(anchors.contains(heading), "{}: there is no heading for {link}", page.display());
+            }
+            links += 1;
+        }
+    }
+    assert!(links > 80, "{links} links were found");
 }

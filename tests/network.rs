@@ -62,7 +62,7 @@ async fn heartbeat_that_is_not_answered_replaces_the_connection_of_an_idle_manag
     let before = proxy.accepted();
     proxy.hole();
     // Nobody asks for anything, and it is noticed all the same.
-    eventually(SOON, "it connects anew", async || proxy.accepted() > before).await;
+    eventually(SOON, "it reconnects", async || proxy.accepted() > before).await;
     proxy.pass();
     manager.lock(KEY).await.unwrap().release().await.unwrap();
 }

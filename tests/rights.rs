@@ -174,7 +174,7 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
         let error = LockManager::connect(&url).await.expect_err("no lock could be released");
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{rights}: {cause}");
-        assert!(cause.to_string().contains("docs/protocol.md lists the rights"), "{rights}: {cause}");
+        assert!(cause.to_string().contains("grant the rights that docs/protocol.md lists"), "{rights}: {cause}");
     }
     server.call(&["ACL", "DELUSER", "user"]).await;
     let url = signed_in(&server, &rights()).await;

@@ -60,19 +60,19 @@ async fn a_cluster_that_cannot_be_asked_is_told_of_once_and_when_it_can_again() 
         proxy.accepted() > before + 3
     })
     .await;
-    assert_eq!(log.count("could not connect; trying again"), 1, "{log:?}");
+    assert_eq!(log.count("could not connect; retrying"), 1, "{log:?}");
     assert_eq!(log.count("WARN"), 1, "{log:?}");
     let address = format!("address=\"{}\"", proxy.address());
     assert!(log.count(&address) == 1 && log.count("did not answer within 200ms") == 1, "{log:?}");
     proxy.pass();
     proxy.reset();
     eventually(SOON, "it is found", async || manager.inspect("k").await.is_ok()).await;
-    assert_eq!(log.count("learned which node has which keys"), 1, "{log:?}");
+    assert_eq!(log.count("found the cluster again"), 1, "{log:?}");
     assert_eq!(log.count("WARN"), 1, "{log:?}");
 
     log.clear();
     LockManager::connect(&url).await.unwrap();
-    assert_eq!(log.count("learned which"), 0, "nobody had missed it: {log:?}");
+    assert_eq!(log.count("found the cluster"), 0, "nobody had missed it: {log:?}");
 }
 
 #[tokio::test]
@@ -90,7 +90,7 @@ async fn a_cluster_that_refuses_is_told_of_once() {
             manager.inspect("k").await.unwrap_err();
             sleep(ms(800)).await; // the pause after a refusal
         }
-        assert_eq!((log.count("could not connect; trying again"), log.count("WARN")), (1, 1), "{log:?}");
+        assert_eq!((log.count("could not connect; retrying"), log.count("WARN")), (1, 1), "{log:?}");
         assert!(log.count(words) == 1 && log.count("secret") == 0, "{log:?}");
         log.clear();
     }
@@ -117,7 +117,7 @@ async fn a_manager_that_connects_to_a_part_of_a_cluster_says_which_part_is_missi
     );
     assert_eq!((log.count(&words), log.count("connected to a part")), (1, 1), "{log:?}");
     // And the node itself, as of one server.
-    assert_eq!((log.count("could not connect; trying again"), log.count("WARN")), (1, 2), "{log:?}");
+    assert_eq!((log.count("could not connect; retrying"), log.count("WARN")), (1, 2), "{log:?}");
 }
 
 #[tokio::test]

@@ -59,9 +59,9 @@ use crate::error::Error;
 #[cfg(any(feature = "axum", feature = "tonic"))]
 use crate::flood::Floods;
 
-/// The answer to a request that the lock refused, in whatever protocol.
+/// The answer to a request that the lock refused, in any protocol.
 ///
-/// Made of an [`Error`] by `From`, or of a [`Case`]. It becomes an HTTP response with the feature `http`
+/// It is made from an [`Error`] by `From`, or from a [`Case`]. It becomes an HTTP response with the feature `http`
 /// (`to_response`), is one for axum with the feature `axum`, and becomes a `tonic::Status` with the
 /// feature `tonic`.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -93,7 +93,7 @@ impl Answer {
         self
     }
 
-    /// Replaces the time after which a client may send the same request again; `None` says nothing about it.
+    /// Replaces the time after which a client may retry the request; `None` omits it.
     #[must_use]
     pub fn retry_after(mut self, retry_after: Option<Duration>) -> Self {
         self.retry_after = retry_after;
@@ -113,8 +113,8 @@ impl From<&Error> for Answer {
     }
 }
 
-/// Logs what the client is not told: the error is gone when the answer is sent. Of each case that somebody has to look at, one
-/// line a second: an outage would write one for every request.
+/// Logs the error, since the answer does not contain it. Each case that an operator has to know of gets at most one line a second:
+/// otherwise an outage would write one for every request.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 fn log(error: &Error) {
     static FLOODS: Floods = Floods::new();

@@ -107,12 +107,36 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::connect("memory://").await?; // or: "redis://127.0.0.1"
+    /// manager.lock("goods:1").await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn connect(url: impl Into<String>) -> Result<Self, BuildError> {
         Self::builder().url(url).connect().await
     }
 
     /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
     /// tokio's clock, so leases live in virtual time where a test has paused it.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert!(manager.lock("goods:1").try_acquire().await?.is_none());
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn in_memory() -> Self {
         Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
@@ -131,12 +155,13 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the backend to several independent servers, by their URLs: a lease is held where a majority says so, so that
-    /// it survives that the others fail. Three, or five; see [`QuorumBackend`](crate::backend::QuorumBackend) for what that promises and what not.
+    /// Sets the backend to several independent servers, by their URLs, usually three or five. A lease is held while a majority of
+    /// the servers has it, so it survives the failure of the rest. [`QuorumBackend`](crate::backend::QuorumBackend) says what is
+    /// promised.
     ///
     /// Name the same servers in the same order everywhere. One alone is the same as [`url`](Self::url); two are refused,
-    /// as is a server that is named twice, or a cluster among them. An even number works, but survives no more failures than one server less
-    /// would. The databases may differ from server to server. Before the set of servers changes, stop everybody, or wait for
+    /// as is a server that is named twice, or a cluster among them. An even number works, but survives no more failures than one
+    /// server less. The databases may differ from server to server. Before the set of servers changes, stop all processes, or wait for
     /// the longest ttl: majorities of the old and the new set need not share a server.
     ///
     /// # Examples
@@ -171,7 +196,7 @@ impl LockManagerBuilder {
     /// Sets how many requests of this manager may wait at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
-    /// Who has asked for a key and not been told yet that it is busy does not count, nor do tries.
+    /// A request counts as a waiter only once it knows that the key is busy. `try_acquire` never counts.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.limits.in_all = most;
         self
@@ -228,7 +253,7 @@ impl LockManagerBuilder {
     /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
     ///
     /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
-    /// thread nothing drives the timers and the connection any more, and the wait never ends. Use `.await`, or
+    /// thread nothing drives the timers and the connection, and the wait never ends. Use `.await`, or
     /// `tokio::task::block_in_place` on a runtime of several threads.
     ///
     /// # Examples

@@ -1,7 +1,7 @@
 //! The one place that asks for the time.
 //!
-//! A manager has one [`Clock`]: its only source of time and of timers, so that virtual time can drive all that the
-//! engine decides. (Sockets keep tokio's own timers for their limits; they decide nothing about a lease.)
+//! A manager has one [`Clock`], its only source of time and of timers, so that virtual time can drive every decision of the
+//! engine. (Sockets keep tokio's own timers for their limits, which decide nothing about a lease.)
 
 use std::{
     fmt,
@@ -20,8 +20,7 @@ pub type Sleep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// A source of time and of timers.
 pub trait Clock: fmt::Debug + Send + Sync + 'static {
-    /// Returns the present moment. It never goes back, and it goes on while the machine is suspended where the
-    /// platform can tell.
+    /// Returns the present moment. It never goes back, and it counts suspended time if the platform can tell.
     fn now(&self) -> Moment;
 
     /// Returns a future that is done once about `duration` has passed. It may be late, and does not count the time
@@ -29,7 +28,7 @@ pub trait Clock: fmt::Debug + Send + Sync + 'static {
     fn sleep(&self, duration: Duration) -> Sleep;
 }
 
-/// A point on a [`Clock`]: the time since an origin that is arbitrary but fixed for the clock, to the nanosecond.
+/// A point on a [`Clock`]: the time since an arbitrary but fixed origin of the clock, to the nanosecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Moment {
     nanoseconds: u64,
@@ -78,7 +77,7 @@ impl Add<Duration> for Moment {
 impl Sub<Duration> for Moment {
     type Output = Self;
 
-    /// Takes a duration off; a difference before the origin is the origin.
+    /// Subtracts a duration; a difference before the origin is the origin.
     fn sub(self, duration: Duration) -> Self {
         Self { nanoseconds: self.nanoseconds.saturating_sub(nanoseconds(duration)) }
     }
@@ -92,8 +91,8 @@ const fn nanoseconds(duration: Duration) -> u64 {
 /// The clock of a manager that talks to a server: it counts the time that the machine was suspended
 /// (`CLOCK_BOOTTIME`), as the server does.
 ///
-/// On platforms without such a clock it is [`std::time::Instant`], and a suspended machine may believe in a lease for
-/// longer than the server does; see the guarantees.
+/// On platforms without such a clock it is [`std::time::Instant`], and after a suspension of the machine a lease may count as held
+/// for longer than on the server; see the guarantees.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

@@ -26,10 +26,10 @@ use crate::error::LossReason;
 pub enum End {
     /// The holder released it or dropped the guard. Only a [`Lease`](crate::Lease) that outlives its guard sees this.
     Released,
-    /// The holder [handed it over](crate::LockGuard::hand_over): it is not lost, but it is another's now. Only a
-    /// [`Lease`](crate::Lease) that outlives its guard sees this.
+    /// The holder [handed it over](crate::LockGuard::hand_over) to another process. Only a [`Lease`](crate::Lease) that outlives its
+    /// guard sees this.
     HandedOver,
-    /// It was lost while the holder still wanted it.
+    /// It was lost before the holder released it.
     Lost(LossReason),
 }
 

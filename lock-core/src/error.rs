@@ -13,10 +13,10 @@ mod case;
 mod kind;
 mod request;
 
-/// What went wrong with a request for a lease.
+/// The error of a request for a lease, or of a guard.
 ///
-/// One opaque type for the whole crate: [`kind`](Self::kind) says what happened, [`key`](Self::key) to which key,
-/// and the message names the key, what was tried and what to do about it. The cause, where there is one, is in
+/// There is one opaque type for the whole crate: [`kind`](Self::kind) returns what happened, [`key`](Self::key) to which key,
+/// and the message names the key, the operation and the remedy. The cause, if there is one, is in
 /// [`source`](error::Error::source) and is not repeated in the message. Tokens and passwords never appear.
 ///
 /// # Examples
@@ -96,9 +96,9 @@ impl Error {
     /// Says for how long the key was busy.
     pub(crate) fn busy_for(self, wait: Duration) -> Self {
         self.detail(if wait.is_zero() {
-            "another holder has it; wait for it, or try again later".to_owned()
+            "held by someone else; wait for it, or try again later".to_owned()
         } else {
-            format!("another holder kept it for the whole wait of {wait:?}; wait longer, or try again later")
+            format!("still held by someone else after {wait:?}; raise `wait`, or try again later")
         })
     }
 
@@ -145,7 +145,7 @@ impl Error {
         self.inner.holder.as_deref()
     }
 
-    /// Returns whether another holder has the key, and nothing else is wrong.
+    /// Returns whether the only problem is that another holder has the key.
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.kind() == ErrorKind::Busy
@@ -164,13 +164,13 @@ impl Error {
         self.case() != Case::Lost
     }
 
-    /// Returns the word that a program may go by, such as `lock_busy`; [`answer`](crate::answer) has the table.
+    /// Returns a stable word for programs, such as `lock_busy`; [`answer`](crate::answer) has the table.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.case().code()
     }
 
-    /// Returns what a client may read: what happened and what to do, without key, address or place in the code.
+    /// Returns a message for clients: what happened and what to do, without key, address or place in the code.
     #[must_use]
     pub fn public_message(&self) -> &'static str {
         self.case().public_message()
@@ -192,11 +192,11 @@ impl Error {
         }
     }
 
-    /// Returns after which time a client may send the same request again; `None` if that makes no sense, or if part of the
+    /// Returns after which time a client may retry the request. Returns `None` if a retry makes no sense, or if part of the
     /// work may be done.
     ///
-    /// For a busy key, the time is what was left of the holder's ttl when the request failed, if the backend said so. The
-    /// key may be free before, when its holder releases it, or be busy for longer, when its holder renews it. The time is
+    /// For a busy key, it is the rest of the holder's ttl when the request failed, if the backend reported it. The
+    /// key may be free sooner, if its holder releases it, or be busy for longer, if its holder renews it. It is
     /// a second for a busy key without a ttl, and when too many requests wait, the backend does not answer, too few replicas
     /// had the lease, or the manager was shut down.
     #[must_use]
@@ -246,7 +246,7 @@ impl error::Error for Error {
     }
 }
 
-/// Wraps the error for functions that return `std::io::Result`; `downcast` gives it back.
+/// Wraps the error for functions that return `std::io::Result`; `downcast` returns the original.
 ///
 /// | io kind | kinds |
 /// | --- | --- |

@@ -6,17 +6,14 @@ use std::{
 
 /// A number that grows with every new holder of a key.
 ///
-/// Send it along with every write that the lock protects, and let the store refuse a write whose fencing token is
-/// smaller than the largest it has seen: then a holder that was stopped, lost its lease and woke up again cannot
-/// overwrite its successor. (Martin Kleppmann, *How to do distributed locking*, 2016.) It is
-/// `max(last + 1, server time in ms × 1000)`, so it keeps rising when the server loses its data, unless its clock is set
-/// back at the same time.
+/// Send it with every write that the lock protects, and let the store reject a write whose fencing token is smaller than the
+/// largest one that it has seen. Then a holder that was paused and lost its lease cannot overwrite its successor. (Martin
+/// Kleppmann, *How to do distributed locking*, 2016.) The number is `max(last + 1, server time in ms × 1000)`, so it keeps rising
+/// when the server loses its data, unless the server's clock is set back at the same time.
 ///
-/// It goes to the service that is written to and back as text, as an integer, or as [`i64`] for a database, and that service
-/// can have it as this type, too: it has the order of the numbers.
-///
-/// It fits in 63 bits: [`as_i64`](Self::as_i64) gives it to a database. Foreign holders (other libraries on the same key)
-/// do not raise it.
+/// It converts to and from text and integers, and fits in 63 bits: [`as_i64`](Self::as_i64) is for a database. A service that
+/// receives it can also use this type, which is ordered like the numbers. Foreign holders (other libraries on the same key) do
+/// not raise it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 
@@ -28,7 +25,7 @@ impl FencingToken {
     /// ```
     /// use lock_core::FencingToken;
     ///
-    /// /// What the store has seen so far.
+    /// /// The largest number that the store has seen.
     /// struct Row {
     ///     fence: FencingToken,
     /// }

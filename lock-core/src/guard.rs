@@ -34,14 +34,14 @@ use crate::{
     ttl::Ttl,
 };
 
-/// A held lease; dropping it gives the lease back.
+/// A held lease, which is released when the guard is dropped.
 ///
 /// The engine renews the lease for as long as the guard lives (unless it is [`fixed`](crate::LockRequest::fixed)). A guard
-/// has one owner; [`lease`](Self::lease) gives what other tasks may have.
+/// has one owner; other tasks get its [`lease`](Self::lease).
 ///
-/// Dropping the guard is one message to the engine: it never blocks and never panics, on any thread, in unwinding and
-/// after the runtime has ended (then the key is free when its ttl is over). [`release`](Self::release) does the same
-/// and waits for the answer.
+/// Dropping the guard is one message to the engine. It never blocks and never panics, on any thread, during unwinding and
+/// after the runtime has ended (the key is then free when its ttl has expired). [`release`](Self::release) also waits for the
+/// answer.
 ///
 /// # Examples
 ///
@@ -101,7 +101,7 @@ impl LockGuard {
         engine.confirmation_of(*id, replicas, now)
     }
 
-    /// Ends the lease as the key is not its own any more, and returns how it ended.
+    /// Ends the lease because the key no longer holds its token, and returns how it ended.
     pub(crate) fn taken(&self) -> End {
         if let Some((engine, id)) = &self.held {
             engine.taken(*id);
@@ -109,7 +109,7 @@ impl LockGuard {
         self.lease.hold().finish(End::Lost(LossReason::Taken))
     }
 
-    /// Returns what a holder may ask; a clone of it can go to other tasks.
+    /// Returns the lease, whose clones can be sent to other tasks.
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
@@ -166,37 +166,68 @@ impl LockGuard {
     }
 
     /// Returns whether the lease is still held: not lost, and its deadline not passed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert!(guard.is_held());
+    /// manager.force_release("goods:1").await?;
+    /// assert!(!guard.is_held());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.lease.is_held()
     }
 
-    /// Completes when the lease has ended, which for a guard means that it was lost; see [`Lease::ended`].
+    /// Completes when the lease has been lost; see [`Lease::ended`].
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Cancel safe: a later future completes at once if the lease has ended meanwhile.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// tokio::select! {
+    ///     biased;
+    ///     end = guard.ended() => println!("stop everything: {end}"),
+    ///     () = async { println!("working") } => {}
+    /// }
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn ended(&self) -> Ended {
         self.lease.ended()
     }
 
-    /// Asks whether the lease has ended, and registers the task to be woken when it does; see [`Lease::poll_ended`].
+    /// Polls for the end of the lease, and registers the task to be woken when it ends; see [`Lease::poll_ended`].
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.lease.poll_ended(cx)
     }
 
-    /// Makes the lease last `ttl` from now, which **replaces** what is left: it may be shorter. Returns what remains.
+    /// Makes the lease last `ttl` from now, which **replaces** the time that is left, also by less. Returns what remains.
     ///
-    /// One round trip, and proof that the lease was held when the backend executed it. A shorter lease ends sooner
-    /// only for this holder; others still wait for the key until it is released or expires. Renewal, if it is on, goes
-    /// on and brings the lease back to at least the ttl that it was acquired with.
+    /// It takes one round trip, and proves that the lease was held when the backend executed it. A shorter lease ends sooner
+    /// only for this holder; others still wait until the key is released or expires. Renewal, if it is on, continues and brings
+    /// the lease back to at least the ttl that it was acquired with.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease is lost already (then nothing is sent) or turns out to be;
+    /// [`ErrorKind::Lost`] when the lease is already lost (then nothing is sent), or when the backend says so;
     /// [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years; [`ErrorKind::Backend`] when the backend did
     /// not answer: the lease is held as long as before.
     ///
     /// # Cancel safety
-    /// Dropping the future leaves the lease held for at least as long as it was, or for `ttl` if that is shorter.
+    /// Dropping the future leaves the lease held for at least the time that was left, or for `ttl` if that is shorter.
     ///
     /// # Examples
     ///
@@ -217,7 +248,7 @@ impl LockGuard {
         self.prolong(Ttl::new(ttl)).await
     }
 
-    /// Makes the lease last longer by `more`, in one round trip, and returns what remains.
+    /// Extends the lease by `more`, in one round trip, and returns what remains.
     ///
     /// # Errors
     /// As [`extend`](Self::extend).
@@ -267,12 +298,12 @@ impl LockGuard {
         Ok((Extension { engine, id, hold, ttl, sent, version }, request))
     }
 
-    /// Gives the lease back and waits for the answer.
+    /// Releases the lease and waits for the answer.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease was lost before: somebody else may have held the key meanwhile.
-    /// [`ErrorKind::Backend`] when the backend did not answer: the release goes on in the background until it is
-    /// known to have worked or the ttl is over.
+    /// [`ErrorKind::Lost`] when the lease was lost before: another holder may have had the key meanwhile.
+    /// [`ErrorKind::Backend`] when the backend did not answer: the release is retried in the background until it is
+    /// confirmed or the ttl has expired.
     ///
     /// # Cancel safety
     /// Dropping the future, polled or not, releases the lease in the background.
@@ -303,8 +334,8 @@ impl LockGuard {
 
     /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). The engine does not
     /// renew it after this call, so it must be taken up within [`remaining`](Lease::remaining). That may be less than a second
-    /// if the lease was waited for: a renewal for the full ttl is then sent at once, but nobody waits for its answer. To be
-    /// sure of more time, await [`extend`](Self::extend) first.
+    /// if the lease was waited for: a renewal for the full ttl is then sent at once, but its answer is not awaited. Call
+    /// [`extend`](Self::extend) first if delivery may take longer.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lease was lost before.
@@ -335,14 +366,29 @@ impl LockGuard {
         Ok(Handover::new(parting.key, parting.token, ttl))
     }
 
-    /// Runs `work` for as long as the lease is held, then releases it: the same as
-    /// [`run`](crate::LockRequest::run) for a guard that is there already, as a future that can be named.
+    /// Runs `work` for as long as the lease is held, then releases the lease: [`run`](crate::LockRequest::run) for an existing
+    /// guard, as a future that can be named.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`] when the lease was lost while the work ran; the work was dropped.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lease in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let fence = guard.fencing_token();
+    /// let written = guard.protect(async move { format!("sold under {fence}") }).await?;
+    /// assert!(written.starts_with("sold"));
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         let on_lost = self.on_lost;
         Protected::new(self, work, on_lost)
@@ -367,6 +413,8 @@ impl Extension<'_> {
         let ended = |end| hold.error(EXTEND, end);
         match result {
             Ok(Outcome::Renewed { remaining, .. }) => {
+                // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
+                // the deadline is never later than the expiry, however long the answer took.
                 let mut counts_from = sent;
                 if Mutant::ExtendFromReply.is_on() {
                     counts_from = engine.now();

@@ -7,12 +7,12 @@ use crate::{
     ttl::Ttl,
 };
 
-/// A lease on its way to another process: what [`LockGuard::hand_over`](crate::LockGuard::hand_over) gives and
-/// [`LockManager::take_up`](crate::LockManager::take_up) takes.
+/// A lease on its way to another process, from [`LockGuard::hand_over`](crate::LockGuard::hand_over) to
+/// [`LockManager::take_up`](crate::LockManager::take_up).
 ///
-/// [`reveal`](Self::reveal) and `FromStr` are its way through a queue, a job argument or an environment variable. The text
-/// is a secret while the lease lasts: it is all that is needed to take the lease. So there is no `Display`, and `Debug` hides
-/// the text. Only the first process that takes it up gets the lease.
+/// [`reveal`](Self::reveal) and `FromStr` convert it to and from text, for a queue, a job argument or an environment variable. The
+/// text is a secret while the lease lasts, because whoever has the text can take the lease. So there is no `Display`, and `Debug`
+/// hides the text. Only the first process that takes it up gets the lease.
 ///
 /// # Examples
 ///
@@ -42,7 +42,7 @@ impl Handover {
         self.key.as_str()
     }
 
-    /// Returns the text that [`FromStr`] reads: a secret until the lease is taken up or over.
+    /// Returns the text that [`FromStr`] reads. It is a secret until the lease has been taken up or has expired.
     #[must_use]
     pub fn reveal(&self) -> String {
         format!("{MARK}{}:{}:{}", self.ttl.get().as_millis(), self.token.reveal(), self.key.as_str())
@@ -68,7 +68,7 @@ impl FromStr for Handover {
             Error::invalid(
                 Argument::Handover,
                 "take up",
-                "the text is not what `Handover::reveal` gave (a part may be missing); pass it on unchanged",
+                "the text was not written by `Handover::reveal` (a part may be missing); pass it on unchanged",
             )
         };
         let (ttl, rest) = text.strip_prefix(MARK).and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;

@@ -1,9 +1,9 @@
 use std::{sync::Arc, time::Duration};
 
-/// How a manager and its backend are doing: what [`LockManager::health`](crate::LockManager::health) returns.
+/// The state of a manager and its backend, returned by [`LockManager::health`](crate::LockManager::health).
 ///
-/// It is what this process knows by itself, without a round trip: a server that stopped answering counts as up until a
-/// request or the heartbeat has noticed, which takes a second and a command timeout at most.
+/// It contains what this process knows without a round trip. A server that stopped answering counts as up until a request or the
+/// heartbeat has noticed, which takes at most a second and a command timeout.
 ///
 /// # Examples
 ///
@@ -36,15 +36,15 @@ impl Health {
         Self { admits, nodes, held, slack }
     }
 
-    /// Returns whether requests are taken and can be answered: the manager was not shut down, it has a runtime, and more
-    /// than half of the nodes are up (of one server, that one). A private store in the process is always up.
+    /// Returns whether requests are accepted and can be answered: the manager was not shut down, it has a runtime, and more
+    /// than half of its nodes are up. A private store in the process is always up.
     #[must_use]
     pub fn is_up(&self) -> bool {
         self.admits && self.up() > self.nodes.len() / 2
     }
 
-    /// Returns for how long the backend has been up, or down, at least. `None` if it does not say, as a store in the
-    /// process.
+    /// Returns for how long the backend has been up, or down, at least. Returns `None` if the backend does not report it, like a
+    /// store in the process.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         let is_up = self.up() > self.nodes.len() / 2;
@@ -74,11 +74,11 @@ impl Health {
         self.held
     }
 
-    /// Returns the least time that any lease had left when its renewal was answered, of the last half to whole minute;
-    /// zero if one expired because no renewal was answered. `None` if nothing was renewed.
+    /// Returns the least time that any lease had left when its renewal was answered, within the last 30 to 60 seconds. It is zero if a
+    /// lease expired because no renewal was answered, and `None` if nothing was renewed.
     ///
-    /// A lease is renewed when a third of its ttl has passed, so this is two thirds of the shortest ttl when all is well.
-    /// Near zero, leases are about to be lost.
+    /// A lease is renewed when a third of its ttl has passed, so two thirds of the shortest ttl are healthy. Near zero, leases are
+    /// about to be lost.
     #[must_use]
     pub fn renewal_slack(&self) -> Option<Duration> {
         self.slack
@@ -89,7 +89,7 @@ impl Health {
     }
 }
 
-/// How a node of a backend is doing, as far as this process knows: a part of [`Health`].
+/// The state of one node of a backend, as far as this process knows; a part of [`Health`].
 #[derive(Clone, Debug)]
 pub struct NodeHealth {
     address: Arc<str>,
@@ -119,7 +119,7 @@ impl NodeHealth {
         self
     }
 
-    /// Makes it one that is down, for a reason that was found just now.
+    /// Marks the node as down, for a reason that was found just now.
     pub(crate) fn without_vote(mut self, message: String) -> Self {
         self.up = false;
         self.with_error(Fault::new(message, Duration::ZERO))
@@ -137,20 +137,20 @@ impl NodeHealth {
         self.up
     }
 
-    /// Returns for how long it has been up, or down; `None` if it does not say.
+    /// Returns for how long it has been up, or down, or `None` if that is not known.
     #[must_use]
     pub fn age(&self) -> Option<Duration> {
         self.age
     }
 
-    /// Returns what went wrong last, if anything did. It may be long over.
+    /// Returns the last error, if there was one. The problem may be long over.
     #[must_use]
     pub fn last_error(&self) -> Option<&Fault> {
         self.last_error.as_ref()
     }
 }
 
-/// An error of a node that is over or goes on.
+/// The last error of a node, which may be over or continue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fault {
     message: String,

@@ -1,4 +1,4 @@
-//! Keys: what is locked, and the one rule by which their parts are joined.
+//! Keys, which name what is locked, and the rule by which their parts are joined.
 //!
 //! A key is any text of 1 to 1,024 bytes. Made of several parts, it has a `:` between them; a `:` or `%` inside a part
 //! becomes `%3A` or `%25`. So different parts never make one key, and the same parts are the same key wherever they are
@@ -26,7 +26,7 @@ use std::{
 
 use crate::error::{Argument, Error};
 
-/// A key that passed the checks: what is locked.
+/// A checked key, which names what is locked.
 ///
 /// Keys are 1 to 1,024 bytes of UTF-8 (the manager's prefix included) and go to the backend unchanged, braces, spaces
 /// and control characters included, so that clients in other languages find the same key. Two keys that differ in
@@ -158,13 +158,11 @@ impl LockKey {
     pub(crate) fn with_prefix(prefix: &str, key: &str) -> Result<Self, Error> {
         let refuse = |detail: String| Err(Error::invalid(Argument::Key, "lock", detail));
         if key.is_empty() {
-            return refuse("the key is empty; every caller would share one lock".to_owned());
+            return refuse("the key is empty; name one, or every caller would share one lock".to_owned());
         }
         let length = prefix.len() + key.len();
         if length > MAX_KEY_BYTES {
-            return refuse(format!(
-                "the key has {length} bytes, the most is {MAX_KEY_BYTES}; use a hash of it instead"
-            ));
+            return refuse(format!("the key has {length} bytes, more than {MAX_KEY_BYTES}; use a hash of it instead"));
         }
         let wire: Arc<str> = if prefix.is_empty() { key.into() } else { format!("{prefix}{key}").into() };
         if is_side_key(&wire) {

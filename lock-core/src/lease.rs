@@ -11,11 +11,11 @@ use tokio::time::Instant;
 
 use crate::{end::End, engine::hold::Hold, fencing::FencingToken};
 
-/// What a holder may ask about its lease; it cannot release it.
+/// A view of a held lease for other tasks: key, fencing token, remaining time and end. It cannot release the lease.
 ///
-/// A cheap clone that can be sent to other tasks: they see the same lease, and are told when it is lost. Its answers
-/// come from this process's own clock, without a question to the backend: a lease whose deadline has passed is lost
-/// whatever the backend would say.
+/// A clone is cheap and can be sent to other tasks, which see the same lease and are notified when it is lost. All answers come
+/// from this process's own clock, without a round trip: a lease whose deadline has passed is lost, whatever the backend would
+/// answer.
 ///
 /// # Examples
 ///
@@ -59,9 +59,9 @@ impl Lease {
         self.hold.fence
     }
 
-    /// Returns for how long the holder may still rely on the lease if it is not renewed: the validity, by this
-    /// process's clock, already less than the ttl. A lease that was waited for may begin with much less, 200 ms at least; its
-    /// first renewal, sent 20 ms later, gives it the ttl. Zero once it is lost or released.
+    /// Returns for how long the holder may still rely on the lease if it is not renewed, by this process's clock: always less than
+    /// the ttl, and zero once the lease is lost or released. A lease that was waited for may begin with much less, but at least 200
+    /// ms; its first renewal, sent 20 ms later, gives it the ttl.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
@@ -92,7 +92,7 @@ impl Lease {
         now.checked_add(remaining).unwrap_or_else(|| now + A_YEAR)
     }
 
-    /// Returns the ttl that the lease was acquired with, which renewal keeps it at.
+    /// Returns the ttl that the lease was acquired with, and that each renewal restores.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.hold.ttl.get()
@@ -104,10 +104,10 @@ impl Lease {
         self.hold.check().is_ok()
     }
 
-    /// Completes when the lease has ended, and says how: released, handed over, or lost.
+    /// Completes when the lease has ended, and returns how: released, handed over, or lost.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; a later one completes at once if the lease has ended meanwhile.
+    /// Cancel safe: a later future completes at once if the lease has ended meanwhile.
     ///
     /// # Examples
     ///
@@ -130,9 +130,9 @@ impl Lease {
         Ended { lease: self.clone() }
     }
 
-    /// Asks whether the lease has ended, and registers the task to be woken when it does.
+    /// Polls for the end of the lease, and registers the task to be woken when it ends.
     ///
-    /// Each clone of a lease remembers one waker: that of its last poll.
+    /// Each clone of a lease remembers one waker, that of its last poll.
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.hold.poll_ended(&mut self.waker, cx)
     }
@@ -165,7 +165,7 @@ impl fmt::Debug for Lease {
 /// The future of [`Lease::ended`].
 ///
 /// # Cancel safety
-/// Dropping it loses nothing.
+/// Cancel safe: a later future completes at once if the lease has ended meanwhile.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Ended {

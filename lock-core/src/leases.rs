@@ -11,9 +11,9 @@ use tokio::time::Instant;
 
 use crate::{end::End, fencing::FencingToken, lease::Lease};
 
-/// What a holder of several keys may ask; it cannot release them.
+/// A view of several held leases for other tasks. It cannot release them.
 ///
-/// A cheap clone that can be sent to other tasks. All is held, or it counts as lost.
+/// A cheap clone that can be sent to other tasks. It counts as lost as soon as any one lease is lost.
 #[derive(Clone, Debug)]
 pub struct Leases {
     /// At least one, in the order of the keys' bytes.
@@ -49,7 +49,7 @@ impl Leases {
         self.get(key).map(Lease::fencing_token)
     }
 
-    /// Returns for how long the holder may still rely on all of them: the least of what remains.
+    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.iter().map(Lease::remaining).min().unwrap_or_default()
@@ -73,11 +73,11 @@ impl Leases {
         self.iter().all(Lease::is_held)
     }
 
-    /// Completes when one lease has ended, and says which and how. When several have ended, one that was lost is told
-    /// before one that was released.
+    /// Completes when one lease has ended, and returns which one and how. If several have ended, it returns a lost lease before a
+    /// released one.
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing; a later one completes at once if a lease has ended meanwhile.
+    /// Cancel safe: a later future completes at once if a lease has ended meanwhile.
     ///
     /// # Examples
     ///
@@ -96,9 +96,9 @@ impl Leases {
         EndedAll { leases: self.clone() }
     }
 
-    /// Asks whether one lease has ended, and registers the task to be woken when one does.
+    /// Polls for the end of one lease, and registers the task to be woken when one ends.
     ///
-    /// Each clone of the leases remembers one waker: that of its last poll.
+    /// Each clone of the leases remembers one waker, that of its last poll.
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
         let mut first = None;
         for lease in &mut self.leases {
@@ -136,7 +136,7 @@ impl<'a> IntoIterator for &'a Leases {
 /// The future of [`Leases::ended`].
 ///
 /// # Cancel safety
-/// Dropping it loses nothing.
+/// Cancel safe: a later future completes at once if the lease has ended meanwhile.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct EndedAll {

@@ -1,7 +1,7 @@
 //! A distributed lock for tokio, backed by Redis.
 //!
-//! One *lease* per key, held by one task of one process among many machines, renewed while its work runs, and with the
-//! work *stopped* when the lease is lost. Every holder gets a *fencing token* that is larger than all before it.
+//! A *lease* of a key is held by one task of one process among many machines. It is renewed while its work runs, and the work is
+//! *stopped* when the lease is lost. Every holder gets a *fencing token* larger than every earlier one.
 //!
 //! # Quick start
 //!
@@ -13,7 +13,7 @@
 //! // In production: LockManager::connect("redis://127.0.0.1").await?
 //! let manager = LockManager::in_memory();
 //!
-//! // Held until the guard is released or dropped, renewed meanwhile.
+//! // Held until the guard is released or dropped, and renewed until then.
 //! let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).await?;
 //! println!("fencing token {}", guard.fencing_token());
 //! guard.release().await?;
@@ -23,27 +23,32 @@
 //! # let _ = left; Ok(()) }
 //! ```
 //!
-//! A guard that is dropped gives its lease back in the background. `main` does not wait for that: at its end use
+//! A dropped guard is released in the background, for which `main` does not wait. At the end of `main` use
 //! [`release`](LockGuard::release), [`run`](LockRequest::run) or [`shutdown`](LockManager::shutdown), or the key may stay
-//! busy until its ttl is over.
+//! busy until its ttl has expired.
 //!
-//! Three ways in, on one [`LockManager`]: this crate for custom flows, the attribute `#[distributed_lock]` (feature
+//! There are three ways to use one [`LockManager`]: this crate for custom flows, the attribute `#[distributed_lock]` (feature
 //! `macros`) for functions and handlers, and the crate `lock-tower` for axum, tonic and any other tower stack.
 //!
 //! # What a lease promises
 //!
-//! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward; a holder
-//! that was paused or cut off knows by its own clock that its lease has ended before the key goes to the next. Where
-//! even a wrong overlap would cost money, let the database refuse writes with an older
+//! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward. A holder
+//! that was paused or cut off knows by its own clock that its lease has ended, before the next holder gets the key. If
+//! even a rare overlap would cost money, let the database reject writes with an older
 //! [fencing token](FencingToken).
 //!
-//! # Looking in
+//! # Cancel safety
+//!
+//! Every future of this crate may be dropped at any moment. Whatever it may have set is then released in the background, and
+//! an operation that is *cancel safe* can be repeated without losing anything. Each async function says what a drop costs.
+//!
+//! # Inspecting and monitoring
 //!
 //! [`LockManager::inspect`] tells whether a key is held, and for how long still. `tracing` gets a span `lock.acquire` around every acquire and a span
 //! `lock.hold` around scoped work, both with the key, so that what the work logs can be found by it; an event at
 //! `DEBUG` for every lease that was acquired or released, and at `WARN` for every lease that was lost, every renewal
-//! that failed and every connection that broke. A handler whose error becomes an [`answer`] leaves a line too, unless the
-//! key was just busy: at `WARN` or `ERROR`, of each case one a second. Tokens and passwords never appear.
+//! that failed and every connection that broke. A handler whose error becomes an [`answer`] logs it at `WARN` or `ERROR`, at most
+//! once a second for each case, unless the key was merely busy. Tokens and passwords never appear.
 //!
 //! ## Metrics
 //!
@@ -54,23 +59,23 @@
 //! | --- | --- | --- |
 //! | `lock_acquires_total` | counter, also label `outcome` | requests that ended: `acquired`, `busy`, `dropped`, or another kind of error |
 //! | `lock_wait_seconds` | histogram | from the first poll of an acquire to its answer |
-//! | `lock_waiting` | gauge | acquires under way |
+//! | `lock_waiting` | gauge | acquires in flight |
 //! | `lock_held` | gauge | leases held |
 //! | `lock_hold_seconds` | histogram | from acquired to released or lost |
 //! | `lock_lost_total` | counter, also label `reason` | leases that ended other than by their holder |
-//! | `lock_renewal_slack_seconds` | histogram | what the old deadline had left when a renewal was answered: near zero, leases are about to be lost |
+//! | `lock_renewal_slack_seconds` | histogram | the time that the old deadline had left when a renewal was answered; near zero, leases are about to be lost |
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
 //! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if a manager of this process has a connection to the node, else 0; the node is a host and port |
 //!
-//! Making a manager describes them to the recorder, with their units; `describe_metrics` does so again for one that is
-//! installed later.
+//! A new manager describes them to the recorder, with their units; `describe_metrics` does so for a recorder that is installed
+//! later.
 //!
 //! # When not to use it
 //!
 //! Inside one process a [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is simpler
-//! and cannot be lost. Where one database holds all that the lock would protect, a unique index, a version column or
-//! `SELECT … FOR UPDATE` is simpler and safer. And where work must never happen twice, a lock alone is not enough: make
-//! it idempotent, or fence it.
+//! and cannot be lost. When everything the lock would protect lives in one database, a unique index, a version column or
+//! `SELECT … FOR UPDATE` is simpler and safer. If work must never happen twice, a lock alone is not enough: make
+//! the work idempotent, or use a fencing token.
 //!
 //! # Features
 //!

@@ -13,7 +13,7 @@ use crate::{
     request::{LockAllRequest, LockRequest, Options},
 };
 
-/// Where leases come from: one connection per node, one renewal scheduler, and the defaults of its requests.
+/// The source of leases: one connection per node, one renewal scheduler, and the defaults of its requests.
 ///
 /// Make one per process and backend, clone it freely (a clone is two pointers), and give it to handlers, layers and
 /// macros alike, or [`install`](Self::install) it. The engine starts with the first request, on that request's
@@ -57,17 +57,41 @@ impl LockManager {
         Self { engine, settings: Arc::new(settings) }
     }
 
-    /// Makes this the manager of the process, which [`current`](Self::current) and the macro use where no other is
-    /// named.
+    /// Installs this manager as the process-wide default for [`current`](Self::current) and the macro.
     ///
     /// # Errors
     /// [`AlreadyInstalled`] when there is one; it stays.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// LockManager::in_memory().install().expect("the first one"); // or: LockManager::connect("redis://127.0.0.1").await?.install()?
+    /// let guard = LockManager::current()?.lock("goods:1").await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn install(&self) -> Result<(), AlreadyInstalled> {
         INSTALLED.set(self.clone()).map_err(|_| AlreadyInstalled)
     }
 
     /// Runs a future with this as the manager that [`current`](Self::current) finds, instead of the installed one: for
     /// tests, which can each have their own. Tasks that the future spawns are not covered.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let held = manager.scope(async { LockManager::current()?.lock("goods:1").await }).await?;
+    /// assert!(manager.is_locked("goods:1").await?);
+    /// held.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn scope<F: Future>(&self, future: F) -> impl Future<Output = F::Output> + use<F> {
         SCOPED.scope(self.clone(), future)
     }
@@ -84,16 +108,29 @@ impl LockManager {
             .ok_or_else(|| Error::new(ErrorKind::NoManager, "find a lock manager"))
     }
 
-    /// Begins a request for one key, with the manager's defaults. What is wrong with the key shows when the request is
-    /// awaited.
+    /// Begins a request for one key, with the manager's defaults. An invalid key is reported when the request is awaited.
     ///
     /// Keys are 1 to 1,024 bytes of UTF-8, used unchanged behind the manager's prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).wait(Duration::from_secs(2)).await?;
+    /// assert_eq!(guard.key(), "goods:1");
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
     pub fn lock(&self, key: impl AsRef<str>) -> LockRequest {
         self.request(self.key(key.as_ref()))
     }
 
-    /// Begins a request for several keys: all or none, acquired in one order everywhere so that two such requests
+    /// Begins a request for several keys, all or none. Keys are always acquired in the same global order, so two such requests
     /// cannot deadlock. A key that is named twice counts once.
     ///
     /// # Examples
@@ -126,10 +163,10 @@ impl LockManager {
         self.request(keys)
     }
 
-    /// Begins a request that takes up a lease which another process handed over, with its ttl. It takes one round trip
-    /// and does not wait. The holder gets a new, larger fencing token.
+    /// Begins a request for a lease that another process handed over, with the ttl of that lease. It takes one round trip
+    /// and does not wait. The new holder gets a new, larger fencing token.
     ///
-    /// The request answers [`ErrorKind::NotHeld`] when the lease has expired or somebody else has taken it up.
+    /// The request fails with [`ErrorKind::NotHeld`] when the lease has expired or another process has taken it up.
     #[track_caller]
     pub fn take_up(&self, handover: Handover) -> LockRequest {
         let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
@@ -137,16 +174,30 @@ impl LockManager {
         request
     }
 
-    /// Frees a key whoever holds it, another library's lock included, and says whether it was held.
+    /// Frees a key whatever its holder, another library's lock included, and returns whether it was held.
     ///
-    /// An operator's tool: holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), those of
-    /// other processes at once if their lease was renewed, else at their next renewal. Until then two may rely on the key.
+    /// This is a tool for operators. Holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), and so are
+    /// those of other processes whose lease was renewed before. All others are told by their next renewal; until then two holders may
+    /// rely on the key.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect). A key that holds no lock (a hash, a list) is [`ErrorKind::WrongType`] and stays.
     ///
     /// # Cancel safety
-    /// Dropping the future may or may not prevent it.
+    /// Dropping the future may or may not prevent the release.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager, LossReason};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let stuck = manager.lock("goods:1").await?;
+    /// assert!(manager.force_release("goods:1").await?);
+    /// assert_eq!(stuck.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::Forced));
+    /// # Ok(()) }
+    /// ```
     pub async fn force_release(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = self.key(key.as_ref())?;
         self.engine.admit(FORCE).map_err(|error| error.on(&key))?;
@@ -154,15 +205,28 @@ impl LockManager {
         self.forced(&key, self.engine.call(Batch::from([force])).await.and_then(Answer::single))
     }
 
-    /// Frees every key that begins with `prefix` and is held by a lease of this library, and says how many there were.
-    /// Everything else under the prefix, other libraries' locks included, stays. The keys are found by SCAN, which
-    /// does not block the server.
+    /// Frees every key that begins with `prefix` and is held by a lease of this library, and returns how many there were.
+    /// Other values under the prefix, locks of other libraries included, stay. The keys are found by SCAN, which does not block
+    /// the server.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
     ///
     /// # Cancel safety
     /// Dropping the future leaves some keys freed and others not.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guards = (manager.lock("goods:1").await?, manager.lock("goods:2").await?, manager.lock("report").await?);
+    /// assert_eq!(manager.force_release_all("goods:").await?, 2);
+    /// assert!(manager.is_locked("report").await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn force_release_all(&self, prefix: impl AsRef<str>) -> Result<u64, Error> {
         let attempt = "list the keys";
         self.engine.admit(attempt)?;
@@ -202,30 +266,46 @@ impl LockManager {
         }
     }
 
-    /// Refuses new requests, waits at most `grace` for the holders to finish, ends the leases that are left
-    /// ([`LossReason::ShutDown`](crate::LossReason)) and releases them, and closes the connection. Returns how many
-    /// leases were cut short; zero is a clean end. Every clone of the manager is shut down.
+    /// Refuses new requests, waits at most `grace` for the holders to finish, and releases the leases that are left.
     ///
-    /// Releases in flight and those of the leases that were ended are waited for, whether their futures are polled or not.
-    /// If the server does not answer, that takes up to twice the
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. A
-    /// [`take_up`](Self::take_up) that was begun is waited for too: if its future is kept without being polled, the
-    /// connection is closed when the future is polled or dropped.
+    /// Leases that are cut short end with [`LossReason::ShutDown`](crate::LossReason). Returns how many there were; zero is a clean
+    /// end. The connection is closed, and every clone of the manager is shut down.
     ///
-    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released and the other nodes
-    /// have too, or are known to be down; a node that hangs is known to be down after one `command_timeout`. The task goes
-    /// on telling such a node, and closes the connections when the node has answered or its leases have expired.
+    /// The shutdown waits for all releases in flight, whether their futures are polled or not. If the server does not answer,
+    /// that takes up to twice the [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. It also waits for a
+    /// [`take_up`](Self::take_up) that has begun: if its future is kept without being polled, the connection is closed when
+    /// the future is polled or dropped.
+    ///
+    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released, and each other node either
+    /// has too or is known to be down, which takes one `command_timeout` for a node that hangs. The task keeps sending releases to such
+    /// a node, and closes the connections when the node has answered or its leases have expired.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// guard.release().await?;
+    /// let cut_short = manager.shutdown(Duration::from_secs(5)).await;
+    /// assert_eq!(cut_short, 0);
+    /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::ShutDown);
+    /// # Ok(()) }
+    /// ```
     pub async fn shutdown(&self, grace: Duration) -> usize {
         self.engine.shut_down(grace, self.settings.command_timeout).await
     }
 
     /// Returns how the manager and its backend are doing, without a round trip: for readiness probes and status pages.
     ///
-    /// Never waits. A manager that was [built](crate::LockManagerBuilder::build) and has had no request begins to connect, so that
-    /// it is up soon after it was first asked.
+    /// Never waits. A manager that was [built](crate::LockManagerBuilder::build) and has had no request begins to connect, so it is
+    /// up soon after the first call.
     ///
     /// # Examples
     ///

@@ -44,7 +44,7 @@ pub enum Mutant {
     CallNotHeard,
     /// A grant counts as a lease, without an acquire that confirms it.
     GrantHolds,
-    /// A grant to a token that nobody has any more is not answered.
+    /// A grant to a token that no waiter has is not answered.
     StrayKept,
     /// A confirmation waits behind all other requests.
     ConfirmLast,

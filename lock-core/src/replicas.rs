@@ -4,8 +4,8 @@ use std::time::Duration;
 use crate::{ErrorKind, LockRequest};
 use crate::{error::Argument, ttl::Ttl};
 
-/// How many replicas must have a lease before it counts, and how long an acquire waits for them: what
-/// [`LockRequest::durability`] takes.
+/// How many replicas must have a lease before it counts, and how long an acquire waits for them; see
+/// [`LockRequest::durability`].
 ///
 /// Replication is asynchronous: a primary that dies may have granted a lease that no replica has. With
 /// `Replicas::new(1, timeout)` an acquire succeeds only when one replica has confirmed the lease (the command `WAIT` of
@@ -33,7 +33,7 @@ pub struct Replicas {
 }
 
 impl Replicas {
-    /// Asks for `min` replicas, at least one, within `timeout`: 1 ms to an hour, in whole milliseconds (rounded down), and at
+    /// Requires `min` replicas, at least one, within `timeout`: 1 ms to an hour, in whole milliseconds (rounded down), and at
     /// most half of the ttl. The request checks both.
     #[must_use]
     pub const fn new(min: u32, timeout: Duration) -> Self {
@@ -65,7 +65,7 @@ impl Replicas {
         let Self { min, timeout } = self;
         let most = MAX_TIMEOUT.min(ttl.get() / 2);
         let detail = if min == 0 {
-            "a `durability` of no replicas asks for nothing; name one at least, or leave it out".to_owned()
+            "a `durability` of zero replicas has no effect; require at least one, or leave it out".to_owned()
         } else if !(MIN_TIMEOUT..=most).contains(&timeout) {
             format!(
                 "a `durability` with a timeout of {timeout:?} is not between {MIN_TIMEOUT:?} and {most:?}: at most an hour, \
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn no_replicas_and_a_timeout_out_of_range_are_refused() {
         let (ms, hour) = (Duration::from_millis, Duration::from_secs(60 * 60));
-        assert!(refusal(0, ms(100), ms(10_000)).is_some_and(|said| said.contains("no replicas")));
+        assert!(refusal(0, ms(100), ms(10_000)).is_some_and(|said| said.contains("zero replicas")));
         for timeout in [Duration::ZERO, Duration::from_micros(999), ms(5_001), Duration::MAX] {
             let said = refusal(1, timeout, ms(10_000)).unwrap_or_else(|| panic!("{timeout:?} would do"));
             assert!(said.contains("between 1ms and 5s"), "{said}");

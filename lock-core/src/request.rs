@@ -61,8 +61,21 @@ impl<K> LockRequest<K> {
     /// Sets how long a holder that has fallen silent blocks others: 10 ms to 100 years, in whole milliseconds (rounded
     /// down). Default: the manager's, which is 10 s unless it was changed.
     ///
-    /// The lease is renewed while the guard lives, so the ttl needs not cover the work; it should cover a pause of the
-    /// process or of the network that the lease is to survive. Shorter frees the key sooner after a crash.
+    /// The lease is renewed while the guard lives, so the ttl need not cover the work. It should cover a pause of the process or
+    /// of the network that the lease has to survive. A shorter ttl frees the key sooner after a crash.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").ttl(Duration::from_secs(3)).await?;
+    /// assert!(guard.remaining() <= Duration::from_secs(3));
+    /// # Ok(()) }
+    /// ```
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
@@ -70,10 +83,24 @@ impl<K> LockRequest<K> {
 
     /// Sets how long to wait for a busy key; zero means one try. Default: the manager's, which is 10 s.
     ///
-    /// A request fails with [`ErrorKind::Backend`] if it does not find out within
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) whether the key is busy, and at once while the
+    /// A request fails with [`ErrorKind::Backend`] if it does not learn within
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) whether the key is busy, and immediately while the
     /// server is known to be down. A request that knows the key to be busy stays in line for the whole wait, through
     /// outages and restarts of the server.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let error = manager.lock("goods:1").wait(Duration::from_millis(20)).await.expect_err("the guard holds the key");
+    /// assert!(error.is_busy());
+    /// # Ok(()) }
+    /// ```
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Wait::Atmost(wait);
         self
@@ -81,6 +108,20 @@ impl<K> LockRequest<K> {
 
     /// Waits for as long as the key is busy, through outages and restarts of the server; see [`wait`](Self::wait) for what
     /// happens if the server does not answer the first question.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let next = tokio::spawn(manager.lock("goods:1").wait_forever().acquire());
+    /// guard.release().await?;
+    /// assert!(next.await.expect("no panic")?.is_held());
+    /// # Ok(()) }
+    /// ```
     pub fn wait_forever(mut self) -> Self {
         self.options.wait = Wait::Forever;
         self
@@ -88,6 +129,19 @@ impl<K> LockRequest<K> {
 
     /// Switches renewal off: the lease ends with its ttl unless it is extended. Default: renewed, unless the manager says
     /// otherwise.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, LossReason};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("report").ttl(Duration::from_millis(20)).fixed().await?;
+    /// assert_eq!(guard.ended().await.loss(), Some(LossReason::Expired));
+    /// # Ok(()) }
+    /// ```
     pub fn fixed(mut self) -> Self {
         self.options.renewal = Renewal::Never;
         self
@@ -95,29 +149,55 @@ impl<K> LockRequest<K> {
 
     /// Renews every `interval`: at least 10 ms, and at most half of the ttl, so that a renewal that fails leaves time for
     /// another. Default: the manager's, which is a third of the ttl.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let request = manager.lock("report").ttl(Duration::from_secs(30)).renew_every(Duration::from_secs(2));
+    /// request.await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn renew_every(mut self, interval: Duration) -> Self {
         self.options.renewal = Renewal::Every(interval);
         self
     }
 
-    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck; [`Duration::MAX`] takes the bound
-    /// off. Default: the manager's, which has no bound.
+    /// Ends the lease after `max_hold` (above zero), as a bound for work that is stuck. [`Duration::MAX`] removes the bound.
+    /// Default: the manager's, which has no bound.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager, LossReason};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let stuck = manager.lock("report").max_hold(Duration::from_millis(20)).run(async |_| std::future::pending::<()>().await);
+    /// assert_eq!(stuck.await.unwrap_err().kind(), ErrorKind::Lost(LossReason::MaxHold));
+    /// # Ok(()) }
+    /// ```
     pub fn max_hold(mut self, max_hold: Duration) -> Self {
         self.options.max_hold = Some(max_hold);
         self
     }
 
-    /// Keeps the key busy for at least this long from the moment it was acquired, even if the holder is done sooner: for
-    /// a job that several machines start at about the same time, and that is to run once. At most 100 years. Default:
+    /// Keeps the key busy for at least this long from the moment it was acquired, even if the holder finishes sooner. Use it for
+    /// a job that several machines start at about the same time, and that has to run once. At most 100 years. Default:
     /// the manager's, which is zero.
     ///
-    /// It counts from the acquire, which may come up to a
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the asking. For a job on a schedule choose
-    /// less than the time between two runs less the command timeout, or the next run may find the key busy and be skipped;
-    /// and more than the clocks of the machines may differ, plus the command timeout, or one run may happen twice.
+    /// It counts from the acquire, which may be executed up to a
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the request. For a scheduled job, choose less than the
+    /// interval minus the command timeout, or the next run may find the key busy and be skipped. Choose more than the difference of
+    /// the machines' clocks plus the command timeout, or one run may happen twice.
     ///
-    /// A holder that is done sooner still gives the lease back: the key is then left to expire at that time, whatever
-    /// becomes of the process. A lease that was lost or handed over does not keep the key.
+    /// A holder that finishes sooner still releases the lease: the key is then left to expire at that time, even if the process
+    /// ends. A lease that was lost or handed over does not keep the key busy.
     ///
     /// # Examples
     ///
@@ -137,8 +217,8 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Sets what becomes of scoped work when its lease is lost: that of [`run`](Self::run), [`try_run`](Self::try_run) and
-    /// [`protect`](LockGuard::protect). Default: the manager's, which is [`OnLost::Cancel`].
+    /// Sets what happens to scoped work ([`run`](Self::run), [`try_run`](Self::try_run), [`protect`](LockGuard::protect)) when its
+    /// lease is lost. Default: the manager's, which is [`OnLost::Cancel`].
     ///
     /// # Examples
     ///
@@ -166,18 +246,18 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Acquires the lease only if so many [`Replicas`] have it in time; else it is released, and the error is
-    /// [`ErrorKind::NotReplicated`]. `None` takes the manager's default back. Default: the manager's, which is the primary
+    /// Requires that so many [`Replicas`] have the lease in time; otherwise the lease is released, and the error is
+    /// [`ErrorKind::NotReplicated`]. `None` removes the manager's default. Default: the manager's, which is the primary
     /// alone, at no cost.
     ///
-    /// For a lease that is to outlive its primary: a replica that has it still keeps others out after its promotion. The wait
-    /// for replicas begins when the key is acquired, so it comes on top of [`wait`](Self::wait). It takes the timeout at most,
+    /// Use it for a lease that has to outlive its primary: a replica that has the lease still keeps others out after its promotion.
+    /// The wait for replicas begins when the key is acquired, in addition to [`wait`](Self::wait). It takes at most the timeout,
     /// and up to a second more (or up to another request's timeout, if that is less) while the manager waits for the
-    /// replicas of other requests. A lease that follows inside the process on one that replicas have is not waited for.
-    /// Several keys are waited for together.
+    /// replicas of other requests. There is no wait for a lease that follows, inside the process, on one that the replicas have. The
+    /// keys of one request are waited for together.
     ///
-    /// Redis does it, a cluster included. A store in memory ignores it, so that code which asks for replicas can be tested
-    /// there: the store ends with its holders, and no failover can lose a lease. A quorum refuses it, as it has its majority.
+    /// Redis supports it, a cluster included. A store in memory ignores it, so that code which requires replicas can be tested
+    /// there: the store ends with its holders, and no failover can lose a lease. A quorum refuses it, because it has its majority.
     ///
     /// # Examples
     ///
@@ -198,8 +278,9 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Names the request in metrics, where a name per key would be too many: the template of its keys (`goods:<id>`), or
-    /// what the lock is for. Default: empty. The macro gives its template, the layer its name.
+    /// Sets the label `lock` in metrics. Default: empty; the attribute sets its template, the layer its name.
+    ///
+    /// Use a template such as `goods:<id>`, never the key: one label per key would be unbounded.
     pub fn label(mut self, label: &'static str) -> Self {
         self.label = label;
         self
@@ -228,8 +309,8 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Says what is out of its range among the options, the manager's included, or not to be had of the backend, for code that
-    /// asks later and often.
+    /// Returns which option is out of its range, the manager's included, or not supported by the backend, for code that checks
+    /// before it sends many requests.
     #[doc(hidden)]
     #[must_use]
     pub fn problem(&self) -> Option<String> {
@@ -260,13 +341,13 @@ impl<K> LockRequest<K> {
 }
 
 impl LockRequest {
-    /// Acquires the lease, waiting until the key is free or `wait` has passed. The same as awaiting the request, but
-    /// with a future that can be named.
+    /// Acquires the lease, waiting until the key is free or `wait` has passed. Awaiting the request does the same; this future
+    /// can be named.
     ///
-    /// The ttl counts from the moment the request leaves, so what [`Lease::remaining`] shows is already less.
+    /// The ttl counts from the moment the request is sent, so [`Lease::remaining`] is already less.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when the wait was over: nothing is held. [`ErrorKind::Backend`] when the backend did not
+    /// [`ErrorKind::Busy`] when `wait` has passed: nothing is held. [`ErrorKind::Backend`] when the backend did not
     /// answer: whatever may have been set is released in the background. [`ErrorKind::Invalid`] for a key or a
     /// duration out of range, before anything is sent. [`ErrorKind::WouldDeadlock`] inside a scoped form that holds
     /// the key. Also [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`],
@@ -279,24 +360,37 @@ impl LockRequest {
         Acquire::new(self)
     }
 
-    /// Tries once to acquire the lease; none if the key is busy.
+    /// Tries once to acquire the lease. Returns `None` if the key is busy.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// if let Some(guard) = manager.lock("goods:1").try_acquire().await? {
+    ///     assert!(manager.lock("goods:1").try_acquire().await?.is_none());
+    ///     guard.release().await?;
+    /// }
+    /// # Ok(()) }
+    /// ```
     pub async fn try_acquire(self) -> Result<Option<LockGuard>, Error> {
         none_if_busy(self.wait(Duration::ZERO).acquire().await)
     }
 
     /// Acquires the lease, runs `work` for as long as the lease is held, and releases it.
     ///
-    /// The deadline is looked at before every poll of the work. When the lease is lost the work is *dropped* where it
-    /// stands and the error is returned: what it had begun must be safe to break off at an await (a database
-    /// transaction rolls back). Work that completes as the lease ends has its result returned. A release that fails
-    /// never hides the result; it goes on in the background and is logged. [`on_lost`](Self::on_lost) lets the work finish
-    /// instead.
+    /// The deadline is checked before every poll of the work. When the lease is lost, the work is *dropped* at its current
+    /// `.await` and the error is returned, so the work must be safe to cancel there (a database transaction rolls back). If the work
+    /// completes as the lease ends, its result is returned. A release that fails never hides the result; it is retried in the
+    /// background and logged. [`on_lost`](Self::on_lost) lets the work finish instead.
     ///
     /// Inside `work`, another request for the same key by the same task is [`ErrorKind::WouldDeadlock`] at once. A
     /// task that `work` spawns is not covered.

@@ -93,7 +93,7 @@ async fn a_wait_ends_when_it_is_over_and_says_so() {
     let error = manager.lock("k").wait(ms(300)).await.unwrap_err();
     assert_eq!(
         error.to_string(),
-        "could not acquire \"k\": another holder kept it for the whole wait of 300ms; wait longer, or try again later"
+        "could not acquire \"k\": still held by someone else after 300ms; raise `wait`, or try again later"
     );
     assert!((ms(300)..ms(320)).contains(&before.elapsed()), "{:?}", before.elapsed());
 }
@@ -331,7 +331,7 @@ async fn the_manager_of_a_scope_comes_before_the_installed_one_which_is_installe
     let (installed, scoped) = (LockManager::in_memory(), LockManager::in_memory());
     assert_eq!(LockManager::current().unwrap_err().kind(), ErrorKind::NoManager);
     installed.install().unwrap();
-    assert!(installed.install().unwrap_err().to_string().contains("installed already"));
+    assert!(installed.install().unwrap_err().to_string().contains("already installed"));
     let _held = installed.lock("k").await.unwrap();
     assert!(LockManager::current().unwrap().is_locked("k").await.unwrap());
     scoped

@@ -136,7 +136,7 @@ async fn too_few_replicas_release_the_key_before_the_error_comes() {
     let error = manager.lock("k").durability(Replicas::new(2, ms(300))).await.unwrap_err();
     assert_eq!(begun.elapsed(), ms(300));
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotReplicated, Some("k")));
-    assert!(error.to_string().starts_with("could not acquire \"k\": 0 of the 2 replicas"), "{error}");
+    assert!(error.to_string().starts_with("could not acquire \"k\": 0 of the 2 required replicas"), "{error}");
     assert_eq!(error.retry_after(), Some(secs(1)));
     assert!(!backend.is_locked("k").await);
     let error = manager.lock_all(["b", "a", "c"]).durability(Replicas::new(2, ms(300))).await.unwrap_err();
@@ -178,7 +178,7 @@ async fn backend_that_never_answers_is_given_up_and_the_key_released() {
     let error = manager.lock("k").durability(Replicas::new(1, ms(300))).await.unwrap_err();
     let took = begun.elapsed();
     assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(error.to_string().contains("not known to be on replicas"), "{error}");
+    assert!(error.to_string().contains("no replica was known to have it"), "{error}");
     assert!((ms(2_300)..secs(4)).contains(&took), "{took:?}");
     assert!(!backend.is_locked("k").await);
 }

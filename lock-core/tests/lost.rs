@@ -382,6 +382,6 @@ async fn a_fixed_lease_that_has_expired_says_that_nothing_renewed_it() {
     for error in [late, extended, guard.release().await.expect_err("it has expired")] {
         assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Expired));
         let said = error.to_string();
-        assert!(said.contains("it was not renewed, as `fixed` asks") && !said.contains("check the backend"), "{said}");
+        assert!(said.contains("`fixed` switches renewal off") && !said.contains("check the backend"), "{said}");
     }
 }

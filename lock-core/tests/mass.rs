@@ -94,7 +94,7 @@ async fn a_key_that_stays_busy_is_said_to_be_so_for_the_whole_wait_for_several()
     });
     let error = manager.lock_all(["a", "b"]).wait(secs(1)).await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("b")));
-    assert!(error.to_string().contains("the whole wait of 1s"), "{error}");
+    assert!(error.to_string().contains("still held by someone else after 1s"), "{error}");
 }
 
 #[tokio::test]

@@ -27,7 +27,7 @@ async fn the_error_of_the_lock_is_inside_that_of_the_function() {
     let _held = manager.lock("a").await.unwrap();
     for error in [by_hand(&manager).await.unwrap_err(), with_io(&manager).await.unwrap_err()] {
         assert_eq!(error.kind(), io::ErrorKind::ResourceBusy);
-        assert!(error.to_string().starts_with("could not acquire \"a\": another holder has it"), "{error}");
+        assert!(error.to_string().starts_with("could not acquire \"a\": held by someone else"), "{error}");
         assert_eq!(error.downcast::<Error>().unwrap().kind(), ErrorKind::Busy);
     }
     let error = with_anyhow(&manager).await.unwrap_err();

@@ -44,7 +44,7 @@ async fn everybody_who_waited_is_told_what_is_left_when_the_wait_ends() {
     let both = tokio::join!(both.0, both.1);
     for error in [both.0, both.1] {
         assert_eq!(error.retry_after(), Some(ms(6_500 - 1_230)));
-        assert!(error.to_string().contains("whole wait of 1.23s"), "{error}");
+        assert!(error.to_string().contains("still held by someone else after 1.23s"), "{error}");
     }
 }
 

@@ -16,7 +16,7 @@ use crate::{
     names::Names,
 };
 
-/// Emits an item that is no function the attribute could read.
+/// Emits an item that is not a function which the attribute can read.
 pub(crate) fn item(item: TokenStream, errors: Errors) -> TokenStream {
     // Of two expressions the compiler would look at the first alone, and complain about the other.
     let item = if is_closure(&item) { TokenStream::new() } else { item };

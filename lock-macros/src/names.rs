@@ -110,7 +110,7 @@ impl Names {
         } else {
             format!("; for a constant write its path, as in `<self::{word}>`")
         };
-        Err(format!("`<{word}>` is no argument, the function has {known}{hint}"))
+        Err(format!("`<{word}>` is not an argument, the function has {known}{hint}"))
     }
 
     /// Adds the name that `lease = name` binds, and rejects a name that would shadow an argument.

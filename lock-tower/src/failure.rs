@@ -59,7 +59,7 @@ impl Refusal {
     pub(crate) fn log(&self, status_code: u16, floods: &Floods) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
-            Self::Misconfigured(error) => (error as _, "a request was refused, as every other"),
+            Self::Misconfigured(error) => (error as _, "every request is refused"),
             Self::NotAcquired(error) => (error as _, "a request did not get its lock"),
             Self::Overloaded(error) => (error as _, "a request did not get its lock"),
             Self::OutOfTime(error) => (error as _, "a request did not get its lock"),

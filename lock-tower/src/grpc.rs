@@ -41,20 +41,20 @@ use crate::{
 /// the same call may be sent again, a `google.rpc.RetryInfo`. The message says what happened without the key, which is in
 /// the log. A busy key is not `UNAVAILABLE`, for the reason that [`Http`](crate::Http) gives: it is not an outage.
 ///
-/// The caller's `grpc-timeout` caps the wait: it ends a twentieth of that time earlier, at most 50 ms, so that the
-/// answer is there in time. The `grpc-timeout` that goes on to the service is shorter by the time of the wait.
+/// The caller's `grpc-timeout` bounds the wait, which ends 5 % of that time earlier, at most 50 ms, so that the
+/// answer arrives in time. The `grpc-timeout` that the service gets is shorter by the time of the wait.
 ///
 /// The lease is released when the method has returned: after the last message of an upload, and *before* the first one
-/// of a download. What a method streams after that, in calls of both ways too, is under the lock with
-/// [`until_body_end`](crate::LockLayer::until_body_end) alone. A call is broken off when its client drops it; of a call
-/// of both ways the client has to drop both halves, as to HTTP/2 it is there while it can send.
+/// of a download. Messages that a method streams after that are under the lock only with
+/// [`until_body_end`](crate::LockLayer::until_body_end). Dropping a call cancels it. For a bidirectional stream drop both
+/// halves: HTTP/2 keeps the call open while the client can still send.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a method reads its messages under the lock,
 /// and the lease is renewed while the method waits. After **five minutes** the method is dropped and the key free;
 /// [`max_hold`](crate::LockLayer::max_hold) sets another time, and [`no_max_hold`](crate::LockLayer::no_max_hold) none. A
-/// `grpc-timeout` is the client's own choice.
+/// `grpc-timeout` does not bound the hold, since the client chooses it.
 ///
-/// On the client's side, lock other keys than the server does: a client would hold what its own call waits for.
+/// On the client's side, lock other keys than the server does. Otherwise a client holds the key for which its own call waits.
 ///
 /// # Examples
 ///
@@ -160,8 +160,8 @@ impl Grpc {
     pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
         request.extensions().get().cloned().ok_or_else(|| {
             tracing::error!(
-                "a method wants a lease and its call has none; put a `LockLayer` around the service that locks this method, \
-                 or ask the extensions of the request where calls may pass without a lock"
+                "a method asked for the lease of a call that has none; put a `LockLayer` around the service that locks this \
+                 method, or read the extensions of the request if calls may pass without a lock"
             );
             Answer::new(Case::Misconfigured).into()
         })

@@ -12,8 +12,8 @@ use lock_core::{
 
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
-/// A request that has none (there is no layer, or it went through without a lock) is answered with 500 ([`NotLocked`]);
-/// `Option<Held>` takes it as `None`. Of several layers, it is the lease of the innermost.
+/// A request without a lease (no layer, or it passed without a lock) is answered with 500 ([`NotLocked`]);
+/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost.
 ///
 /// # Examples
 ///
@@ -65,8 +65,8 @@ pub struct NotLocked(());
 impl fmt::Display for NotLocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "the request has no lease; put a `LockLayer` around the handler that locks this method, or ask for \
-             `Option<Held>` where requests may pass without a lock",
+            "the request has no lease; put a `LockLayer` around the handler that locks this method, or extract \
+             `Option<Held>` if requests may pass without a lock",
         )
     }
 }
@@ -75,7 +75,7 @@ impl Error for NotLocked {}
 
 impl IntoResponse for NotLocked {
     fn into_response(self) -> Response {
-        tracing::error!(error = %self, "a handler wants a lease and there is none");
+        tracing::error!(error = %self, "a handler asked for the lease of a request that has none");
         Answer::new(Case::Misconfigured).to_response()
     }
 }

@@ -27,16 +27,16 @@ use crate::{
 /// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
 /// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is not a lock; a path parameter was asked for before routing |
 ///
-/// `Retry-After` is there only if nothing was done and the same request may be sent again: for a busy key it is what is
-/// left of the holder's ttl if the backend said so, else a second. The body is JSON as in RFC 9457
+/// `Retry-After` is sent only if nothing was done and the request may be retried: for a busy key it is the rest of the
+/// holder's ttl if the backend reported it, otherwise a second. The body is JSON as in RFC 9457
 /// (`application/problem+json`) with the members `type`, `title`, `status`, `detail` and `code`. It says what happened
-/// without the key and without anything about the backend: those are in the log, which `tracing` gets. The text of a 400
-/// is that of the extractor's error. The response's extensions hold the [`lock_core::Error`], for a layer further out that
-/// wants to answer in another form. [`lock_core::answer`] makes the same answers for handlers.
+/// without the key and without anything about the backend, which are in the log. The text of a 400
+/// is that of the extractor's error. The extensions of the response hold the [`lock_core::Error`], for an outer layer that
+/// answers in another form. [`lock_core::answer`] makes the same answers for handlers.
 ///
-/// A busy key is a **409 and not a 503**, because it is not a fault: another request of the same key is being served, as it
-/// should. Proxies eject instances that answer 503, or send the request to another instance that waits for the same key;
-/// access logs and error budgets count it as an outage. A service whose clients repeat on 503 alone may choose so.
+/// A busy key is a **409 and not a 503**, because it is not a fault: another request of the same key is being served. Proxies
+/// eject instances that answer 503, or send the request to another instance that waits for the same key, and error budgets
+/// count it as an outage. A service whose clients retry on 503 alone may choose 503.
 ///
 /// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](crate::LockLayer#method.methods) says otherwise.
 /// [`answer`](crate::LockLayer#method.answer) replaces the answers.

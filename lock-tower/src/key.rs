@@ -1,4 +1,4 @@
-//! What locks exclude: the [`KeyExtractor`] of a layer, and the ready-made parts of a key.
+//! Keys of requests: the [`KeyExtractor`] of a layer, and ready-made parts of a key.
 //!
 //! | the key of a request | is |
 //! | --- | --- |
@@ -20,16 +20,16 @@
 //!
 //! # Keys that clients write
 //!
-//! A header and a path are the client's own words. The ready-made parts are not keys by themselves, because a key that is
+//! A header and a path are written by the client. The ready-made parts are not keys by themselves, because a key made of
 //! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
 //! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
 //! [`lock_core::key`]. The key of `scoped("goods", path_param::<T>("id"))` is therefore the same as the attribute's
 //! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", &id.to_string()])` make of an `id` that is a `T`,
 //! whatever is in it.
 //!
-//! A `:` in a scope begins another part, and parts meet by their place: where `y` is `goods`, `scoped("shop", (y, x))` and
+//! A `:` in a scope begins another part, and only the place of a part counts: if `y` is `goods`, `scoped("shop", (y, x))` and
 //! `scoped("shop:goods", x)` are one key, and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
-//! `jobs:nightly`. So let no scope be the beginning of another scope, nor of a key that clients must not hold.
+//! `jobs:nightly`. So no scope should be the beginning of another scope, or of a key that clients must not hold.
 //!
 //! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
 //! say) or escape the text by [`lock_core::key::part`], and let it never use a path as it is: `/goods/1` and

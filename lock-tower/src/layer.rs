@@ -37,10 +37,20 @@ pub struct LockLayer<K, P = Plain, M = UntilResponse> {
 }
 
 impl<K> LockLayer<K> {
-    /// Makes a layer for any kind of request: what the lock refuses is an error of the service, see [`Plain`].
+    /// Makes a layer for any kind of request, which refuses requests with an error of the service; see [`Plain`].
     ///
-    /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor). An axum `Router` takes no layer
-    /// that fails; use `LockLayer::http` there.
+    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). An axum `Router` does not accept a layer
+    /// whose service can fail; use `LockLayer::http` there.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), |order: &u64| format!("order:{order}"));
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn new(manager: LockManager, key: K) -> Self {
@@ -71,22 +81,37 @@ impl<K, P> LockLayer<K, P> {
         Self { manager, key, protocol, options, shared: Arc::default(), mode: PhantomData }
     }
 
-    /// Holds the lease until the body of the response has ended or was dropped, and not only until its head is there:
-    /// for a service that streams what the lock protects.
+    /// Holds the lease until the body of the response has ended or was dropped, for a service that streams what the lock
+    /// protects. By default the lease is released when the head of the response is there.
     ///
-    /// A response without a body, to HEAD and a 101 among them, releases at once. When the client hangs up or cancels,
-    /// the body is dropped and the key free. When the lease is lost the body ends with an error (in gRPC with the status
+    /// A response without a body, such as one to HEAD or a 101, releases at once. When the client hangs up or cancels,
+    /// the body is dropped and the key is free. When the lease is lost, the body ends with an error (in gRPC with the status
     /// ABORTED), unless [`on_lost`](Self::on_lost) says otherwise.
     ///
-    /// **A client that reads slowly, or not at all, keeps the key for as long as it likes**, because its lease is
-    /// renewed; that is why this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client
-    /// sees the body broken off when it reads on. Until then the server keeps the body and what was already sent.
-    /// A client that stalls in the middle of its *upload* keeps the key as well, in this mode as in every other.
+    /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
+    /// renewed; so this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client
+    /// sees an aborted body when it reads on. Until then the server keeps the body and what was already sent.
+    /// A client that stalls in the middle of its *upload* keeps the key in every mode.
     ///
-    /// What the body asks for while it is read is not recognised as `WouldDeadlock`.
+    /// A request for the same key by the body itself is not recognised as `WouldDeadlock`.
     ///
-    /// Only protocols can do it that know bodies: `Http`, `Grpc`, or one of your own that [`HoldsBodies`]. The futures of
+    /// Requires a protocol that handles bodies: `Http`, `Grpc`, or your own type that implements [`HoldsBodies`]. The futures of
     /// the service have to be `Send + 'static`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")]
+    /// # fn main() {
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// let layer = LockLayer::http(LockManager::in_memory(), "export").until_body_end().max_hold(Duration::from_secs(600));
+    /// # let _ = layer;
+    /// # }
+    /// # #[cfg(not(feature = "http"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn until_body_end(self) -> LockLayer<K, P, UntilBodyEnd>
     where
@@ -95,11 +120,23 @@ impl<K, P> LockLayer<K, P> {
         self.into_mode()
     }
 
-    /// Lets the service work in a task of its own: once it has its lease, it goes on to its end when the client has
-    /// gone, and the key is busy until then. The task is in the `tracing` span of its request.
+    /// Runs the service in a task of its own: once the lease is acquired, the service runs to its end even if the client hangs
+    /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
-    /// The futures of the service have to be `Send + 'static`. A request that waits for its key when its client goes is
-    /// given up all the same.
+    /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
+    /// request is cancelled.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "import").detached().max_hold(Duration::from_secs(600));
+    /// # let layer: LockLayer<&str, lock_tower::Plain, lock_tower::Detached> = layer;
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn detached(self) -> LockLayer<K, P, Detached> {
         self.into_mode()
@@ -116,7 +153,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// is 10 s unless it was changed.
     ///
     /// The lease is renewed until the service has answered, however long that takes; see
-    /// [`LockRequest::ttl`]. With a ttl out of range every request is refused; see [`check`](Self::check).
+    /// [`LockRequest::ttl`]. If the ttl is out of range, every request is refused; see [`check`](Self::check).
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
@@ -125,6 +162,17 @@ impl<K, P, M> LockLayer<K, P, M> {
 
     /// Sets how long a request waits for a busy key; with zero it tries once. Default: the manager's, which is 10 s
     /// unless it was changed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").ttl(Duration::from_secs(3)).wait(Duration::from_secs(2));
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Some(wait);
@@ -167,13 +215,25 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Tries once: a request whose key is busy is refused at once. The same as a [`wait`](Self::wait) of zero.
+    /// Refuses a request at once if its key is busy, like a [`wait`](Self::wait) of zero.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), |order: &u64| format!("order:{order}")).try_only();
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn try_only(self) -> Self {
         self.wait(Duration::ZERO)
     }
 
-    /// Names the layer in metrics, spans and log lines (`lock`), where a name per key would be too many. Default: empty.
+    /// Sets the label `lock` of the layer in metrics, spans and log lines. Default: empty.
+    ///
+    /// One name stands for all keys: one label per key would be unbounded.
     ///
     /// # Examples
     ///
@@ -190,11 +250,11 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Sets what becomes of the work when its lease is lost. Default: the manager's, which is [`OnLost::Cancel`] (the work is
+    /// Sets what happens to the work when its lease is lost. Default: the manager's, which is [`OnLost::Cancel`] (the work is
     /// dropped) unless it was changed.
     ///
-    /// The end of [`max_hold`](Self::max_hold) is a loss, too. With [`OnLost::Finish`] and [`OnLost::Ignore`] the work goes
-    /// on **while the next request of the key is served**; so with them a hold has no bound by default.
+    /// The end of [`max_hold`](Self::max_hold) is a loss, too. With [`OnLost::Finish`] and [`OnLost::Ignore`] the work continues
+    /// **while the next request of the key is served**, so a hold then has no bound by default.
     ///
     /// # Examples
     ///
@@ -212,8 +272,8 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Serves a request only if so many [`Replicas`] have its lease in time; else it is refused, in HTTP with 503, in gRPC with
-    /// UNAVAILABLE, whatever [`on_backend_error`](Self::on_backend_error) says. `None` takes the manager's default back.
+    /// Serves a request only if so many [`Replicas`] have its lease in time. Otherwise it is refused, in HTTP with 503, in gRPC with
+    /// UNAVAILABLE, whatever [`on_backend_error`](Self::on_backend_error) says. `None` removes the manager's default.
     /// Default: the manager's, which is the primary alone; see [`LockRequest::durability`].
     ///
     /// # Examples
@@ -234,7 +294,7 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Sets what becomes of a request when the backend does not answer
+    /// Sets what happens to a request when the backend does not answer
     /// ([`ErrorKind::Backend`](lock_core::ErrorKind::Backend)). Default: [`OnBackendError::Refuse`].
     ///
     /// # Examples
@@ -252,39 +312,49 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Returns how many requests went through without a lock as the backend did not answer, through this layer, its
+    /// Returns how many requests passed without a lock because the backend did not answer, in this layer, its
     /// clones and their services.
     #[must_use]
     pub fn let_through(&self) -> u64 {
         self.shared.let_through.load(Relaxed)
     }
 
-    /// Sets how many requests may be on their way to a lock at a time, through this layer, its clones and their
+    /// Sets how many requests may wait for a lease at a time, in this layer, its clones and their
     /// services; more are refused. Default: no limit.
     ///
-    /// A request counts from the call until it has its lease, also when the key is free, so leave room for those that
-    /// come at the same moment.
+    /// A request counts from the call until it has its lease, even if the key is free, so leave room for requests that
+    /// arrive at the same moment.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").max_waiters(10_000).max_waiters_per_key(100);
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.options.limits.in_all = Some(most);
         self
     }
 
-    /// Sets how many requests of *one key* may be on their way to its lock at a time; otherwise as
-    /// [`max_waiters`](Self::max_waiters). Default: no limit.
+    /// Sets how many requests of *one key* may wait for its lease at a time; see
+    /// [`max_waiters`](Self::max_waiters) for what counts. Default: no limit.
     #[must_use]
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.options.limits.per_key = Some(most);
         self
     }
 
-    /// Checks the options and the key, for a service that would rather not start than refuse every request.
+    /// Checks the options and the key, so that a misconfigured service fails at start-up instead of refusing every request.
     ///
     /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in
     /// `layer.check::<axum::extract::Request>()`.
     ///
-    /// A layer that fails the check refuses each request, of whatever method, and calls no service: in HTTP with 500,
-    /// in gRPC with INTERNAL. It says so in the log once, when it is put around a service or when that is first made
+    /// A layer that fails the check refuses each request of any method without calling the service: in HTTP with 500,
+    /// in gRPC with INTERNAL. It logs that once, when it is put around a service or when the service is first made
     /// ready.
     ///
     /// # Errors
@@ -392,7 +462,6 @@ impl<K, P: fmt::Debug, M> fmt::Debug for LockLayer<K, P, M> {
     }
 }
 
-/// How long a lease is held at most where clients send bodies, if nothing else was said: a client that stalls must not keep
-/// the key for ever.
+/// The default bound of a hold if clients send bodies: a client that stalls must not keep the key forever.
 #[cfg(feature = "http")]
 const MAX_HOLD: Duration = Duration::from_secs(5 * 60);

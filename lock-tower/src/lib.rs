@@ -2,8 +2,8 @@
 //! service.
 //!
 //! Requests of one key are served one at a time, among all processes that share a backend; requests of different keys
-//! do not wait for each other. While the service works its lease is renewed, and when the lease is lost the work is
-//! *dropped*. It is released when the service has answered, failed or panicked, and when the client has gone. The
+//! do not wait for each other. While the service works, its lease is renewed; if the lease is lost, the work is
+//! *cancelled*. The lease is released when the service has answered, failed or panicked, and when the client has gone. The
 //! locks are those of [`lock_core`]; one [`LockManager`](lock_core::LockManager) serves any number of layers.
 //!
 //! # Example
@@ -35,9 +35,9 @@
 //! # #[cfg(not(feature = "http"))] fn main() {}
 //! ```
 //!
-//! # Customised
+//! # Any other service
 //!
-//! Any service, and any type of request; what the lock refuses is an error:
+//! [`LockLayer::new`] works with any service and any type of request, and refuses requests with an error:
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_tower::BoxError> {
@@ -115,7 +115,7 @@
 //! `"shop"` is of `"shop:goods"`. The key of this example is `goods:north:7` for goods 7 of the shop `north`, as
 //! [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The module [says more](key#keys-that-clients-write); read it before you write a closure.
 //!
-//! If only some requests want a lock:
+//! If only some requests need a lock:
 //!
 //! ```
 //! # #[cfg(feature = "http")]
@@ -124,7 +124,7 @@
 //! use lock_core::LockManager;
 //! use lock_tower::{LockLayer, key::{header, scoped}};
 //!
-//! // Clients that send no key take their chance; one that is sent must be usable.
+//! // Requests without the header pass without a lock; a header that is sent must be usable.
 //! let layer = LockLayer::http(LockManager::in_memory(), scoped("once", header::<String>("idempotency-key").optional()))
 //!     .methods([Method::POST, Method::PATCH]);
 //! # let _ = layer;
@@ -134,7 +134,7 @@
 //!
 //! # gRPC
 //!
-//! The same in front of tonic's services, or around a channel (feature `grpc`):
+//! A layer in front of tonic's services, or around a channel (feature `grpc`):
 //!
 //! ```
 //! # #[cfg(feature = "grpc")]
@@ -185,19 +185,19 @@
 //! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
 //! 3. The service is called, with the lease in the request where the protocol has a place for it (`Http`, `Grpc`).
-//! 4. The lease is released, and then the response goes out. Should the lease have been lost, the work is dropped
-//!    where it stands, and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
+//! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
+//!    and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
 //!
 //! When the backend does not answer the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
 //! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (`Http` has the table of status
-//! codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has theirs), and a [`Protocol`] of your own with whatever
-//! it likes.
+//! codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has their table), and a [`Protocol`] of your own with any
+//! answer.
 //!
 //! # Where in the stack
 //!
-//! * **A time-out outside** the lock covers the waiting and the work, and frees the key when it strikes; inside, it
+//! * **A time-out outside** the lock covers the waiting and the work, and frees the key when it expires. Inside, it
 //!   covers the work alone.
 //! * **`ConcurrencyLimit`, `Buffer` and `LoadShed` outside** bound the waiters as well. Inside, a request that waits
 //!   for its key keeps the permit that readiness gave it, because tower wants the instance that was made ready to be
@@ -206,15 +206,15 @@
 //!   path has a route, and with them the answer 405 to a method that the route does not have: behind a busy key, that is
 //!   409. `MethodRouter::route_layer`, as in `post(sell).route_layer(lock)`, locks neither.
 //! * **Two layers of one key** in one stack are refused at once (`WouldDeadlock`, in HTTP 500), unless a task lies
-//!   between them: what a service hands to a task of its own (`tokio::spawn`, a handler behind a channel) is not
+//!   between them. Work that a service moves to another task (`tokio::spawn`, a handler behind a channel) is not
 //!   recognised, and is not stopped when the lease is lost.
 //!
-//! # What it shows
+//! # Logs and metrics
 //!
 //! The span `lock.acquire` and the layer's own log lines have the [`name`](LockLayer::name) of the layer in their field
-//! `lock`. A request that is refused gets one line: an error if the service has to be repaired, a warning if the
-//! backend or the limits are at fault, and a debug line if the key was merely busy or unusable. Of errors and warnings of
-//! one cause there is one a second, with the number of the `others` since the last; those are debug lines.
+//! `lock`. A refused request is logged at `ERROR` if the service has to be repaired, at `WARN` if the
+//! backend or the limits are at fault, and at `DEBUG` if the key was merely busy or unusable. Errors and warnings of
+//! one cause are limited to one line a second, with the number of `others` since the last; the others are logged at `DEBUG`.
 //! [`let_through`](LockLayer::let_through) counts requests without a lock.
 //!
 //! With the feature `metrics` there are counters for the [`metrics`](https://docs.rs/metrics) facade, beside those of
@@ -223,10 +223,11 @@
 //!
 //! | name | kind | meaning |
 //! | --- | --- | --- |
-//! | `lock_layer_refusals_total` | counter, also label `reason` | requests that the lock refused or broke off: `key`, `not_acquired` (`lock_acquires_total` tells why), `overloaded`, `out_of_time`, `lost`, `misconfigured` |
-//! | `lock_layer_let_through_total` | counter | requests that went through without a lock, as the backend did not answer |
+//! | `lock_layer_refusals_total` | counter, also label `reason` | requests that the lock refused or cancelled: `key`, `not_acquired` (`lock_acquires_total` tells why), `overloaded`, `out_of_time`, `lost`, `misconfigured` |
+//! | `lock_layer_let_through_total` | counter | requests that passed without a lock because the backend did not answer |
 //!
-//! A layer describes them to the recorder when it is put around a service; `describe_metrics` does so again.
+//! A layer describes them to the recorder when it is put around a service; `describe_metrics` does so for a recorder that is
+//! installed later.
 //!
 //! # Tests of a service
 //!
@@ -243,7 +244,7 @@
 //!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::max_hold) ends it.
 //! * The response is streamed after the handler has returned. The stream is outside the lock, unless
 //!   [`until_body_end`](LockLayer::until_body_end) is set.
-//! * Two requests must never *both* take effect, one after the other included. They need to be idempotent; a lock only
+//! * Two requests must never *both* take effect, not even one after the other. Make them idempotent; a lock only
 //!   keeps them apart.
 //!
 //! # Features
@@ -253,7 +254,7 @@
 //! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the parts of keys `header`, `method_and_path` and `extension` |
 //! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
-//! | `metrics` | counters through the `metrics` facade, see [above](#what-it-shows); brings that of lock-core |
+//! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
 //!
 //! [tower]: https://docs.rs/tower
 

@@ -5,8 +5,8 @@ use crate::refusal::Refusal;
 
 /// Describes the metrics of this crate to the recorder: what they count, and their unit.
 ///
-/// A layer does so when it is put around a service. Call it after a recorder was installed later than that, or for one of
-/// its own. Those of lock-core have a function of their own.
+/// A layer does so when it is put around a service. Call this function for a recorder that is installed later. lock-core has its own
+/// function for its metrics.
 ///
 /// # Examples
 ///
@@ -18,16 +18,16 @@ pub fn describe() {
     metrics::describe_counter!(
         "lock_layer_refusals_total",
         metrics::Unit::Count,
-        "requests that a layer refused or broke off, by the reason"
+        "requests that a layer refused or cancelled, by the reason"
     );
     metrics::describe_counter!(
         "lock_layer_let_through_total",
         metrics::Unit::Count,
-        "requests that went through without a lock, as the backend did not answer"
+        "requests that passed without a lock because the backend did not answer"
     );
 }
 
-/// A request that the lock refused or broke off.
+/// A request that the lock refused or cancelled.
 #[cfg(feature = "metrics")]
 pub(crate) fn refused(lock: &'static str, refusal: &Refusal) {
     let reason = match refusal {

@@ -37,7 +37,7 @@ pub struct Detached;
 pub(crate) mod sealed {
     use super::{BodyLease, Error, Future, LockGuard};
 
-    /// What is done with an acquired lease and the work of a service.
+    /// How an acquired lease and the work of a service are driven.
     pub trait Mode<F: Future> {
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
@@ -84,7 +84,7 @@ where
     }
 }
 
-/// Work in a task of its own, which goes on when nobody waits for it any more.
+/// Work in a task of its own, which continues when nothing waits for it.
 #[derive(Debug)]
 pub struct Task<T> {
     task: JoinHandle<Result<T, Error>>,
@@ -145,8 +145,8 @@ impl<T> Future for HeldOn<T> {
 
 /// A lease that is held until a body ends; given to [`Protocol::hold`](crate::Protocol::hold).
 ///
-/// Dropping it releases the lease in the background. [`poll_lost`](Self::poll_lost) says when the lease is lost, and
-/// [`poll_release`](Self::poll_release) gives it back and waits for the answer.
+/// Dropping it releases the lease in the background. [`poll_lost`](Self::poll_lost) reports a loss, and
+/// [`poll_release`](Self::poll_release) releases the lease and waits for the answer.
 pub struct BodyLease {
     /// The guard and what is left of the work. The mutex is never locked: it makes the whole `Sync`.
     scope: Mutex<Scope>,
@@ -161,7 +161,7 @@ impl BodyLease {
         &self.lease
     }
 
-    /// Asks whether the lease is lost and the body to be broken off, and registers the task to be woken when it is.
+    /// Asks whether the lease is lost and the body has to be cancelled, and registers the task to be woken when it is.
     /// With [`OnLost::Finish`](lock_core::OnLost::Finish) and [`OnLost::Ignore`](lock_core::OnLost::Ignore) it never is.
     pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         match self.poll_scope(cx) {
@@ -197,7 +197,7 @@ type Scope = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 struct Shared<T> {
     /// The output of the work, on its way out.
     output: Option<T>,
-    /// Whether the lease is not needed any more.
+    /// Whether the lease is no longer needed.
     ended: bool,
 }
 

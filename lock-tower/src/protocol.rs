@@ -4,11 +4,11 @@ use lock_core::Lease;
 
 use crate::{error::BoxError, mode::BodyLease, refusal::Refusal};
 
-/// How a [`LockLayer`](crate::LockLayer) speaks: how a request carries its lease, and what a refusal looks like.
+/// The protocol of a [`LockLayer`](crate::LockLayer): how a request carries its lease, and what a refusal looks like.
 ///
-/// [`Plain`] knows nothing of requests and answers with errors; `Http` and `Grpc` answer with responses. Make one of
-/// your own where the service should see its lease in a request of another type, or where refusals have a form of their
-/// own, and give it to [`LockLayer::with_protocol`](crate::LockLayer::with_protocol).
+/// [`Plain`] works with any request and answers with errors; `Http` and `Grpc` answer with responses. Implement your
+/// own if the service should see its lease in a request of another type, or if refusals need another
+/// form, and give it to [`LockLayer::with_protocol`](crate::LockLayer::with_protocol).
 ///
 /// # Examples
 ///
@@ -65,9 +65,9 @@ use crate::{error::BoxError, mode::BodyLease, refusal::Refusal};
     note = "`Plain` wants an error that converts into a boxed one; `Http` wants `http::Request` and `http::Response`"
 )]
 pub trait Protocol<Req, Res, Err> {
-    /// What the locked service answers.
+    /// The response of the locked service.
     type Response;
-    /// What the locked service fails with.
+    /// The error of the locked service.
     type Error;
 
     /// Puts the lease where the service can find it; called once the lease is held and before the service is called.
@@ -82,39 +82,38 @@ pub trait Protocol<Req, Res, Err> {
     /// Answers in place of the service.
     ///
     /// # Errors
-    /// Where the protocol has no response that says so, the refusal is an error.
+    /// An error if the protocol has no response for the refusal.
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Self::Error>;
 
-    /// Returns whether a request wants a lock at all; the others go to the service as they are. Default: all do.
+    /// Returns whether a request needs a lock; other requests go to the service unchanged. Default: all requests do.
     fn applies(&self, request: &Req) -> bool {
         let _ = request;
         true
     }
 
-    /// Returns how long the caller itself waits, where the request says so: the layer's wait ends then at the latest.
-    /// Default: unknown.
+    /// Returns how long the caller waits, if the request says so; the layer's wait ends then at the latest.
+    /// Default: `None`.
     fn time_left(&self, request: &Req) -> Option<Duration> {
         let _ = request;
         None
     }
 
-    /// Tells a request how long it waited, before the service is called; only where it has a
-    /// [`time_left`](Self::time_left), so that the service does not take the whole of it once more. Default: does
-    /// nothing.
+    /// Tells a request how long it waited, before the service is called, so that the service does not use the caller's whole time
+    /// again. Called only if the request has a [`time_left`](Self::time_left). Default: does nothing.
     fn waited(&self, request: &mut Req, waited: Duration) {
         let _ = (request, waited);
     }
 
-    /// Puts the lease into the response, to be held until its body ends; called only with
-    /// [`until_body_end`](crate::LockLayer::until_body_end), which asks for [`HoldsBodies`]. Default: releases it.
+    /// Puts the lease into the response, to be held until its body ends. Called only with
+    /// [`until_body_end`](crate::LockLayer::until_body_end), which requires [`HoldsBodies`]. Default: releases the lease.
     fn hold(&self, response: Self::Response, hold: BodyLease) -> Self::Response {
         drop(hold);
         response
     }
 }
 
-/// A [`Protocol`] whose [`hold`](Protocol::hold) keeps the lease until the body of a response ends: what
-/// [`until_body_end`](crate::LockLayer::until_body_end) asks for.
+/// A [`Protocol`] whose [`hold`](Protocol::hold) keeps the lease until the body of a response ends, as
+/// [`until_body_end`](crate::LockLayer::until_body_end) requires.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot hold a lease in the body of a response",
     label = "`until_body_end` needs a protocol that can",
@@ -125,11 +124,11 @@ pub trait HoldsBodies {}
 
 /// Requests of any type: a refusal is an error of the service.
 ///
-/// The error of the locked service is [`BoxError`]. What the lock refuses is a boxed [`lock_core::Error`], what the
-/// [`KeyExtractor`](crate::KeyExtractor) refuses is its own error, and the inner service's errors go through as they
-/// are: `downcast_ref` tells them apart.
+/// The error of the locked service is [`BoxError`]. A refusal of the lock is a boxed [`lock_core::Error`], a refusal of the
+/// [`KeyExtractor`](crate::KeyExtractor) is its own error, and errors of the inner service pass unchanged;
+/// `downcast_ref` tells them apart.
 ///
-/// Requests do not carry their lease, as there is no place for it; see [`Protocol`] for how to make one.
+/// Requests do not carry their lease; see [`Protocol`] for how to add one.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Plain;
 

@@ -7,16 +7,16 @@ use lock_core::{
 
 use crate::{admission::Overloaded, error::BoxError, key::Mistake, misconfigured::Misconfigured};
 
-/// Why the lock did not let a request through, or its answer out. A [`Protocol`](crate::Protocol) makes an answer of it.
+/// The reason why the lock refused a request or its answer, which a [`Protocol`](crate::Protocol) converts to an answer.
 ///
-/// A closure that replaces answers asks it what happened: [`is_busy`](Self::is_busy), [`error`](Self::error),
-/// [`code`](Self::code) and so on say for every variant what [`lock_core::Error`] says for its own.
+/// A closure that replaces answers reads it with [`is_busy`](Self::is_busy), [`error`](Self::error),
+/// [`code`](Self::code) and the other methods, which work for every variant as those of [`lock_core::Error`] do.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {
     /// The [`KeyExtractor`](crate::KeyExtractor) refused the request. The service was not called.
     Key(BoxError),
-    /// The layer has options with which it can never work. The service was not called.
+    /// The layer has options that can never work. The service was not called.
     Misconfigured(Misconfigured),
     /// The lease could not be acquired; mostly, the key was [`Busy`](lock_core::ErrorKind::Busy). The service was not
     /// called.
@@ -25,20 +25,19 @@ pub enum Refusal {
     Overloaded(Overloaded),
     /// The time that the caller itself allows was over before the lease was acquired. The service was not called.
     OutOfTime(OutOfTime),
-    /// The lease was lost while the service worked. The work was dropped where it stood, and part of it may be done; with
-    /// [`OnLost::Finish`](lock_core::OnLost::Finish) it ran to its end, and all of it is.
+    /// The lease was lost while the service worked. The work was cancelled, and part of it may be done. With
+    /// [`OnLost::Finish`](lock_core::OnLost::Finish) it ran to its end, and all of it is done.
     Lost(Error),
 }
 
 impl Refusal {
-    /// Returns the word that a program may go by, such as `lock_busy`; [`lock_core::answer`] has the table.
+    /// Returns a stable word for programs, such as `lock_busy`; [`lock_core::answer`] has the table.
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.case().code()
     }
 
-    /// Returns the error of the lock: of an acquisition that failed, or of a lease that was lost. `None` for what the
-    /// layer itself refused.
+    /// Returns the error of the lock, of a failed acquire or a lost lease. Returns `None` if the layer itself refused the request.
     #[must_use]
     pub fn error(&self) -> Option<&Error> {
         match self {
@@ -59,15 +58,15 @@ impl Refusal {
         matches!(self, Self::Lost(_))
     }
 
-    /// Returns whether the service was not called, so that the same request may be sent again. Only after a
-    /// [loss](Self::is_lost) it was.
+    /// Returns whether the service was not called, so that the request may be retried. The service was called only in case of a
+    /// [loss](Self::is_lost).
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
         !self.is_lost()
     }
 
-    /// Returns what a client may read: what happened and what to do, without the key and without anything about the
-    /// backend. For a key that the [`KeyExtractor`](crate::KeyExtractor) refused it is the text of its error.
+    /// Returns a message for clients: what happened and what to do, without the key and without anything about the
+    /// backend. If the [`KeyExtractor`](crate::KeyExtractor) refused the request, it is the text of its error.
     #[must_use]
     pub fn public_message(&self) -> Cow<'static, str> {
         match (self.case(), self) {
@@ -76,15 +75,15 @@ impl Refusal {
         }
     }
 
-    /// Returns after which time it makes sense to send the same request again; `None` if it makes none. See
+    /// Returns after which time the request may be retried, or `None` if a retry makes no sense. See
     /// [`Error::retry_after`].
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.error().map_or_else(|| self.case().retry_after(), Error::retry_after)
     }
 
-    /// Returns the error inside: a boxed [`lock_core::Error`], that of the [`KeyExtractor`](crate::KeyExtractor), or one
-    /// of [`Misconfigured`], [`Overloaded`] and [`OutOfTime`].
+    /// Returns the inner error: a boxed [`lock_core::Error`], the error of the [`KeyExtractor`](crate::KeyExtractor),
+    /// [`Misconfigured`], [`Overloaded`] or [`OutOfTime`].
     #[must_use]
     pub fn into_error(self) -> BoxError {
         match self {

@@ -21,7 +21,7 @@ use crate::{
 /// A service that holds a lock while it works on a request; made by [`LockLayer`].
 ///
 /// It is ready when the inner service is, and acquires nothing before it is called. The instance that was made ready
-/// stays with the request until the key is acquired, and is then the one that is called.
+/// stays with the request until the key is acquired, and is the one that is called then.
 ///
 /// See the [crate's documentation](crate) for examples.
 #[derive(Debug)]
@@ -58,19 +58,19 @@ impl<S, K, P, M> LockService<S, K, P, M> {
         self.checked.get_or_init(|| told(self.lock.check()))
     }
 
-    /// Returns the inner service.
+    /// Returns a reference to the inner service.
     #[must_use]
     pub fn get_ref(&self) -> &S {
         &self.inner
     }
 
-    /// Returns the inner service for a change.
+    /// Returns a mutable reference to the inner service.
     #[must_use]
     pub fn get_mut(&mut self) -> &mut S {
         &mut self.inner
     }
 
-    /// Takes the lock off the inner service.
+    /// Consumes `self`, returning the inner service.
     #[must_use]
     pub fn into_inner(self) -> S {
         self.inner

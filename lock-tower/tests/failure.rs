@@ -254,7 +254,7 @@ async fn bad_input_77_the_same_key_in_two_layers_is_an_error_with_the_remedy_at_
     let shown = response.into_body().collect().await.unwrap().to_bytes();
     let shown = String::from_utf8_lossy(&shown);
     assert!(shown.contains("lock_misconfigured"), "{shown}");
-    assert!(shown.contains("its log says what to change") && !shown.contains(".rs"), "{shown}");
+    assert!(shown.contains("the log says what to change") && !shown.contains(".rs"), "{shown}");
     assert_eq!(floor.begun(), 0);
 }
 

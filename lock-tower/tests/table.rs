@@ -149,7 +149,7 @@ async fn bad_input_70_a_backend_that_is_down_and_a_manager_that_was_shut_down_ar
     ended.shutdown(Duration::ZERO).await;
     for manager in [down, ended] {
         let answer = ask(layer(&manager), "/1", &Floor::default()).await;
-        let detail = "the lock cannot be acquired at present; nothing was done, try again later";
+        let detail = "the lock cannot be acquired at the moment; nothing was done, try again later";
         let expected = Answer::problem(StatusCode::SERVICE_UNAVAILABLE, Some(1), "lock_unavailable", detail);
         assert_eq!(answer, expected);
     }
@@ -183,7 +183,7 @@ async fn bad_input_67_and_68_a_request_without_a_usable_key_is_400() {
     assert_eq!(answer, Answer::problem(StatusCode::BAD_REQUEST, None, "lock_key", "the goods are missing"));
     for path in ["/".to_owned(), format!("/{}", "k".repeat(1025))] {
         let answer = ask(layer.clone(), &path, &Floor::default()).await;
-        let detail = "what was asked for cannot be locked: its name is empty, too long or reserved; nothing was done";
+        let detail = "the requested item cannot be locked: its name is empty, too long or reserved; nothing was done";
         assert_eq!(answer, Answer::problem(StatusCode::BAD_REQUEST, None, "lock_key", detail));
     }
 }
@@ -196,8 +196,7 @@ async fn what_an_operator_has_to_repair_is_500() {
     let not_an_error = layer(&memory).busy_status(StatusCode::OK);
     for layer in [layer(&denied), layer(&memory).ttl(Duration::ZERO), not_an_error] {
         let answer = ask(layer, "/1", &Floor::default()).await;
-        let detail =
-            "the service's lock is not set up as it should be, and its log says what to change; nothing was done";
+        let detail = "the lock of this service is misconfigured, and the log says what to change; nothing was done";
         let expected = Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, None, "lock_misconfigured", detail);
         assert_eq!(answer, expected);
     }

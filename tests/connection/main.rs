@@ -183,7 +183,7 @@ async fn server_that_is_300_ms_away_is_connected_to_and_used_with_the_defaults()
     drop(manager.lock("k").await.expect("the key is free"));
     // Also when the former connection has to be killed.
     proxy.reset();
-    eventually(SOON, "it connects anew", async || manager.lock("k").await.is_ok()).await;
+    eventually(SOON, "it reconnects", async || manager.lock("k").await.is_ok()).await;
 }
 
 /// The clock of the test stands still while the server's goes on; so whatever waits for the server must not see it.

@@ -62,6 +62,9 @@ async fn all_replicas_may_be_asked_for_so_that_each_may_be_promoted() {
     let error = manager.lock(KEY).durability(both).await.expect_err("one of them is cut off");
     assert_eq!((error.kind(), error.key()), (ErrorKind::NotReplicated, Some(KEY)));
     let said = error.to_string();
-    assert!(said.contains("1 of the 2 replicas") && said.contains("within 1s") && said.contains(KEY), "{said}");
+    assert!(
+        said.contains("1 of the 2 required replicas") && said.contains("within 1s") && said.contains(KEY),
+        "{said}"
+    );
     assert_eq!(group.value(KEY).await, None, "it was released before the error came");
 }

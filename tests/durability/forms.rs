@@ -169,7 +169,7 @@ async fn attribute_waits_for_replicas_and_does_not_run_the_body_without_them() {
     assert!(manager.scope(waited_for()).await.expect("the replica confirms"));
     assert_eq!(manager.scope(configured(1, ms(1_000))).await.expect("the replica confirms"), 1);
     let error = manager.scope(configured(0, ms(1_000))).await.expect_err("none are asked for");
-    assert!(error.to_string().contains("no replicas"), "{error}");
+    assert!(error.to_string().contains("zero replicas"), "{error}");
     group.replicas[0].server.pause();
     let error = manager.scope(waited_for()).await.expect_err("no replica");
     assert!(error.kind() == ErrorKind::NotReplicated && error.to_string().contains("1s"), "{error}");

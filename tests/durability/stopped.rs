@@ -22,7 +22,7 @@ async fn acquire_fails_within_its_timeout_and_the_key_is_free_then() {
         let took = begun.elapsed();
         println!("told after {took:?}");
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
-        assert!(error.to_string().contains("0 of the 1 replicas"), "{error}");
+        assert!(error.to_string().contains("0 of the 1 required replicas"), "{error}");
         assert!((ms(300)..ms(300) + SLACK).contains(&took), "{took:?}");
         assert_eq!((error.code(), error.nothing_was_done()), ("lock_unavailable", true));
         assert_eq!(group.value("k").await, None);

@@ -76,7 +76,7 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     while held.check() {
         let error = client.acquire("k", TTL, |request| request.wait(TTL)).await.expect_err("it is refused");
         assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-        assert!(error.to_string().contains("replica; locks need the primary"), "{error}");
+        assert!(error.to_string().contains("replica; connect to the primary"), "{error}");
         sleep(ms(100)).await;
     }
     let tried = connections().await - before - 2; // ours: the order to replicate, and this question
@@ -124,7 +124,7 @@ async fn switched_over(user: Option<&str>) {
     while demoted.elapsed() < TTL + SLACK {
         let error = manager.lock("k").wait(Duration::ZERO).await.expect_err("it is no primary");
         assert!(
-            error.retry_after().is_some() && error.to_string().contains("replica; locks need the primary"),
+            error.retry_after().is_some() && error.to_string().contains("replica; connect to the primary"),
             "{error}"
         );
         sleep(ms(20)).await;

@@ -149,7 +149,7 @@ async fn bad_input_77_the_same_key_twice_in_one_stack_is_an_internal_error_at_on
     let client = client(twice, &floor).await;
     let status = refusal(&client, "a").await;
     assert_eq!(status.code(), Code::Internal);
-    assert!(status.message().contains("its log says what to change"), "{status}");
+    assert!(status.message().contains("the log says what to change"), "{status}");
     until_free(&manager, "a").await;
     let reply = soon(client.clone().ask(with_key("b", Order::default()))).await.unwrap();
     assert_eq!(reply.into_inner().key, "b", "the lease of the inner one of two");

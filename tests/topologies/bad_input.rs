@@ -200,7 +200,7 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
     is_final(
         &refusal(&url).await,
         ErrorKind::Denied,
-        &["the sentinel ", sentinel, "wants a password", "?sentinel_pass="],
+        &["the sentinel ", sentinel, "requires a password", "?sentinel_pass="],
     );
     is_final(
         &refusal(&with("sentinel_pass=secret-c")).await,
@@ -216,7 +216,7 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
 
     let cluster = Cluster::builder().password("secret-a").replicas(0).start().await;
     let node = cluster.addresses()[0].clone();
-    is_final(&refusal(&format!("redis+cluster://{node}")).await, ErrorKind::Denied, &[&node, "wants a password"]);
+    is_final(&refusal(&format!("redis+cluster://{node}")).await, ErrorKind::Denied, &[&node, "requires a password"]);
     is_final(&refusal(&format!("redis+cluster://:secret-c@{node}")).await, ErrorKind::Denied, &[&node, "refused"]);
     // Nobody hammers a server that refuses.
     let proxy = FaultProxy::start(node).await;

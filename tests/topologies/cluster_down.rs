@@ -180,7 +180,7 @@ async fn fault_46_a_cluster_of_which_no_node_can_be_asked_is_down_after_one_limi
         (refuses.clone(), "could not be reached"),
         (silent.clone(), "did not"),
         (format!("{refuses},{silent}"), "d not"),
-        ("no-such-host.invalid:7000".to_owned(), "host name was not found"),
+        ("no-such-host.invalid:7000".to_owned(), "host name not found"),
         (says(b"HTTP/1.1 400 Bad Request\r\n\r\n").await, "does not speak the Redis protocol"),
         (empty.address(), "has given none of its slots"),
     ] {

@@ -4,6 +4,7 @@
 #![allow(clippy::unused_async, reason = "what is sold here needs no waiting")]
 
 mod attribute;
+mod coming_from;
 mod core;
 mod layer;
 
@@ -27,7 +28,9 @@ fn every_block_of_the_tour_is_compiled_here() {
 
 #[test]
 fn every_link_of_the_readme_into_the_tour_leads_to_a_heading() {
-    let headings: Vec<_> = include_str!("../../docs/tour.md").lines().filter_map(anchor).collect();
+    let tour = include_str!("../../docs/tour.md");
+    let former = tour.split("<a id=\"").skip(1).filter_map(|rest| Some(rest.split_once('"')?.0.to_owned()));
+    let headings: Vec<_> = tour.lines().filter_map(anchor).chain(former).collect();
     let mut links = 0;
     for link in include_str!("../../README.md").split("docs/tour.md#").skip(1) {
         let link = link.split(')').next().expect("split gives one part at least");

@@ -3,9 +3,9 @@ use axum_core::response::{IntoResponse, Response};
 use super::Answer;
 use crate::error::Error;
 
-/// Answers as [`Answer`] does, and puts the error into the extensions of the response, for a layer that logs it or
-/// answers in another form. The log gets an event: at `ERROR` if the service is to be repaired, at `WARN` if the backend fails, the
-/// lease was lost or too many wait, of each case one a second; else at `DEBUG`.
+/// Answers like [`Answer`], and puts the error into the extensions of the response, for a layer that logs it or
+/// answers in another form. The error is logged at `ERROR` if the service has to be repaired, at `WARN` if the backend fails, the
+/// lease was lost or too many requests wait (at most once a second for each case), and otherwise at `DEBUG`.
 impl IntoResponse for Error {
     fn into_response(self) -> Response {
         super::log(&self);

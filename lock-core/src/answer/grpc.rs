@@ -6,8 +6,9 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{Answer, Case};
 use crate::error::Error;
 
-/// Gives the status the error as its source, which is not sent. The log gets an event: at `ERROR` if the service is to be
-/// repaired, at `WARN` if the backend fails, the lease was lost or too many wait, of each case one a second; else at `DEBUG`.
+/// Sets the error as the source of the status, which is not sent. The error is logged at `ERROR` if the service has to be repaired,
+/// at `WARN` if the backend fails, the lease was lost or too many requests wait (at most once a second for each case), and otherwise
+/// at `DEBUG`.
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         super::log(&error);

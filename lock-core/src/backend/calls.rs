@@ -84,7 +84,7 @@ impl Calls {
         let _ = self.sender.send(notice);
     }
 
-    /// Says whether calls can reach the engine from now on. To be said again after every gap, since calls may have been
+    /// Says whether calls can reach the engine from now on. Call it again after every reconnect, since calls may have been
     /// lost in it.
     pub fn listening(&self, listening: bool) {
         let _ = self.sender.send(Notice::Listening(listening));

@@ -177,7 +177,7 @@ impl Suite<'_> {
         for (found, mends) in [(LONG * 2, false), (LONG / 2, false), (LONG, true), (LONG, false)] {
             match self.call(mend(one, found)).await {
                 Outcome::Renewed { remaining, .. } if mends => {
-                    assert!(remaining <= LONG / 3, "an expiry that is too far ahead is set anew, not {remaining:?}");
+                    assert!(remaining <= LONG / 3, "an expiry that is too far ahead is set again, not {remaining:?}");
                     assert!(remaining > LONG / 6, "{remaining:?} is left of {:?}", LONG / 3);
                     let longer = self.call(renew(&key, one, LONG * 4)).await;
                     assert!(matches!(longer, Outcome::Renewed { .. }), "{longer:?}");

@@ -2,7 +2,7 @@ use std::{error, fmt, sync::Arc, time::Duration};
 
 use crate::{error::ErrorKind, replicas::Replicas};
 
-/// Why a backend could not execute a request.
+/// The error of a request that a backend could not execute.
 ///
 /// A message says what happened and what to do, in one lower-case sentence without passwords or tokens. The request may
 /// have been executed, unless [`did_not_happen`](Self::did_not_happen) says otherwise.
@@ -60,8 +60,8 @@ impl BackendError {
         Self::new(
             ErrorKind::NotReplicated,
             format!(
-                "{had} of the {min} replicas that were asked for had it within {within:?}, so it is released; check that the \
-                 replicas are connected and keep up, or ask for fewer"
+                "{had} of the {min} required replicas confirmed the lease within {within:?}, so it was released; check that the \
+                 replicas are connected and keep up, or require fewer"
             ),
         )
     }
@@ -77,8 +77,8 @@ impl BackendError {
         Self::new(
             ErrorKind::NotReplicated,
             format!(
-                "the server has {has} at present; {} had to have it within {:?}, so it is released; connect more replicas, or \
-                 ask for fewer",
+                "the server has {has}; {} had to confirm the lease within {:?}, so it was released; connect more replicas, or \
+                 require fewer",
                 asked.min(),
                 asked.timeout()
             ),
@@ -87,32 +87,30 @@ impl BackendError {
 
     /// The error of an operation that has no answer in the answer to its batch.
     pub(crate) fn missing() -> Self {
-        Self::unavailable("the backend answered fewer operations than it was sent")
+        Self::unavailable("the backend answered fewer operations than it received; report this as a bug of the backend")
     }
 
     /// The error of an answer that does not fit the request.
     pub(crate) fn unexpected(outcome: impl fmt::Debug) -> Self {
-        Self::unavailable(format!("the backend gave an answer that does not fit the request: {outcome:?}"))
+        Self::unavailable(format!("the backend's answer does not match the request: {outcome:?}"))
     }
 
     /// The error of a request that was not answered within `limit`.
     pub(crate) fn unanswered(limit: Duration) -> Self {
-        Self::unavailable(format!(
-            "the backend did not answer within {limit:?} of asking; check that it runs and can keep up"
-        ))
+        Self::unavailable(format!("the backend did not answer within {limit:?}; check that it runs and can keep up"))
     }
 
     /// The error of a request that the engine's task has not dealt with for `limit`.
     pub(crate) fn unattended(limit: Duration) -> Self {
         Self::unavailable(format!(
-            "the task of the engine was not run for {limit:?}; keep the runtime of the manager's first request running, or \
-             give the manager another one by `LockManager::builder().runtime(..)`"
+            "the engine's task did not run for {limit:?}; keep the runtime of the manager's first request running, or \
+             give the manager another one with `LockManager::builder().runtime(..)`"
         ))
     }
 
     /// The error of a request that must not be sent again after the engine's task has ended with its runtime.
     pub(crate) fn ended() -> Self {
-        Self::unavailable("the runtime of the engine ended before the answer came; look at the key before trying again")
+        Self::unavailable("the engine's runtime ended before the answer arrived; inspect the key before you try again")
     }
 
     /// Adds the cause.

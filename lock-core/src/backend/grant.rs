@@ -9,7 +9,7 @@ use crate::{clock::Moment, key::LockKey};
 ///
 /// The lease is kept for the waiter for [`lasts`](Self::lasts) from the grant on. It is held from when an acquire with the
 /// token answers [`Outcome::Held`](super::Outcome::Held), or at once if [`Backend::grants_leases`] says so. A token that
-/// nobody has any more is to be released.
+/// no waiter has is to be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {

@@ -53,11 +53,11 @@ struct Store {
 #[derive(Default)]
 struct State {
     entries: HashMap<LockKey, Entry, HashOfKey>,
-    /// Who waits for a key, in order; no queue is empty.
+    /// The waiters of each key, in order; no queue is empty.
     queues: HashMap<LockKey, VecDeque<Waiting>, HashOfKey>,
     /// Who listens, by channel.
     listeners: HashMap<Arc<str>, Calls>,
-    /// The grants of the batch under way, to be told when the store is unlocked.
+    /// The grants of the batch in progress; waiters are notified of them when the store is unlocked.
     grants: Vec<(Calls, Grant)>,
     /// The last fencing token given out, for all keys.
     last_fence: u64,

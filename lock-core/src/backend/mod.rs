@@ -1,9 +1,9 @@
-//! Where leases are kept: the trait that every store implements, and its requests and replies.
+//! Stores of leases: the trait that every store implements, its requests and its replies.
 //!
 //! A [`Backend`] answers batches of five operations: acquire, renew and release, each idempotent by its token, and
-//! inspect and force, which ask for none. It keeps a queue per key, one [`Place`] for each process that waits. A key that
-//! becomes free is granted to the first of them in the same step, for as long as the place says, and its process is told
-//! by a [`Grant`]; it holds the lease at once, or when its next acquire says so. Holders, waiters and renewal live in the
+//! inspect and force, which need no token. It keeps a queue for each key, with one [`Place`] for each process that waits. A key that
+//! becomes free is granted to the first place in the same step, for as long as the place says. The process of that place is
+//! notified by a [`Grant`]; it holds the lease at once, or when its next acquire succeeds. Holders, waiters and renewal live in the
 //! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and
 //! [`QuorumBackend`] a majority of several servers. Another store implements the trait, passes
 //! `lock_core::conformance` (feature `test-util`), and is given to
@@ -65,7 +65,7 @@ pub const EVERYONE: &str = crate::engine::inquiry::EVERYONE;
 /// The operations of one call.
 pub type Batch = Items<Operation>;
 
-/// What became of the operations of a batch.
+/// The outcomes of the operations of a batch.
 pub type Outcomes = Items<Result<Outcome, BackendError>>;
 
 /// The future of a backend's answer.
@@ -114,14 +114,14 @@ impl<T> fmt::Debug for Reply<T> {
 /// # Contract
 ///
 /// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
-///   stays the same, also when the future of an earlier one was dropped half-way; but for those that were answered
-///   [out of order](Answer::out_of_order).
-/// * Every future answers within a time limit of the backend's own, whatever the network does.
+///   stays the same, even if the future of an earlier one was dropped half-way. Requests that were answered
+///   [out of order](Answer::out_of_order) are the exception.
+/// * Every future completes within a time limit of the backend, whatever the network does.
 /// * The operations of a batch are executed in order, one bad item never spoils the others, and each is idempotent by
 ///   its token, so that the backend may repeat a batch whose answer was lost.
 /// * Dropping a future may or may not prevent the execution of a request that was polled.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
-    /// Executes a batch in order and answers item by item. An empty batch asks for a sign of life.
+    /// Executes a batch in order and answers item by item. An empty batch checks whether the store answers.
     fn call(&self, batch: Batch) -> Reply<Answer>;
 
     /// Returns the keys that begin with `prefix` and are held by a lease of this library. Must not block the store for
@@ -149,9 +149,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns whether a [`Grant`] is a lease: the key then holds the token in the whole store, and not at one of its nodes.
-    /// A waiter may then hold as soon as it is told, for what is left of [`Grant::lasts`], which may be less than a second until
-    /// the first renewal. Else it confirms by an acquire, which is always safe. Asked inside of the engine's task, once.
+    /// Returns whether a [`Grant`] is a lease, because the key then holds the token in the whole store, and not only on one node.
+    /// A waiter may then hold as soon as it is notified, for the rest of [`Grant::lasts`], which may be less than a second until
+    /// the first renewal. Otherwise it confirms by an acquire, which is always safe. Called once, inside the engine's task.
     /// Default: `false`.
     fn grants_leases(&self) -> bool {
         false
@@ -168,8 +168,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
             .did_not_happen())
     }
 
-    /// Returns whether a request that is polled now leaves at once. One that does not, since there is no connection, leaves
-    /// when the [`epoch`](Self::epoch) changes, and not at all if it is dropped before.
+    /// Returns whether a request that is polled now is sent at once. Without a connection it is sent
+    /// when the [`epoch`](Self::epoch) changes, and never if it is dropped before.
     fn is_reachable(&self) -> bool {
         true
     }
@@ -180,8 +180,8 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         Duration::MAX
     }
 
-    /// Returns how many calls of acquires and releases are in flight; what comes meanwhile shares the next one. More are for a
-    /// store whose calls wait for servers that have nothing to do with one another. Asked inside of the engine's task, once.
+    /// Returns how many calls of acquires and releases may be in flight; later requests share the next call. A larger number is for a
+    /// store whose calls wait for independent servers. Called once, inside the engine's task.
     /// Default: 2.
     fn calls_at_once(&self) -> usize {
         2
@@ -193,19 +193,19 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         None
     }
 
-    /// Returns how each node is doing as far as is known, without asking it. Must not block. Default: one node that
+    /// Returns the state of each node as far as it is known, without a round trip. Must not block. Default: one node that
     /// [is reachable](Self::is_reachable) or not.
     fn health(&self) -> Vec<NodeHealth> {
         vec![NodeHealth::new("backend", self.is_reachable())]
     }
 
-    /// Returns the clock by which leases in this backend are kept: one that counts suspend, as a server's does, unless
+    /// Returns the clock of leases in this backend. It counts suspended time, as a server's clock does, unless
     /// the store lives and dies with the process.
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
 
-    /// Returns whether nothing is under way that the upkeep has to bring to its end. The engine ends no sooner.
+    /// Returns `true` when the upkeep has no outstanding work. The engine does not stop before that.
     fn is_settled(&self) -> bool {
         true
     }
@@ -217,12 +217,12 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
         false
     }
 
-    /// Returns the upkeep of the backend (connecting, heartbeats, listening for calls), which the engine polls inside
-    /// its own task for as long as it runs. When it is dropped, the runtime is ending and what it set up must be given
-    /// up.
+    /// Returns the upkeep of the backend (connecting, heartbeats, receiving messages), which the engine polls inside
+    /// its own task for as long as it runs. When it is dropped, the runtime is ending, and the upkeep must close its
+    /// connections.
     ///
-    /// A backend that can tell waiters says so by [`Calls::listening`], and passes on by [`Calls::granted`] what comes
-    /// for [`Calls::channel`]. One that cannot leaves `calls` alone: then waiters poll.
+    /// A backend that can notify waiters calls [`Calls::listening`], and passes messages for [`Calls::channel`] on to
+    /// [`Calls::granted`]. A backend that cannot leaves `calls` alone, and waiters poll.
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
         drop(calls);
         Box::pin(std::future::pending())
@@ -299,22 +299,22 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct Answer {
-    /// What became of each operation.
+    /// The outcome of each operation.
     pub outcomes: Outcomes,
-    /// Whether the batch was sent more than once, because an answer was lost: then a release that found nothing may
+    /// Whether the batch was sent more than once, because an answer was lost. A release that found nothing may then
     /// have been executed before.
     pub repeated: bool,
-    /// Whether the batch may have been executed after others that were sent after it, as when it had to be sent once more
-    /// though nothing was lost: then an acquire may come after the release of its token. An error of the whole call does not
-    /// say that, so a batch that failed after it was sent once more is answered with an error for each operation.
+    /// Whether the batch may have been executed after batches that were sent later, for example because it had to be sent again
+    /// although nothing was lost. An acquire may then be executed after the release of its token. An error of the whole call does
+    /// not carry this flag, so a batch that failed after it was sent again is answered with an error for each operation.
     pub out_of_order: bool,
-    /// Whether the store would not let this caller tell a waiter of its grant, who then comes by itself.
+    /// Whether the store refused to notify a waiter of its grant on behalf of this caller. The waiter then finds out by its next check.
     pub calls_refused: bool,
-    /// What the store's clock showed, in µs since 1970; known where fencing tokens were asked for with a floor or an aim.
-    /// Only a quorum looks at it.
+    /// The store's clock, in µs since 1970; known if fencing tokens were requested with a floor or an aim. Only a quorum
+    /// uses it.
     #[doc(hidden)]
     pub time: Option<u64>,
-    /// The [identity](Backend::identity) of the store at the time of the answer; known where stores can change.
+    /// The [identity](Backend::identity) of the store at the time of the answer; known if stores can change.
     /// (One pointer wide, since many futures hold an answer.)
     pub(crate) by: Option<Arc<String>>,
 }
@@ -334,7 +334,7 @@ impl Answer {
         self
     }
 
-    /// Adds what became of the operations that follow.
+    /// Adds the outcomes of the operations that follow.
     pub(crate) fn append(&mut self, rest: Self) {
         self.note(&rest);
         self.outcomes.extend(rest.outcomes);
@@ -353,7 +353,7 @@ impl Answer {
     }
 }
 
-/// What became of one operation.
+/// The outcome of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Outcome {
@@ -363,36 +363,36 @@ pub enum Outcome {
         fence: u64,
         /// How many numbers the block has.
         block: u32,
-        /// Whether the key was free until then, and not held with the token of the request, or with the one to take it
-        /// from. If the token held the key before, by a smaller number, it was lost in between, and another may have
-        /// held it. False where several nodes answer together.
+        /// Whether the key was free until then, and held neither with the token of the request nor with the one to take it
+        /// from. If the token held the key before, with a smaller number, the lease was lost in between, and another holder may have
+        /// had the key. `false` if several nodes answer together.
         was_free: bool,
     },
     /// Another holder has the key.
     Busy {
-        /// The time to its expiry; none if it has no ttl.
+        /// The time to the expiry of the key, or `None` if the key has no ttl.
         remaining: Option<Duration>,
-        /// Whether the holder is another library, which calls nobody.
+        /// Whether the holder is another library, which notifies no waiter.
         foreign: bool,
-        /// Whether the key was granted to the place of the holder, which may not have heard of it; said to acquires. Only
-        /// a store of several nodes looks at it.
+        /// Whether the key was granted to the place of a waiter that may not have been notified yet; set for acquires. Only
+        /// a store of several nodes uses it.
         reserved: bool,
-        /// The place in the queue, from 1 on; none without a place.
+        /// The position in the queue, from 1 on, or `None` without a place.
         position: Option<u32>,
     },
     /// The key is not free, or was taken without a fencing token: the answer to an acquire that
-    /// [expected it to be](Acquire::expects_free). Nobody has looked who has the key; it may hold the token of the request
-    /// itself. The same acquire without that expectation tells.
+    /// [expected it to be](Acquire::expects_free). The holder is not known; the key may hold the token of the request
+    /// itself. The same acquire without that expectation finds out.
     NotFree,
-    /// Neither held nor surely not: some nodes of a store of several may have the token. It is over, and has to be
-    /// released; who still wants the key asks with another, after a pause.
+    /// Neither held nor surely not held: some nodes of a store of several may have the token. The token is spent and has to be
+    /// released; a waiter asks with another token after a pause.
     Split {
         /// The time after which the key may be free, as far as is known.
         remaining: Option<Duration>,
-        /// Whether the holder is another library, which calls nobody.
+        /// Whether the holder is another library, which notifies no waiter.
         foreign: bool,
     },
-    /// The expiry was pushed out.
+    /// The expiry was moved out.
     Renewed {
         /// The time to the expiry by the backend's clock.
         remaining: Duration,

@@ -1,4 +1,4 @@
-//! What a backend is asked to do.
+//! The operations of a backend.
 
 use std::{sync::Arc, time::Duration};
 
@@ -11,21 +11,21 @@ use crate::{clock::Moment, key::LockKey, mutants::Mutant, replicas::Replicas};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Operation {
-    /// Takes the key if it is free and nobody comes first. Answers [`Outcome::Held`], [`Outcome::Busy`],
+    /// Takes the key if it is free and no waiter comes first. Answers [`Outcome::Held`], [`Outcome::Busy`],
     /// [`Outcome::Split`] or [`Outcome::NotFree`].
     Acquire(Acquire),
-    /// Pushes the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
+    /// Moves the expiry of the key out, if it is held with the token. Answers [`Outcome::Renewed`] or
     /// [`Outcome::Gone`].
     Renew(Renew),
     /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
     /// [`Outcome::Released`] or [`Outcome::Gone`].
     Release(Release),
-    /// Says who has the key. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
+    /// Reads whether the key is held. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
     Inspect {
         /// The key.
         key: LockKey,
     },
-    /// Deletes the key whoever holds it. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    /// Deletes the key whatever its holder. Answers [`Outcome::Released`] or [`Outcome::Gone`].
     Force {
         /// The key.
         key: LockKey,
@@ -34,7 +34,7 @@ pub enum Operation {
     },
 }
 
-/// Takes `key` for `token` if it is free and nobody with a live place comes before `token`.
+/// Takes `key` for `token` if it is free and no live place comes before that of `token`.
 ///
 /// A key that holds `token` already (a repeated request) is held again, for at least the full ttl and with new fencing
 /// tokens. A token that takes the key gives up its place. If the key is free and others come first, it is granted to the
@@ -50,17 +50,17 @@ pub struct Acquire {
     pub ttl: Duration,
     /// How many fencing tokens to take, at least 1. A store may give fewer, but not none.
     pub block: u32,
-    /// Where set, the key is not taken when it is free but only from this token; else the answer is
+    /// If set, the key is taken only from this token, and not if it is free; otherwise the answer is
     /// [`Outcome::Gone`].
     pub from: Option<Token>,
-    /// The place to keep in the queue of the key if it cannot be taken; none for a mere try. A token that has a place
+    /// The place to keep in the queue of the key if it cannot be taken, or `None` for a single try. A token that has a place
     /// keeps its turn.
     pub place: Option<Place>,
-    /// Whether the caller thinks that the key is free and that nobody waits for it. A store may then take a quicker way:
-    /// it looks at the key alone. If the key is not free, or there is no fencing token for it, the store answers
+    /// Whether the caller expects that the key is free and has no waiters. A store may then use a quicker way and read
+    /// only the key. If the key is not free, or there is no fencing token for it, the store answers
     /// [`Outcome::NotFree`] and keeps no place. Default: `false`.
     pub expects_free: bool,
-    /// The least number that the fencing tokens may begin with, in µs since 1970 as they are; zero where the store counts
+    /// The least number that the fencing tokens may begin with, in µs since 1970; zero if the store counts
     /// alone.
     pub floor: u64,
     /// A number to begin with, in µs since 1970, if it is at most [`AIMS_WITHIN`] ahead of the next one that the store would
@@ -69,30 +69,30 @@ pub struct Acquire {
     pub aim: u64,
 }
 
-/// How far ahead of a store's next fencing token an [aim](Acquire::aim) may be: no acquire makes numbers leap by more for
-/// the sake of an aim, whatever the clock of the caller shows.
+/// How far ahead of a store's next fencing token an [aim](Acquire::aim) may be. An aim never raises the numbers by more, whatever
+/// the clock of the caller shows.
 pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
 
 /// A place in the queue of a key: how its process is told that the key was granted to it, and for how long.
 ///
 /// A place is *live* until `life` has passed since the last acquire that asked for it. When the key is free, it is granted
 /// to the first live place: it then holds the place's token for [`lasts`](Self::lasts), and the place is gone. A place
-/// on whose channel nobody listens is passed over.
+/// whose channel has no subscriber is passed over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Place {
-    /// The channel of the process; empty for one that cannot be told and comes by itself.
+    /// The channel of the process; empty if the process cannot be notified and polls.
     pub channel: Arc<str>,
     /// How long the place lasts without another acquire; whole milliseconds.
     pub life: Duration,
     /// For how long the key is kept for the token from the grant on; whole milliseconds.
     pub lasts: Duration,
-    /// When the acquire was sent, by the clock of the caller, who alone reads it: the [`Grant`](super::Grant) repeats
-    /// it, in whole microseconds.
+    /// When the acquire was sent, by the clock of the caller. The [`Grant`](super::Grant) repeats it in whole microseconds, and only
+    /// the caller reads it.
     pub sent: Moment,
 }
 
-/// Pushes the expiry of `key` out to `ttl` from now, never below what is left (but for [`too_far`](Self::too_far)).
+/// Moves the expiry of `key` out to `ttl` from now, and never shortens it, except by [`too_far`](Self::too_far).
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -104,19 +104,19 @@ pub struct Renew {
     pub ttl: Duration,
     /// How many new fencing tokens to take along; zero for none.
     pub block: u32,
-    /// The least number that these may begin with; zero where the store counts alone.
+    /// The least number that the new fencing tokens may begin with; zero if the store counts alone.
     pub floor: u64,
     /// A number to begin with if the store counts near it; see [`Acquire::aim`].
     #[doc(hidden)]
     pub aim: u64,
-    /// What a renewal found to be left, where that is more than any request of this token can have asked for: the
-    /// backend's clock was set back. If it is what is still left, or at most 2 s less, the expiry is set to `ttl` from
-    /// now although that is sooner. Else it has been set by another request meanwhile.
+    /// The time that a renewal found to be left, if that is more than any request of this token can have asked for, because the
+    /// backend's clock was set back. If the same time is still left, or at most 2 s less, the expiry is set to `ttl` from
+    /// now although that is sooner. Otherwise another request has set the expiry meanwhile.
     pub too_far: Option<Duration>,
     /// The time in which an answer is useful. A store that can act on silence, for example by replacing its connection, does
     /// so within this time, so that the renewal can be retried before the lease ends. Default: [`Duration::MAX`].
     pub within: Duration,
-    /// Whether the engine wants to be told if somebody else writes at the key after this, by
+    /// Whether the store should notify the engine if another client writes to the key after this, by
     /// [`Calls::changed`](super::Calls::changed). A store may ignore it. Default: `false`.
     pub watch: bool,
     /// How many replicas must have the key with the token before the answer is [`Outcome::Renewed`]; if too few do in time,
@@ -126,8 +126,8 @@ pub struct Renew {
     pub replicas: Option<Replicas>,
 }
 
-/// Deletes `key` if it is held with `token`, or leaves it to expire. The token's place is given up first. If the key is free
-/// then, it is granted to the first who waits.
+/// Deletes `key` if it is held with `token`, or leaves it to expire. The token's place is given up first. If the key is then
+/// free, it is granted to the first waiter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Release {
@@ -135,8 +135,8 @@ pub struct Release {
     pub key: LockKey,
     /// The proof of holding.
     pub token: Token,
-    /// Where above zero, the key is not deleted but expires after this time, be that sooner or later than it would
-    /// have; whole milliseconds.
+    /// If above zero, the key is not deleted but expires after this time, whether that is sooner or later than before; whole
+    /// milliseconds.
     pub after: Duration,
     /// Whether the token may have a place.
     pub place: bool,

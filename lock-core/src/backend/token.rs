@@ -3,12 +3,12 @@ use std::{fmt, str::FromStr};
 /// Random proof of holding: the value of the key in the backend.
 ///
 /// 128 random bits, written as a fixed mark, the version of the format and 32 hexadecimal digits. A value with another
-/// mark or version belongs to a foreign holder (another library on the same key). Whoever knows a token can release
+/// mark or version belongs to a foreign holder (another library on the same key). Knowing a token is enough to release
 /// the lease, so `Debug` hides it and nothing logs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Token(u128);
 
-/// What every token of this library begins with: the mark and the version of the format.
+/// The beginning of every token of this library: the mark and the version of the format.
 pub const TOKEN_MARK: &str = "lock-core:1:";
 
 impl Token {
@@ -43,7 +43,7 @@ impl fmt::Debug for Token {
     }
 }
 
-/// The text is no token of this library, or one of an unknown version.
+/// The text is not a token of this library, or it is a token of an unknown version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ForeignToken;

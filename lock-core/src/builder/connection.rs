@@ -185,7 +185,7 @@ impl LockManagerBuilder {
     /// The provider is asked for each connection, and has as long for its first credentials as
     /// [`connect_timeout`](Self::connect_timeout) says. The connection is signed in again with each login that
     /// follows, at most once a second; leases go on meanwhile. If the server refuses them, the connection stays until the server
-    /// closes it; the next connection asks the provider anew. While a provider fails or does not answer there is no
+    /// closes it; the next connection asks the provider again. While a provider fails or does not answer there is no
     /// connection, and requests fail with [`ErrorKind::Backend`](crate::ErrorKind::Backend). Credentials that the server
     /// refuses for a new connection are an error of kind [`ErrorKind::Denied`](crate::ErrorKind::Denied). In both cases
     /// the provider is asked again, after a pause.

@@ -1,4 +1,4 @@
-//! What requests ask for unless they say otherwise.
+//! The defaults of requests.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has requests wait by default for as long as the key is busy; see
+    /// Makes requests wait by default for as long as the key is busy; see
     /// [`LockRequest::wait_forever`](crate::LockRequest::wait_forever).
     pub fn wait_forever(mut self) -> Self {
         self.options.wait = Wait::Forever;
@@ -45,21 +45,21 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets for how long keys stay busy at least by default: at most 100 years; see
+    /// Sets the default of the least time that a key stays busy, at most 100 years; see
     /// [`LockRequest::at_least`](crate::LockRequest::at_least). Default: zero.
     pub fn at_least(mut self, at_least: Duration) -> Self {
         self.options.at_least = at_least;
         self
     }
 
-    /// Sets what becomes by default of scoped work when its lease is lost; see
+    /// Sets the default of what happens to scoped work when its lease is lost; see
     /// [`LockRequest::on_lost`](crate::LockRequest::on_lost). Default: [`OnLost::Cancel`].
     pub fn on_lost(mut self, policy: OnLost) -> Self {
         self.options.on_lost = policy;
         self
     }
 
-    /// Sets how many replicas must have a lease by default before it counts; see
+    /// Sets the default of how many replicas must have a lease before it counts; see
     /// [`LockRequest::durability`](crate::LockRequest::durability). Default: none, the primary is enough.
     /// `memory://` ignores it.
     ///

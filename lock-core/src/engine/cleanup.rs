@@ -73,7 +73,7 @@ impl Parting {
             return release;
         }
         let now = now();
-        // In whole milliseconds, rounded up: shorter than asked for is what nobody wants.
+        // Redis counts whole milliseconds. Rounding down would end `at_least` too early, and a second machine could run the job.
         let left = self.keep_until.since(now).as_micros().div_ceil(1_000);
         let after = Duration::from_millis(u64::try_from(left).unwrap_or(u64::MAX));
         release.after(after)
@@ -85,7 +85,7 @@ impl Parting {
 pub(crate) struct Doubt {
     /// The latest moment until which a request for the token can block others, if it was executed in time.
     pub(crate) until: Moment,
-    /// The epoch of the backend when the unanswered request was sent; none if every request was answered.
+    /// The epoch of the backend when the unanswered request was sent, or `None` if every request was answered.
     ///
     /// A release answered in the same epoch was executed after the request, and settles it. A request sent in an
     /// older epoch (over a connection that was replaced) may still be executed after the release.
@@ -171,27 +171,33 @@ impl CleanUp {
         due
     }
 
-    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or none if it was not. Returns
+    /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or `None` if it was not. Returns
     /// whether that was the last.
     pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
         let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return true };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
             (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
+            // In the same epoch the connection kept the order of requests, so this release was executed after the request in
+            // doubt. In a later epoch that request may be executed after this release; it is settled only by a release that was
+            // sent after everything in doubt had expired.
             (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until,
-            // Whatever was set has expired by itself.
+            // No answer, but every earlier request was answered: whatever was set has expired by `until`, by itself.
             (None, None) => now >= doubt.until,
+            // An unanswered request may still be executed, however late, so only an answered release can settle it.
             (None, Some(_)) => false,
         };
         if settled {
             self.entries.remove(entry);
             return true;
         }
-        // After an answer only a request that is executed late can be left, which grows less likely with time.
+        // After an answer, only a request that is executed late can still set the token, which grows less likely with time. Without
+        // an answer the key is probably still busy for others, so the pause stays short.
         let longest = if answered.is_some() { LONGEST_PAUSE } else { LONGEST_RETRY };
         let pause = FIRST_PAUSE.saturating_mul(1 << (2 * (*tries).min(8))).min(longest);
         *tries = tries.saturating_add(1);
-        // A try that is sent once everything in doubt has expired is the last.
+        // The next try is not planned beyond `until`: the first release that is sent after that moment and answered is the last one,
+        // so a longer pause would only keep the entry in memory, and a shutdown waiting.
         let at = if now < doubt.until { (now + pause).min(doubt.until) } else { now + pause };
         self.waiting.insert((at, entry));
         false
@@ -249,7 +255,7 @@ mod tests {
     fn an_answered_release_of_an_answered_token_is_the_end() {
         let mut list = with(None);
         let entry = one(&mut list, at(0));
-        assert!(list.due(at(0), 10).is_empty(), "a try under way is not sent again");
+        assert!(list.due(at(0), 10).is_empty(), "a try in flight is not sent again");
         list.tried(entry, Some(7), at(0), at(1));
         assert!(list.is_empty());
     }

@@ -203,12 +203,16 @@ impl Core {
         if self.answers_at_once {
             state = self.call_at_once(state, &mut deferred);
         }
+        // The task sleeps until `asleep_until`, which it wrote under this lock in `step`. So a change either comes before that step and
+        // is seen by it, or finds `asleep_until` here and wakes the task; no change can fall in between.
         let due = state.poll_timeout() < state.asleep_until;
         if due {
-            // Once is enough until it has looked.
+            // One wake-up is enough until the task has looked: the changes that follow find a moment that is never later than theirs.
             state.asleep_until = Moment::from_origin(Duration::ZERO);
         }
         let shut_down = state.shut_down;
+        // From here on the lock is free. Wakers, log writers and recorders of metrics run in the drop of `deferred`: they are the
+        // user's code, may call the engine, and would deadlock under the lock.
         drop(state);
         if due {
             self.wake.notify_one();
@@ -235,7 +239,8 @@ impl Core {
         }
         state.calling = true;
         let calling = Calling(self);
-        // Dropped before the former, which takes the lock.
+        // Moved to a local that is declared after `calling`, so that a panic of the backend drops the guard first. In the other order
+        // the drop of `calling`, which takes the lock, would deadlock.
         let mut state = state;
         let mut rounds = 0;
         loop {
@@ -283,6 +288,8 @@ impl Core {
     /// runtime, if it drops a task that was not, has ended for good, and is not asked again by each waiter.
     pub(super) fn stopped(&self, begun: bool) {
         let now = self.clock.now();
+        // All of it under one lock: a request that sees `running == false` starts the next task, and must find the requests of this one
+        // back in the queue, and its leases ended.
         let mut state = self.state();
         state.running = false;
         self.open.store(false, Ordering::Release);
@@ -345,6 +352,8 @@ impl State {
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {
+            // Tokio's timers do not count suspended time, but the lease clock does. After a suspension a deadline has passed while its
+            // timer still waits; a bounded sleep notices that within a quarter of a second.
             until = until.min(now + LONGEST_SLEEP);
         }
         self.asleep_until = until;

@@ -100,7 +100,7 @@ impl Drop for Deferred {
         for (renewals, error, logged) in self.failed.drain(..) {
             metrics::renewal_failed();
             if logged {
-                tracing::warn!(renewals, %error, "renewals failed and will be tried again");
+                tracing::warn!(renewals, %error, "renewals failed and will be retried");
             }
         }
         for (label, slack) in self.slacks.drain(..) {

@@ -62,7 +62,7 @@ struct State {
     begun: Moment,
     /// The trace context of its request.
     trace: Option<Box<TraceContext>>,
-    /// Who waits for the end; few leases have anybody.
+    /// The wakers of futures that wait for the end; few leases have any.
     wakers: Option<Box<Slab<Waker>>>,
 }
 
@@ -99,8 +99,8 @@ impl Hold {
         let error = Error::ended(attempt, &self.key, end);
         match end {
             End::Lost(LossReason::Expired) if self.fixed => error.detail(
-                "the lease was lost: its deadline passed, and it was not renewed, as `fixed` asks; use a longer ttl, extend it, \
-                 or have it renewed",
+                "the lease was lost: its deadline passed, and `fixed` switches renewal off; raise the ttl, extend the lease, \
+                 or let it be renewed",
             ),
             _ => error,
         }
@@ -139,7 +139,7 @@ impl Hold {
         self.check_at(self.clock.now())
     }
 
-    /// The same, for who has looked at the clock just now.
+    /// Ends the hold if its deadline has passed at `now`, which the caller has just read from the clock.
     pub(crate) fn check_at(&self, now: Moment) -> Result<(), End> {
         self.settle_at(now, None).0.map_or(Ok(()), Err)
     }
@@ -155,6 +155,9 @@ impl Hold {
         if state.ended.is_some() {
             return (state.ended, Ending::default());
         }
+        // The clock decides before the caller does: a release that comes after the deadline ends the hold as lost, because another
+        // holder may have had the key since. Comparing and ending are one step under this lock, so a renewal that is answered at the
+        // same moment on another thread cannot raise a deadline that has been found to have passed.
         let Some(end) = state.over(now).map(End::Lost).or(end) else { return (None, Ending::default()) };
         state.ended = Some(end);
         let wakers = std::mem::take(&mut state.wakers);
@@ -215,6 +218,8 @@ impl Hold {
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
     /// lapsed hold is not revived: it has to be settled. Returns what the old deadline had left, for the metrics.
     pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
+        // The clock is read before the lock is taken. If this thread then waits for the lock, `now` is too early at worst, and the
+        // other thread that held the lock has ended the hold if it saw the deadline pass.
         let now = self.clock.now();
         let mut state = self.state();
         let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
@@ -222,6 +227,8 @@ impl Hold {
             return None;
         }
         let slack = state.deadline.since(now);
+        // A request that was sent before the deadline was lowered (`extend` to less) promised more than the holder wants now. Its
+        // answer must not move the deadline out again, so each lowering begins a new version.
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
             if Mutant::AnswerLowersDeadline.is_on() {
@@ -258,7 +265,8 @@ impl Hold {
                 None
             }
         };
-        // The lock goes first: a waker may own a task, and that a guard.
+        // The lock is released before the old waker is dropped: a waker may own a task, the task a guard, and the drop of that guard
+        // would take this lock again.
         drop(state);
         drop(unused);
         Poll::Pending

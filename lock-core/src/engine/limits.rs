@@ -16,13 +16,18 @@ pub(crate) struct Limits {
 impl Limits {
     /// Refuses one more in a line that has so many.
     pub(super) fn per_key(self, in_line: usize) -> Result<(), Error> {
-        let detail = || format!("{in_line} wait for the key already, and `max_waiters_per_key` allows no more");
+        let detail = || {
+            format!(
+                "{in_line} requests already wait for the key, the limit of `max_waiters_per_key`; raise it, or try again later"
+            )
+        };
         if in_line < self.per_key { Ok(()) } else { Err(Self::overloaded(detail())) }
     }
 
     /// Refuses one more where so many wait.
     pub(super) fn in_all(self, waiting: usize) -> Result<(), Error> {
-        let detail = || format!("{waiting} wait already, and `max_waiters` allows no more");
+        let detail =
+            || format!("{waiting} requests already wait, the limit of `max_waiters`; raise it, or try again later");
         if waiting < self.in_all { Ok(()) } else { Err(Self::overloaded(detail())) }
     }
 

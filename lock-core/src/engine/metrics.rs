@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use crate::error::{Error, ErrorKind, LossReason};
 
-/// An acquire under way; ends as dropped unless it is told otherwise.
+/// An acquire in flight, which counts as dropped unless another outcome is recorded.
 pub(crate) struct Waiting {
     label: &'static str,
     ended: bool,

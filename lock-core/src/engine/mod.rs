@@ -263,7 +263,7 @@ impl Engine {
         self.core.with(|state| state.queues.cleanup.push(parting, doubt, now));
     }
 
-    /// The request that renews a hold by the user's own wish; none if the hold is over.
+    /// The request that renews a hold because the user asked for it, or `None` if the hold has ended.
     pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl, now: Moment) -> Option<Renew> {
         let state = self.core.state();
         Some(state.queues.tenures.of_hold(hold)?.renew(ttl, now))
@@ -294,7 +294,7 @@ impl Engine {
         self.core.with(|state| state.queues.tenures.extended(hold, sent, ttl));
     }
 
-    /// Ends a hold because an answer said that the key is not its own any more.
+    /// Ends a hold because an answer said that the key no longer holds its token.
     pub(crate) fn taken(&self, hold: HoldId) {
         let now = self.now();
         self.core.with(|state| {
@@ -303,7 +303,7 @@ impl Engine {
         });
     }
 
-    /// Ends the local holds of a key that was released by force.
+    /// Ends the local holds of a key that was force-released.
     pub(crate) fn forced(&self, key: &LockKey) {
         let now = self.now();
         self.core.with(|state| state.queues.forced(key, now));

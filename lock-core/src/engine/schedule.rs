@@ -38,10 +38,10 @@ const LONGEST_RETRY: Duration = Duration::from_millis(500);
 /// The most renewals in one call to the backend. A server does nothing else meanwhile, and takes about 2 µs for each.
 pub(crate) const BATCH: usize = 64;
 
-/// The calls for renewals that are under way at once; what is due meanwhile waits, the nearest deadline first.
+/// The calls for renewals that are in flight at once. Renewals that become due meanwhile wait, the nearest deadline first.
 pub(crate) const CALLS: usize = 4;
 
-/// Whether another call is sent while so many are under way, where `usual` is enough over a short way. Over a long one,
+/// Whether another call is sent while so many are in flight. `usual` calls are enough if round trips are short. If they are long,
 /// leases would end, and requests be out of time, before they are sent: then more go if they are whole calls.
 pub(crate) fn takes_another(under_way: usize, usual: usize, waiting: usize, whole: usize) -> bool {
     under_way < usual || under_way < MOST_CALLS && waiting >= whole

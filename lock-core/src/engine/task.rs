@@ -34,7 +34,8 @@ impl Core {
             return Ok(());
         }
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
-        // A runtime that has ended drops the task at once, which then says that it does not run.
+        // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
+        // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
         runtime.spawn(in_turn(run(Running { core: Arc::clone(self), begun: false })));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
@@ -72,7 +73,7 @@ impl Future for InFlight {
 /// Makes an error of a panic of the backend, which would end the task, and with it every lease.
 fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
     panic::catch_unwind(AssertUnwindSafe(ask)).map_err(|_| {
-        BackendError::unavailable("the backend panicked, which is a bug in it; look at the panic's message")
+        BackendError::unavailable("the backend panicked, which is a bug in it; read the message of the panic")
     })
 }
 
@@ -100,8 +101,10 @@ async fn run(mut running: Running) {
         if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
             break;
         }
-        // The upkeep carries the connection. What has come is read before the requests look at the clock: an answer that is
-        // there counts, however late it is looked for. And what they have begun to send leaves at once.
+        // The upkeep drives the connection, so it is polled before the calls: it reads what has arrived, and then the calls compare
+        // the clock with their limits. In the other order, a runtime that was starved for longer than a limit would report a time-out
+        // for answers that were already in the socket. The second poll writes what the calls have just queued; without it they would
+        // leave with the next wake-up.
         let exchange = poll_fn(|cx| {
             poll_upkeep(&mut upkeep, cx);
             let answer = calls.poll_next_unpin(cx);
@@ -115,14 +118,15 @@ async fn run(mut running: Running) {
         });
         tokio::select! {
             biased;
-            // Few, and before the answers, of which there may be no end.
+            // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
             Some(()) = lists.next() => {}
             (call, result) = exchange => {
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;
-                // Calls to a server that is known to be down are answered at once, and there may be no end of them. The
-                // runtime still has to see to its timers and sockets, and the waiters that were called have to come.
+                // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
+                // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
+                // have arrived would wait behind the answers until they are too old to be trusted.
                 if answers.is_multiple_of(ANSWERS) {
                     while let Ok(notice) = notices.try_recv() {
                         let now = core.clock.now();
@@ -133,7 +137,8 @@ async fn run(mut running: Running) {
             }
             Some(notice) = notices.recv() => {
                 let now = core.clock.now();
-                // All that are there, lest more come than go.
+                // All that have arrived are handled under one lock. One at a time, with a turn of the loop for each, they could
+                // arrive faster than they are handled.
                 core.with(|state| {
                     state.queues.handle_notice(notice, now);
                     while let Ok(notice) = notices.try_recv() {
@@ -205,8 +210,8 @@ impl Drop for Unanswered {
     }
 }
 
-/// One timer. It is kept until a sooner one is needed: to fire too soon does no harm, and to set a timer for each request
-/// could wake the thread that waits for the next one.
+/// One timer, which is kept until an earlier one is needed. Firing too early does no harm, since the loop only asks the state again.
+/// Setting a timer for each request would cost more: tokio wakes the thread that waits for the earliest timer.
 #[derive(Default)]
 struct Timer {
     set: Option<(Moment, Sleep)>,

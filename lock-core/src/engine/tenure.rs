@@ -1,4 +1,4 @@
-//! What this process possesses: a tenure of each key, and its holds; pure.
+//! Tenures, the keys that this process possesses, and their holds; pure.
 //!
 //! Holds of one tenure follow one another without a word to the backend, each with a fencing token of the block that
 //! the tenure took. (The cohort lock of Dice, Marathe and Shavit, *Lock Cohorting*, 2012, on a network.)
@@ -67,7 +67,7 @@ pub(crate) struct Acquired {
 /// A process's stay in possession of a key, from its acquire to its release.
 #[derive(Debug)]
 pub(crate) struct Tenure {
-    /// Drawn anew for each tenure.
+    /// A new token for each tenure.
     pub(crate) token: Token,
     pub(crate) ttl: Ttl,
     renewal: Renewal,
@@ -100,7 +100,7 @@ pub(crate) struct Tenure {
     /// How many replicas are known to have the key, at least: together with `failures` in four bytes, since there are many
     /// tenures.
     replicated: u16,
-    /// What was found to be left at the key, where that is too much.
+    /// The time that was found to be left at the key, if that is more than any request of this token asked for.
     too_far: Option<Duration>,
     /// Until when the key stays busy even if the hold ends sooner.
     keep_until: Moment,
@@ -181,9 +181,10 @@ impl Tenure {
         self.doubt
     }
 
-    /// The request that renews it for `ttl`, to be sent `now`. One that mends an expiry that is too far ahead leaves as
-    /// much as any request before it asked for: whichever of them is executed later, no holder's deadline comes after
-    /// the key's.
+    /// The request that renews it for `ttl`, to be sent `now`.
+    ///
+    /// If the expiry is too far ahead, the request corrects it, but leaves as much as any earlier request asked for. Otherwise a
+    /// correction that is executed after such a request would end the key before the deadline which that request has given the holder.
     pub(crate) fn renew(&self, ttl: Ttl, now: Moment) -> Renew {
         let renew = |ttl| Renew::new(self.key().clone(), self.token, ttl);
         match self.too_far {
@@ -194,6 +195,8 @@ impl Tenure {
 
     /// When the engine must look at the tenure, whose hold lasts until `end`.
     fn timer(&self, end: Moment) -> Moment {
+        // While a renewal waits or is in flight, only the end matters. A timer for the next renewal would fire again and again, since
+        // that renewal cannot be planned before this one is answered.
         if self.renewing { end } else { end.min(self.renew_at) }
     }
 }
@@ -215,6 +218,7 @@ impl Fences {
     }
 
     fn take(&mut self) -> Option<u64> {
+        // The first block is used up before the second: tokens have to rise from hold to hold, and the second block has the larger numbers.
         if self.left == 0 {
             (self.next, self.left) = (self.first_following, std::mem::take(&mut self.following));
         }
@@ -230,6 +234,8 @@ impl Fences {
 
     /// Takes a block that follows. Numbers that are not above those of the present one are not used.
     fn follow(&mut self, first: u64, block: u32) {
+        // After a loss of data the counter may have restarted behind the present block. Using such a block would give the next hold a
+        // smaller token than this one.
         if first < self.next.saturating_add(u64::from(self.left)) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Which waiters hold as soon as they are told of a grant, and what such a lease is worth; pure.
+//! Trust: which waiters hold as soon as the message of a grant arrives, and for how long; pure.
 //!
 //! A release grants the key to a place: the key then holds the place's token for T, and a message says so. A place is
 //! *reserving* if its waiter confirms the grant by an acquire, and *trusting* if its waiter holds at once, which saves
@@ -11,7 +11,7 @@
 //! has made. Requests that come late or twice can only make `sent` older, which is safe.
 //!
 //! **A place trusts** ([`Placing::trusts_for`]) if
-//! * the store is one node: the word of one of several is no majority;
+//! * the store is one node: the answer of one of several is not a majority;
 //! * the waiter cannot keep the engine's only thread (the backend says so): its lease would end before its first renewal is sent;
 //! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
 //! * the lease is renewed, since it begins with what is left of T and not with its ttl;
@@ -35,7 +35,7 @@
 //! * is passed on inside the process while half of what it had when it began is left ([`leaves_enough`]), as others are while
 //!   half their ttl is left.
 //! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the
-//!   grant was under way. The message answers no request: those in flight may be executed after the release.
+//!   grant was in flight. The message answers no request: those in flight may be executed after the release.
 //! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was
 //!   executed after the grant, by the same reasoning. An answer that the key was held only raises the deadline, if its
 //!   fencing token is not smaller: else it was executed before the grant.
@@ -50,7 +50,7 @@ use std::time::Duration;
 use super::cleanup::Doubt;
 use crate::{backend::Grant, clock::Moment, mutants::Mutant, ttl::Ttl};
 
-/// What is known of a waiter that makes a place.
+/// The properties of a waiter that makes a place.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Placing {
     /// Whether the store's word is enough, and the waiter cannot keep the engine's only thread.

@@ -25,13 +25,15 @@ pub(super) async fn in_turn(work: impl Future<Output = ()>) {
             bell.listening.store(true, Ordering::SeqCst);
             bell.rung.store(false, Ordering::SeqCst);
             let polled = work.as_mut().poll(&mut Context::from_waker(&waker));
-            // In this order: whoever rings later wakes the task, and whoever has rung is seen.
+            // `listening` is cleared before `rung` is read, and `wake` writes `rung` before it reads `listening`, all sequentially
+            // consistent. So a concurrent wake-up either sees `listening == false` and wakes the task, or its `rung` is seen here.
+            // In the other order it could fall in between and be lost, and the engine would sleep with work to do.
             bell.listening.store(false, Ordering::SeqCst);
             if polled.is_ready() || !bell.rung.load(Ordering::SeqCst) {
                 return polled;
             }
         }
-        // Others want the thread, too.
+        // Other tasks need the thread too: a connection that always has something to read must not starve them.
         cx.waker().wake_by_ref();
         Poll::Pending
     })
@@ -54,6 +56,7 @@ impl Bell {
             Some(known) if known.will_wake(waker) => None,
             _ => task.replace(waker.clone()),
         };
+        // The old waker is dropped outside the lock: it may own a task whose drop wakes this bell again, which would deadlock.
         drop(task);
         drop(unused);
     }

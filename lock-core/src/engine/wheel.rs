@@ -49,7 +49,7 @@ impl Wheel {
         Self { elapsed: 0, levels: [Level { occupied: 0, heads: [NONE; SLOTS] }; LEVELS], nodes: Vec::new() }
     }
 
-    /// Sets a timer, anew if it was set before. It fires at the first tick that is not before `at`.
+    /// Sets a timer, or moves it if it was set before. It fires at the first tick that is not before `at`.
     pub(crate) fn set(&mut self, timer: usize, at: Moment) {
         self.unset(timer);
         let at = at.nanoseconds().div_ceil(TICK).clamp(self.elapsed, self.elapsed.saturating_add(LONGEST));

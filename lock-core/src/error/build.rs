@@ -84,8 +84,8 @@ pub struct AlreadyInstalled;
 impl fmt::Display for AlreadyInstalled {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
-            "could not install the lock manager: one is installed already and stays; \
-             use `LockManager::scope` to put another in its place for a while",
+            "could not install the lock manager: one is already installed and stays; \
+             use `LockManager::scope` to replace it for one future",
         )
     }
 }

@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-/// Why a request was not served, as far as a client is concerned.
+/// The reason why a request was not served, as far as a client may know it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Case {
@@ -17,7 +17,7 @@ pub enum Case {
     Key,
     /// The time that the caller itself allows was over before the lease was acquired. Nothing was done.
     OutOfTime,
-    /// The lease that was handed over is not held any more. Nothing was done.
+    /// The lease that was handed over is no longer held. Nothing was done.
     NotHeld,
     /// The service uses the lock wrongly, or its backend refuses it. Nothing was done.
     Misconfigured,
@@ -39,29 +39,29 @@ impl Case {
         }
     }
 
-    /// Returns the sentence for people: what happened and what to do.
+    /// Returns the message for people: what happened and what to do.
     #[must_use]
     pub fn public_message(self) -> &'static str {
         match self {
             Self::Busy => "locked by another request; nothing was done, try again later",
             Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
-            Self::Unavailable => "the lock cannot be acquired at present; nothing was done, try again later",
+            Self::Unavailable => "the lock cannot be acquired at the moment; nothing was done, try again later",
             Self::Lost => "the lock was lost or failed while the work ran; part of it may have been done, or all of it",
             Self::Key => {
-                "what was asked for cannot be locked: its name is empty, too long or reserved; nothing was done"
+                "the requested item cannot be locked: its name is empty, too long or reserved; nothing was done"
             }
             Self::OutOfTime => {
-                "locked by another request for as long as the caller waits; nothing was done, try again later"
+                "locked by another request until the caller's time limit; nothing was done, try again later"
             }
-            Self::NotHeld => "the lock that was handed over is not held any more; nothing was done",
+            Self::NotHeld => "the lock that was handed over is no longer held; nothing was done",
             Self::Misconfigured => {
-                "the service's lock is not set up as it should be, and its log says what to change; nothing was done"
+                "the lock of this service is misconfigured, and the log says what to change; nothing was done"
             }
         }
     }
 
-    /// Returns after which time a client may send the same request again, if nothing more is known: a second, or `None` if
-    /// that makes no sense.
+    /// Returns after which time a client may retry the request, if nothing more is known: a second, or `None` if a retry makes no
+    /// sense.
     #[must_use]
     pub fn retry_after(self) -> Option<Duration> {
         matches!(self, Self::Busy | Self::Overloaded | Self::Unavailable).then_some(A_SECOND)

@@ -14,7 +14,7 @@ pub enum ErrorKind {
     /// Too few replicas had the lease in time; see [`LockRequest::durability`](crate::LockRequest::durability). Nothing is
     /// held: the lease was released.
     NotReplicated,
-    /// The key holds something that is no lock (a hash, a list); it was left untouched.
+    /// The key holds a value that is not a lock (a hash, a list); the value was left untouched.
     WrongType,
     /// The server lacks, or its ACL forbids, a command that the lock needs.
     Unsupported,
@@ -26,7 +26,7 @@ pub enum ErrorKind {
     Overloaded,
     /// The same task holds the key already inside a scoped form, and would have waited for itself.
     WouldDeadlock,
-    /// The lease that was to be taken up is not there any more, or another process has taken it up.
+    /// The lease to take up no longer exists, or another process has taken it up.
     NotHeld,
     /// No manager was given, scoped or installed.
     NoManager,
@@ -79,19 +79,19 @@ pub enum LossReason {
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Busy => f.write_str("another holder has it; wait longer, or try again later"),
+            Self::Busy => f.write_str("held by someone else; wait longer, or try again later"),
             Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
             Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
             Self::NotReplicated => {
                 f.write_str("too few replicas had the lease in time; check that they are connected and keep up")
             }
-            Self::WrongType => f.write_str("the key holds something that is no lock; use another key"),
-            Self::Unsupported => f.write_str("the server lacks a command that the lock needs"),
+            Self::WrongType => f.write_str("the key holds a value that is not a lock and was left untouched; use another key"),
+            Self::Unsupported => f.write_str("the server lacks a command that the lock needs; use Redis 6 or later, and grant the rights in docs/protocol.md"),
             Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
             Self::Invalid(argument) => write!(f, "{argument} is out of range"),
             Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),
-            Self::WouldDeadlock => f.write_str("this task holds the key already and would wait for itself"),
-            Self::NotHeld => f.write_str("the lease is not there any more; acquire the key anew"),
+            Self::WouldDeadlock => f.write_str("this task already holds the key and would wait for itself; pass the lease on instead"),
+            Self::NotHeld => f.write_str("the lease no longer exists; acquire the key again"),
             Self::NoManager => f.write_str(
                 "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
                  `LockManager::scope`, or name a manager",
@@ -100,7 +100,7 @@ impl fmt::Display for ErrorKind {
                 "there is no tokio runtime to run on; call from inside one, or give one that lives to \
                  `LockManager::builder().runtime(..)`",
             ),
-            Self::ShutDown => f.write_str("the lock manager was shut down"),
+            Self::ShutDown => f.write_str("the lock manager was shut down; build a new one"),
         }
     }
 }
@@ -125,11 +125,11 @@ impl fmt::Display for LossReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Expired => {
-                "its deadline passed before it was renewed or extended; check the backend, or use a longer ttl"
+                "its deadline passed before it was renewed or extended; check the backend, or raise the ttl"
             }
             Self::Taken => "the key was deleted or taken by another holder",
             Self::MaxHold => "it was held for as long as its `max_hold` allows",
-            Self::Forced => "it was released by force",
+            Self::Forced => "it was force-released",
             Self::ShutDown => "the lock manager was shut down, or its runtime has ended",
         })
     }

@@ -32,7 +32,7 @@ impl Error {
 
     pub(crate) fn would_deadlock(key: &LockKey, here: &Location<'_>, held_since: &Location<'_>) -> Self {
         Self::new(ErrorKind::WouldDeadlock, "acquire").on(key).detail(format!(
-            "asked for at {here}, but this task holds it since {held_since} and would wait for itself; \
+            "requested at {here}, but this task has held it since {held_since} and would wait for itself; \
              pass the lease on, or take the lock in one of the two places only"
         ))
     }

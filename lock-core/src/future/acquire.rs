@@ -24,15 +24,14 @@ use crate::{
 
 /// The future of [`LockRequest::acquire`] and of awaiting a [`LockRequest`].
 ///
-/// An uncontended acquire is one round trip, sent by the engine together with whatever else is to be sent. While the key
-/// is busy, the request waits in line behind earlier requests of its process, and its process waits behind those that
-/// queued before it.
+/// An uncontended acquire is one round trip, which the engine shares with other requests. While the key is busy, the request
+/// waits in line behind earlier requests of its process, and its process waits behind those that queued before it.
 ///
-/// Keep polling it. When its turn comes, the future has 100 ms to be polled. One that is put aside (in a `select!` loop,
-/// say) loses its turn and rejoins the line at the end when it is polled again.
+/// Keep polling this future. If its turn comes and it is not polled within 100 ms, for example because it is kept aside in a
+/// `select!` loop, it loses its turn and rejoins the queue at the end when it is polled again.
 ///
 /// # Cancel safety
-/// Dropping the future leaves nothing behind: what a request under way may have set is released in the background.
+/// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
@@ -64,7 +63,7 @@ struct Progress {
     now: Moment,
 }
 
-/// What shows an acquire to those who look in.
+/// The span and the metrics of an acquire.
 struct Watch {
     began: Moment,
     waiting: metrics::Waiting,

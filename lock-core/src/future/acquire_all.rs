@@ -15,10 +15,10 @@ use crate::{
     request::{LockAllRequest, Wait},
 };
 
-/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1): one after the other, in the order of their bytes.
+/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1), which acquires the keys in the order of their bytes.
 ///
 /// # Cancel safety
-/// Dropping the future releases what it has acquired and leaves nothing behind.
+/// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct AcquireAll {

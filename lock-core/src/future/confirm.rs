@@ -139,7 +139,7 @@ impl Confirmation {
         }
         let said = match error.kind() {
             ErrorKind::NotReplicated => None,
-            _ => Some(format!("it was held, but not known to be on replicas, so it is released: {error}")),
+            _ => Some(format!("the lease was held, but no replica was known to have it, so it was released: {error}")),
         };
         let error = Error::backend(ACQUIRE, Some(key), error);
         Err(match said {

@@ -1,6 +1,6 @@
-//! The futures that requests, guards and leases give, for code that keeps them in types of its own.
+//! The futures of requests, guards and leases, for code that keeps them in types of its own.
 //!
-//! Each can be named, stored and polled in place, and documents what dropping it costs.
+//! Each can be named, stored and polled in place, and documents what a drop costs.
 //!
 //! # Examples
 //!

@@ -57,17 +57,17 @@ pin_project! {
     }
 }
 
-/// What becomes of scoped work when its lease is lost.
+/// The policy for scoped work when its lease is lost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
-    /// The work is dropped where it stands, and the error returned.
+    /// The work is dropped at its current `.await`, and the error is returned.
     #[default]
     Cancel,
-    /// The work runs to its end, and then the error is returned in place of its result: for work that must not be
-    /// broken off. Somebody else may do the same work meanwhile.
+    /// The work runs to its end, and then the error is returned instead of its result: for work that must not be
+    /// cancelled. Another holder may do the same work meanwhile.
     Finish,
-    /// Nobody looks; the work's result is returned.
+    /// The loss is ignored and the result of the work is returned.
     Ignore,
 }
 
@@ -97,8 +97,8 @@ impl<F: Future> Protected<F> {
         Self { state: State::Working { work, guard, on_lost, lost: None, span, held: None } }
     }
 
-    /// Sets what becomes of this work when its lease is lost. Default: that of the request, which is [`OnLost::Cancel`]
-    /// unless it [says otherwise](crate::LockRequest::on_lost).
+    /// Sets what happens to this work when its lease is lost. Default: the policy of the request
+    /// ([`LockRequest::on_lost`](crate::LockRequest::on_lost)), which is [`OnLost::Cancel`] unless it was changed.
     ///
     /// # Examples
     ///
@@ -172,7 +172,7 @@ impl<F: Future> Future for Protected<F> {
                 }
                 StateProj::Releasing { release, output } => {
                     if let Err(error) = ready!(release.poll(cx)) {
-                        tracing::warn!(%error, "the work is done, but its lease could not be given back");
+                        tracing::warn!(%error, "the work is done, but its lease could not be released");
                     }
                     let output = output.take().expect("the output is taken once, on completion");
                     state.set(State::Finished);

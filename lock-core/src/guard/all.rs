@@ -24,7 +24,7 @@ use crate::{
     ttl::Ttl,
 };
 
-/// Several held leases, of [`lock_all`](crate::LockManager::lock_all); dropping it gives all of them back.
+/// Several held leases, acquired by [`lock_all`](crate::LockManager::lock_all) and released when the guard is dropped.
 ///
 /// It counts as lost as soon as one of its leases is lost.
 #[derive(Debug)]
@@ -54,7 +54,7 @@ impl LockAllGuard {
             .try_for_each(|hold| hold.check().map_err(|end| hold.error(attempt, end)))
     }
 
-    /// Returns what a holder may ask; a clone of it can go to other tasks.
+    /// Returns the leases, whose clones can be sent to other tasks.
     #[must_use]
     pub fn leases(&self) -> &Leases {
         &self.leases
@@ -66,7 +66,7 @@ impl LockAllGuard {
         self.leases.fencing_token(key)
     }
 
-    /// Returns for how long the holder may still rely on all leases: the least of what remains.
+    /// Returns for how long the holder may still rely on all leases: the shortest of their remaining times.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.leases.remaining()
@@ -96,28 +96,27 @@ impl LockAllGuard {
         self.leases.is_held()
     }
 
-    /// Completes when one lease has ended, which for a guard means that it was lost, and says which and how; see
-    /// [`Leases::ended`].
+    /// Completes when one lease has been lost, and returns which one and how; see [`Leases::ended`].
     ///
     /// # Cancel safety
-    /// Dropping the future loses nothing.
+    /// Cancel safe: a later future completes at once if the lease has ended meanwhile.
     pub fn ended(&self) -> EndedAll {
         self.leases.ended()
     }
 
-    /// Asks whether one of the leases has ended, and registers the task to be woken when one does; see
+    /// Polls for the end of one of the leases, and registers the task to be woken when one ends; see
     /// [`Leases::poll_ended`].
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<(Lease, End)> {
         self.leases.poll_ended(cx)
     }
 
-    /// Takes the guards apart, in the order of the keys' bytes, to release or hand over one before the others.
+    /// Splits it into one guard for each key, in the order of the keys' bytes, to release or hand over one before the others.
     #[must_use = "the leases are released as soon as the guards are dropped"]
     pub fn into_guards(self) -> Vec<LockGuard> {
         self.guards
     }
 
-    /// Makes every lease last `ttl` from now, in one round trip, and returns what remains: the least of them. See
+    /// Makes every lease last `ttl` from now, in one round trip, and returns the shortest of the remaining times. See
     /// [`LockGuard::extend`].
     ///
     /// # Errors
@@ -130,7 +129,7 @@ impl LockAllGuard {
         self.prolong(|_| Ttl::new(ttl)).await
     }
 
-    /// Adds `more` to what is left of every lease, in one round trip, and returns what remains: the least of them. See
+    /// Extends every lease by `more`, in one round trip, and returns the shortest of the remaining times. See
     /// [`LockGuard::extend_by`].
     ///
     /// # Errors
@@ -167,7 +166,7 @@ impl LockAllGuard {
         failed.map_or_else(|| Ok(self.remaining()), Err)
     }
 
-    /// Gives all leases back at once and waits for the answers; see [`LockGuard::release`].
+    /// Releases all leases at once and waits for the answers; see [`LockGuard::release`].
     ///
     /// # Errors
     /// As [`LockGuard::release`], for the first key that fails; the others are released.

@@ -62,7 +62,7 @@ impl<T: Display + ?Sized> AsPart for T {
 
 /// What a key may be.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no key",
+    message = "`{Self}` cannot be used as a key",
     label = "not a string",
     note = "a key is a string: write a template such as `\"goods:<id>\"`, or an expression whose type is `AsRef<str>`"
 )]
@@ -82,7 +82,7 @@ impl<K: AsRef<str> + ?Sized> AsKey for K {
 ///
 /// It has no associated type: the compiler would look into that first, and say in its own words what it misses.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no collection of keys",
+    message = "`{Self}` cannot be used as a collection of keys",
     label = "not a collection of strings",
     note = "`keys` takes a list such as `[\"goods:<from>\", \"goods:<to>\"]`, or whatever a `for` loop takes and gives \
             strings, such as `ids.iter().map(|id| format!(\"goods:{{id}}\"))`",

@@ -1,4 +1,5 @@
-//! What the code written by `#[distributed_lock]` calls. Not part of the public API, and free to change with it.
+//! The functions that the code written by `#[distributed_lock]` calls. They are not part of the public API, and may change at any
+//! time.
 
 mod key;
 mod result;
@@ -101,7 +102,7 @@ impl IsDuration for Duration {
 
 /// What `manager = …` may give.
 #[diagnostic::on_unimplemented(
-    message = "`{Self}` is no `LockManager`",
+    message = "expected a `LockManager`, found `{Self}`",
     label = "neither a `LockManager` nor a pointer to one",
     note = "`manager` takes an expression of type `LockManager`, `&LockManager`, or `Arc<LockManager>`"
 )]

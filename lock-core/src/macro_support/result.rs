@@ -51,7 +51,7 @@ pub fn by_or_skip<R: Skip, V: Answer<R>, F: OnError<V>>(on_error: F) -> By<F, R>
     By { on_error, call }
 }
 
-/// What `on_error = …` makes results with in a function that returns `R`.
+/// The function of `on_error = …`, which makes results in a function that returns `R`.
 ///
 /// Without a bound: a wrong function is one error, where it is taken.
 pub struct By<F, R> {
@@ -218,7 +218,7 @@ pub struct Logged(());
 
 impl From<Error> for Logged {
     fn from(error: Error) -> Self {
-        tracing::error!(%error, "a locked function failed, and its return type cannot say so");
+        tracing::error!(%error, "a locked function failed, and its return type cannot carry the error");
         debug_assert!(error.kind() != ErrorKind::NoManager, "{error}");
         Self(())
     }

@@ -110,6 +110,19 @@ impl LockManager {
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// let _guard = manager.lock("goods:1").await?;
+    /// assert!(manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn is_locked(&self, key: impl AsRef<str>) -> Result<bool, Error> {
         let key = self.key(key.as_ref())?;
         self.held(&key).await.map(|held| held.is_some())

@@ -11,20 +11,20 @@ use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey,
 pub type LockAllRequest = LockRequest<Vec<LockKey>>;
 
 impl LockAllRequest {
-    /// Acquires all leases or none, one after the other in the order of the keys' bytes, waiting only while it holds
-    /// keys that come before, so two such requests cannot deadlock. `wait` bounds the whole.
+    /// Acquires all leases or none, one after the other in the order of the keys' bytes. It waits for a key only while it holds
+    /// smaller ones, so two such requests cannot deadlock. `wait` bounds the total.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
     /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key.
     ///
     /// # Cancel safety
-    /// Dropping the future releases what it has acquired and leaves nothing behind.
+    /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
     pub fn acquire(self) -> AcquireAll {
         AcquireAll::new(self)
     }
 
-    /// Tries once to acquire all leases; none if one of the keys is busy.
+    /// Tries once to acquire all leases. Returns `None` if one of the keys is busy.
     ///
     /// # Errors
     /// As [`acquire`](Self::acquire), without [`ErrorKind::Busy`](crate::ErrorKind::Busy).
@@ -49,7 +49,7 @@ impl LockAllRequest {
         guard.protect(work(leases)).await
     }
 
-    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if one of the keys
+    /// Tries once, and runs `work` as [`run`](Self::run) does. Returns `None` immediately, without running `work`, if one of the keys
     /// is busy; see [`LockRequest::try_run`].
     ///
     /// # Errors

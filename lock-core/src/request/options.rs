@@ -67,10 +67,13 @@ impl Options {
             return Err((Argument::RenewEvery, detail));
         }
         if max_hold.is_some_and(|max_hold| max_hold.is_zero()) {
-            return Err((Argument::MaxHold, "a `max_hold` of zero leaves no time to work".to_owned()));
+            return Err((
+                Argument::MaxHold,
+                "a `max_hold` of zero leaves no time to work; raise it, or leave it out".to_owned(),
+            ));
         }
         if at_least > MAX_TTL {
-            return Err((Argument::AtLeast, "an `at_least` of more than 100 years is too long".to_owned()));
+            return Err((Argument::AtLeast, "an `at_least` of more than 100 years is too long; lower it".to_owned()));
         }
         durability.map_or(Ok(()), |replicas| replicas.check(ttl))?;
         Ok(ttl)

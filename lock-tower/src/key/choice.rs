@@ -2,7 +2,7 @@ use std::borrow::Cow;
 
 use crate::error::BoxError;
 
-/// What a [`KeyExtractor`](crate::KeyExtractor) decided about a request.
+/// The decision of a [`KeyExtractor`](crate::KeyExtractor) about a request.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Choice {

@@ -70,7 +70,7 @@ pub trait KeyExtractor<Req> {
     }
 }
 
-// What is no closure gets the message of the trait, and not one about `Fn`.
+// A type that is not a closure gets the message of the trait, and not one about `Fn`.
 #[diagnostic::do_not_recommend]
 impl<F, Req, T> KeyExtractor<Req> for F
 where

@@ -261,11 +261,11 @@ mod tests {
             assert_eq!(normal(plain), plain);
             assert_eq!(normal(encoded), plain, "{encoded} is {plain} to a handler");
         }
-        assert_eq!(normal("/a%2fb"), "/a%2Fb", "a slash that is encoded is no separator");
+        assert_eq!(normal("/a%2fb"), "/a%2Fb", "an encoded slash is not a separator");
         assert_eq!(normal("/a%252Fb"), "/a%252Fb", "nor is it what was encoded twice");
         assert_eq!(normal("/100%/%4"), "/100%25/%254", "a handler reads `%` and `%25` alike");
         assert_eq!(normal("/100%25/%254"), "/100%25/%254");
-        assert_eq!(normal("/%+1/%-1/% 1"), "/%25+1/%25-1/%25 1", "a sign is no digit");
+        assert_eq!(normal("/%+1/%-1/% 1"), "/%25+1/%25-1/%25 1", "a sign is not a digit");
         assert_eq!(normal("/%ff%C3"), "/%FF%C3", "what is not UTF-8 stays encoded");
     }
 }

@@ -3,13 +3,27 @@ use lock_core::LockManager;
 use super::{LockLayer, MAX_HOLD};
 
 impl<K> LockLayer<K, crate::grpc::Grpc> {
-    /// Makes a layer for gRPC requests: what the lock refuses is a response with a status code of gRPC, see
+    /// Makes a layer for gRPC requests, which refuses requests with a status code of gRPC; see
     /// [`Grpc`](crate::Grpc).
     ///
-    /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor): it sees an [`http::Request`], with
+    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). It gets an [`http::Request`] with
     /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
     /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
     /// [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "grpc")]
+    /// # fn main() {
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let layer = LockLayer::grpc(LockManager::in_memory(), scoped("account", header::<String>("x-account")));
+    /// # let _ = layer;
+    /// # }
+    /// # #[cfg(not(feature = "grpc"))] fn main() {}
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn grpc(manager: LockManager, key: K) -> Self {
@@ -23,7 +37,7 @@ impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///
-    /// With a name that cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
+    /// If a name cannot be that of a method or service, the layer refuses every request; see [`check`](Self::check).
     ///
     /// # Examples
     ///
@@ -42,8 +56,8 @@ impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
         self.named()
     }
 
-    /// Lets calls of these methods or services pass without a lock, whatever else is locked; named as in
-    /// [`methods`](Self::methods). Default: none, beside health checks and reflection.
+    /// Lets calls of these methods or services pass without a lock, whatever else is locked. Names are written as in
+    /// [`methods`](Self::methods). Default: only health checks and reflection pass.
     #[must_use]
     pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.protocol = self.protocol.except(names);
@@ -77,8 +91,8 @@ impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the status that would
-    /// go out, and returns the one that does.
+    /// Replaces the answers to requests that the lock refuses. The function gets the reason and the default status, and
+    /// returns the status to send.
     ///
     /// # Examples
     ///

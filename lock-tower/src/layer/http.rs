@@ -3,12 +3,26 @@ use lock_core::LockManager;
 use super::{LockLayer, MAX_HOLD};
 
 impl<K> LockLayer<K, crate::http::Http> {
-    /// Makes a layer for HTTP requests: what the lock refuses is a response with a status that says why, see
+    /// Makes a layer for HTTP requests, which refuses requests with a response whose status says why; see
     /// [`Http`](crate::Http).
     ///
-    /// `key` finds the key of a request, see [`KeyExtractor`](crate::KeyExtractor). GET, HEAD and OPTIONS pass without
+    /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). GET, HEAD and OPTIONS pass without
     /// a lock; [`methods`](Self::methods) and [`all_methods`](Self::all_methods) change that. A lease is held for five
     /// minutes at most; [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")]
+    /// # fn main() {
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let layer = LockLayer::http(LockManager::in_memory(), scoped("account", header::<String>("x-account")));
+    /// # let _ = layer;
+    /// # }
+    /// # #[cfg(not(feature = "http"))] fn main() {}
+    /// ```
     #[must_use]
     #[track_caller]
     pub fn http(manager: LockManager, key: K) -> Self {
@@ -47,8 +61,8 @@ impl<K, M> LockLayer<K, crate::http::Http, M> {
         self
     }
 
-    /// Answers a busy key with this status. Default: 409 Conflict. Usual are 423 Locked, 429 Too Many Requests, and 503
-    /// Service Unavailable for clients that repeat on nothing else; [`Http`](crate::Http) says why that is not the default.
+    /// Answers a busy key with this status. Default: 409 Conflict. Other usual choices are 423 Locked, 429 Too Many Requests, and 503
+    /// Service Unavailable for clients that retry on nothing else; [`Http`](crate::Http) says why 503 is not the default.
     ///
     /// A status that is not an error's (4xx, 5xx) makes the layer refuse every request; see [`check`](Self::check).
     ///
@@ -69,10 +83,10 @@ impl<K, M> LockLayer<K, crate::http::Http, M> {
         self
     }
 
-    /// Replaces the answers to requests that the lock refuses: the function gets the reason and the answer that would
-    /// go out, and returns the one that does.
+    /// Replaces the answers to requests that the lock refuses. The function gets the reason and the default answer, and
+    /// returns the answer to send.
     ///
-    /// If it changes the status and not the body, the body is made anew, so that both say the same.
+    /// If it changes the status and not the body, the body is rewritten, so that status and body agree.
     ///
     /// # Examples
     ///

@@ -45,7 +45,7 @@ impl Options {
             ));
         }
         let problem = if max_hold.is_some_and(|most| most.is_zero()) {
-            "a `max_hold` of zero leaves no time to work; use `no_max_hold` for no bound"
+            "a `max_hold` of zero leaves no time to work; raise it, or leave it out; use `no_max_hold` for no bound"
         } else if limits.in_all == Some(0) || limits.per_key == Some(0) {
             "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
         } else if *locks_nothing {
@@ -59,13 +59,13 @@ impl Options {
     }
 }
 
-/// What becomes of a request when the backend does not answer; see [`LockLayer::on_backend_error`](crate::LockLayer::on_backend_error).
+/// The policy for a request when the backend does not answer; see [`LockLayer::on_backend_error`](crate::LockLayer::on_backend_error).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnBackendError {
     /// The request is refused, and the service not called.
     #[default]
     Refuse,
-    /// The service is called **without a lock**, which is logged as a warning and counted.
+    /// The service is called **without a lock**. Each such request is counted, and logged as a warning.
     LetThrough,
 }

@@ -222,7 +222,7 @@ impl Held {
         written.ok()
     }
 
-    /// Gives the lease back and waits for the answer.
+    /// Releases the lease and waits for the answer.
     ///
     /// # Errors
     /// Those of the request.

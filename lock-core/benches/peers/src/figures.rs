@@ -1,4 +1,4 @@
-//! What was measured, a column for each library.
+//! The figures that were measured, a column for each library.
 
 use crate::support::{
     report::{digits, told},

@@ -120,6 +120,8 @@ impl Ballot {
                 Ok(outcome) => Vote::Said(as_answer_to(&self.operations[item], outcome)),
                 Err(error) => Vote::Failed(error),
             };
+            // The node was asked to raise its counter to the tokens of the majority, and has not. Its vote must not count: the next holder
+            // could form a majority with its old counter, and get a smaller token than this one.
             if seat.asked_back && !seat.has_counted(fences) {
                 seat.vote = Vote::Failed(does_not_count());
             }
@@ -165,7 +167,7 @@ impl Ballot {
         }
     }
 
-    /// The answer to the batch, when nothing is open any more.
+    /// The answer to the batch, when no operation is open.
     pub(super) fn answer(&self) -> Result<Answer, BackendError> {
         if self.answered < majority(self.nodes) && self.operations.is_empty() {
             return Err(too_few(self.nodes, &self.failed, false));
@@ -195,6 +197,8 @@ impl Ballot {
 
     /// The fencing tokens of an operation, from when a majority agrees to it.
     fn agreed(&mut self, item: usize) -> Option<FenceBlock> {
+        // Fixed by the first majority. Votes that come later may bring larger numbers, and following them would make nodes write back
+        // again and again; the first choice is above every token of an earlier majority, which is enough.
         if self.fences[item].is_none() {
             self.fences[item] = self.row(item).common_fences();
         }

@@ -24,7 +24,8 @@ use crate::{
 };
 
 impl Quorum {
-    /// Executes a batch, in parts where it goes on with a key that it acquires: only what is decided can be gone on with.
+    /// Executes a batch, split where a later operation needs a key that an earlier one acquires: the acquire has to be decided by a
+    /// majority before the next part is sent, or nodes that refused it would execute the rest for a lease that does not exist.
     pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         if batch.is_empty() {
             return self.ping().await;
@@ -62,7 +63,8 @@ impl Quorum {
         poll_fn(|cx| {
             count(&mut ballot, &mut requests, cx);
             loop {
-                // Asked and sent in one go, so that no release comes between.
+                // The lease is chosen and the request sent under one lock. A release of the same token that came in between would be
+                // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
                     false => {

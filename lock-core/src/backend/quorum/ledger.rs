@@ -1,4 +1,4 @@
-//! What is known of each node of a quorum, and what it still has to be told; pure.
+//! The ledger of a quorum: what each node is known to have, and what it still has to be told; pure.
 
 #[cfg(test)]
 mod tests;
@@ -82,7 +82,7 @@ impl Ledger {
         }
     }
 
-    /// Whether the token of an acquire was released: then it must not be sent any more, or nobody would release it.
+    /// Whether the token of an acquire was released. The acquire must not be sent after that, since no release would follow.
     pub(super) fn is_over(&self, operation: &Operation) -> bool {
         matches!(operation, Operation::Acquire(acquire) if !self.asking.contains_key(&acquire.token))
     }
@@ -113,7 +113,7 @@ impl Ledger {
         for operation in &mut asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
-                    // A vote says who has the key.
+                    // Without the script a node does not tell who holds a key that is not free, and its vote has to.
                     acquire.expects_free = false;
                     acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
                 }
@@ -124,6 +124,8 @@ impl Ledger {
                     *operation = Operation::Acquire(puts_back);
                 }
                 Operation::Release(release) => {
+                    // From here on the node does not count as having the token, although it has not answered yet: the release may be
+                    // executed at any moment, and a majority that was counted with this node could hold a lease that is gone.
                     self.asking.remove(&release.token);
                     if state.looks.get(&release.key).is_some_and(|look| look.token == release.token) {
                         state.looks.remove(&release.key);
@@ -203,7 +205,8 @@ impl Ledger {
                     let over = self.nodes[asked.node].settle(acquire.token, known);
                     match outcome {
                         Some(Ok(Outcome::Held { .. })) if over => {
-                            // What was executed before its release is gone.
+                            // The token was released after this acquire was sent. In order, the release came second and has removed it;
+                            // only an acquire that was executed out of order has to be released once more.
                             if late {
                                 self.nodes[asked.node].owe_again(acquire, now);
                             }
@@ -309,7 +312,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note that nobody waits for a node's answer any more, in an epoch of the node. Returns whether it has to be told
+    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether the node has to be told
     /// something once more.
     pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
         let left = asked.has_left(epoch);
@@ -389,7 +392,7 @@ impl Ledger {
         self.nodes.iter().any(|node| node.listening)
     }
 
-    /// Begins anew after the upkeep has ended, and what it had under way with it.
+    /// Starts again after the upkeep has ended, and with it all its calls in flight.
     pub(super) fn restart(&mut self, now: Moment) {
         for node in &mut self.nodes {
             (node.listening, node.paying, node.looking, node.probe) = (false, false, false, None);

@@ -1,4 +1,4 @@
-//! Several independent nodes as one store: a lease is held where a majority of them says so.
+//! Several independent nodes as one store: a lease is held while a majority of them has it.
 
 mod aim;
 mod asked;
@@ -28,30 +28,30 @@ use self::{
 use super::{Answer, Backend, BackendError, Batch, Calls, Reply};
 use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 
-/// A store of leases in several independent nodes, for which no single one has to live: Redlock, with fencing tokens.
+/// A lease store on several independent nodes, none of which is a single point of failure: Redlock with fencing tokens.
 ///
-/// A lease is held when a majority of the nodes has it, so it survives that the others fail; and it can be taken while a
-/// majority answers. All are asked at once, and one that is slower than usual is not waited for. Fencing tokens keep rising
+/// A lease is held while a majority of the nodes has it, so it survives the failure of the others. It can be acquired while a
+/// majority answers. All nodes are asked at once, and a node that is slower than usual is not waited for. Fencing tokens keep rising
 /// from holder to holder, whichever majority each had.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
 /// Nodes with the same [`identity`](Backend::identity) have one vote, and a manager does not connect to them.
-/// They may be of any kind: `RedisBackend`s as a rule, which
-/// [`LockManagerBuilder::quorum`](crate::LockManagerBuilder::quorum) makes of URLs; every process must name the same
-/// ones, best in the same order. Three survive the loss of one, five of two; an even number survives no more than one less
-/// would.
+/// They may be of any kind, usually `RedisBackend`s, which
+/// [`LockManagerBuilder::quorum`](crate::LockManagerBuilder::quorum) makes from URLs. Every process must name the same
+/// nodes, preferably in the same order. Three nodes survive the loss of one, five the loss of two. An even number survives no
+/// more failures than one node less.
 ///
-/// What it cannot do: a node that comes back *without its data* has forgotten what it promised, and may give it again. If
-/// that makes a majority together with nodes that the first holder did not reach, there are two holders; and the second
-/// one's fencing token is larger only if the nodes' clocks agree better than the node was away for. Let nodes write their
-/// data (`appendfsync always`), or keep one that restarted empty out for as long as the longest ttl.
+/// **Limit.** A node that comes back *without its data* has forgotten its leases, and may grant them again. If
+/// it makes a majority together with nodes that the first holder did not reach, there are two holders. The fencing token of the
+/// second is larger only if the nodes' clocks differ by less than the time for which the node was away. Let nodes write their
+/// data (`appendfsync always`), or keep a node that restarted empty out for the longest ttl.
 ///
 /// The set of nodes must not change while leases are held: majorities of the old and of the new one need not share a
 /// node. Stop everybody first, or wait for the longest ttl. Clocks of the nodes that differ by more than 10 ms cost a second
 /// round trip for an acquire.
 ///
-/// A manager has a `QuorumBackend` of its own; nodes may be shared. When it is dropped or shut down while a node does not
-/// answer, its task goes on telling that node what was released, until it has answered or what it has must have expired.
+/// A manager has a `QuorumBackend` of its own; nodes may be shared. If it is dropped or shut down while a node does not
+/// answer, its task keeps sending releases to that node until the node has answered or its leases have expired.
 ///
 /// # Examples
 /// ```
@@ -69,7 +69,7 @@ pub struct QuorumBackend {
 }
 
 impl QuorumBackend {
-    /// Makes the store of these nodes. One alone is as good as itself.
+    /// Makes the store of these nodes. With a single node this behaves exactly like that node.
     ///
     /// # Errors
     /// [`BuildError`] for no node at all, and for two: they need each other, so that either one's failure stops both.

@@ -34,7 +34,7 @@ pub(super) struct Node {
     /// Releases that it has not answered, though the quorum may have.
     pub(super) owed: CleanUp,
     pub(super) owed_tokens: HashSet<Token>,
-    /// Whether a call with some of them is under way.
+    /// Whether a call with some of them is in flight.
     pub(super) paying: bool,
     /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
     pub(super) probe: Option<Moment>,
@@ -126,7 +126,7 @@ impl Node {
         }
     }
 
-    /// Takes note that an acquire is not under way any more; `known` says that it was executed, or never will be. Returns
+    /// Takes note that an acquire is no longer in flight; `known` says that it was executed, or never will be. Returns
     /// whether the token was released meanwhile.
     pub(super) fn settle(&mut self, token: Token, known: bool) -> bool {
         let Some(entry) = self.unanswered.get_mut(&token) else { return false };

@@ -196,7 +196,7 @@ async fn an_order_that_one_node_broke_is_broken() {
     let mut epochs = HashSet::from([quorum.epoch()]);
     for node in &nodes {
         node.epoch.fetch_add(1, Ordering::Relaxed);
-        assert!(epochs.insert(quorum.epoch()), "it was connected to anew");
+        assert!(epochs.insert(quorum.epoch()), "it reconnected");
     }
 }
 
@@ -237,7 +237,7 @@ async fn a_token_that_was_released_is_not_written_back() {
     assert_eq!(ballot.certainty(), Certainty::Open, "two have it, and do not count alike");
     quorum.clone().call(release).await.unwrap();
     assert!(quorum.write_backs(&mut ballot, places).is_empty(), "nobody would release it");
-    assert_eq!(ballot.certainty(), Certainty::Sure, "but it is no lease");
+    assert_eq!(ballot.certainty(), Certainty::Sure, "but it is not a lease");
     assert!(!matches!(ballot.answer().map(Answer::single), Ok(Ok(Outcome::Held { .. }))));
     assert!(!nodes[0].has("k").await && !nodes[1].has("k").await);
 }
@@ -248,7 +248,7 @@ async fn keys_are_listed_where_a_majority_has_them_and_released_by_force() {
     let manager = manager(&nodes);
     let one = manager.lock("a:1").await.unwrap();
     let stray = manager_of_one(&nodes[1]).lock("a:2").await.unwrap();
-    assert!(!manager.inspect("a:2").await.unwrap().is_locked(), "one node is no majority");
+    assert!(!manager.inspect("a:2").await.unwrap().is_locked(), "one node is not a majority");
     assert_eq!(manager.force_release_all("a:").await.unwrap(), 1);
     assert!(!one.is_held() && stray.is_held());
     let one = manager.lock("a:1").await.unwrap();

@@ -120,14 +120,16 @@ impl Quorum {
                 if let Some(request) = &mut request {
                     return Pin::new(request).poll(cx);
                 }
-                // Asked and sent in one go, so that no release comes between.
+                // The lease is chosen and the request sent under one lock. A release of the same token that came in between would be
+                // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let _order = this.order.lock().unwrap_or_else(PoisonError::into_inner);
                 Pin::new(request.insert(this.look_at(node, MOST))).poll(cx)
             })
             .await;
             let mut ledger = this.ledger();
             if ledger.node(node).looked(result.is_ok(), sent, this.clock.now()) && ledger.any_listens() {
-                // All who wait ask again: one of them may have the key there without knowing, and keep it from the others.
+                // The node answers again after an outage, so all waiters ask again: one of them may have the key there from a request that
+                // was executed late, and would keep it from the others until it knows.
                 calls.listening(true);
             }
         }))

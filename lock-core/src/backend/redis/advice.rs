@@ -23,8 +23,8 @@ impl Advice {
         if first(&self.no_publish) {
             tracing::warn!(
                 address,
-                "the user may not PUBLISH on `lock-core:calls:*` (in a cluster SPUBLISH on `{{*}}lock-core:calls:*`): waiters in \
-                 other processes are not called, and poll"
+                "the user may not PUBLISH to `lock-core:calls:*` (in a cluster: SPUBLISH to `{{*}}lock-core:calls:*`); waiters in \
+                 other processes are not notified and will poll"
             );
         }
     }
@@ -35,8 +35,8 @@ impl Advice {
             tracing::warn!(
                 address,
                 %error,
-                "could not subscribe to `lock-core:calls:*` (in a cluster `{{*}}lock-core:calls:*`, which needs Redis 7): \
-                 waiters poll"
+                "could not subscribe to `lock-core:calls:*` (in a cluster: `{{*}}lock-core:calls:*`, which needs Redis 7); \
+                 waiters will poll"
             );
         }
     }
@@ -44,7 +44,7 @@ impl Advice {
     /// Nobody can call this process: the server, or a proxy before it, speaks only the older protocol.
     pub(super) fn no_resp3(&self, address: &str) {
         if first(&self.no_resp3) {
-            tracing::info!(address, "no RESP3: going on with RESP2, and waiters poll");
+            tracing::info!(address, "the server does not support RESP3; falling back to RESP2, waiters will poll");
         }
     }
 
@@ -59,7 +59,7 @@ impl Advice {
                 address,
                 connected,
                 wanted,
-                "the server has fewer replicas than the default durability asks for: nothing is acquired until more are connected"
+                "the server has fewer replicas than the default durability requires; nothing can be acquired until more are connected"
             );
         }
     }
@@ -73,8 +73,8 @@ impl Advice {
             tracing::warn!(
                 address,
                 policy,
-                "the server drops keys when its memory is full, locks too, which frees them early: set \
-                 maxmemory-policy to noeviction, or use a server of its own for locks"
+                "the server evicts keys when its memory is full, and an evicted lock is freed early; set \
+                 maxmemory-policy to noeviction, or use a separate server for locks"
             );
         }
     }

@@ -92,7 +92,7 @@ impl<'a> Attempts<'a> {
                     continue;
                 }
                 () = connector.moved() => {
-                    // Those that are under way go to a server that nobody wants any more.
+                    // Attempts in flight go to a server that is no longer the right one.
                     attempts.clear();
                     connector.forget_aim();
                     self.next = Instant::now();
@@ -136,13 +136,13 @@ impl<'a> Attempts<'a> {
         let Failure { error, refused } = failure;
         connector.status.note(&error);
         if self.failures == 0 {
-            // A `connect` that gives up drops the manager, and nothing is tried any more.
+            // A `connect` that gives up drops the manager, and no attempt follows: the line does not promise one for ever.
             tracing::warn!(
                 address = &*connector.address(),
                 role = connector.role_in_log(),
                 %error,
                 cause = error.source(),
-                "could not connect; trying again while the manager is there"
+                "could not connect; retrying for as long as the manager lives"
             );
         }
         let (hurried, idle) = if refused { (REFUSED_PAUSE, REFUSED_PAUSE) } else { pauses(self.failures) };

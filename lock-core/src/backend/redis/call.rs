@@ -110,7 +110,8 @@ async fn acquire_free(mut way: Way<'_>, batch: Batch, limit: Instant) -> Result<
         }
         Err(unanswered) => return Err(way.connector().failed(unanswered)),
     }
-    // What was sent meanwhile came before it.
+    // The script is sent only after the transaction has failed. Requests that were sent in between are executed before it, among them
+    // perhaps the release of one of its tokens, so the answer counts as out of order (`late`).
     let tried = Tried { unanswered: None, late: true };
     let answer = answered(Box::pin(execute(way, batch, limit, tried)).await, count);
     Ok(if in_part { answer.in_doubt() } else { answer })
@@ -120,7 +121,7 @@ async fn acquire_free(mut way: Way<'_>, batch: Batch, limit: Instant) -> Result<
 async fn execute(way: Way<'_>, batch: Batch, limit: Instant, mut tried: Tried) -> Result<Answer, BackendError> {
     let count = batch.len();
     match run(way, batch, limit, &mut tried).await {
-        // Whoever releases its tokens must know that the release may have come first.
+        // The engine has to know that a release which it sent meanwhile may have been executed first: it keeps the tokens in doubt.
         Err(error) if tried.late => {
             let mut answer = answered(Err(error), count);
             (answer.out_of_order, answer.repeated) = (true, tried.unanswered.is_some());
@@ -134,7 +135,8 @@ async fn run(mut way: Way<'_>, mut batch: Batch, limit: Instant, tried: &mut Tri
     loop {
         let connection = match way.connection(limit).await {
             Ok(connection) => connection,
-            // What was sent over an earlier connection may have happened.
+            // The error of an earlier connection is returned instead: over that one the batch was sent and may have been executed, while
+            // this error alone would say that nothing happened.
             Err(error) => return Err(tried.unanswered.clone().unwrap_or(error)),
         };
         match evaluate(&mut way, connection.clone(), &mut batch, limit, tried).await {
@@ -143,7 +145,7 @@ async fn run(mut way: Way<'_>, mut batch: Batch, limit: Instant, tried: &mut Tri
                 renewals::see(&batch, &seen, &mut answer);
                 return Ok(answer);
             }
-            // By now the next holder may have the key.
+            // A forced release names no token. Sent again, it would remove whoever holds the key by now.
             Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
                 return Err(error);
             }
@@ -181,7 +183,8 @@ fn answer(
     let mut answer = script::answer_to(batch, reply, &connector.address())?;
     answer.repeated = tried.unanswered.is_some();
     if answer.repeated {
-        // What this one refused an earlier one may have done.
+        // This answer may say that nothing was done, but the batch was sent over an earlier connection too, where it may have been
+        // executed.
         answer = answer.in_doubt();
     }
     answer.out_of_order = tried.late;
@@ -207,7 +210,7 @@ async fn refused(
     }
     let error = connector.refusal(error);
     if matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported) {
-        // What may not be released must not be taken.
+        // A user who may not run the script could acquire by a transaction, but never release. So no transactions either.
         connection.note_no_transactions();
     }
     // A batch is refused as a whole where the user may not touch one of its keys.
@@ -230,7 +233,7 @@ async fn evaluate(
     let (tag, connector) = (way.tag(), way.connector());
     let mut result = around.run(connector, connection.clone(), script::evalsha(tag, batch), limit).await;
     if matches!(&result, Err(Unanswered::Refused(error)) if failure::is_no_script(error)) {
-        // What was sent meanwhile may be executed first, if others bring the script.
+        // Between `EVALSHA` and `EVAL` another request may load the script and be executed first, so the order is broken.
         tried.late = true;
         result = around.run(connector, connection.clone(), script::eval(tag, batch), limit).await;
     }
@@ -285,7 +288,7 @@ async fn one_by_one(way: Way<'_>, batch: Batch, limit: Instant, tried: Tried) ->
     let mut whole = Answer::new([]);
     whole.out_of_order = true;
     whole.repeated = tried.unanswered.is_some();
-    // All at once, so that they take one round trip together.
+    // All are sent at once and take one round trip together. Their order is not kept, which `late` reports.
     let late = Tried { unanswered: None, late: true };
     let calls = batch
         .into_iter()
@@ -326,7 +329,7 @@ fn too_late(way: &Way<'_>, batch: &[Operation], error: &RedisError, tried: &Trie
     let code = error.code().unwrap_or("ERR");
     let detail = failure::sentence(error.detail().unwrap_or_default());
     let message = format!(
-        "{address} answered {code} ({detail}) for all of the time; look at the cluster (redis-cli --cluster check)"
+        "{address} kept answering {code} ({detail}) until the time limit; inspect the cluster (redis-cli --cluster check)"
     );
     let failed = tried.judge(BackendError::new(ErrorKind::Backend, message).did_not_happen());
     let is_moving = matches!(code, "ASK" | "TRYAGAIN") && tried.unanswered.is_none();

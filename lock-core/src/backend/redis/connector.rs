@@ -60,7 +60,7 @@ pub(super) struct Connector {
     pub(super) replication: Replication,
     /// When the server last answered an attempt to connect that may still succeed.
     heard: Mutex<Option<Instant>>,
-    /// Whether a server has left a transaction open, because it refused to execute it: then none is sent any more.
+    /// Whether a server has left a transaction open, because it refused to execute it. No transaction is sent after that.
     pub(super) stuck: AtomicBool,
     /// Whether the server knows no later protocol.
     pub(super) resp2: AtomicBool,
@@ -386,7 +386,7 @@ impl fmt::Debug for Connector {
     }
 }
 
-/// How many attempts to connect may be under way: they follow one another by this part of the limit of a command.
+/// How many attempts to connect may be in flight: they follow one another by this part of the limit of a command.
 pub(super) const ATTEMPTS: usize = 4;
 /// How old a connection must be to be replaced because its server is not a primary.
 const DEMOTED_AGAIN: Duration = Duration::from_secs(1);

@@ -97,7 +97,7 @@ impl Connector {
                         address = &*self.address(),
                         %error,
                         cause = error.source(),
-                        "could not renew the credentials; the connection stays for as long as the server lets it"
+                        "could not renew the credentials; the connection stays open until the server closes it"
                     );
                 }
             }

@@ -24,7 +24,7 @@ pub(super) fn of(error: RedisError, address: &str) -> BackendError {
             let failure = of_server(&code, &detail, address);
             if failure.kind() == ErrorKind::Backend && error.category().contains("switch database") {
                 let detail = sentence(&detail);
-                let message = format!("{address} does not let this user select the database: {detail}{RIGHTS}");
+                let message = format!("{address} does not allow this user to select the database: {detail}{RIGHTS}");
                 return BackendError::new(ErrorKind::Unsupported, message).did_not_happen();
             }
             failure
@@ -52,7 +52,7 @@ pub(super) fn of_sentinel(error: RedisError, address: &str) -> BackendError {
     let error = of(error, address);
     let message = match error.kind() {
         ErrorKind::Denied if is_missing => format!(
-            "the sentinel {address} wants a password; add ?sentinel_pass=PASSWORD to the URL, or give it to the builder \
+            "the sentinel {address} requires a password; add ?sentinel_pass=PASSWORD to the URL, or give it to the builder \
              (sentinel_password); the one before the @ is that of the servers"
         ),
         ErrorKind::Denied => format!(
@@ -71,7 +71,8 @@ pub(super) fn of_provider(error: &RedisError, address: &str) -> BackendError {
 
 /// The error of a connection that cannot be made, since there are no credentials: the provider did `what`.
 pub(super) fn no_credentials(what: &str, address: &str) -> BackendError {
-    let message = format!("the provider of credentials for {address} {what}; check the provider and what it asks");
+    let message =
+        format!("the provider of credentials for {address} {what}; check the provider and the service that it calls");
     BackendError::new(ErrorKind::Backend, message).did_not_happen()
 }
 
@@ -104,7 +105,7 @@ pub(super) fn unreachable(address: &str, named: Option<Named<'_>>, what: &str) -
     BackendError::new(ErrorKind::Backend, message)
 }
 
-/// Reads an error of the name service.
+/// Reads an error of a DNS lookup.
 pub(super) fn of_lookup(error: &io::Error, address: &str, named: Option<Named<'_>>) -> BackendError {
     let (named, name) = match named {
         None => (String::new(), "the name in the URL"),
@@ -117,9 +118,7 @@ pub(super) fn of_lookup(error: &io::Error, address: &str, named: Option<Named<'_
             (named, "the name that the nodes announce (cluster-announce-hostname)")
         }
     };
-    let message = format!(
-        "{address}{named} could not be reached, as its host name was not found; check {name}, and the name service"
-    );
+    let message = format!("{address}{named} could not be reached: host name not found; check {name}, and the DNS");
     BackendError::new(ErrorKind::Backend, message).with_source(Cause(error.to_string()))
 }
 
@@ -197,31 +196,31 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
         "WRONGTYPE" if says("(xadd)") => BackendError::new(
             ErrorKind::Unsupported,
             format!(
-                "{server} does not count fencing tokens in a stream at `{{*}}lock-core:fence`, as when an older version of \
+                "{server} has no stream of fencing tokens at `{{*}}lock-core:fence`, probably because an older version of \
                  lock-core uses it too; stop the older version, then wait a minute or delete that key"
             ),
         )
         .did_not_happen(),
         "WRONGTYPE" => BackendError::new(
             ErrorKind::WrongType,
-            "the key holds something that is no lock (a hash, a list, …); it was left untouched, use another key",
+            "the key holds a value that is not a lock (a hash, a list, …) and was left untouched; use another key",
         ),
         "WRONGPASS" => denied(detail, server),
         _ if is_no_password(code, detail) => no_password(server),
         _ if says("no permissions to run") || says("can't run this command") => BackendError::new(
             ErrorKind::Unsupported,
-            format!("{server} does not let this user run a command that the lock needs: {detail}{named}{RIGHTS}"),
+            format!("{server} does not allow this user a command that the lock needs: {detail}{named}{RIGHTS}"),
         ),
         _ if code == "NOPERM" || says("can't access at least one of the keys") => BackendError::new(
             ErrorKind::Denied,
-            format!("{server} does not let this user at the key, the manager's prefix before it, or at `{{*}}lock-core:*` beside it: {detail}{RIGHTS}"),
+            format!("{server}: this user may not access the key (with the manager's prefix) or the `{{*}}lock-core:*` keys: {detail}{RIGHTS}"),
         ),
         "OOM" => BackendError::new(
             ErrorKind::Backend,
-            format!("{server} is out of memory and takes no new locks; raise maxmemory or free keys"),
+            format!("{server} is out of memory and accepts no new locks; raise maxmemory or free keys"),
         ),
         "READONLY" => {
-            BackendError::new(ErrorKind::Backend, format!("{server} is a read-only replica; locks need the primary"))
+            BackendError::new(ErrorKind::Backend, format!("{server} is a read-only replica; connect to the primary"))
         }
         "CROSSSLOT" | "MOVED" | "ASK" => cluster(server),
         _ if says("unknown command") || says("unknown redis command") => BackendError::new(
@@ -230,7 +229,7 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
         ),
         _ if says("db index is out of range") => BackendError::new(
             ErrorKind::Unsupported,
-            format!("{server} has no database of that number; check the number, after the last / of the URL or \
+            format!("{server} has no database with that number; check the number, after the last / of the URL or \
                  where the builder is given it"),
         ),
         _ if says("not allowed in cluster mode") => cluster(server),
@@ -258,7 +257,7 @@ impl fmt::Display for Cause {
 impl error::Error for Cause {}
 
 /// Where to look when a user may not do something.
-const RIGHTS: &str = "; docs/protocol.md lists the rights that a user needs";
+const RIGHTS: &str = "; grant the rights that docs/protocol.md lists";
 
 /// Errors that a command is refused with before it has done anything.
 const REFUSED_BEFORE_EXECUTION: [&str; 8] =
@@ -281,7 +280,7 @@ fn denied(detail: &str, server: &str) -> BackendError {
     .did_not_happen()
 }
 
-/// Whether the server wants a password. Of a refused SELECT the code is not known.
+/// Whether the server requires a password. The code of a refused SELECT is not known.
 fn is_no_password(code: &str, detail: &str) -> bool {
     code == "NOAUTH" || detail.to_ascii_lowercase().contains("authentication required")
 }
@@ -290,7 +289,7 @@ fn no_password(server: &str) -> BackendError {
     BackendError::new(
         ErrorKind::Denied,
         format!(
-            "{server} wants a password, and none was given; write it in the URL, as in redis://:PASSWORD@HOST:PORT, or \
+            "{server} requires a password, and none was given; write it in the URL, as in redis://:PASSWORD@HOST:PORT, or \
              give it to the builder"
         ),
     )
@@ -317,13 +316,13 @@ mod tests {
         );
         assert_eq!(
             words(of_lookup(&unknown, "a:1", Some(Named::ByCluster))),
-            "a:1, which the cluster names for some of its slots, could not be reached, as its host name was not found; check \
-             the name that the nodes announce (cluster-announce-hostname), and the name service"
+            "a:1, which the cluster names for some of its slots, could not be reached: host name not found; check \
+             the name that the nodes announce (cluster-announce-hostname), and the DNS"
         );
         assert_eq!(
             words(of_lookup(&unknown, "a:1", Some(Named::BySentinels("shop")))),
-            "a:1, which the sentinels name as the primary of \"shop\", could not be reached, as its host name was not found; \
-             check the name that the sentinels know it by, and the name service"
+            "a:1, which the sentinels name as the primary of \"shop\", could not be reached: host name not found; check the \
+             name that the sentinels know it by, and the DNS"
         );
     }
 
@@ -344,7 +343,7 @@ mod tests {
     fn a_user_who_may_not_is_told_where_the_rights_stand() {
         for message in ["NOPERM No permissions to access a key", "NOPERM this user has no permissions to run 'get'"] {
             let error = of_message(message, "server:6379").to_string();
-            assert!(error.ends_with("; docs/protocol.md lists the rights that a user needs"), "{error}");
+            assert!(error.ends_with("; grant the rights that docs/protocol.md lists"), "{error}");
         }
     }
 }

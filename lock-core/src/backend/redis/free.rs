@@ -55,7 +55,7 @@ pub(super) fn read(batch: &[Operation], replies: &Value) -> Taken {
     let [begun, .., executed] = &replies[..] else { return Taken::Part };
     match (begun, executed) {
         (Value::Okay, Value::ServerError(error)) if error.code() == "EXECABORT" => {
-            // Or this user may not execute any: then none is begun any more.
+            // Or this user may not execute any transaction: then no other is begun.
             let refused = error.details().is_some_and(|details| details.contains("because of: "));
             if refused { Taken::Part } else { Taken::Nothing }
         }

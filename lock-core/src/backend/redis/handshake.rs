@@ -131,7 +131,7 @@ impl Connector {
         {
             let mut kill = redis::cmd("CLIENT");
             kill.arg("KILL").arg("ID").arg(former.id);
-            // Otherwise it would not be sent any more, since nobody waits for the answer.
+            // Otherwise it would never be sent, since nothing waits for the answer.
             kill.set_no_response(true);
             let _ = unconstrained(connected.inner.send_packed_command(&kill)).now_or_never();
         }
@@ -320,7 +320,9 @@ impl Connector {
             && let Some(major) = version.split('.').next().and_then(|major| major.parse::<u32>().ok())
             && major < LEAST_MAJOR
         {
-            return unsupported(format!("{address} runs Redis {version}; version {LEAST_MAJOR} is the least"));
+            return unsupported(format!(
+                "{address} runs Redis {version}; upgrade it to version {LEAST_MAJOR} or later"
+            ));
         }
         // Valkey has a name of its own for it.
         match (field(server, "redis_mode").or_else(|| field(server, "server_mode")), self.role) {
@@ -345,7 +347,7 @@ impl Connector {
             _ => {}
         }
         if self.role == Role::Primary && field(replication, "role") == Some("slave") {
-            let message = format!("{address} is a replica; locks need the primary");
+            let message = format!("{address} is a replica; connect to the primary");
             // The sentinels say soon who that is.
             let refused = self.sentinels().is_none();
             return Err(Failure { error: BackendError::new(ErrorKind::Backend, message), refused });

@@ -152,7 +152,7 @@ impl Link {
         })
     }
 
-    /// Returns when the connection of an epoch has ended, or nobody reads its answers any more. One that another upkeep of
+    /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another upkeep of
     /// this backend has put a newer one beside goes on. Looks at the link from now on, polled or not.
     pub(super) fn ended(&self, epoch: u64) -> impl Future<Output = ()> {
         let mut state = self.state.subscribe();
@@ -170,7 +170,7 @@ impl Link {
         let _ = self.state.subscribe().wait_for(|state| matches!(state, State::Down(_))).await.map(drop);
     }
 
-    /// Says that the connection of an epoch is of no use any more, and for how long it had been silent, if it was.
+    /// Says that the connection of an epoch is of no further use, and for how long it had been silent, if it was.
     pub(super) fn replace(&self, epoch: u64, silent: Duration) {
         {
             let mut newest = self.silent.lock().unwrap_or_else(PoisonError::into_inner);

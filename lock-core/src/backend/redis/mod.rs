@@ -69,7 +69,7 @@ use crate::{
     key::LockKey,
 };
 
-/// A store of leases in Redis: what [`LockManager::connect`](crate::LockManager::connect) makes of any URL but `memory://`.
+/// A store of leases in Redis, which [`LockManager::connect`](crate::LockManager::connect) makes from any URL but `memory://`.
 ///
 /// It has one connection to a server, or one to each node of a cluster and to each sentinel, kept by
 /// [`upkeep`](Backend::upkeep), and a second one once it was asked to wait for [`Replicas`](crate::Replicas). Clones share

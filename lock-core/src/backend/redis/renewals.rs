@@ -50,7 +50,7 @@ pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
     vec![caching, read]
 }
 
-/// Takes note of what stood at the keys when the server began to watch them: a lease whose token was not there any more had
+/// Takes note of what stood at the keys when the server began to watch them: a lease whose token was no longer there had
 /// been taken away since its renewal.
 pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
     let Value::Array(values) = seen else { return };

@@ -168,7 +168,8 @@ impl Line {
         if late.is_empty() {
             return Ok(open);
         }
-        // Slow replicas are another matter than none. The answer is no later by more than a command takes.
+        // Slow replicas differ from missing ones, so the error says how many are connected. Asking delays the answer by one command at
+        // most.
         let connected = open.replicas(connector).await;
         for Waiting { answer, replicas, sender, .. } in late {
             let _ =
@@ -311,8 +312,9 @@ fn is_renewed(outcome: &Result<Outcome, BackendError>) -> bool {
 fn only_written(mut answer: Answer) -> Answer {
     for outcome in &mut answer.outcomes {
         if matches!(outcome, Ok(Outcome::Renewed { fence: None, .. })) {
-            *outcome =
-                Err(BackendError::unavailable("the server could not draw a fencing token; look whether it has memory"));
+            *outcome = Err(BackendError::unavailable(
+                "the server could not draw a fencing token; check whether it is out of memory",
+            ));
         }
     }
     answer
@@ -377,10 +379,10 @@ mod tests {
     fn only_what_was_renewed_is_without_replicas() {
         let renewed = Outcome::Renewed { remaining: TTL, fence: Some(1), block: 1 };
         for (connected, words) in [
-            (None, "1 of the 2 replicas"),
-            (Some(2), "1 of the 2 replicas"),
-            (Some(1), "the server has one replica at present; 2 had to"),
-            (Some(0), "the server has no replicas at present; 2 had to"),
+            (None, "1 of the 2 required replicas"),
+            (Some(2), "1 of the 2 required replicas"),
+            (Some(1), "the server has one replica; 2 had to"),
+            (Some(0), "the server has no replicas; 2 had to"),
         ] {
             let answer = Answer::new([Ok(renewed), Ok(Outcome::Gone)]);
             match &without_replicas(answer, Replicas::new(2, TTL), 1, connected).outcomes[..] {

@@ -281,6 +281,6 @@ mod tests {
         let host = |words: &[Option<Word>]| newest(words, 4).map(ToString::to_string);
         assert_eq!(host(&[word("old", 3), None, None]), None);
         assert_eq!(host(&[word("old", 3), word("new", 4), None]).as_deref(), Some("new:6379"));
-        assert_eq!(host(&[word("anew", 0), word("anew", 0), None]).as_deref(), Some("anew:6379"));
+        assert_eq!(host(&[word("fresh", 0), word("fresh", 0), None]).as_deref(), Some("fresh:6379"));
     }
 }

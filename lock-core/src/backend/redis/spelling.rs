@@ -43,7 +43,7 @@ pub(super) fn option(options: &str, known: &[&str]) -> Option<String> {
     let names = || options().map(|option| option.split('=').next().unwrap_or_default());
     let at = names().position(|name| !known.contains(&name))?;
     let name = names().nth(at)?;
-    // What stands before a value is no secret, unless a password with a `?` or an `&` was not encoded.
+    // The part before a value is not a secret, unless a password with a `?` or an `&` was not encoded.
     let is_name = !name.is_empty() && name.bytes().all(|byte| byte.is_ascii_lowercase() || byte == b'_');
     let has_value = options().nth(at)?.contains('=');
     let is_after_secret = names().take(at).any(|name| name.ends_with("pass"));

@@ -1,4 +1,4 @@
-//! What a server may send, be it nonsense: nothing panics. `PROPTEST_CASES` tries more.
+//! Whatever a server sends, nonsense included, nothing panics. `PROPTEST_CASES` tries more.
 
 use std::time::Duration;
 
@@ -113,7 +113,7 @@ fn replies_that_were_found_to_matter_are_refused() {
     let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false, "redis:6379").unwrap();
     let busy = Outcome::Busy { remaining: None, foreign: true, reserved: false, position: None };
     assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
-    // An error whose text is no text is an error all the same.
+    // An error whose text is not UTF-8 is still an error.
     for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {
         let reply = Value::Array(vec![Value::Int(0), text, Value::Int(0)]);
         assert!(matches!(script::answer(reply, 1, false, "redis:6379").unwrap().outcomes[..], [Err(_)]));

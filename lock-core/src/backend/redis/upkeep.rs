@@ -58,7 +58,8 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     let mut random: StdRng = rand::make_rng();
     loop {
         let pause = match short_lived {
-            // As a rule the next connection works, and nobody should wait for it.
+            // A first break is usually a restart or a failover, and the next connection works. Requests wait for it, so there is no
+            // pause. Only a series of short connections (a proxy that accepts and closes, say) is slowed down.
             0 | 1 => Duration::ZERO,
             _ => jittered(pauses(short_lived - 2).0, random.random()),
         };
@@ -71,14 +72,17 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         let (connection, was_up) = connector.link.put_up(inner, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
-            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "connected again");
+            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
         }
+        // `listening` makes the contenders ask again over this connection, whose channel is subscribed by now. `connected` has all leases
+        // renewed, because this may be another server, or one that has lost its data.
         calls.listening(listening);
         calls.connected();
         let (epoch, since) = (connection.epoch, connection.since());
         end.epoch = epoch;
         watch(&connector, (connection, &address), &mut driver, &mut pushes, logins, &calls).await;
-        // What still waits for an answer over it is told that it has ended.
+        // Dropping the driver fails the requests that wait for an answer over this connection: nothing else would read their answers, and
+        // they would wait for their whole limit.
         drop(driver);
         connector.status.note(&connector.lost(epoch));
         silent = connector.link.silence(epoch);
@@ -89,7 +93,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
             tracing::warn!(
                 address = &*connector.address(),
                 role = connector.role_in_log(),
-                "connection lost; connecting anew"
+                "connection lost; reconnecting"
             );
             lost.get_or_insert_with(Instant::now);
         }
@@ -104,7 +108,7 @@ fn take_down(connector: &Connector, epoch: u64) {
     }
 }
 
-/// Returns when the connection is of no use any more.
+/// Returns when the connection is of no further use.
 async fn watch(
     connector: &Connector,
     (connection, address): (Connection, &Address),
@@ -124,10 +128,11 @@ async fn watch(
         if broken.as_mut().poll(cx).is_ready() {
             return Poll::Ready(());
         }
-        // Before the pushes and answers that it reads. Its end shows in them.
+        // The driver reads the socket, so it is polled before the messages that it has read. Its own end is not looked at: it shows
+        // as `Disconnection` among the messages.
         let _ = driver.poll_unpin(cx);
-        // Nobody but the driver sends them, so there is nobody to be woken by. There are none over the older protocol; the
-        // heartbeat has to notice its end.
+        // `try_recv` registers no waker, which is fine because only the driver sends here, and it was polled just now. RESP2 has no
+        // such messages; there the heartbeat notices the end.
         while let Ok(push) = pushes.try_recv() {
             match push.kind {
                 PushKind::Disconnection | PushKind::SUnsubscribe => return Poll::Ready(()),
@@ -162,12 +167,13 @@ async fn watch(
     .await;
 }
 
-/// Returns when the connection does not answer any more.
+/// Returns when the connection no longer answers.
 async fn heartbeat(connector: &Connector, connection: Connection) {
     let ping = redis::cmd("PING");
     loop {
         sleep(HEARTBEAT).await;
-        // Another upkeep of this backend may have a newer connection. The calls of this one's waiters come over this one.
+        // Another manager that shares this backend may have made a newer connection. The messages for this manager's waiters still come
+        // over this one, so this one has to be watched until it breaks.
         let (replaced, limit) = (pending(), Instant::now() + connector.limit());
         match connector.send_unless(replaced, connection.clone(), (&ping).into(), limit).await {
             Err(Unanswered::Broken(_) | Unanswered::Silent(_)) => return,
@@ -180,7 +186,7 @@ async fn heartbeat(connector: &Connector, connection: Connection) {
     }
 }
 
-/// Reads which keys have changed; none if it may be any.
+/// Reads which keys have changed. Returns `None` if it may be any key.
 fn changed(message: &[Value]) -> Option<Vec<LockKey>> {
     let Some(Value::Array(keys)) = message.first() else { return None };
     let key = |value: &Value| match value {

@@ -20,7 +20,7 @@ pub(crate) type CallId = usize;
 /// Calls to send.
 pub(crate) type Calls = SmallVec<[(CallId, Batch); 1]>;
 
-/// What waits to be sent. What is rare is in a box, lest all the others be as large.
+/// A request that waits to be sent. Rare variants are boxed, since each variant makes all others as large.
 #[derive(Debug)]
 pub(crate) enum Item {
     /// The acquire of a contender.

@@ -14,7 +14,7 @@ use crate::{
 /// What represents a process in the queue of a key: a tenure-to-be.
 #[derive(Debug)]
 pub(crate) struct Contender {
-    /// Drawn anew for each tenure; kept while its place or its unanswered request is.
+    /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
     /// What must be true before the token can be forgotten.
     doubt: Doubt,
@@ -52,7 +52,7 @@ pub(crate) struct Contender {
 pub(crate) struct Refusal {
     /// What the holder's ttl has left, if it has one.
     pub(crate) remaining: Option<Duration>,
-    /// Whether the holder is another library, which calls nobody.
+    /// Whether the holder is another library, which notifies no waiter.
     pub(crate) foreign: bool,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
@@ -107,6 +107,8 @@ impl Contender {
         self.sent += 1;
         self.in_flight += 1;
         self.doubt.until = self.doubt.until.max(until);
+        // The oldest epoch stays: a release settles all requests only if it was answered in the epoch of the oldest one, since requests
+        // of older connections may be executed after it.
         self.doubt.unanswered_since.get_or_insert(epoch);
     }
 
@@ -123,6 +125,9 @@ impl Contender {
 
     fn settle(&mut self, epoch: u64, repeated: bool) {
         self.in_flight = self.in_flight.saturating_sub(1);
+        // An answer covers the older requests if all of them were sent in its epoch, where requests are executed in order. The only
+        // request ever sent is covered by its own answer. If the batch was sent twice (`repeated`), the first sending may still be
+        // executed, so its answer settles nothing.
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
         let repeated = repeated && !Mutant::RepeatSettles.is_on();
         if !repeated && self.in_flight == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
@@ -136,7 +141,7 @@ impl Contender {
         if happened {
             self.in_flight = self.in_flight.saturating_sub(1);
         } else {
-            // That says nothing of any other request.
+            // It surely did not happen, but that says nothing about the other requests: no epoch matches this one, so they stay in doubt.
             self.settle(Doubt::NO_EPOCH, false);
         }
         self.answered && sent < self.heard
@@ -150,7 +155,7 @@ impl Contender {
         pause.mul_f64(0.5 + jitter / 2.0)
     }
 
-    /// Takes note that the engine's task has ended, and that its requests are not answered any more.
+    /// Takes note that the engine's task has ended, and that its requests will get no answer.
     pub(crate) fn abandon_requests(&mut self) {
         self.in_flight = 0;
     }
@@ -165,7 +170,7 @@ impl Contender {
         self.doubt
     }
 
-    /// What is to be released when it gives up; none if the backend surely has nothing of it.
+    /// The token to release when the contender gives up, or `None` if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
         let left = (self.placed || self.may_hold || self.doubt.unanswered_since.is_some())
             && !Mutant::DroppedAcquireForgets.is_on();
@@ -176,7 +181,8 @@ impl Contender {
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
         let Refusal { remaining, foreign, position } = refusal;
-        // A place that could not be renewed may stand all the same.
+        // Once placed, always placed, as far as a release is concerned: an answer without a position does not prove that an earlier place
+        // is gone, and a place that is left behind delays the others until it expires.
         let placed = position.is_some();
         self.position = position;
         self.placed |= placed;
@@ -209,7 +215,7 @@ fn grow(first: Duration, longest: Duration, tries: u32) -> Duration {
     first.saturating_mul(1 << tries.min(6)).min(longest)
 }
 
-/// Who is near the front comes just after the holder's expiry, since a key that expires calls nobody.
+/// A waiter near the front checks just after the holder's expiry, since no message tells of a key that expires.
 fn until_expiry(pause: Duration, remaining: Option<Duration>, near: bool) -> Duration {
     match remaining {
         Some(remaining) if near => pause.min(remaining + Duration::from_millis(1)),
@@ -316,7 +322,7 @@ mod tests {
         };
         let mut contender = twice();
         assert!(!contender.failed(at(0), false));
-        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is under way");
+        assert_eq!(contender.doubt().unanswered_since, Some(1), "the other one is in flight");
         let mut contender = twice();
         contender.answered(at(0), 1, false);
         assert_eq!(contender.doubt().unanswered_since, Some(1), "it may be the answer to the first");

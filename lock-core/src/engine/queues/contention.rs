@@ -66,7 +66,7 @@ impl Queues {
             }
             Err(error) => {
                 let outdated = contender.failed(sent, error.may_have_happened());
-                // The longer way says best what is wrong.
+                // The script is asked next time instead of the transaction: its errors name the command that was refused.
                 self.lately.found_busy(key, now);
                 return match error.kind() {
                     ErrorKind::Backend if outdated => {}
@@ -105,12 +105,14 @@ impl Queues {
                 let doubt = Doubt { until: now, unanswered_since: None };
                 self.held(key, next, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
             }
-            // A check that was sent after the request which began the tenure: it reaches further.
+            // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the
+            // key expires later too, so the deadline may be raised; `held_again` compares the fencing tokens to find out.
             Ok(Outcome::Held { fence, was_free, .. }) => {
                 let ended = self.tenures.held_again(tenure, fence, was_free, sent);
                 self.clean_up_ended(ended, now);
             }
-            // Such a check finds the tenure's own token, unless the key was taken away meanwhile.
+            // A check that was executed after the grant finds the tenure's own token. If it was busy, the key was taken away in between;
+            // if it was executed before the grant, the answer says nothing, which `refused_again` tells by `sent`.
             Ok(Outcome::Busy { .. }) => {
                 let ended = self.tenures.refused_again(tenure, sent);
                 self.clean_up_ended(ended, now);
@@ -161,7 +163,7 @@ impl Queues {
         self.wheel.set(id, now + pause);
     }
 
-    /// A key was granted to a place of this process: its waiter holds, or confirms, or there is nobody any more who wants
+    /// A key was granted to a place of this process: its waiter holds, or confirms, or there is no waiter left that wants
     /// the key.
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
         if Mutant::CallNotHeard.is_on() {
@@ -196,9 +198,10 @@ impl Queues {
         }
     }
 
-    /// Releases a token that nobody here has any more, as when its request was executed after its release.
+    /// Releases a token that no tenure here has, for example because its request was executed after its release.
     pub(crate) fn release_stray(&mut self, key: LockKey, token: Token, doubt: Doubt, now: Moment) {
-        // Its holder's release is still to be sent, and is the one that has to find the key.
+        // The holder's own release is still queued, and its caller awaits the outcome: a clean-up that came first would make that
+        // release find nothing, and report a loss that never happened.
         let is_released = |item: &Item| matches!(item, Item::Release(parting, ..) if parting.token == token);
         if self.outbox.iter().any(is_released) {
             return;
@@ -208,7 +211,8 @@ impl Queues {
             && self.tenure_of(&key, token).is_none();
         if is_over {
             let mut parting = Parting::at_once(key, token).with_place();
-            // A call may come late, when its waiter has had the key already and left it to expire.
+            // The message may come after its waiter has had the key, and has left it to expire at `at_least`. Releasing it at once would
+            // free the key before that time.
             parting.keep_until = self.kept.get(&token).copied().unwrap_or(parting.keep_until);
             self.cleanup.push(parting, doubt, now);
         }
@@ -227,14 +231,17 @@ impl Queues {
         }
     }
 
-    /// Takes note of whether calls can come. Some may have been lost, and places too: everybody asks again.
+    /// Takes note of whether messages can reach this process.
+    ///
+    /// While the connection was away, messages were lost, and places with it if the server was replaced. So every contender asks again,
+    /// which makes its place once more and finds a grant that was missed. Otherwise each would wait for its next check.
     pub(crate) fn listen(&mut self, listening: bool) {
         self.listening = listening;
         self.calls_refused = false;
         self.ask_again(|contender| contender.trouble.is_some() || listening && contender.answered);
     }
 
-    /// Begins anew after the engine's task has ended and its requests with it.
+    /// Starts again after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
         self.put_back();
@@ -247,7 +254,8 @@ impl Queues {
             contender.abandon_requests();
             true
         });
-        // Somebody has to start the next task.
+        // The task that would send these requests has ended with its runtime. A future that is polled on another runtime starts the next
+        // one, so all of them are woken; which of them still has a runtime is not known here.
         for id in self.lines.ids() {
             let waker = self.lines.waiter(id).waker.take();
             self.deferred.wake(waker);
@@ -264,7 +272,7 @@ impl Queues {
                 self.fail(&key, &error(&key), now);
             }
         }
-        // Nobody is in line any more who could have the hold that was offered to another.
+        // No waiter is left in line that could have the hold that was offered to another.
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::Failed(_) = waiter.state {
@@ -284,7 +292,7 @@ impl Queues {
     pub(super) fn ask(&mut self, key: &LockKey, token: Token, confirms: bool) {
         let Some((id, contender)) = self.lines.contender(key, token) else { return };
         let was_queued = std::mem::replace(&mut contender.queued, true);
-        // A check that waits already is overtaken; when its turn comes, it is not sent any more.
+        // A check that waits already is overtaken; when its turn comes, it is no longer sent.
         if was_queued && (!confirms || std::mem::replace(&mut contender.confirms, true)) {
             return;
         }

@@ -1,4 +1,4 @@
-//! Who comes next: how a hold, a turn or a place goes from one waiter to another.
+//! Succession: how a hold, a turn or a place goes from one waiter to the next.
 
 use super::{
     Queues, TURN,
@@ -21,7 +21,10 @@ use crate::{
 };
 
 impl Queues {
-    /// Has the next waiter's hold follow in the same tenure.
+    /// Passes the key to the next waiter of this process, within the same tenure and without a request.
+    ///
+    /// The tenure must be the one that the line possesses. A tenure that was taken up or lost has no waiters, and its key may by now
+    /// be held by another process.
     pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
         let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key()) else { return false };
         let line = self.lines.of(key).filter(|line| line.tenure == Some(hold.tenure));
@@ -59,14 +62,17 @@ impl Queues {
         if Mutant::LateAnswerHolds.is_on() && now >= terms.ttl.deadline(acquired.sent) {
             acquired.sent = now;
         }
+        // Validity counts from the sending. The server has granted the key, but its answer came so late that the key may expire before
+        // the holder would look at its clock.
         if now >= terms.ttl.deadline(acquired.sent) {
-            // No validity left: that is no acquire. Its token is over, and a new one asks.
+            // Without any validity left the acquire has failed. Its token is released, and the next try has a new one: a late
+            // release of the old token would otherwise end the lease of the next try.
             let parting = Parting::at_once(key.clone(), acquired.token).with_place();
             self.cleanup.push(parting, acquired.doubt, now);
             if overdue {
                 self.lines.waiter(id).state = Standing::InLine(None);
                 let ttl = terms.ttl.get();
-                let detail = format!("the answer took longer than the ttl of {ttl:?}; use a longer ttl");
+                let detail = format!("the answer took longer than the ttl of {ttl:?}; raise the ttl");
                 self.dismiss(id, Error::new(ErrorKind::Backend, ACQUIRE).on(key).detail(detail), now);
             } else {
                 self.contend(id);
@@ -81,7 +87,8 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &waiter.state else { return };
         let doubt = trust::doubt(contender.doubt(), kept, now);
-        // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
+        // The waiter's own key, not that of the message: the message does not say how much of it is the manager's prefix, and errors
+        // and guards show the key without the prefix.
         let (own, terms) = (waiter.key.clone(), waiter.terms);
         let own = if Mutant::PrefixLost.is_on() { own.without_prefix() } else { own };
         let Grant { token, fence, block, mut sent, .. } = *grant;
@@ -90,7 +97,8 @@ impl Queues {
         }
         let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: Some(kept) };
         let tenure = self.begin_tenure(&own, id, &terms, acquired, now);
-        // The place may have been made before they came.
+        // The grant has the block of fencing tokens that its place asked for. Waiters that joined after the place was made are not
+        // counted in that block, so it may be too small for them.
         self.refill(&own, tenure, now);
     }
 
@@ -149,7 +157,9 @@ impl Queues {
             let waiter = self.lines.waiter(next);
             if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
                 let token = contender.token;
-                // Nobody calls a place that was made before calls could come, and a foreign holder calls nobody.
+                // The place was made for the former contender. If no message can reach it (it was made before this process listened,
+                // or the holder is another library, which notifies nobody), the new contender has to ask at once, or it would
+                // wait for its next check.
                 let is_called = contender.callable && self.listening && !contender.foreign;
                 let asks = !(is_called || Mutant::DeafPlacePassedOn.is_on());
                 if Mutant::CleanUpInUse.is_on()
@@ -171,7 +181,7 @@ impl Queues {
         self.contend_next(key);
     }
 
-    /// Ends what this process has of a key that was released by force.
+    /// Ends the tenure and the waits of this process for a key that was force-released.
     pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
         for tenure in self.tenures_of(key) {
             let ended = self.tenures.take_away(tenure, LossReason::Forced);

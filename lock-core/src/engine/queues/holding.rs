@@ -20,6 +20,9 @@ impl Queues {
     /// Ends a hold as its holder wishes. The next waiter's hold follows, or the key is released by the request that `ask`
     /// makes.
     pub(crate) fn release<R>(&mut self, hold: HoldId, now: Moment, ask: impl FnOnce() -> (Asked, R)) -> Departure<R> {
+        // Passing comes first: the next hold follows under the same token, so the key must not be released, not even for a moment. If
+        // nobody follows, the tenure is removed before the release is registered, so that no renewal can be sent after the release:
+        // executed in that order, it would find the key gone and report a loss.
         if self.pass(hold, now) {
             return Departure::Passed;
         }
@@ -50,6 +53,8 @@ impl Queues {
     /// Ends a hold whose token goes elsewhere.
     pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
         let tenure = self.tenures.leave(hold)?;
+        // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
+        // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
         remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
         if let Some(renewing) = tenure.renews_for_another(hold.tenure, now) {
             self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));

@@ -1,4 +1,4 @@
-//! Who waits for which key in this process, in the order of arrival; pure.
+//! The waiters of each key in this process, in the order of arrival; pure.
 //!
 //! The waiters of all keys live in one slab and are linked through it, so that one who gives up in the middle of a line
 //! leaves at once and at no cost.

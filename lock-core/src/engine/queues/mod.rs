@@ -1,11 +1,11 @@
-//! Who has a key in this process, and who waits for it; pure: the moment is an argument, what is to be sent and who is
-//! to be woken are results.
+//! The holders and waiters of each key in this process; pure: the moment is an argument, requests to send and wakers to wake are
+//! results.
 //!
 //! A *tenure* is this process's stay in possession of a key, with one token; a *hold* is one local holder's part of it.
-//! A guard knows (tenure, hold) and speaks to the tenure, never to the backend by token. Waiters of a key stand in one
-//! line; the first is the *contender*, the only one who asks the backend. When it gets the key, its turn has come; when
-//! it is done, the hold of the next one follows inside the process ([`tenure`] says for how long), and then the release
-//! and the next contender's request travel together.
+//! A guard knows (tenure, hold) and calls the tenure, never the backend by token: so a late call of a guard whose hold has ended cannot
+//! touch the hold that came after it. Waiters of a key are in one line; the first is the *contender*, the only one that asks the
+//! backend. When it gets the key, its turn has come. When it is done, the hold of the next waiter follows inside the process
+//! ([`tenure`] says for how long), and then the release and the next contender's request travel in one call.
 //!
 //! A waiter whose turn has come takes the hold when its future is polled. One that is not polled in time loses its turn,
 //! so that a future that is kept in a `select!` does not keep a key.

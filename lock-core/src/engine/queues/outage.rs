@@ -1,4 +1,4 @@
-//! What becomes of waiters while the backend does not answer.
+//! Outages: waiters while the backend does not answer.
 //!
 //! A waiter that was never told whether its key is busy fails with its request, and in any case when the backend has had
 //! its time. One that knows its key to be busy has nothing to gain from an error: it stays in line, keeps its place there
@@ -71,6 +71,9 @@ impl Queues {
         let key = self.lines.waiter(contender).key.clone();
         let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
         self.trouble = Some((now, error));
+        // A waiter that does not know yet whether its key is busy fails with the request: its caller asked a question, and the answer is
+        // that the backend is down. A waiter that knows its key to be busy keeps its place, since a restart of the server is shorter
+        // than most waits, and failing would cost it its turn.
         for id in self.lines.unknowing(&key) {
             if id != contender {
                 self.send_away(id, trouble.clone());
@@ -93,9 +96,9 @@ impl Queues {
         let recent = self.trouble.as_ref().filter(|(at, _)| now < *at + limit);
         let error = match recent {
             Some((_, error)) => Error::backend(ACQUIRE, Some(&key), error.clone()),
-            None => Error::new(ErrorKind::Backend, ACQUIRE).on(&key).detail(format!(
-                "the backend did not answer within {limit:?} of asking; check that it runs and can keep up"
-            )),
+            None => Error::new(ErrorKind::Backend, ACQUIRE)
+                .on(&key)
+                .detail(format!("the backend did not answer within {limit:?}; check that it runs and can keep up")),
         };
         match self.lines.waiter(id).state {
             Standing::InLine(Some(_)) => self.dismiss(id, error, now),

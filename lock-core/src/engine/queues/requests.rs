@@ -267,7 +267,7 @@ impl Queues {
         for renewal in renewals {
             let outcome = match outcomes.next() {
                 Some(Ok(outcome)) => Some(outcome),
-                // Something else stands at the key: it is not ours any more.
+                // The key holds another value: it is no longer ours.
                 Some(Err(error)) if error.kind() == ErrorKind::WrongType => Some(Outcome::Gone),
                 Some(Err(_)) | None => None,
             };

@@ -174,7 +174,7 @@ fn a_contender_that_gives_up_leaves_its_place_to_the_next_on_the_same_terms() {
     let (operations, _) = process.send();
     assert_eq!(token(&operations[0]), first_token);
 
-    // On other terms the place is left, and the next one asks anew.
+    // On other terms the place is given up, and the next one asks again.
     let mut process = Process::new();
     let (first, other) = (process.wait(), process.wait_on(terms(500)));
     process

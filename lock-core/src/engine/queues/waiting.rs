@@ -24,7 +24,8 @@ impl Queues {
         let mut knows = false;
         let mut asks_again = None;
         if let Some(tenure) = self.lines.tenure(key) {
-            // Of a process that was stopped, say: nobody may have noticed yet.
+            // The tenure may have lapsed unnoticed, for example while the process was stopped: its timer has not fired yet. Settled now,
+            // it does not make the newcomer wait behind a lease that has ended.
             let ended = self.tenures.settle(tenure);
             self.clean_up_ended(ended, now);
         }
@@ -34,7 +35,8 @@ impl Queues {
             let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
             let contender = self.lines.first_contender(key);
             knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
-            // The backend may be well again.
+            // The contender's last request failed, and its next one may be a second away. The newcomer's question is a reason to ask now:
+            // the backend may be back, and otherwise the newcomer learns of the outage at once.
             let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
             asks_again = troubled.map(|first| first.token);
             if tries && knows {
@@ -67,7 +69,8 @@ impl Queues {
             Standing::Turn(hold, _) => {
                 let hold = *hold;
                 if !self.tenures.begin(hold, &waiter.terms, now) {
-                    // Its lease has ended before it came.
+                    // The hold was offered, but its lease has ended before this future was polled. The turn is void: the waiter rejoins
+                    // the line instead of getting a guard that is lost already.
                     let ended = self.tenures.settle(hold.tenure);
                     self.clean_up_ended(ended, now);
                     self.wheel.unset(id);

@@ -97,10 +97,12 @@ impl Tenures {
             let Some(tenure) = self.get_mut(id) else { continue };
             tenure.asks_for(tenure.ttl, now);
             let mut request = tenure.renew(tenure.ttl, now);
-            // Half of what is left: then there is time for another try. What a grant gave is too little to tell silence by.
+            // A connection that stays silent for half of what the lease has left is replaced, so the other half is there for another
+            // try. A lease that lives on its grant has too little left for that: half of it is within the jitter of a slow server, and a
+            // connection would be replaced for nothing.
             let left = tenure.hold.end().since(now);
             request.within = if tenure.granted { left } else { left / 2 };
-            // One that has just begun by a grant is over soon, as a rule, and would not be worth it.
+            // Watching the key costs the server memory. A lease that has just begun by a grant usually ends before its second renewal.
             request.watch = !tenure.granted;
             tenure.changed = false;
             renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
@@ -111,21 +113,22 @@ impl Tenures {
     /// Has a tenure renewed soon, since somebody else has written at its key: then it shows whether that is still its own.
     pub(crate) fn look_at(&mut self, id: TenureId, now: Moment) {
         let Some(tenure) = self.get_mut(id) else { return };
-        // What is under way may have come before.
+        // A renewal in flight may have been executed before the change, so its success would prove nothing. Another one follows its
+        // answer.
         tenure.changed = tenure.renewing;
         self.hasten(id, now);
     }
 
     /// Has every tenure that is renewed at all renewed soon, one after the other.
     pub(crate) fn look_at_all(&mut self, now: Moment) {
-        // Not all at once: there may be many.
+        // One after the other: 100,000 leases at once would keep the server from everything else for longer than some of them last.
         for (place, id) in (0..).zip(self.ids()) {
             self.look_at(id, now + APART * place);
         }
     }
 
     /// Has every tenure renewed soon, since a connection was made: its server may be another, or have lost its data. What is
-    /// under way is answered over it.
+    /// in flight is answered over it.
     pub(crate) fn connected(&mut self, now: Moment) {
         let from = now.max(self.next_connected);
         let ids = self.ids();
@@ -168,6 +171,8 @@ impl Tenures {
         match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
+                // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
+                // the deadline is never later than the expiry, however long the answer took.
                 let mut counts_from = sent;
                 if Mutant::DeadlineFromReply.is_on() {
                     counts_from = now;
@@ -177,7 +182,9 @@ impl Tenures {
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
                 if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
-                    tenure.renew_at = now; // at once, lest the holder dies before
+                    // The server's clock was set back, and the key outlives its ttl by the step. The correction is sent at once: if
+                    // the holder died before it, the key would be stuck for that long.
+                    tenure.renew_at = now;
                 }
                 if tenure.changed {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
@@ -261,7 +268,7 @@ impl Tenure {
         let was_granted = self.granted;
         self.proved(sent);
         if was_granted {
-            // The renewal that would have come soon is not needed any more.
+            // The renewal that would have come soon is no longer needed.
             self.plan_renewal(sent, self.hold.validity().deadline);
         }
         slack.filter(|_| !was_granted)

@@ -33,7 +33,7 @@ pub(crate) struct Tenures {
     pub(super) due: BinaryHeap<Reverse<(Moment, TenureId)>>,
     /// Until when a connection that is made has no tenure looked at, since all were just before.
     pub(super) next_connected: Moment,
-    /// What deadlines had left when they were renewed lately; nothing where one passed before.
+    /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
 }
 
@@ -241,7 +241,7 @@ impl Tenures {
         self.wheel.next()
     }
 
-    /// Ends a tenure whose key is not its own any more, or will not be: also where its holder has just released it, it is
+    /// Ends a tenure whose key is no longer its own, or will not be. Even if its holder has just released it, the tenure is
     /// not passed on.
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;

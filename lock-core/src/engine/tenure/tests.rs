@@ -223,7 +223,7 @@ fn a_new_connection_has_all_leases_renewed_at_once_and_then_not_more_often_than_
     tenures.connected(at(50));
     let mut under_way = send(&mut tenures, 51);
     assert_eq!(under_way.len(), 2);
-    // It breaks again and again, also while renewals are under way.
+    // It breaks again and again, also while renewals are in flight.
     let mut sent = 0;
     for now in 52..5_000 {
         tenures.connected(at(now));

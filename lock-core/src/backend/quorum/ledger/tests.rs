@@ -110,7 +110,7 @@ fn a_lease_that_a_node_lacks_is_put_back_until_it_is_released() {
         let asked = ledger.asks_for(node, &acquire(), at(0), way(0));
         ledger.answered(&asked, &mut answer, at(1), 0);
     }
-    assert!(!puts_back(&ledger.asks_for(1, &renew(), at(500), way(0))), "one of three is no majority");
+    assert!(!puts_back(&ledger.asks_for(1, &renew(), at(500), way(0))), "one of three is not a majority");
     let asked = ledger.asks_for(2, &acquire(), at(0), way(0));
     ledger.answered(&asked, &mut held(), at(500), 0);
     let asked = ledger.asks_for(1, &renew(), at(1_000), way(0));

@@ -190,7 +190,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Takes note that a node cannot tell us of grants any more.
+    /// Takes note that a node can no longer notify us of grants.
     fn note_deaf(&mut self, node: &str) {
         if self.listening.remove(node) && self.listening.is_empty() {
             self.calls.listening(false);

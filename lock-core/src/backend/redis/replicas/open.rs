@@ -51,7 +51,7 @@ impl Open {
         self.epoch == connector.link.newest()
     }
 
-    /// Runs one command. After anything but a reply or a refusal, the connection is of no use any more.
+    /// Runs one command. After anything but a reply or a refusal, the connection is of no further use.
     async fn send(&mut self, connector: &Connector, command: &Cmd, within: Duration) -> Result<Value, Unanswered> {
         let Connected { inner, driver, .. } = &mut self.connected;
         let reply = timeout(within, driver.carry(inner.send_packed_command(command))).await;

@@ -168,7 +168,7 @@ fn terms_that_have_changed_since_the_place_was_made_do_not_count() {
     tell(&mut process, &grant_to(&request, (70, 1)));
     let hold = process.hold(id).1;
     assert_eq!(hold.end(), Ttl::new(TRUSTED).unwrap().deadline(at(0)));
-    assert!(process.send().0.is_empty(), "what was to be asked is not asked any more");
+    assert!(process.send().0.is_empty(), "what was to be asked is no longer asked");
 }
 
 #[test]
