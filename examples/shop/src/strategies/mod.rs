@@ -74,7 +74,7 @@ pub(crate) enum Desk {
     Optimistic(Optimistic),
     LockCore(LockCore),
     LockMacro(LockMacro),
-    LockLayer(LockLayered),
+    LockLayer(Box<LockLayered>),
 }
 
 impl Desk {
@@ -90,7 +90,7 @@ impl Desk {
             Strategy::Optimistic => Self::Optimistic(Optimistic { shop }),
             Strategy::LockCore => Self::LockCore(LockCore { shop, manager: manager().await? }),
             Strategy::LockMacro => Self::LockMacro(LockMacro { shop, manager: manager().await? }),
-            Strategy::LockLayer => Self::LockLayer(LockLayered::serve(shop, manager().await?).await?),
+            Strategy::LockLayer => Self::LockLayer(Box::new(LockLayered::serve(shop, manager().await?).await?)),
         })
     }
 
