@@ -59,7 +59,7 @@ async fn main() -> ExitCode {
     match ended {
         Ok(true) => ExitCode::SUCCESS,
         Ok(false) => ExitCode::from(1),
-        // Whoever reads the output has seen enough of it, as in `… | head -1`.
+        // The reader of the output has seen enough, as in `… | head -1`.
         Err(error) if error.downcast_ref().map(io::Error::kind) == Some(io::ErrorKind::BrokenPipe) => ExitCode::SUCCESS,
         Err(error) => {
             anstream::eprintln!("{ERROR}error:{ERROR:#} {}", report::sentence(&error));
