@@ -1,0 +1,133 @@
+//! An axum service: one handler with a lock of its own, one behind a layer, one manager for both.
+//!
+//! ```text
+//! cargo run -p example-axum-handlers
+//! cargo run -p example-axum-handlers -- redis://127.0.0.1:6379
+//! ```
+//!
+//! It listens on port 3000, or on another one: `PORT=3001 cargo run …`; with `PORT=0` on one that is free, and it says
+//! which.
+//!
+//! Two buyers of one good: the second is served when the first is done. Then two goods, at the same time:
+//!
+//! ```text
+//! time (curl -X POST localhost:3000/goods/1/sell & curl -X POST localhost:3000/goods/1/sell; wait)
+//! time (curl -X POST localhost:3000/goods/1/sell & curl -X POST localhost:3000/goods/2/sell; wait)
+//! ```
+//!
+//! Four buyers at once: a sale takes a second and a buyer waits two and a half, so that the last is asked to come again:
+//!
+//! ```text
+//! for buyer in 1 2 3 4; do curl -s -X POST localhost:3000/goods/1/sell & done; wait
+//! ```
+//!
+//! One order paid twice at once, as by two clicks on one button; the layer sends the second click away:
+//!
+//! ```text
+//! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
+//! ```
+//!
+//! Ctrl-C lets the requests under way end, and gives back whatever is still held.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use anyhow::Context as _;
+use axum::Router;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use axum::response::{IntoResponse, Response};
+use axum::routing::post;
+use lock_core::{LockManager, distributed_lock};
+use lock_tower::LockLayer;
+use lock_tower::key::{path_param, scoped};
+use tokio::net::TcpListener;
+use tokio::time::sleep;
+
+/// What is left of each good that was sold before; of all others there are ten. A service of several instances would
+/// keep it in a database, as `example-axum-shop` does.
+type Stock = Arc<Mutex<HashMap<u64, u32>>>;
+
+#[tokio::main]
+async fn main() -> anyhow::Result<()> {
+    // In memory unless the argument names a server.
+    let url = std::env::args().nth(1).unwrap_or_else(|| "memory://".into());
+    let manager = LockManager::connect(&url).await?;
+    // The attribute finds the installed manager; the layer is given it. Both share its one connection.
+    manager.install()?;
+
+    // As a number, so that `/orders/07/pay` is the same order. Under a layer a client that stalls in its upload keeps the
+    // key: `max_hold` is the bound.
+    let per_order = scoped("orders", path_param::<u64>("order"));
+    let clicks = LockLayer::http(manager.clone(), per_order).try_only().max_hold(Duration::from_secs(30));
+    let service = Router::new()
+        .route("/orders/{order}/pay", post(pay))
+        .route_layer(clicks)
+        .route("/goods/{id}/sell", post(sell))
+        .with_state(Stock::default());
+
+    let port = std::env::var("PORT").map_or(Ok(3000), |port| port.parse()).context("PORT is not a port")?;
+    let listener = TcpListener::bind(("127.0.0.1", port)).await;
+    let listener = listener.with_context(|| format!("port {port} is taken, try `PORT=3001 cargo run …`"))?;
+    println!("listening on http://{}, Ctrl-C ends it", listener.local_addr()?);
+    axum::serve(listener, service).with_graceful_shutdown(ctrl_c()).await?;
+
+    let held = manager.shutdown(Duration::from_secs(5)).await;
+    println!("ended, {held} leases were still held");
+    Ok(())
+}
+
+/// Sells one unit, to one buyer of the good at a time; buyers of other goods do not wait.
+///
+/// The key is made of an argument, and the lock encloses the body: reading, thinking, writing.
+#[distributed_lock(key = "goods:<id>", ttl = "3s", wait = "2500ms")]
+async fn sell(State(stock): State<Stock>, Path(id): Path<u64>) -> Result<String, Refusal> {
+    let left = read(&stock, id);
+    sleep(Duration::from_secs(1)).await;
+    let left = left.checked_sub(1).ok_or(Refusal::SoldOut)?;
+    write(&stock, id, left);
+    Ok(format!("sold one of good {id}, {left} left\n"))
+}
+
+/// Takes the payment of an order; the layer in front sees to it that no order is paid twice at once.
+async fn pay(Path(order): Path<u64>) -> String {
+    sleep(Duration::from_secs(1)).await;
+    format!("order {order} is paid\n")
+}
+
+/// Why a sale did not come about.
+enum Refusal {
+    SoldOut,
+    Lock(lock_core::Error),
+}
+
+/// What lets `#[distributed_lock]` say that the lock could not be had.
+impl From<lock_core::Error> for Refusal {
+    fn from(error: lock_core::Error) -> Self {
+        Self::Lock(error)
+    }
+}
+
+impl IntoResponse for Refusal {
+    fn into_response(self) -> Response {
+        match self {
+            Self::SoldOut => (StatusCode::CONFLICT, "sold out\n").into_response(),
+            // As the layer answers: without the key and without the address of Redis.
+            Self::Lock(error) => error.into_response(),
+        }
+    }
+}
+
+fn read(stock: &Stock, id: u64) -> u32 {
+    stock.lock().unwrap_or_else(PoisonError::into_inner).get(&id).copied().unwrap_or(10)
+}
+
+fn write(stock: &Stock, id: u64, left: u32) {
+    stock.lock().unwrap_or_else(PoisonError::into_inner).insert(id, left);
+}
+
+async fn ctrl_c() {
+    // Without a handler for the signal the service ends at once.
+    let _ = tokio::signal::ctrl_c().await;
+}
