@@ -1,7 +1,7 @@
-//! The attribute [`#[distributed_lock]`](macro@distributed_lock) of `lock-core`, which re-exports it with its feature
-//! `macros`; nothing else is here to use.
+//! The attributes of `lock-core`, which re-exports them: [`#[distributed_lock]`](macro@distributed_lock) with its feature
+//! `macros`, and [`#[test]`](macro@test) with its feature `test-util`.
 //!
-//! What the attribute writes calls `lock_core`, so a crate that uses it depends on `lock-core`.
+//! What the attributes write calls `lock_core`, so a crate that uses it depends on `lock-core`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -28,6 +28,9 @@ mod expand;
 mod fallback;
 mod template;
 
+// The other attribute.
+mod test;
+
 use proc_macro::TokenStream;
 
 use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names::Names};
@@ -44,6 +47,14 @@ use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names:
 #[proc_macro_attribute]
 pub fn distributed_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
     lock(arguments.into(), item.into()).into()
+}
+
+/// Runs an async test once for each place at which its locks can fail, and takes the lease away there.
+///
+#[doc = include_str!("../docs/test.md")]
+#[proc_macro_attribute]
+pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    test::expand(arguments.into(), item.into()).into()
 }
 
 fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> proc_macro2::TokenStream {
