@@ -1,15 +1,15 @@
 //! The attribute `#[lock_core::test]`.
 
 use proc_macro2::{Span, TokenStream};
-use quote::{format_ident, quote, quote_spanned};
+use quote::{quote, quote_spanned};
 use syn::{
-    Attribute, Error, FnArg, Path, Result, Signature, Token, Visibility,
+    Attribute, Error, FnArg, Ident, Path, Result, ReturnType, Signature, Token, Visibility,
     parse::{ParseStream, Parser},
     parse_quote,
     spanned::Spanned,
 };
 
-use crate::{errors::Errors, fallback, function::Function};
+use crate::{errors::Errors, expand::located_at, fallback, function::Function};
 
 /// Writes the test that runs the function many times.
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
@@ -94,21 +94,27 @@ fn is_test(attribute: &Attribute) -> bool {
 fn test(krate: &Path, mut function: Function) -> TokenStream {
     let attributes = std::mem::take(&mut function.attributes);
     let visibility = std::mem::replace(&mut function.visibility, Visibility::Inherited);
-    let name = &function.signature.ident;
-    let manager = format_ident!("__lock_manager", span = Span::mixed_site());
-    let call = match function.signature.inputs.first() {
+    let Signature { ident: name, inputs, output, .. } = &function.signature;
+    let manager = |span| Ident::new("__lock_manager", Span::mixed_site().located_at(span));
+    let call = match inputs.first() {
         Some(FnArg::Typed(argument)) => {
-            let given = quote_spanned!(argument.ty.span()=> #manager);
-            quote!(|#manager| #name(#given))
+            let (parameter, given) = (manager(Span::call_site()), manager(argument.ty.span()));
+            quote!(|#parameter| #name(#given))
         }
         _ => quote!(|_| #name()),
+    };
+    // An error about the returned type points at it.
+    let span = if let ReturnType::Type(_, output) = output { output.span() } else { name.span() };
+    let krate = located_at(krate, span);
+    let call = quote_spanned! {Span::call_site().located_at(span)=>
+        #krate::__private::test(::core::stringify!(#name), #call)
     };
     quote! {
         #(#attributes)*
         #[::core::prelude::v1::test]
         #visibility fn #name() {
             #function
-            #krate::__private::test(::core::stringify!(#name), #call)
+            #call
         }
     }
 }

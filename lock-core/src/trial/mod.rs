@@ -60,11 +60,21 @@ where
             panic!("{what}: this point {came} when the test ran again{}; {NOT_THE_SAME}", disturbed.end.aside());
         }
         if !matches!(disturbed.end, End::Passed) {
-            let place = calm.seen.located_by(target).and_then(|target| locate(target, &body));
-            let place = place.map(|place| format!(" ({place})")).unwrap_or_default();
+            let place = place(&calm.seen, target, &body);
             let problem = disturbed.end.problem();
             panic!("{what}{place}: {problem}\nto run this point alone: {POINT}={target} cargo test {name}");
         }
+    }
+}
+
+/// Says where a lock failed, as far as that is known: behind a space, in parentheses.
+fn place<F: Future>(seen: &Seen, target: Target, body: &impl Fn(LockManager) -> F) -> String {
+    let line = seen.located_by(target).and_then(|target| locate(target, body));
+    let since = seen.point(target).and_then(|point| point.since);
+    match (line, since) {
+        (Some(line), _) => format!(" ({line})"),
+        (None, Some(since)) => format!(" (the lock was asked for at {}:{})", since.file(), since.line()),
+        (None, None) => String::new(),
     }
 }
 
@@ -167,7 +177,7 @@ fn on_runtime<T>(
 /// The clock leaps as soon as all tasks wait, also if they wait for a thread. It stands still while this one sleeps.
 async fn a_day() {
     tokio::time::sleep(Duration::from_secs(24 * 60 * 60)).await;
-    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(5))).await;
+    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(2))).await;
 }
 
 /// The environment variable that names the only point to be run.

@@ -67,18 +67,22 @@ pub(super) fn polled_again(watched: Waker, dropped: Arc<Dropped>, poll: impl FnO
 /// Returns the line of the user's function that is called first inside [`polled_again`]: the work itself, rather than what
 /// it calls.
 fn outermost(backtrace: &str) -> Option<String> {
-    let mut found = None;
-    let mut theirs = false;
+    let (mut found, mut ours, mut name) = (None, None, "");
     for line in backtrace.lines().map(str::trim) {
-        if let Some(place) = line.strip_prefix("at ") {
-            if theirs && !OTHERS.iter().any(|folder| place.replace('\\', "/").contains(folder)) {
-                found = Some(without_column(place));
+        let Some(place) = line.strip_prefix("at ") else {
+            name = line.split_once(": ").map_or(line, |(_, name)| name);
+            if name.starts_with(concat!(module_path!(), "::polled_again")) {
+                return found;
             }
-        } else if line.contains(concat!(module_path!(), "::polled_again")) {
-            return found;
-        } else {
-            let name = line.split_once(": ").map_or(line, |(_, name)| name).trim_start_matches('<');
-            theirs = !OURS.iter().any(|ours| name.starts_with(ours));
+            continue;
+        };
+        let place = place.replace('\\', "/");
+        // The innermost place is in this file.
+        let ours = ours.get_or_insert_with(|| place.split_once(THIS_FILE).map(|(folder, _)| folder.to_owned()));
+        let of_ours = ours.as_ref().is_some_and(|ours| place.starts_with(ours.as_str()));
+        let of_others = OTHERS.iter().any(|folder| place.contains(folder));
+        if !of_ours && !of_others && !name.trim_start_matches('<').starts_with(LAYER) {
+            found = Some(without_column(&place));
         }
     }
     None
@@ -89,8 +93,40 @@ fn without_column(place: &str) -> String {
     line.trim_start_matches("./").to_owned()
 }
 
-/// The functions of these crates are not the user's.
-const OURS: [&str; 2] = ["lock_core::", "lock_tower::"];
+/// Where this file stands in the folder of the library's sources.
+const THIS_FILE: &str = "trial/place.rs";
+
+/// What stands between a request and its handler is not the user's.
+const LAYER: &str = "lock_tower::";
 
 /// Files in these folders are of the standard library or of dependencies.
 const OTHERS: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/rustlib/src/"];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_line_is_that_of_the_work_and_not_of_what_it_calls() {
+        let backtrace = "   0: <lock_core::trial::place::Watched as core::ops::drop::Drop>::drop
+             at /home/me/lock-core/src/trial/place.rs:43:29
+   1: core::task::wake::Waker::drop
+             at /rustc/5980/library/core/src/task/wake.rs:20:1
+   2: tokio::sync::AtomicWaker::register
+   3: bank::charge::{{closure}}
+             at ./src/bank.rs:23:41
+   4: shop::pay::{{closure}}
+             at ./src/shop.rs:41:30
+   5: lock_tower::future::poll
+             at /home/me/lock-tower/src/future.rs:165:92
+   6: lock_core::future::protected::poll::{{closure}}
+             at /home/me/lock-core/src/future/protected.rs:165:92
+   7: lock_core::trial::place::polled_again
+             at /home/me/lock-core/src/trial/place.rs:61:5
+   8: shop::test::{{closure}}
+             at ./src/shop.rs:99:30";
+        assert_eq!(outermost(backtrace).as_deref(), Some("src/shop.rs:41"));
+        assert_eq!(outermost(&backtrace.replace("polled_again", "inlined")), None);
+        assert_eq!(outermost("   0: lock_core::trial::place::polled_again\n   1: shop::test"), None);
+    }
+}

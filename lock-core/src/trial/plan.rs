@@ -70,18 +70,17 @@ impl Seen {
     /// Says in a sentence what fails.
     pub(super) fn describe(&self, target: Target) -> String {
         let Target { kind, number } = target;
-        let Some(Point { keys, since, after }) = self.point(target) else { return target.to_string() };
+        let Some(Point { keys, after, .. }) = self.point(target) else { return target.to_string() };
         let of = format!("{number} of {}", self.count(kind));
-        let since = since.map(|since| format!(", asked for at {since}")).unwrap_or_default();
         match (kind, after) {
-            (Kind::Await, _) => format!("lease lost at await {of} of the work that holds {keys}{since}"),
+            (Kind::Await, _) => format!("lease lost at await {of} of the work that holds {keys}"),
             (Kind::Acquire, _) => format!("answer lost of acquire {of}, for {keys}"),
             (Kind::Release, _) => format!("answer lost of release {of}, for {keys}"),
             (Kind::Pause, None) => {
-                format!("holder paused past its ttl (pause {of}) at the beginning of the work that holds {keys}{since}")
+                format!("holder paused past its ttl (pause {of}) at the beginning of the work that holds {keys}")
             }
             (Kind::Pause, Some(after)) => {
-                format!("holder paused past its ttl (pause {of}) at await {after} of the work that holds {keys}{since}")
+                format!("holder paused past its ttl (pause {of}) at await {after} of the work that holds {keys}")
             }
         }
     }
