@@ -6,6 +6,7 @@
 mod attribute;
 mod core;
 mod layer;
+mod testing;
 
 use std::error::Error;
 

@@ -15,15 +15,17 @@ use crate::{errors::Errors, expand::located_at, fallback, function::Function};
 pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
     let mut errors = Errors::default();
     let krate = errors.keep(krate.parse2(arguments));
-    let Some(function) = errors.keep(syn::parse2::<Function>(item.clone()).map_err(|_| not_a_function(&item))) else {
+    let Some(mut function) = errors.keep(syn::parse2::<Function>(item.clone()).map_err(|_| not_a_function(&item)))
+    else {
         return fallback::item(item, errors);
     };
     errors.keep(check(&function));
     match krate {
         Some(krate) if errors.is_empty() => test(&krate, function),
         _ => {
+            // The function stays, so that what it alone uses is not unused; it is not called.
+            function.attributes.retain(|attribute| !is_test(attribute));
             let errors = errors.into_compile_error();
-            // A test in its place, so that an unused function is not what the user reads about.
             quote!(#errors #[allow(dead_code, unused_variables)] #function)
         }
     }
@@ -76,13 +78,17 @@ fn check(function: &Function) -> Result<()> {
 }
 
 fn check_arguments(signature: &Signature) -> Result<()> {
-    let wrong = match (signature.inputs.first(), signature.inputs.get(1)) {
-        (_, Some(second)) => second,
-        (Some(receiver @ FnArg::Receiver(_)), None) => receiver,
-        _ => return Ok(()),
-    };
-    let message = "a test takes one argument at most: the `lock_core::LockManager` whose leases are lost";
-    Err(Error::new_spanned(wrong, message))
+    match (signature.inputs.first(), signature.inputs.get(1)) {
+        (Some(receiver @ FnArg::Receiver(_)), _) => Err(Error::new_spanned(
+            receiver,
+            "a test is not a method: move it out of the `impl`, and remove this argument",
+        )),
+        (_, Some(second)) => {
+            let message = "a test takes one argument at most: the `lock_core::LockManager` whose leases are lost";
+            Err(Error::new_spanned(second, message))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// Returns whether another attribute makes a test of the function.
