@@ -1,5 +1,7 @@
 //! The code of `docs/testing.md` compiles and runs: every block of it stands in here too, line by line.
 
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
 use lock_core::{Error, LockManager};

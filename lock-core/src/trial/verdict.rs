@@ -6,7 +6,10 @@ use std::fmt;
     label = "not what a test may return"
 )]
 pub trait Verdict {
-    /// Returns why the test failed, if it did.
+    /// Turns the result of a test into a verdict.
+    ///
+    /// # Errors
+    /// The sentence that says why the test failed.
     fn verdict(self) -> Result<(), String>;
 }
 
