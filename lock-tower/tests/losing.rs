@@ -1,7 +1,11 @@
 //! A handler behind the layer loses its lease at each await.
 
-use std::sync::{Arc, Mutex};
-use std::time::Duration;
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+use std::{
+    sync::{Arc, Mutex},
+    time::Duration,
+};
 
 use axum::{Router, extract::State, routing::post};
 use http::{Request, StatusCode};
