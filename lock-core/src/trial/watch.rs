@@ -42,7 +42,6 @@ pub(crate) struct Trial {
 #[derive(Debug, Default)]
 struct State {
     seen: Seen,
-    hit: bool,
     /// What is wrong with the test itself.
     fault: Option<String>,
     /// The line of the target.
@@ -103,10 +102,10 @@ impl Trial {
         Watching
     }
 
-    /// Returns what was seen, whether the target was reached, and what is wrong with the test itself.
-    pub(super) fn into_seen(self: Arc<Self>) -> (Seen, bool, Option<String>) {
+    /// Returns what was seen, and what is wrong with the test itself.
+    pub(super) fn into_seen(self: Arc<Self>) -> (Seen, Option<String>) {
         let state = mem::take(&mut *self.state());
-        (state.seen, state.hit, state.fault)
+        (state.seen, state.fault)
     }
 
     /// Completes when the target was reached by a run that is to find it.
@@ -186,9 +185,7 @@ impl Trial {
             // Ends the task, which might go on for ever.
             panic!("{fault}");
         }
-        let hit = self.target == Some(target);
-        state.hit |= hit;
-        hit
+        self.target == Some(target)
     }
 
     /// Gives the keys to holders that are silent for a second, or to those who wait for them.

@@ -105,9 +105,10 @@ fn waiter_in_the_process_gets_the_key_that_the_holder_lost() {
     test("name", async |locks: LockManager| {
         let holders = Mutex::new((0, 0));
         let work = async |_| {
-            let mut now = holders.lock().unwrap();
-            *now = (now.0 + 1, now.1.max(now.0 + 1));
-            drop(now);
+            {
+                let mut now = holders.lock().unwrap();
+                *now = (now.0 + 1, now.1.max(now.0 + 1));
+            }
             // The other holder of the lost key is silent for a second.
             sleep(Duration::from_secs(2)).await;
             holders.lock().unwrap().0 -= 1;
