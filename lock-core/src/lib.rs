@@ -91,7 +91,7 @@
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
-//! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
+//! | `test-util` | the attribute `#[lock_core::test]`, which loses the lease at every await; a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -124,6 +124,8 @@ mod mutants;
 mod replicas;
 mod request;
 mod trace;
+#[cfg(feature = "test-util")]
+mod trial;
 mod ttl;
 
 #[cfg(feature = "test-util")]
@@ -133,6 +135,8 @@ pub use crate::backend::conformance;
 pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
+#[cfg(feature = "test-util")]
+pub use lock_macros::test;
 /// The `redis` crate, in the version whose clients [`LockManagerBuilder::client`] takes.
 #[cfg(feature = "redis")]
 pub use redis;
@@ -158,11 +162,14 @@ pub use crate::{
     ttl::{MAX_TTL, MIN_TTL},
 };
 
-/// What the code written by `#[distributed_lock]` calls.
-#[cfg(feature = "macros")]
+/// What the code written by `#[distributed_lock]` and `#[test]` calls.
+#[cfg(any(feature = "macros", feature = "test-util"))]
 #[doc(hidden)]
 pub mod __private {
+    #[cfg(feature = "macros")]
     pub use crate::macro_support::*;
+    #[cfg(feature = "test-util")]
+    pub use crate::trial::{Verdict, test};
 }
 
 /// What lock-tower logs by.

@@ -331,6 +331,12 @@ impl LockManager {
         self.engine.is_shut_down()
     }
 
+    /// Identifies the manager; see [`Engine::id`].
+    #[cfg(feature = "test-util")]
+    pub(crate) fn id(&self) -> usize {
+        self.engine.id()
+    }
+
     /// Waits for a sign of life of the backend.
     pub(crate) async fn ping(&self) -> Result<(), Error> {
         self.engine.admit(CONNECT)?;

@@ -279,7 +279,7 @@ fn hidden(name: &str) -> Ident {
 }
 
 /// Lets a path point at another place, and mean what it meant.
-fn located_at(path: &Path, span: Span) -> TokenStream {
+pub(crate) fn located_at(path: &Path, span: Span) -> TokenStream {
     let relocate = |mut tree: TokenTree| {
         tree.set_span(tree.span().located_at(span));
         tree

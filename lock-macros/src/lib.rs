@@ -1,7 +1,7 @@
-//! The attribute [`#[distributed_lock]`](macro@distributed_lock) of `lock-core`, which re-exports it with its feature
-//! `macros`; nothing else is here to use.
+//! The attributes of `lock-core`, which re-exports them: [`#[distributed_lock]`](macro@distributed_lock) with its feature
+//! `macros`, and [`#[test]`](macro@test) with its feature `test-util`.
 //!
-//! What the attribute writes calls `lock_core`, so a crate that uses it depends on `lock-core`.
+//! What the attributes write calls `lock_core`, so a crate that uses it depends on `lock-core`.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -28,6 +28,9 @@ mod expand;
 mod fallback;
 mod template;
 
+// The other attribute, which is `test`.
+mod trial;
+
 use proc_macro::TokenStream;
 
 use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names::Names};
@@ -44,6 +47,14 @@ use crate::{args::Args, boxed::Boxed, errors::Errors, function::Function, names:
 #[proc_macro_attribute]
 pub fn distributed_lock(arguments: TokenStream, item: TokenStream) -> TokenStream {
     lock(arguments.into(), item.into()).into()
+}
+
+/// Runs an async test once for each place at which its locks can fail, and takes the lease away there.
+///
+#[doc = include_str!("../docs/test.md")]
+#[proc_macro_attribute]
+pub fn test(arguments: TokenStream, item: TokenStream) -> TokenStream {
+    trial::expand(arguments.into(), item.into()).into()
 }
 
 fn lock(arguments: proc_macro2::TokenStream, item: proc_macro2::TokenStream) -> proc_macro2::TokenStream {
@@ -75,7 +86,8 @@ mod readme {}
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    // Not all: `test` is the attribute of the standard library here.
+    use super::{lock, trial};
 
     fn tokens(code: &str) -> proc_macro2::TokenStream {
         code.parse().expect(code)
@@ -96,6 +108,32 @@ mod tests {
         let code = locked(all, "async fn sell(id: u64, m: M) -> Result<(), E> {}");
         assert!(!code.contains("compile_error"), "{code}");
         assert!(code.contains("a::b::__private") && !code.contains("lock_core"), "{code}");
+    }
+
+    #[test]
+    fn test_keeps_its_function_and_its_attributes_and_goes_through_the_given_crate() {
+        let function = "async fn paid(locks: LockManager) -> Result<(), E> { done(locks).await }";
+        let code = trial::expand(tokens("crate = a::b"), tokens(&format!("#[ignore] #[should_panic] {function}")));
+        let code = packed(&code.to_string());
+        assert!(code.starts_with("#[ignore]#[should_panic]#[::core::prelude::v1::test]fnpaid(){"), "{code}");
+        assert!(code.contains(&packed(function)) && code.contains("a::b::__private::test("), "{code}");
+        assert!(!code.contains("lock_core"), "{code}");
+    }
+
+    #[test]
+    fn test_with_a_mistake_stays_a_function_beside_the_error() {
+        for (arguments, item) in [
+            ("", "fn paid(locks: LockManager) {}"),
+            ("", "#[tokio::test] async fn paid(locks: LockManager) {}"),
+            ("", "async fn paid(locks: LockManager, order: u64) {}"),
+            ("", "async fn paid<T>(locks: LockManager) {}"),
+            ("ttl = \"3s\"", "async fn paid(locks: LockManager) {}"),
+            ("", "struct Paid;"),
+        ] {
+            let code = packed(&trial::expand(tokens(arguments), tokens(item)).to_string());
+            assert_eq!(code.matches("compile_error").count(), 1, "{code}");
+            assert!(code.ends_with(&packed(item.trim_start_matches("#[tokio::test] "))), "{code}");
+        }
     }
 
     #[test]

@@ -7,6 +7,7 @@ mod attribute;
 mod coming_from;
 mod core;
 mod layer;
+mod testing;
 
 use std::error::Error;
 

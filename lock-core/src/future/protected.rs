@@ -21,6 +21,15 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
 };
 
+#[cfg(feature = "test-util")]
+use crate::trial::poll_work;
+
+/// Polls the work; tests of what becomes of work without its lease do more here.
+#[cfg(not(feature = "test-util"))]
+fn poll_work<T>(_: &[LockGuard], cx: &mut Context<'_>, mut work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
+    work(cx)
+}
+
 pin_project! {
     /// The future of [`LockGuard::protect`]: runs work while the lease is held, drops it when the lease is lost, and
     /// releases the lease when the work is done.
@@ -135,7 +144,7 @@ impl<F: Future> Future for Protected<F> {
         let mut state = self.project().state;
         loop {
             match state.as_mut().project() {
-                StateProj::Working { work, guard, on_lost, lost, span, held } => {
+                StateProj::Working { mut work, guard, on_lost, lost, span, held } => {
                     let entered = span.enter();
                     let first = held.is_none();
                     let looks = *on_lost != OnLost::Ignore && lost.is_none();
@@ -152,7 +161,8 @@ impl<F: Future> Future for Protected<F> {
                         *lost = Some(ended);
                     }
                     let holding = held.take().unwrap_or_else(|| guard.enter());
-                    let (polled, holding) = holding.around(|| work.poll(cx));
+                    let (polled, holding) =
+                        holding.around(|| poll_work(guard.guards(), cx, |cx| work.as_mut().poll(cx)));
                     *held = holding;
                     let Poll::Ready(output) = polled else {
                         // Who is done at once need not be told of a loss.

@@ -1,0 +1,9 @@
+use lock_core::LockManager;
+
+#[lock_core::test]
+#[tokio::test]
+async fn order_is_paid_once(locks: LockManager) {
+    drop(locks);
+}
+
+fn main() {}

@@ -1,0 +1,6 @@
+#[lock_core::test]
+struct Shop;
+
+fn main() {
+    let _ = Shop;
+}
