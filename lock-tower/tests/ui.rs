@@ -2,6 +2,8 @@
 //!
 //! The messages that are the compiler's own change with its version, so they are compared with one version only. After an
 //! upgrade, run with `TRYBUILD=overwrite`, read what changed, and name the new version here.
+//!
+//! What compiles stands in `remedies.rs`: a file here that passes would have everything built once more.
 
 use std::{
     env,
@@ -34,9 +36,4 @@ fn bad_input_66_a_layer_without_a_key_does_not_compile_nor_do_other_mistakes() {
     if !is_another_rust() {
         trybuild::TestCases::new().compile_fail("tests/ui/fail/*.rs");
     }
-}
-
-#[test]
-fn what_the_messages_say_to_write_compiles() {
-    trybuild::TestCases::new().pass("tests/ui/pass/*.rs");
 }

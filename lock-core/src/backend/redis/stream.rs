@@ -25,11 +25,7 @@ use tokio::{
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Address {
-    Tcp {
-        host: String,
-        port: u16,
-    },
-    #[cfg_attr(not(unix), expect(dead_code, reason = "there are no such sockets here"))]
+    Tcp { host: String, port: u16 },
     Unix(PathBuf),
 }
 

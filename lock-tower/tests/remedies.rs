@@ -1,4 +1,6 @@
-//! What the messages of the mistakes in `fail` say to write.
+//! What the messages of the mistakes in `ui/fail` say to write.
+//!
+//! This file is not one of the files that trybuild compiles: a single one that passes makes trybuild build every dependency.
 
 use axum::{Router, extract::Request, routing::post};
 use lock_core::LockManager;
@@ -9,11 +11,12 @@ use lock_tower::{
 
 fn layer(key: impl KeyExtractor<Request> + Clone + Send + Sync + 'static) {
     let layer = LockLayer::http(LockManager::in_memory(), key);
-    layer.check::<Request>().unwrap();
+    layer.check::<Request>().expect("the key is one");
     let _: Router = Router::new().route("/goods/{id}", post(async || "sold")).route_layer(layer);
 }
 
-fn main() {
+#[test]
+fn what_the_messages_say_to_write_compiles() {
     layer("nightly");
     layer(scoped("goods", path_param::<u64>("id")));
     layer(scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id"))));
@@ -24,5 +27,5 @@ fn main() {
     layer(|request: &Request| request.uri().host().map(str::to_owned).ok_or("no host"));
 
     let closure = LockLayer::http(LockManager::in_memory(), |_: &Request| "nightly");
-    closure.check().unwrap();
+    closure.check().expect("the key is one");
 }
