@@ -50,7 +50,7 @@ struct Inner {
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
-    /// Who has the busy key, if that was asked.
+    /// The holder of the busy key, if that was asked.
     holder: Option<Box<Holder>>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }

@@ -191,6 +191,12 @@ async fn looking_in() -> Result {
     let guard = manager.lock("goods:1").await?;
     let info = manager.inspect("goods:1").await?;
     println!("locked: {}, for another {:?}", info.is_locked(), info.remaining());
+    if let Some(holder) = info.holder() {
+        println!("{} has held it for {:?}, {} wait", holder.party(), holder.held(), info.waiters().len());
+    }
+    for key in manager.list("goods:").await? {
+        println!("{}: {:?}", key.key(), key.holder());
+    }
     manager.force_release("goods:1").await?;
     manager.force_release_all("goods:").await?;
 

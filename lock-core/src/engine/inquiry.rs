@@ -1,4 +1,4 @@
-//! Who holds and who waits: questions to all managers of a store, and their answers; pure.
+//! Holders and waiters: questions to all managers of a store, and their answers; pure.
 //!
 //! Nothing about holders is kept in the store, so a lease costs nothing more until somebody looks. A question is published
 //! on a channel to which all managers listen; each answers on the channel of the manager that asks. (Scatter and gather, as
@@ -106,7 +106,7 @@ impl Inquiries {
         self.open.push(Open { id, asked, done, statements, reached: None, until });
     }
 
-    /// Takes note of how many managers a question has reached; none if it could not be sent.
+    /// Takes note of how many managers a question has reached: zero if it could not be sent.
     pub(crate) fn reached(&mut self, id: u64, managers: usize) {
         if let Some(open) = self.open.iter_mut().find(|open| open.id == id) {
             open.reached = Some(managers);

@@ -1,4 +1,4 @@
-//! Who holds a key, and who waits for it.
+//! The holder of a key, and the requests that wait for it.
 
 use futures_util::future::join;
 

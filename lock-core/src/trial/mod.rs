@@ -131,7 +131,7 @@ fn run<F: Future<Output: Verdict>>(target: Option<Target>, body: &impl Fn(LockMa
     Run { end, seen }
 }
 
-/// Finds the line of a suspension point, in a run that is broken off there.
+/// Finds the line of a suspension point, in a run that is cancelled there.
 fn locate<F: Future>(target: Target, body: &impl Fn(LockManager) -> F) -> Option<String> {
     let trial = |store| Trial::locating(store, target);
     let (_, trial) = on_runtime(trial, async |trial: &Trial, manager: LockManager| {

@@ -66,7 +66,9 @@ impl Question {
 
     pub(crate) fn read(message: &str) -> Option<Self> {
         let mut fields = Fields(message.strip_prefix(QUESTION)?);
-        let (id, channel) = (fields.number()?, fields.next()?.into());
+        let (id, channel) = (fields.number()?, fields.next()?);
+        // Anybody who may publish could have this process publish elsewhere, with its rights.
+        let channel = channel.starts_with(CHANNELS).then(|| channel.into())?;
         let subject = match (fields.next()?, fields.next()?.to_owned()) {
             ("key", key) => Subject::Key(key),
             ("prefix", prefix) => Subject::Prefix(prefix),
@@ -163,6 +165,8 @@ impl<'a> Fields<'a> {
     }
 }
 
+/// How the channels of managers begin.
+const CHANNELS: &str = "lock-core:calls:";
 /// How a question begins.
 const QUESTION: &str = "lock-core:who:1 ";
 /// How an answer begins.

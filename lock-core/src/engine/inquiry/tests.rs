@@ -48,7 +48,7 @@ fn a_length_in_the_middle_of_a_character_or_beyond_the_end_is_refused() {
 
 #[test]
 fn an_inquiry_ends_when_all_managers_that_it_has_reached_have_said_all() {
-    let question = Question { id: 7, channel: "c".into(), subject: Subject::Key("k".into()) };
+    let question = Question { id: 7, channel: "lock-core:calls:2".into(), subject: Subject::Key("k".into()) };
     let at = |ms| Moment::from_origin(Duration::from_millis(ms));
     let mut inquiries = Inquiries::default();
     let asked = Asked::new(at(0));
@@ -87,4 +87,14 @@ fn a_question_that_comes_over_two_connections_is_answered_once() {
     assert!((0..100).all(|id| inquiries.is_new(id)));
     assert!(!inquiries.is_new(99) && !inquiries.is_new(40));
     assert!(inquiries.is_new(1), "long ago");
+}
+
+#[test]
+fn a_question_whose_answer_would_go_to_another_channel_is_refused() {
+    let subject = Subject::Key("k".into());
+    let question = |channel: &str| Question { id: 7, channel: channel.into(), subject: subject.clone() }.write();
+    assert!(Question::read(&question("lock-core:calls:1")).is_some());
+    for elsewhere in ["orders", "{0}lock-core:calls:1", ""] {
+        assert_eq!(Question::read(&question(elsewhere)), None, "{elsewhere}");
+    }
 }
