@@ -101,6 +101,21 @@ async fn a_key_of_markup_is_text() {
 }
 
 #[tokio::test]
+async fn a_lock_of_another_library_is_named_as_such_and_not_called_free() {
+    let Some(browser) = Browser::start("the lock of another library on the status page").await else { return };
+    let server = RedisServer::start().await;
+    let address = serve(&manager(&server, "ops").await).await;
+    server.call(&["SET", "goods:3", "token of another library"]).await;
+    browser.open(&format!("http://{address}/locks?release=goods:3")).await;
+    let asked = browser.text("main").await;
+    assert!(asked.contains("another library") && asked.contains("does not end by itself"), "{asked}");
+    assert!(!asked.contains("token of another"), "{asked}");
+    browser.click("button.danger").await;
+    assert_eq!(browser.text(".done").await, "goods:3 was released by force.");
+    assert_eq!(server.keys("goods:*").await, Vec::<String>::new());
+}
+
+#[tokio::test]
 async fn nothing_is_wider_than_a_phone() {
     let Some(browser) = Browser::start("the status page on a phone").await else { return };
     let server = RedisServer::start().await;

@@ -29,8 +29,7 @@ async fn draw() {
     guards.push(second.lock("orders:4711").label("payment").ttl(Duration::from_secs(3)).await.expect("free"));
     waits("orders:4711", "payment");
     guards.push(second.lock("goods:2").label("goods:<good>").ttl(Duration::from_secs(3)).await.expect("free"));
-    // Somebody has it who is not a process of this library any more.
-    server.call(&["SET", "goods:3", "another library's token", "PX", "60000"]).await;
+    guards.push(ops.lock("goods:9").label("stocktaking").ttl(Duration::from_secs(3)).await.expect("free"));
     sleep(Duration::from_secs(3)).await;
 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/img");

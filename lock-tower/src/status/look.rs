@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use lock_core::{KeyInfo, LockManager};
+use lock_core::{Error, KeyInfo, LockManager};
 use tokio::{sync::Mutex, time::Instant};
 
 /// Looks at all keys of a manager, one look at a time.
@@ -47,6 +47,12 @@ impl Looks {
         });
         // The task ends early only if its runtime does.
         task.await.unwrap_or_else(|error| Arc::new(Look::failed(error.to_string())))
+    }
+
+    /// Looks at one key, which a list may lack: one that another library holds. No other look is taken meanwhile.
+    pub(super) async fn inspect(&self, key: &str) -> Result<KeyInfo, Error> {
+        let _last = self.last.lock().await;
+        self.manager.inspect(key).await
     }
 
     /// Forgets the last look, since a key was changed after it.

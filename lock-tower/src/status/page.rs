@@ -53,6 +53,9 @@ impl List<'_> {
 
     fn nodes(&self, body: &mut String) -> fmt::Result {
         let state = if self.health.is_up() { "<b class=good>up</b>" } else { "<b class=bad>down</b>" };
+        if let ([node], true) = (self.health.nodes(), self.health.is_up()) {
+            return write!(body, "<section class=nodes>Backend: {}</section>", Node(node));
+        }
         write!(body, "<section class=nodes><h2>Backend: {state}</h2><ul>")?;
         self.health.nodes().iter().try_for_each(|node| write!(body, "<li>{}", Node(node)))?;
         body.write_str("</ul></section>")
@@ -74,14 +77,17 @@ impl List<'_> {
                 selection.longest_hold.map_or("none".to_owned(), |hold| Age(hold).to_string()),
             )?;
         }
-        figure(body, "Leases of this process", Number(self.health.held()))?;
+        body.write_str("</dl>")?;
         let slack = self.health.renewal_slack().map_or("nothing renewed".to_owned(), |slack| Age(slack).to_string());
-        figure(body, "Least time left at a renewal, last minute", slack)?;
-        let lost: Vec<_> = self.health.losses().iter().filter(|(_, number)| *number > 0).collect();
-        let lost = lost.iter().map(|(reason, number)| format!("{number} {}", loss(*reason).1));
-        let lost = lost.collect::<Vec<_>>().join(", ");
-        figure(body, "Lost by this process since its start", if lost.is_empty() { "none" } else { &lost })?;
-        body.write_str("</dl>")
+        let lost = self.health.losses().iter().filter(|(_, number)| *number > 0);
+        let lost: Vec<_> = lost.map(|(reason, number)| format!("{number} {}", loss(*reason).1)).collect();
+        let lost = if lost.is_empty() { "none".to_owned() } else { lost.join(", ") };
+        write!(
+            body,
+            "<p class=process>This process: <b>{}</b>. Least time left at a renewal in the last minute: <b>{slack}</b>. \
+             Lost since its start: <b>{lost}</b>.</p>",
+            Count(self.health.held(), "lease"),
+        )
     }
 
     fn controls(&self, body: &mut String) -> fmt::Result {

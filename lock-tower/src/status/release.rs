@@ -21,7 +21,11 @@ pub(super) async fn ask(looks: &Looks, question: &Question, key: &str) -> Answer
     match &look.keys {
         Ok(keys) => match keys.binary_search_by(|info| info.key().cmp(key)) {
             Ok(index) if keys[index].is_locked() => confirmation(question, &keys[index], ""),
-            _ => Outcome::WasFree.answer(question, key),
+            _ => match looks.inspect(key).await {
+                Ok(info) if info.is_locked() => confirmation(question, &info, ""),
+                Ok(_) => Outcome::WasFree.answer(question, key),
+                Err(error) => failed(question, &error),
+            },
         },
         Err(error) => message(question, StatusCode::SERVICE_UNAVAILABLE, error),
     }
@@ -34,11 +38,7 @@ pub(super) async fn release(looks: Looks, question: Arc<Question>, key: String) 
     let task = tokio::spawn(async move {
         match attempt(&looks, &question, &key).await {
             Ok(outcome) => outcome.answer(&question, &key),
-            Err(error) => {
-                let is_invalid = matches!(error.kind(), ErrorKind::Invalid(_));
-                let status = if is_invalid { StatusCode::BAD_REQUEST } else { StatusCode::SERVICE_UNAVAILABLE };
-                message(&question, status, &error.to_string())
-            }
+            Err(error) => failed(&question, &error),
         }
     });
     task.await
@@ -46,7 +46,7 @@ pub(super) async fn release(looks: Looks, question: Arc<Question>, key: String) 
 }
 
 async fn attempt(looks: &Looks, question: &Question, key: &str) -> Result<Outcome, Error> {
-    let info = looks.manager.inspect(key).await?;
+    let info = looks.inspect(key).await?;
     if !info.is_locked() {
         return Ok(Outcome::WasFree);
     }
@@ -131,6 +131,12 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         Attribute(&question.list()),
     );
     Answer::html(status, Frame { title: "Release a lock by force", refresh: None, body: &body }.to_string())
+}
+
+fn failed(question: &Question, error: &Error) -> Answer {
+    let is_invalid = matches!(error.kind(), ErrorKind::Invalid(_));
+    let status = if is_invalid { StatusCode::BAD_REQUEST } else { StatusCode::SERVICE_UNAVAILABLE };
+    message(question, status, &error.to_string())
 }
 
 /// Says why something was not done.

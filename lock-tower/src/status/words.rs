@@ -5,7 +5,7 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-/// Shows an age or another span of time in its two largest units.
+/// Shows an age or another span of time in its two largest units, which stay beside their numbers.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Age(pub(super) Duration);
 
@@ -14,13 +14,13 @@ impl Display for Age {
         let (ms, seconds) = (self.0.as_millis(), self.0.as_secs());
         let (minutes, hours, days) = (seconds / 60, seconds / 3_600, seconds / 86_400);
         match seconds {
-            0 => write!(f, "{ms} ms"),
-            1..10 => write!(f, "{seconds}.{} s", self.0.subsec_millis() / 100),
-            10..60 => write!(f, "{seconds} s"),
-            60..3_600 => write!(f, "{minutes} min {} s", seconds % 60),
-            3_600..86_400 => write!(f, "{hours} h {} min", minutes % 60),
-            86_400..172_800 => write!(f, "1 day {} h", hours % 24),
-            _ => write!(f, "{days} days {} h", hours % 24),
+            0 => write!(f, "{ms}\u{a0}ms"),
+            1..10 => write!(f, "{seconds}.{}\u{a0}s", self.0.subsec_millis() / 100),
+            10..60 => write!(f, "{seconds}\u{a0}s"),
+            60..3_600 => write!(f, "{minutes}\u{a0}min {}\u{a0}s", seconds % 60),
+            3_600..86_400 => write!(f, "{hours}\u{a0}h {}\u{a0}min", minutes % 60),
+            86_400..172_800 => write!(f, "1\u{a0}day {}\u{a0}h", hours % 24),
+            _ => write!(f, "{days}\u{a0}days {}\u{a0}h", hours % 24),
         }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn ages_have_their_two_largest_units() {
-        let said = |ms| Age(Duration::from_millis(ms)).to_string();
+        let said = |ms| Age(Duration::from_millis(ms)).to_string().replace('\u{a0}', " ");
         let ages = [0, 320, 4_260, 42_900, 60_000, 724_000, 3_600_000, 86_399_000, 90_000_000, 356_400_000];
         let expected =
             "0 ms, 320 ms, 4.2 s, 42 s, 1 min 0 s, 12 min 4 s, 1 h 0 min, 23 h 59 min, 1 day 1 h, 4 days 3 h";
