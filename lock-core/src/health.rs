@@ -1,5 +1,7 @@
 use std::{sync::Arc, time::Duration};
 
+use crate::{engine::tenure::Losses, error::LossReason};
+
 /// The state of a manager and its backend, returned by [`LockManager::health`](crate::LockManager::health).
 ///
 /// It contains what this process knows without a round trip. A server that stopped answering counts as up until a request or the
@@ -29,11 +31,16 @@ pub struct Health {
     nodes: Vec<NodeHealth>,
     held: usize,
     slack: Option<Duration>,
+    losses: Losses,
 }
 
 impl Health {
     pub(crate) fn new(admits: bool, nodes: Vec<NodeHealth>, held: usize, slack: Option<Duration>) -> Self {
-        Self { admits, nodes, held, slack }
+        Self { admits, nodes, held, slack, losses: Losses::new() }
+    }
+
+    pub(crate) fn with_losses(self, losses: Losses) -> Self {
+        Self { losses, ..self }
     }
 
     /// Returns whether requests are accepted and can be answered: the manager was not shut down, it has a runtime, and more
@@ -82,6 +89,28 @@ impl Health {
     #[must_use]
     pub fn renewal_slack(&self) -> Option<Duration> {
         self.slack
+    }
+
+    /// Returns how many leases this manager has lost since it was made, for each reason.
+    ///
+    /// These are the leases of this process only, counted whether the feature `metrics` is on or not. A lease that is released in
+    /// time is not lost.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, LossReason};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// manager.force_release("goods:1").await?;
+    /// assert!(manager.health().losses().contains(&(LossReason::Forced, 1)));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn losses(&self) -> &[(LossReason, u64)] {
+        self.losses.as_slice()
     }
 
     fn up(&self) -> usize {

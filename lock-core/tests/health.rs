@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use lock_core::{LockManager, backend::Backend};
+use lock_core::{LockManager, LossReason, backend::Backend};
 use tokio::time::sleep;
 
 use support::{Fate, ms, secs};
@@ -46,6 +46,54 @@ async fn a_fixed_lease_that_expires_is_no_renewal_that_failed() {
     let _guard = manager.lock("a").ttl(ms(50)).fixed().await.unwrap();
     sleep(secs(1)).await;
     assert_eq!((manager.health().renewal_slack(), manager.health().held()), (None, 0));
+}
+
+/// How many leases a manager lost, for the reasons that there were.
+fn losses(manager: &LockManager) -> Vec<(LossReason, u64)> {
+    manager.health().losses().iter().copied().filter(|(_, number)| *number > 0).collect()
+}
+
+#[tokio::test(start_paused = true)]
+async fn losses_are_counted_by_their_reason_and_releases_are_not() {
+    let (manager, backend) = support::counted();
+    manager.lock("released").await.unwrap().release().await.unwrap();
+    drop(manager.lock("dropped").await.unwrap());
+    assert_eq!(losses(&manager), []);
+
+    let guards = manager.lock_all(["a", "b"]).max_hold(secs(2)).await.unwrap();
+    sleep(secs(3)).await;
+    drop(guards);
+    let _forced = manager.lock("forced").await.unwrap();
+    manager.force_release("forced").await.unwrap();
+    let _taken = manager.lock("taken").ttl(secs(3)).await.unwrap();
+    let other = LockManager::builder().backend(backend.store.clone()).build().unwrap();
+    other.force_release("taken").await.unwrap();
+    let _new = other.lock("taken").await.unwrap();
+    sleep(secs(3)).await;
+    let expected = [(LossReason::Taken, 1), (LossReason::MaxHold, 2), (LossReason::Forced, 1)];
+    assert_eq!(losses(&manager), expected);
+    assert_eq!(losses(&other), [], "a manager counts its own");
+
+    let _held = manager.lock("held").await.unwrap();
+    manager.shutdown(Duration::ZERO).await;
+    assert_eq!(losses(&manager).last(), Some(&(LossReason::ShutDown, 1)));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_loss_that_a_guard_finds_before_the_engine_is_counted() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("a").ttl(ms(50)).fixed().await.unwrap();
+    let bounded = manager.lock("b").max_hold(ms(50)).await.unwrap();
+    let waits = tokio::spawn(manager.lock("b").max_hold(ms(50)).acquire());
+    tokio::task::yield_now().await;
+    // The engine's task is not polled before the guards are dropped.
+    tokio::time::advance(ms(60)).await;
+    drop(guard);
+    drop(bounded);
+    let expected = [(LossReason::Expired, 1), (LossReason::MaxHold, 1)];
+    assert_eq!(losses(&manager), expected);
+    waits.await.unwrap().unwrap().release().await.unwrap();
+    assert_eq!(losses(&manager), expected);
 }
 
 #[test]

@@ -255,6 +255,7 @@
 //! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
 //! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
+//! | `status` | `status::Status`, a page for operators: who holds which key, who waits for it and for how long |
 //!
 //! [tower]: https://docs.rs/tower
 
@@ -284,6 +285,8 @@ mod protocol;
 mod refusal;
 mod service;
 mod shared;
+#[cfg(feature = "status")]
+pub mod status;
 
 #[cfg(feature = "grpc")]
 pub use crate::grpc::Grpc;

@@ -182,6 +182,12 @@ impl Hold {
         is_held.then(|| now.since(state.begun))
     }
 
+    /// Returns why it was lost, if it had begun and was lost.
+    pub(crate) fn loss(&self) -> Option<LossReason> {
+        let state = self.state();
+        state.ended.filter(|_| state.begun != Moment::NEVER).and_then(End::loss)
+    }
+
     pub(crate) fn remaining(&self) -> Duration {
         let now = self.clock.now();
         let state = self.state();

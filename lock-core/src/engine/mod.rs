@@ -132,7 +132,7 @@ impl Engine {
         let nodes = self.core.backend.health();
         let now = self.now();
         let tenures = &mut self.core.state().queues.tenures;
-        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now))
+        Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
     }
 
     /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.

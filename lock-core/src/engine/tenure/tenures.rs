@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BinaryHeap, num::NonZeroU64, sync::Arc};
 
 use slab::Slab;
 
-use super::{Acquired, BUDGET, Ended, Fences, HoldId, Offer, Tenure, TenureId, Terms};
+use super::{Acquired, BUDGET, Ended, Fences, HoldId, Losses, Offer, Tenure, TenureId, Terms};
 use crate::{
     backend::Token,
     clock::{Clock, Moment},
@@ -35,6 +35,8 @@ pub(crate) struct Tenures {
     pub(super) next_connected: Moment,
     /// The time that deadlines had left when they were renewed lately; zero if a deadline passed before its renewal.
     pub(crate) slack: Slack,
+    /// The leases that were lost since the manager was made.
+    pub(crate) losses: Losses,
 }
 
 impl Tenures {
@@ -46,6 +48,7 @@ impl Tenures {
             due: BinaryHeap::new(),
             next_connected: AT_ONCE,
             slack: Slack::new(),
+            losses: Losses::new(),
         }
     }
 
@@ -148,6 +151,8 @@ impl Tenures {
         if Mutant::PassForTheWholeTtl.is_on() {
             validity.deadline = tenure.ttl.deadline(now);
         }
+        // A guard may have found out for itself that its time was over, before the engine did.
+        let lost = tenure.hold.loss();
         tenure.number += 1;
         tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
         tenure.hold = terms.hold(tenure.key(), fence, clock, validity);
@@ -155,6 +160,7 @@ impl Tenures {
         // It may have gone off between the end of the last hold and this.
         let timer = tenure.timer(validity.deadline);
         self.wheel.set(hold.tenure.index(), timer);
+        self.count_loss(lost);
         Some(offer)
     }
 
@@ -262,7 +268,15 @@ impl Tenures {
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {
         self.get(id)?;
         self.wheel.unset(id.index());
-        self.slab.try_remove(id.index()).map(|(_, tenure)| tenure)
+        let (_, tenure) = self.slab.try_remove(id.index())?;
+        self.count_loss(tenure.hold.loss());
+        Some(tenure)
+    }
+
+    fn count_loss(&mut self, lost: Option<LossReason>) {
+        if let Some(reason) = lost {
+            self.losses.count(reason);
+        }
     }
 
     pub(super) fn get(&self, id: TenureId) -> Option<&Tenure> {

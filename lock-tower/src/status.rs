@@ -1,0 +1,219 @@
+//! A page for operators: who holds which key, who waits for it and for how long, and how the connection is.
+//!
+//! [`Status`] is a tower service that mounts in any axum router. It shows all keys of its manager's store, of whichever
+//! process, with the longest waits and holds first; the losses and the renewals of its own process; and the nodes of the
+//! backend. The page has no JavaScript, loads nothing from elsewhere, and is readable on a phone.
+//!
+//! # Example
+//!
+//! **Authentication is up to the caller**: everyone who can reach the service sees all keys, so put a layer around it:
+//!
+//! ```
+//! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::Response};
+//! use lock_core::LockManager;
+//! use lock_tower::status::Status;
+//!
+//! async fn operators_only(request: Request, next: Next) -> Result<Response, StatusCode> {
+//!     let user = request.headers().get("x-user"); // as the proxy in front of the service has set it
+//!     if user.is_some_and(|user| user == "operator") { Ok(next.run(request).await) } else { Err(StatusCode::FORBIDDEN) }
+//! }
+//!
+//! let manager = LockManager::in_memory(); // or: LockManager::connect("redis://127.0.0.1").await?
+//! let page = Router::new().nest_service("/locks", Status::new(manager)).layer(middleware::from_fn(operators_only));
+//! let service: Router = Router::new().merge(page);
+//! # use {axum::body::Body, tower::ServiceExt};
+//! # let request = Request::get("/locks").header("x-user", "operator").body(Body::empty())?;
+//! # assert_eq!(service.clone().oneshot(request).await?.status(), 200);
+//! # assert_eq!(service.oneshot(Request::get("/locks").body(Body::empty())?).await?.status(), 403);
+//! # Ok(()) }
+//! ```
+//!
+//! # Customised
+//!
+//! With forced releases, which are off unless they are allowed:
+//!
+//! ```
+//! use axum::Router;
+//! use lock_core::LockManager;
+//! use lock_tower::status::Status;
+//!
+//! let status = Status::new(LockManager::in_memory()).allow_force_release();
+//! let service: Router = Router::new().nest_service("/locks", status);
+//! # let _ = service;
+//! ```
+//!
+//! # Forced releases
+//!
+//! A link at each key leads to a confirmation, which names the key, its holder and what follows. Only the form of that page
+//! releases, by `POST`; a `GET` never changes anything. The form names the holder that was shown, by its fencing token. If the key
+//! has another holder by then, it is kept, and the confirmation is shown again. (Between that check and the release another
+//! holder may come, as another round trip lies there.) Each release is logged as a warning.
+//!
+//! A form of another site is refused with 403: the header `Sec-Fetch-Site` has to be `same-origin`, or if it is not sent, as
+//! over plain HTTP, the host in `Origin` has to be that of the request. A page of another site cannot change these headers.
+//! There is no token in the form, because behind a load balancer the form may reach another process. A proxy that changes `Host`
+//! and speaks plain HTTP to the browser cannot be used with the form. A program that posts sends one of the headers itself.
+//!
+//! # Query parameters
+//!
+//! | parameter | meaning |
+//! | --- | --- |
+//! | `prefix` | only keys that begin with this text, behind the prefix of the manager |
+//! | `order=key` | keys in the order of their bytes, 200 on a page; without it the 200 with the longest waits and holds |
+//! | `after` | the key behind which the page begins, in the order of keys |
+//! | `refresh` | the page reloads itself after this many seconds, from 2 to 3,600 |
+//! | `format=json` | JSON, as with the header `Accept: application/json` |
+//!
+//! # JSON
+//!
+//! ```json
+//! {"at_ms": 1764000000000, "order": "age", "prefix": "", "matching": 1, "waiting": 1, "next": null,
+//!  "manager": {"up": true, "held": 1, "renewal_slack_ms": 1990,
+//!              "lost": {"expired": 0, "taken": 0, "max_hold": 0, "forced": 0, "shut_down": 0},
+//!              "nodes": [{"address": "127.0.0.1:6379", "up": true, "age_ms": 5000, "last_error": null}]},
+//!  "keys": [{"key": "goods:1", "locked": true, "other_library": false, "remaining_ms": 2900,
+//!            "holder": {"service": "shop", "host": "web-1", "process": 4711, "label": "sell", "mode": "exclusive",
+//!                       "held_ms": 1200, "ttl_ms": 3000, "fencing_token": 1764000000000000},
+//!            "waiters": [{"service": "shop", "host": "web-2", "process": 4712, "label": "sell", "mode": "exclusive",
+//!                         "waited_ms": 800, "place": 1}]}]}
+//! ```
+//!
+//! `matching` and `waiting` count all keys of the prefix, `keys` has 200 at most, and `next` is what `after` is to be for the
+//! next ones. `holder` is `null` if no process answers for the key, see [`KeyInfo::holder`](lock_core::KeyInfo::holder). If
+//! Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.
+//!
+//! # What it costs
+//!
+//! A look finds the keys by `SCAN` and asks every process, see [`LockManager::list`](lock_core::LockManager::list). One look is taken
+//! at a time, and shared by all requests of the next second at least, whatever their prefix; after a long look, of four times its
+//! duration. So nobody can flood Redis by reloading. Nothing is done while nobody asks.
+//!
+//! Tokens of leases and passwords are not shown. Keys and labels are, and keys stand in links: they are in the browser's
+//! history. Use the service in a tokio runtime with time enabled.
+
+mod answer;
+mod frame;
+mod json;
+mod look;
+mod origin;
+mod page;
+mod question;
+mod release;
+mod selection;
+mod sentences;
+mod text;
+mod words;
+
+use std::{
+    convert::Infallible,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll},
+};
+
+use bytes::Bytes;
+use http::{HeaderMap, Method, Request, Response, StatusCode, Uri};
+use http_body_util::Full;
+use lock_core::LockManager;
+use tower_service::Service;
+
+use self::{
+    answer::Answer,
+    look::Looks,
+    page::List,
+    question::Question,
+    release::{ask, message, release},
+};
+
+/// A tower service that answers with a page about the locks of a manager. The [module](self) has examples.
+///
+/// Clones share what they look at. Paths are not looked at: mount it at one.
+#[derive(Clone, Debug)]
+pub struct Status {
+    looks: Looks,
+    releases: bool,
+}
+
+impl Status {
+    /// Makes the page of a manager. It changes nothing, unless [`allow_force_release`](Self::allow_force_release) is called.
+    #[must_use]
+    pub fn new(manager: LockManager) -> Self {
+        Self { looks: Looks::new(manager), releases: false }
+    }
+
+    /// Lets the page release keys by force, after a confirmation.
+    ///
+    /// Everyone who can reach the service can then take locks away from their holders. See
+    /// [`LockManager::force_release`](lock_core::LockManager::force_release) for what follows.
+    #[must_use]
+    pub fn allow_force_release(self) -> Self {
+        Self { releases: true, ..self }
+    }
+
+    async fn answer(self, method: Method, uri: Uri, headers: HeaderMap) -> Answer {
+        let question = Question::read(uri.query().unwrap_or_default(), &headers);
+        let refused = |status, why| message(&question, status, why);
+        match (method, question.release.clone()) {
+            (Method::GET | Method::HEAD, _) if question.style => Answer::style(),
+            (Method::GET | Method::HEAD, None) => self.list(&question).await,
+            _ if !self.releases => refused(StatusCode::METHOD_NOT_ALLOWED, "this page only shows").allow("GET, HEAD"),
+            (Method::GET | Method::HEAD, Some(key)) => ask(&self.looks, &question, &key).await,
+            (Method::POST, Some(key)) => match origin::same_origin(&headers, &uri) {
+                Ok(()) => release(self.looks, Arc::new(question), key).await,
+                Err(why) => refused(StatusCode::FORBIDDEN, why),
+            },
+            (Method::POST, None) => refused(StatusCode::BAD_REQUEST, "the request does not name a key to release"),
+            _ => refused(StatusCode::METHOD_NOT_ALLOWED, "this method is not known").allow("GET, HEAD, POST"),
+        }
+    }
+
+    async fn list(&self, question: &Question) -> Answer {
+        let look = self.looks.look().await;
+        let health = self.looks.manager.health();
+        let status = if look.keys.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
+        if question.is_json() {
+            return Answer::json(status, &json::list(question, &health, &look));
+        }
+        let list = List { question, health: &health, look: &look, releases: self.releases };
+        Answer::html(status, list.html())
+    }
+}
+
+impl<B> Service<Request<B>> for Status {
+    type Response = Response<Full<Bytes>>;
+    type Error = Infallible;
+    type Future = ResponseFuture;
+
+    fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn call(&mut self, request: Request<B>) -> ResponseFuture {
+        let (parts, _) = request.into_parts();
+        let answer = self.clone().answer(parts.method, parts.uri, parts.headers);
+        ResponseFuture { answer: Box::pin(answer) }
+    }
+}
+
+/// The future of a [`Status`].
+#[must_use = "futures do nothing unless polled"]
+pub struct ResponseFuture {
+    answer: Pin<Box<dyn Future<Output = Answer> + Send>>,
+}
+
+impl Future for ResponseFuture {
+    type Output = Result<Response<Full<Bytes>>, Infallible>;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
+        self.answer.as_mut().poll(cx).map(|answer| Ok(answer.into_response()))
+    }
+}
+
+impl fmt::Debug for ResponseFuture {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ResponseFuture").finish_non_exhaustive()
+    }
+}

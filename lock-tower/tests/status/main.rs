@@ -1,0 +1,8 @@
+//! The page for operators, as an axum service answers with it over a socket.
+#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
+
+mod client;
+mod releasing;
+mod showing;
+#[path = "../support/mod.rs"]
+mod support;

@@ -1,0 +1,119 @@
+//! How the page releases a key by force, and when it does not.
+
+use lock_core::{LockManager, LossReason};
+use lock_tower::status::Status;
+
+use crate::{
+    client::{get, mounted, post, releasing, send, two, until_waited_for},
+    support::soon,
+};
+
+#[tokio::test]
+async fn keys_of_any_characters_are_text_and_can_be_released() {
+    let manager = LockManager::in_memory();
+    let address = releasing(&manager).await;
+    let keys =
+        ["<script>alert(1)</script>", "\"'><img src=x>", "a\r\nb\n", "50%?&=+#/;", "\u{202e}gnihton", "店 ü", " "];
+    for key in keys {
+        let guard = manager.lock(key).label("<script>").await.unwrap();
+        let list = get(address, "/locks").await;
+        assert!(
+            !list.body.contains("<script") && !list.body.contains("<img") && !list.body.contains('\u{202e}'),
+            "{key:?}"
+        );
+        let links: Vec<_> = list.body.split("href=\"").skip(1).filter(|link| link.starts_with("?release")).collect();
+        assert_eq!(links.len(), 1, "{key:?}");
+        let link = links[0].split_once('"').unwrap().0.replace("&amp;", "&");
+        let confirmation = get(address, &format!("/locks{link}")).await;
+        assert!(!confirmation.body.contains("<script") && !confirmation.body.contains("<img"), "{key:?}");
+        let done = post(address, &confirmation.action()).await;
+        assert!(done.status == 200 && done.body.contains("was released by force"), "{key:?}: {}", done.body);
+        assert_eq!(guard.ended().await.loss(), Some(LossReason::Forced), "{key:?}");
+    }
+}
+
+#[tokio::test]
+async fn nothing_is_released_unless_that_is_allowed() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    let query = format!("?release=k&holder={}", guard.fencing_token().get());
+    let address = mounted(Status::new(manager.clone())).await;
+    for answer in [get(address, &format!("/locks{query}")).await, post(address, &query).await] {
+        assert_eq!(answer.status, 405);
+        assert!(answer.head.contains("\r\nallow: get, head\r\n"), "{}", answer.head);
+    }
+    // Where it is allowed, looking changes nothing, whatever the query says.
+    let address = releasing(&manager).await;
+    for method in ["GET", "HEAD"] {
+        let answer = send(address, method, &format!("/locks{query}"), &["sec-fetch-site: same-origin"]).await;
+        assert_eq!(answer.status, 200);
+    }
+    assert!(guard.is_held() && manager.is_locked("k").await.unwrap());
+    assert!(post(address, &query).await.body.contains("was released by force"));
+    assert!(!guard.is_held());
+}
+
+#[tokio::test]
+async fn the_confirmation_names_key_holder_and_what_follows() {
+    let [one, two] = two().await;
+    let guard = two.lock("goods:1").label("sell").await.unwrap();
+    let waits = tokio::spawn(one.lock("goods:1").wait_forever().acquire());
+    until_waited_for(&two, "goods:1").await;
+    let address = releasing(&one).await;
+    let page = get(address, "/locks?release=goods:1").await;
+    let token = guard.fencing_token().to_string();
+    let parts = [
+        "<code>goods:1</code>",
+        "&lt;b&gt;two&lt;/b&gt;",
+        "<code>sell</code>",
+        "What follows",
+        "first of 1 request waiting",
+        &token,
+    ];
+    for part in parts {
+        assert!(page.body.contains(part), "{part}: {}", page.body);
+    }
+    assert!(post(address, &page.action()).await.body.contains("was released by force"));
+    // The holder is another process, which is told; the waiter gets the key.
+    assert_eq!(soon(guard.ended()).await.loss(), Some(LossReason::Taken));
+    let next = soon(waits).await.unwrap().unwrap();
+    // The page that was shown before does not release the next holder.
+    let again = post(address, &page.action()).await;
+    assert_eq!(again.status, 409);
+    assert!(
+        again.body.contains("another holder than a moment ago") && again.body.contains("<b>one</b>"),
+        "{}",
+        again.body
+    );
+    assert!(next.is_held());
+    let as_json = post(address, &format!("{}&format=json", page.action())).await;
+    assert_eq!((as_json.status, as_json.json()["outcome"].as_str()), (409, Some("changed")));
+    assert!(post(address, &again.action()).await.body.contains("was released by force"));
+    assert!(!next.is_held());
+    assert!(post(address, &again.action()).await.body.contains("is free"));
+}
+
+#[tokio::test]
+async fn forms_of_other_sites_are_refused() {
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").await.unwrap();
+    let address = releasing(&manager).await;
+    let target = format!("/locks?release=k&holder={}", guard.fencing_token().get());
+    let own = format!("origin: http://{address}");
+    let refused: [&[&str]; 5] = [
+        &[],
+        &["sec-fetch-site: cross-site"],
+        &["sec-fetch-site: same-site", &own],
+        &["origin: null"],
+        &["origin: http://evil.example"],
+    ];
+    for lines in refused {
+        let answer = send(address, "POST", &target, lines).await;
+        assert_eq!(answer.status, 403, "{lines:?}");
+        assert!(guard.is_held(), "{lines:?}");
+    }
+    assert_eq!(send(address, "POST", "/locks", &[&own]).await.status, 400, "no key");
+    assert_eq!(send(address, "POST", "/locks?release=", &[&own]).await.status, 400, "no valid key");
+    assert_eq!(send(address, "POST", &target, &[&own]).await.status, 200);
+    assert!(!guard.is_held());
+}

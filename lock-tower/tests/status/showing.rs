@@ -1,0 +1,176 @@
+//! What the page shows.
+
+use std::time::Duration;
+
+use axum::Router;
+use lock_core::LockManager;
+use lock_tower::status::Status;
+use serde_json::Value;
+
+use crate::{
+    client::{get, mounted, post, releasing, send, two, until_waited_for},
+    support::{serve, until},
+};
+
+#[tokio::test]
+async fn holders_and_waiters_of_all_processes_are_shown_wherever_it_is_mounted() {
+    let [one, two] = two().await;
+    let _guard = two.lock("goods:1").label("sell").await.unwrap();
+    let waits = tokio::spawn(one.lock("goods:1").label("order").wait_forever().acquire());
+    until_waited_for(&two, "goods:1").await;
+    let address = mounted(Status::new(one.clone())).await;
+    for target in ["/locks", "/locks/", "/locks/a/b", "/locks?prefix=goods"] {
+        let page = get(address, target).await;
+        assert_eq!(page.status, 200, "{target}");
+        for part in [
+            "<code>goods:1</code>",
+            "&lt;b&gt;two&lt;/b&gt;",
+            "<code>sell</code>",
+            "<code>order</code>",
+            "1 request waiting",
+        ] {
+            assert!(page.body.contains(part), "{target}: {part}: {}", page.body);
+        }
+        assert!(!page.body.contains("<b>two") && !page.body.contains("?release"), "{}", page.body);
+    }
+    assert!(!get(address, "/locks?prefix=x").await.body.contains("goods"));
+    let routed = serve(Router::new().route_service("/ops/locks", Status::new(one))).await;
+    assert!(get(routed, "/ops/locks?order=key").await.body.contains("<code>goods:1</code>"));
+    waits.abort();
+}
+
+#[tokio::test]
+async fn every_answer_forbids_scripts_frames_and_copies() {
+    let manager = LockManager::in_memory();
+    let address = releasing(&manager).await;
+    let targets =
+        ["/locks", "/locks?format=json", "/locks?style=1", "/locks?release=k", "/locks?release=k&format=json"];
+    for target in targets {
+        let answer = get(address, target).await;
+        assert_eq!(answer.status, 200, "{target}");
+        let policy = "content-security-policy: default-src 'none'; style-src 'self'; form-action 'self'; base-uri 'none'; \
+                      frame-ancestors 'none'\r\n";
+        let lines =
+            [policy, "cache-control: no-store\r\n", "x-frame-options: deny\r\n", "x-content-type-options: nosniff\r\n"];
+        for line in lines {
+            assert!(format!("{}\r\n", answer.head).contains(line), "{target}: {line}: {}", answer.head);
+        }
+        assert!(!answer.body.contains("<script") && !answer.body.contains("//"), "{target}: {}", answer.body);
+    }
+    let refused = send(address, "DELETE", "/locks", &[]).await;
+    assert_eq!(refused.status, 405);
+    assert!(
+        refused.head.contains("\r\nallow: get, head, post") && refused.head.contains("no-store"),
+        "{}",
+        refused.head
+    );
+    let head = send(address, "HEAD", "/locks", &[]).await;
+    assert_eq!((head.status, head.body.as_str()), (200, ""));
+}
+
+#[tokio::test]
+async fn json_has_the_fields_that_the_documentation_shows() {
+    let manager = LockManager::builder().url("memory://").client_name("shop").build().unwrap();
+    let guard = manager.lock("goods:1").label("sell").ttl(Duration::from_secs(3)).await.unwrap();
+    let waits = tokio::spawn(manager.lock("goods:1").label("sell").wait_forever().acquire());
+    until_waited_for(&manager, "goods:1").await;
+    let address = mounted(Status::new(manager.clone())).await;
+    let shown = get(address, "/locks?format=json").await;
+    assert!(shown.head.contains("content-type: application/json"), "{}", shown.head);
+    let shown = shown.json();
+    let source = include_str!("../../src/status.rs");
+    let documented = source.split("```json\n").nth(1).unwrap().split("//! ```").next().unwrap().replace("//!", "");
+    let documented: Value = serde_json::from_str(&documented).unwrap();
+    assert_eq!(shape(&shown), shape(&documented));
+    let key = &shown["keys"][0];
+    assert_eq!((key["key"].as_str(), key["holder"]["service"].as_str()), (Some("goods:1"), Some("shop")));
+    assert_eq!(key["holder"]["fencing_token"].as_u64(), Some(guard.fencing_token().get()));
+    assert_eq!((key["holder"]["ttl_ms"].as_u64(), key["waiters"][0]["place"].as_u64()), (Some(3_000), Some(1)));
+    let accepted = send(address, "GET", "/locks?prefix=x", &["accept: application/json"]).await.json();
+    assert_eq!((accepted["matching"].as_u64(), accepted["keys"].as_array().map(Vec::len)), (Some(0), Some(0)));
+    waits.abort();
+}
+
+/// The names of all fields, with the kinds of their values.
+fn shape(value: &Value) -> Vec<String> {
+    match value {
+        Value::Object(fields) => fields
+            .iter()
+            .flat_map(|(name, value)| shape(value).into_iter().map(move |rest| format!("{name}.{rest}")))
+            .collect(),
+        Value::Array(items) => items.iter().flat_map(shape).map(|rest| format!("[].{rest}")).collect(),
+        // A number or none, as of a renewal that has not been.
+        Value::Number(_) | Value::Null => vec!["number".to_owned()],
+        Value::String(_) => vec!["text".to_owned()],
+        Value::Bool(_) => vec!["bool".to_owned()],
+    }
+}
+
+#[tokio::test]
+async fn losses_and_slack_of_the_process_are_shown() {
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("k").ttl(Duration::from_millis(90)).await.unwrap();
+    until("a renewal", || manager.health().renewal_slack().is_some()).await;
+    manager.force_release("k").await.unwrap();
+    let address = mounted(Status::new(manager)).await;
+    let body = get(address, "/locks").await.body;
+    assert!(body.contains("1 released by force") && !body.contains("nothing renewed"), "{body}");
+    let json = get(address, "/locks?format=json").await.json();
+    assert_eq!(json["manager"]["lost"]["forced"].as_u64(), Some(1));
+    assert!(json["manager"]["renewal_slack_ms"].as_u64().is_some_and(|slack| slack < 90), "{json}");
+}
+
+#[tokio::test]
+async fn a_store_that_does_not_answer_is_shown_as_such() {
+    let manager = LockManager::in_memory();
+    let address = releasing(&manager).await;
+    manager.shutdown(Duration::ZERO).await;
+    for target in ["/locks", "/locks?release=k", "/locks?format=json", "/locks?release=k&format=json"] {
+        let answer = get(address, target).await;
+        assert_eq!(answer.status, 503, "{target}");
+        assert!(answer.body.contains("shut down"), "{target}: {}", answer.body);
+    }
+    assert!(get(address, "/locks").await.body.contains("Backend: <b class=bad>down</b>"));
+    assert_eq!(get(address, "/locks?format=json").await.json()["manager"]["up"], false);
+    assert_eq!(post(address, "?release=k").await.status, 503);
+}
+
+#[tokio::test]
+async fn ten_thousand_keys_are_shown_in_pages() {
+    let manager = LockManager::in_memory();
+    let mut guards = Vec::new();
+    for number in 0..10_000 {
+        guards.push(manager.lock(format!("goods:{number:05}")).label("sell").await.unwrap());
+    }
+    let address = releasing(&manager).await;
+    let first = get(address, "/locks").await.body;
+    assert!(first.contains("These are the 200 with the longest") && first.contains("All 10,000 keys"));
+    assert!(first.len() < 200_000, "{} bytes", first.len());
+    let mut target = "/locks?order=key&format=json&prefix=goods:".to_owned();
+    let (mut seen, mut pages) = (Vec::new(), 0);
+    loop {
+        let page = get(address, &target).await.json();
+        assert_eq!(page["matching"], 10_000);
+        seen.extend(page["keys"].as_array().unwrap().iter().map(|key| key["key"].as_str().unwrap().to_owned()));
+        pages += 1;
+        match page["next"].as_str() {
+            Some(next) => target = format!("/locks?format=json&prefix=goods:&after={next}"),
+            None => break,
+        }
+    }
+    assert_eq!((pages, seen.len()), (50, 10_000));
+    assert!(seen.is_sorted());
+    let page = get(address, "/locks?after=goods:00199").await.body;
+    assert!(page.contains("goods:00200") && page.contains("?after=goods%3A00399\">The next keys"));
+}
+
+#[tokio::test]
+async fn a_page_that_reloads_itself_says_so_and_a_confirmation_does_not() {
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("k").await.unwrap();
+    let address = releasing(&manager).await;
+    let tag = "<meta http-equiv=refresh content=5>";
+    assert!(!get(address, "/locks").await.body.contains("http-equiv"));
+    assert!(get(address, "/locks?refresh=5").await.body.contains(tag));
+    assert!(!get(address, "/locks?release=k&refresh=5").await.body.contains("http-equiv"));
+}

@@ -1,0 +1,134 @@
+//! The page for operators in a real browser, over a real Redis.
+
+mod browser;
+mod picture;
+
+use std::net::SocketAddr;
+
+use axum::Router;
+use lock_core::{LockManager, LossReason};
+use lock_tests::{LONG, RedisServer, SOON, eventually, within};
+use lock_tower::status::Status;
+use tokio::net::TcpListener;
+
+use crate::browser::Browser;
+
+async fn manager(server: &RedisServer, name: &str) -> LockManager {
+    LockManager::builder().url(server.url()).client_name(name).connect().await.expect("it answers")
+}
+
+/// Serves the page at `/locks`.
+async fn serve(manager: &LockManager) -> SocketAddr {
+    let listener = TcpListener::bind(("127.0.0.1", 0)).await.expect("a free port");
+    let address = listener.local_addr().expect("an address");
+    let router = Router::new().nest_service("/locks", Status::new(manager.clone()).allow_force_release());
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    address
+}
+
+/// The keys that the page shows.
+async fn keys(browser: &Browser) -> Vec<String> {
+    let keys = browser.value("[...document.querySelectorAll('.keys h3')].map(key => key.innerText)").await;
+    serde_json::from_value(keys).expect("texts")
+}
+
+#[tokio::test]
+async fn an_operator_finds_a_key_and_releases_it() {
+    let Some(browser) = Browser::start("the status page, used in a browser").await else { return };
+    let server = RedisServer::start().await;
+    let [shop, ops] = [manager(&server, "shop").await, manager(&server, "ops").await];
+    let address = serve(&ops).await;
+    let guard = shop.lock("goods:7").label("sell").ttl(LONG).await.expect("it is free");
+    let _other = shop.lock("orders:1").ttl(LONG).await.expect("it is free");
+    let waits = tokio::spawn(ops.lock("goods:7").label("stock").wait_forever().acquire());
+    let what = "a waiter";
+    eventually(SOON, what, async || ops.inspect("goods:7").await.is_ok_and(|info| !info.waiters().is_empty())).await;
+
+    browser.open(&format!("http://{address}/locks")).await;
+    assert_eq!(keys(&browser).await, ["goods:7", "orders:1"]);
+    let row = browser.text(".keys li").await;
+    assert!(row.contains("by shop on ") && row.contains("1 request waiting"), "{row}");
+    browser.click("summary").await;
+    assert!(browser.text("details ol").await.contains("stock"));
+
+    browser.write("input[name=prefix]", "goods:").await;
+    browser.click("form button").await;
+    assert_eq!(keys(&browser).await, ["goods:7"]);
+
+    browser.click("a.release").await;
+    let asked = browser.text("main").await;
+    for part in ["Release goods:7 by force?", "by shop on", "sell", "The first of 1 request waiting gets the key"] {
+        assert!(asked.contains(part), "{part}: {asked}");
+    }
+    assert!(guard.is_held(), "nothing was confirmed");
+    browser.click("button.danger").await;
+    assert_eq!(browser.text(".done").await, "goods:7 was released by force.");
+    assert_eq!(within(SOON, guard.ended()).await.loss(), Some(LossReason::Taken));
+    let next = within(SOON, waits).await.expect("no panic").expect("its turn");
+    next.release().await.expect("it is held");
+
+    eventually(SOON, "the key is gone", async || {
+        browser.open(&format!("http://{address}/locks?prefix=goods:")).await;
+        keys(&browser).await.is_empty()
+    })
+    .await;
+    assert!(browser.text(".none").await.contains("No such key"));
+    assert_eq!(browser.complaints().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_key_of_markup_is_text() {
+    let Some(browser) = Browser::start("keys of markup on the status page").await else { return };
+    let server = RedisServer::start().await;
+    let manager = manager(&server, "<svg/onload=alert(2)>").await;
+    let address = serve(&manager).await;
+    let key = "<img src=x onerror=alert(1)>\n\"'";
+    let guard = manager.lock(key).label("</code><script>alert(3)</script>").await.expect("it is free");
+
+    browser.open(&format!("http://{address}/locks?prefix=%22%3E%3Cscript%3Ealert(4)%3C/script%3E")).await;
+    assert_eq!(keys(&browser).await, Vec::<String>::new());
+    browser.open(&format!("http://{address}/locks")).await;
+    assert_eq!(keys(&browser).await, ["<img src=x onerror=alert(1)>\\n\"'"]);
+    let strangers = "document.querySelectorAll('img, script, svg').length";
+    assert_eq!(browser.value(strangers).await, 0);
+    browser.click("a.release").await;
+    assert_eq!(browser.value(strangers).await, 0);
+    browser.click("button.danger").await;
+    assert!(browser.text(".done").await.ends_with("was released by force."));
+    assert!(!guard.is_held());
+    // Chromium complains about each script that the policy forbids: there was none.
+    assert_eq!(browser.complaints().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_lock_of_another_library_is_named_as_such_and_not_called_free() {
+    let Some(browser) = Browser::start("the lock of another library on the status page").await else { return };
+    let server = RedisServer::start().await;
+    let address = serve(&manager(&server, "ops").await).await;
+    server.call(&["SET", "goods:3", "token of another library"]).await;
+    browser.open(&format!("http://{address}/locks?release=goods:3")).await;
+    let asked = browser.text("main").await;
+    assert!(asked.contains("another library") && asked.contains("does not end by itself"), "{asked}");
+    assert!(!asked.contains("token of another"), "{asked}");
+    browser.click("button.danger").await;
+    assert_eq!(browser.text(".done").await, "goods:3 was released by force.");
+    assert_eq!(server.keys("goods:*").await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn nothing_is_wider_than_a_phone() {
+    let Some(browser) = Browser::start("the status page on a phone").await else { return };
+    let server = RedisServer::start().await;
+    let manager = manager(&server, &"a-service-with-a-long-name".repeat(4)).await;
+    let address = serve(&manager).await;
+    let long = "x".repeat(300);
+    let _guards =
+        manager.lock_all(["goods:7", &long]).label("no-space-anywhere-in-this-label-of-a-request").await.expect("free");
+    browser.screen(390, 844, true).await;
+    for query in ["", "?refresh=30", &format!("?release={long}"), &format!("?prefix={long}")] {
+        browser.open(&format!("http://{address}/locks{query}")).await;
+        assert_eq!(browser.value("document.documentElement.scrollWidth").await, 390, "{query}");
+        assert_eq!(browser.value("getComputedStyle(document.body).margin").await, "0px", "the style sheet is there");
+    }
+    assert_eq!(browser.complaints().await, Vec::<String>::new());
+}

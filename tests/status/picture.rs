@@ -1,0 +1,64 @@
+//! The pictures of the documentation: `cargo test -p lock-tests --test status -- --ignored`.
+
+use std::{path::Path, process::Command, time::Duration};
+
+use lock_tests::{LONG, RedisServer};
+use tokio::time::sleep;
+
+use crate::{browser::Browser, manager, serve};
+
+#[tokio::test]
+#[ignore = "draws docs/img/status.png"]
+async fn draw() {
+    let Some(browser) = Browser::start("the picture of the status page").await else { return };
+    let server = RedisServer::start().await;
+    let [first, second, ops] =
+        [manager(&server, "shop-1").await, manager(&server, "shop-2").await, manager(&server, "ops").await];
+    let address = serve(&ops).await;
+    let mut guards = vec![first.lock("jobs:nightly").label("nightly").ttl(LONG).await.expect("free")];
+    sleep(Duration::from_secs(15)).await;
+    guards.push(first.lock("goods:7").label("goods:<good>").ttl(Duration::from_secs(3)).await.expect("free"));
+    let waits = |key: &'static str, label| {
+        let (first, second) = (first.clone(), second.clone());
+        for manager in [second, first] {
+            tokio::spawn(manager.lock(key).label(label).wait_forever().acquire());
+        }
+    };
+    waits("goods:7", "goods of an order");
+    sleep(Duration::from_secs(12)).await;
+    guards.push(second.lock("orders:4711").label("payment").ttl(Duration::from_secs(3)).await.expect("free"));
+    waits("orders:4711", "payment");
+    guards.push(second.lock("goods:2").label("goods:<good>").ttl(Duration::from_secs(3)).await.expect("free"));
+    guards.push(ops.lock("goods:9").label("stocktaking").ttl(Duration::from_secs(3)).await.expect("free"));
+    sleep(Duration::from_secs(3)).await;
+
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/img");
+    std::fs::create_dir_all(&folder).expect("a folder can be made");
+    let draw = async |name: &str, query: &str, width, height, is_phone, scheme: &str| {
+        browser.screen(width, height, is_phone).await;
+        browser.scheme(scheme).await;
+        browser.open(&format!("http://{address}/locks{query}")).await;
+        save(&folder.join(name), &browser.picture().await);
+    };
+    draw("status.png", "", 1_180, 760, false, "light").await;
+    // To be looked at, and not kept.
+    let folder = std::env::temp_dir();
+    let draw = async |name: &str, query: &str, width, height, is_phone, scheme: &str| {
+        browser.screen(width, height, is_phone).await;
+        browser.scheme(scheme).await;
+        browser.open(&format!("http://{address}/locks{query}")).await;
+        save(&folder.join(name), &browser.picture().await);
+    };
+    draw("status-phone.png", "", 390, 1_600, true, "light").await;
+    draw("status-dark.png", "?refresh=5", 1_180, 760, false, "dark").await;
+    draw("status-confirm.png", "?release=goods:7", 390, 844, true, "dark").await;
+}
+
+fn save(path: &Path, base64: &str) {
+    let script = "import base64, sys; open(sys.argv[1], 'wb').write(base64.b64decode(sys.stdin.read()))";
+    let mut python = Command::new("python3").args(["-c", script]).arg(path).stdin(std::process::Stdio::piped()).spawn();
+    let python = python.as_mut().expect("there is a Python");
+    std::io::Write::write_all(python.stdin.as_mut().expect("a pipe"), base64.as_bytes()).expect("it reads");
+    python.stdin = None;
+    assert!(python.wait().expect("it ends").success());
+}
