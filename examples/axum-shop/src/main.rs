@@ -29,7 +29,7 @@
 //! curl -X POST localhost:3000/orders -H 'content-type: application/json' -d '{"2": 3, "3": 1}'
 //! ```
 //!
-//! A payment, behind a [`LockLayer`]; of two clicks at once the second is sent away:
+//! A payment, behind a [`LockLayer`](lock_tower::LockLayer); of two clicks at once the second is sent away:
 //!
 //! ```text
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
