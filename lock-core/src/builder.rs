@@ -209,6 +209,7 @@ impl LockManagerBuilder {
     /// [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of the
     /// request is linked to the trace of the holder.
     ///
+    /// The request asks once, so the answer may be old when it fails. A request that is polled outside of a runtime does not ask.
     /// Each question reaches every process that uses the store, so choose a time that few requests wait for; a manager asks
     /// at most ten times a second.
     ///
@@ -224,7 +225,7 @@ impl LockManagerBuilder {
     /// let _import = manager.lock("goods:1").label("import").await?;
     /// let busy = manager.lock("goods:1").wait(Duration::from_millis(100)).await.expect_err("busy");
     /// assert_eq!(busy.holder().expect("it answered").party().label(), "import");
-    /// println!("{busy}"); // could not acquire "goods:1": …; held by shop on web-3 (process 812, "import") for 51.2ms
+    /// println!("{busy}"); // could not acquire "goods:1": …; 49.1ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
     /// # Ok(()) }
     /// ```
     pub fn explain_waits_after(mut self, wait: Duration) -> Self {

@@ -51,7 +51,8 @@ struct Inner {
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
     /// The holder of the busy key, if that was asked.
-    holder: Option<Box<Holder>>,
+    /// And how long ago.
+    holder: Option<(Box<Holder>, Duration)>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
 
@@ -109,9 +110,9 @@ impl Error {
     }
 
     /// Says who has the busy key, if that was asked.
-    pub(crate) fn held_by(mut self, holder: Option<Box<Holder>>) -> Self {
+    pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
         if self.is_busy() {
-            self.inner.holder = holder;
+            self.inner.holder = Some((holder, ago));
         }
         self
     }
@@ -139,10 +140,11 @@ impl Error {
     }
 
     /// Returns the holder of a busy key, if the request waited long enough to
-    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered.
+    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered. The request asks once, so another may hold
+    /// the key by now; the message of the error says how long ago the answer was.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
-        self.inner.holder.as_deref()
+        self.inner.holder.as_ref().map(|(holder, _)| &**holder)
     }
 
     /// Returns whether the only problem is that another holder has the key.
@@ -224,7 +226,9 @@ impl fmt::Display for Error {
             None => self.inner.kind.fmt(f),
         }?;
         match &self.inner.holder {
-            Some(holder) => write!(f, "; held by {} for {:.1?}", holder.party(), holder.held()),
+            Some((holder, ago)) => {
+                write!(f, "; {ago:.1?} before, {} had held it for {:.1?}", holder.party(), holder.held())
+            }
             None => Ok(()),
         }
     }

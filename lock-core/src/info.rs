@@ -65,10 +65,10 @@ impl KeyInfo {
 
     /// Returns the holder, as its process describes it.
     ///
-    /// Returns `None` if the key is free, if the holder is another library, and if no process answered for the key. The last
-    /// case means that the process that holds the key has died, is stopped or is cut off, or that it cannot receive messages
-    /// (RESP2, or no rights to pub/sub). The key then becomes free after [`remaining`](Self::remaining), unless the process
-    /// goes on renewing.
+    /// Returns `None` if the key is free, if the holder is another library, and if no process answered for the key. In the last
+    /// case the process that holds the key has died, is stopped or is cut off; or it, or the process that asked, cannot use
+    /// messages (RESP2, or no rights to pub/sub); or the key is on its way from one holder to the next, handed over and not
+    /// taken up yet, or kept by `at_least`. The key becomes free after [`remaining`](Self::remaining) unless a process renews it.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()

@@ -191,3 +191,31 @@ async fn a_request_that_is_served_while_it_asks_is_served() -> Result {
     waiter.await??.release().await?;
     Ok(())
 }
+
+#[test]
+fn a_request_that_is_polled_without_a_runtime_does_not_ask() -> Result {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let store = MemoryBackend::new();
+    let waits =
+        LockManager::builder().backend(store.clone()).explain_waits_after(ms(1)).runtime(runtime.handle().clone());
+    let (holds, waits) = (manager(&store, "one")?, waits.build()?);
+    let _guard = runtime.block_on(holds.lock("k").acquire())?;
+    let plain = LockManager::builder().backend(store).explain_waits_after(ms(1)).build()?;
+    runtime.block_on(plain.is_locked("k"))?;
+    for manager in [&waits, &plain] {
+        let mut acquire = Box::pin(manager.lock("k").wait_forever().acquire());
+        assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
+    }
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn many_who_look_at_once_are_all_answered() -> Result {
+    let [one, two] = two().await?;
+    let _guard = one.lock("k").await?;
+    let looks = futures_util::future::join_all((0..20).map(|_| two.inspect("k"))).await;
+    for info in looks {
+        assert!(info?.holder().is_some());
+    }
+    Ok(())
+}

@@ -184,7 +184,7 @@ impl Backend for MemoryBackend {
         Reply::ready(Ok(keys))
     }
 
-    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         let is_meant = |name: &Arc<str>| *channel == *EVERYONE || *name == channel;
         let listeners = {
             let state = self.store.state();
@@ -192,7 +192,7 @@ impl Backend for MemoryBackend {
             meant.map(|(_, calls)| calls.clone()).collect::<Vec<_>>()
         };
         listeners.iter().for_each(|calls| calls.message(&message));
-        Reply::ready(Ok(listeners.len()))
+        Reply::ready(Ok(Some(listeners.len())))
     }
 
     fn health(&self) -> Vec<NodeHealth> {

@@ -129,10 +129,11 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>>;
 
     /// Publishes a message to the managers of the store that listen on a channel: on the [channel](Calls::channel) of one, or on
-    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it. Used only
+    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it, or `None` if that is not
+    /// known of all nodes. Used only
     /// when somebody [looks](crate::LockManager::inspect) at holders and waiters, and no lease depends on it. Default: an error of
     /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
-    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         drop((channel, message));
         Reply::ready(Err(BackendError::unsupported("this backend carries no messages between managers")))
     }
@@ -238,7 +239,7 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
         (**self).list(prefix)
     }
 
-    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         (**self).publish(channel, message)
     }
 

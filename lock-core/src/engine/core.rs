@@ -348,7 +348,7 @@ impl State {
         if !core.answers_at_once {
             calls.extend(queues.poll_transmit(now, epoch));
         }
-        let (lists, messages) = (queues.poll_lists(), queues.poll_messages());
+        let (lists, messages) = (queues.poll_lists(), queues.poll_messages(now));
         let mut until = self.poll_timeout();
         let settled = !self.closed || settled;
         if until < Moment::NEVER || !settled {

@@ -6,7 +6,11 @@
 
 mod message;
 
-use std::{collections::VecDeque, sync::Arc, time::Duration};
+use std::{
+    collections::{HashSet, VecDeque},
+    sync::Arc,
+    time::Duration,
+};
 
 pub(crate) use self::message::{Entry, Question, Statement, Subject, What};
 use crate::{
@@ -78,6 +82,10 @@ pub(crate) struct Inquiries {
     open: Vec<Open>,
     /// The numbers of the last questions of others. One that comes over several connections is answered once.
     heard: VecDeque<u64>,
+    /// Questions of others that wait for their answer. One is answered at a time, or many questions at once would have the
+    /// leases wait behind the answers.
+    waiting: VecDeque<Question>,
+    is_answering: bool,
 }
 
 /// A question of this manager.
@@ -85,8 +93,12 @@ pub(crate) struct Inquiries {
 struct Open {
     id: u64,
     asked: Asked<Vec<Statement>>,
+    /// Whether the first holder is enough.
+    wants_holder: bool,
     /// The managers that have said all they have to say.
     done: Vec<Arc<str>>,
+    /// The parts that have come, by manager and number.
+    known: HashSet<(Arc<str>, u32)>,
     statements: Vec<Statement>,
     /// How many managers the question has reached, if that is known.
     reached: Option<usize>,
@@ -95,15 +107,19 @@ struct Open {
 
 impl Open {
     fn is_done(&self, now: Moment) -> bool {
-        now >= self.until || self.reached.is_some_and(|reached| self.done.len() >= reached) || self.asked.is_cancelled()
+        now >= self.until
+            || self.reached.is_some_and(|reached| self.done.len() >= reached)
+            || self.wants_holder && self.statements.iter().any(|statement| !statement.entries.is_empty())
+            || self.asked.is_cancelled()
     }
 }
 
 impl Inquiries {
     /// Enters a question of this manager.
-    pub(crate) fn open(&mut self, id: u64, asked: Asked<Vec<Statement>>, until: Moment) {
-        let (done, statements) = (Vec::new(), Vec::new());
-        self.open.push(Open { id, asked, done, statements, reached: None, until });
+    pub(crate) fn open(&mut self, question: &Question, asked: Asked<Vec<Statement>>, until: Moment) {
+        let (id, wants_holder) = (question.id, matches!(question.subject, Subject::Holder(_)));
+        let (done, known, statements) = (Vec::new(), HashSet::new(), Vec::new());
+        self.open.push(Open { id, asked, wants_holder, done, known, statements, reached: None, until });
     }
 
     /// Takes note of how many managers a question has reached: zero if it could not be sent.
@@ -116,8 +132,7 @@ impl Inquiries {
     /// Adds an answer. One that was heard before, over another connection, is left out.
     pub(crate) fn add(&mut self, statement: Statement) {
         let Some(open) = self.open.iter_mut().find(|open| open.id == statement.id) else { return };
-        let is_known = |known: &Statement| known.manager.id == statement.manager.id && known.part == statement.part;
-        if open.statements.iter().any(is_known) {
+        if !open.known.insert((Arc::clone(&statement.manager.id), statement.part)) {
             return;
         }
         if statement.is_last {
@@ -132,14 +147,40 @@ impl Inquiries {
         done.map(|open| (open.asked, open.statements)).collect()
     }
 
-    /// Whether a question of another manager is new.
-    pub(crate) fn is_new(&mut self, id: u64) -> bool {
-        if self.heard.contains(&id) {
-            return false;
+    /// Enters a question of another manager, unless it is known, or too many wait.
+    pub(crate) fn ask(&mut self, question: Question) {
+        if self.heard.contains(&question.id) || self.waiting.len() >= WAITING {
+            return;
         }
         self.heard.truncate(HEARD - 1);
-        self.heard.push_front(id);
-        true
+        self.heard.push_front(question.id);
+        self.waiting.push_back(question);
+    }
+
+    /// Takes the next question to be answered, if no other one is being answered.
+    pub(crate) fn begin_answer(&mut self) -> Option<Question> {
+        if self.is_answering {
+            return None;
+        }
+        let question = self.waiting.pop_front()?;
+        self.is_answering = true;
+        Some(question)
+    }
+
+    /// Whether a question waits for its answer, and may be answered.
+    pub(crate) fn has_answers(&self) -> bool {
+        !self.is_answering && !self.waiting.is_empty()
+    }
+
+    /// Takes note that an answer was sent.
+    pub(crate) fn end_answer(&mut self) {
+        self.is_answering = false;
+    }
+
+    /// Forgets the questions of others.
+    pub(crate) fn forget(&mut self) {
+        self.waiting.clear();
+        self.is_answering = false;
     }
 
     /// When the time of a question is over.
@@ -150,6 +191,9 @@ impl Inquiries {
 
 /// How many numbers of questions are kept.
 const HEARD: usize = 64;
+
+/// How many questions of others wait for their answer at most.
+const WAITING: usize = 32;
 
 /// How long to wait for answers, two round trips apart.
 pub(crate) const FOR_ANSWERS: Duration = Duration::from_millis(250);

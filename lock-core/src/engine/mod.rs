@@ -107,6 +107,11 @@ impl Engine {
         self.core.sleep(duration)
     }
 
+    /// The same, or `None` if there is no runtime for it.
+    pub(crate) fn timer(&self, duration: Duration) -> Option<Timer> {
+        self.core.has_timers().then(|| self.core.sleep(duration))
+    }
+
     /// How long a future waits for the engine at most; `None` for ever.
     pub(crate) fn patience(&self) -> Option<Duration> {
         self.core.patience()

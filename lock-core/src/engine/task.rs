@@ -16,7 +16,7 @@ use futures_util::{
 use super::{
     asked::Asked,
     core::{Core, Step},
-    inquiry::{EVERYONE, Message, Seen},
+    inquiry::{EVERYONE, Message, Seen, Subject},
     queues::calls::{CallId, List},
     turn::in_turn,
 };
@@ -177,14 +177,30 @@ fn publish(core: &Arc<Core>, message: Message) -> Pin<Box<dyn Future<Output = ()
     Box::pin(async move {
         let is_own = matches!(message, Message::Ask(..));
         let (Message::Ask(question, seen) | Message::Tell(question, seen)) = message;
+        let only_holders = matches!(question.subject, Subject::Holder(_));
         let statements = question.answers(&core.manager, seen.iter().map(Seen::entry).collect());
+        let send = |channel: Arc<str>, message: String| {
+            caught(|| core.backend.publish(channel, message)).unwrap_or_else(|error| Reply::ready(Err(error)))
+        };
         if is_own {
-            let reached = core.backend.publish(EVERYONE.into(), question.write()).await.unwrap_or(0);
+            // First, since the message may take long.
             let now = core.clock.now();
-            core.with(|state| state.queues.was_asked(question.id, statements, reached, now));
+            core.with(|state| statements.into_iter().for_each(|part| state.queues.was_told(part, now)));
+            let reached = match send(EVERYONE.into(), question.write()).await {
+                Ok(None) => return,
+                Ok(Some(reached)) => reached,
+                Err(_) => 0,
+            };
+            let now = core.clock.now();
+            core.with(|state| state.queues.has_reached(question.id, reached, now));
         } else {
-            let parts = statements.iter().map(|part| core.backend.publish(question.channel.clone(), part.write()));
-            join_all(parts).await;
+            if !only_holders || !seen.is_empty() {
+                // A few at a time, so that requests of leases come in between.
+                for parts in statements.chunks(PARTS) {
+                    join_all(parts.iter().map(|part| send(question.channel.clone(), part.write()))).await;
+                }
+            }
+            core.with(|state| state.queues.was_answered());
         }
     })
 }
@@ -231,6 +247,9 @@ impl Timer {
         self.set = None;
     }
 }
+
+/// How many parts of an answer to a question are in flight.
+const PARTS: usize = 4;
 
 /// After so many answers the runtime has a turn, even if more are there.
 const ANSWERS: usize = 16;

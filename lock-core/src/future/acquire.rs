@@ -133,8 +133,7 @@ impl Watch {
         let (Ok(key), engine) = (&request.keys, &request.engine) else { return };
         if let Some(after) = engine.explains_after() {
             let Self { explain, span, .. } = self;
-            let explain = explain.get_or_insert_with(|| Explain::after(engine, after));
-            span.in_scope(|| explain.poll(engine, key, cx));
+            explain.get_or_insert_with(|| Explain::after(engine, after)).poll(engine, key, span, cx);
         }
     }
 }
@@ -182,8 +181,9 @@ impl Future for Acquire {
             if let (Ok(guard), Some(trace)) = (&result, trace::current()) {
                 guard.lease().hold().note_trace(trace);
             }
-            let holder = explain.and_then(|explain| explain.holder());
-            result = result.map_err(|error| error.held_by(holder));
+            if let Some((at, holder)) = explain.and_then(|explain| explain.found()) {
+                result = result.map_err(|error| error.held_by(holder, progress.now.since(at)));
+            }
             let _entered = span.entered();
             let waited = progress.now.since(began);
             waiting.end(&result, waited);

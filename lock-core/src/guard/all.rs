@@ -78,7 +78,8 @@ impl LockAllGuard {
         self.leases.deadline()
     }
 
-    /// Returns how long the acquire took: the sum of what each key took, since they are acquired one after the other.
+    /// Returns how long the keys were waited for: the sum of what each took, since they are acquired one after the other. The wait
+    /// for replicas is not included.
     #[must_use]
     pub fn waited(&self) -> Duration {
         self.guards.iter().map(LockGuard::waited).sum()

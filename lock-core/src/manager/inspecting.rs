@@ -16,7 +16,8 @@ impl LockManager {
     ///
     /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
     /// to every process that uses the store; each answers for itself. So this takes one round trip if the key is free, and
-    /// otherwise two more, or up to 250 ms if a process does not answer, for example because it is stopped. Do not use it in
+    /// otherwise two more, or 250 ms and two round trips if a process does not answer (for example because it is stopped) and on a cluster or quorum, where
+    /// nobody knows how many processes there are. Do not use it in
     /// the path of a request; [`is_locked`](Self::is_locked) is one round trip.
     ///
     /// # Errors
@@ -57,8 +58,8 @@ impl LockManager {
     /// [`inspect`](Self::inspect) returns it. A key that another library holds is included only if a request waits for it.
     ///
     /// The keys are found by `SCAN`, which does not block the server but looks at every key of the database; then their
-    /// expiries are asked for in calls of 256, and all processes for their holders and waiters in one message. An empty prefix
-    /// lists all keys of the manager.
+    /// expiries are asked for in calls of 256, and all processes for their holders and waiters in one message. Each process describes
+    /// at most 20,000 of them; keys beyond have no [`holder`](KeyInfo::holder). An empty prefix lists all keys of the manager.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).

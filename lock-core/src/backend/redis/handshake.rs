@@ -255,16 +255,17 @@ impl Connector {
             questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
         }
         let (mut asks, mut subscribes) = (connected.inner.clone(), connected.inner.clone());
+        let everyone = names::of_database(EVERYONE, self.settings.access.redis.db());
         let listen = async {
             match (self.role, calls) {
                 _ if resp2 => None,
                 (_, None) => None,
-                (Role::Primary, Some(calls)) => Some(subscribes.subscribe(&[&**calls.channel(), EVERYONE]).await),
+                (Role::Primary, Some(calls)) => Some(subscribes.subscribe(&[&**calls.channel(), &*everyone]).await),
                 (Role::Sentinel, Some(_)) => Some(subscribes.subscribe(&SWITCHES).await),
                 (Role::Node, Some(calls)) => {
                     let mut messages = subscribes.clone();
                     // The second is only for those who look at holders and waiters.
-                    let channels = [&**calls.channel(), EVERYONE];
+                    let channels = [&**calls.channel(), &*everyone];
                     let subscribed =
                         tokio::join!(try_shards(&mut subscribes, calls.channel()), messages.subscribe(&channels));
                     Some(subscribed.0)

@@ -157,14 +157,22 @@ impl Backend for RedisBackend {
         })
     }
 
-    fn publish(&self, channel: Arc<str>, message: String) -> Reply<usize> {
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         let servers = self.servers.clone();
         Reply::new(async move {
             let mut publish = redis::cmd("PUBLISH");
-            publish.arg(&*channel).arg(message);
             match servers {
-                Servers::Primary(connector) => connector.query(&publish).await,
-                Servers::Cluster(cluster) => cluster.query_any(&publish).await,
+                Servers::Primary(connector) => {
+                    let channel = names::of_database(&channel, connector.settings.access.redis.db());
+                    publish.arg(&*channel).arg(message);
+                    connector.query(&publish).await.map(Some)
+                }
+                // The node counts its own subscribers only.
+                Servers::Cluster(cluster) => {
+                    let channel = names::of_database(&channel, 0);
+                    publish.arg(&*channel).arg(message);
+                    cluster.query_any::<usize>(&publish).await.map(|_| None)
+                }
             }
         })
     }

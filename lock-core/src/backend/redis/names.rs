@@ -6,6 +6,7 @@
 use std::borrow::Cow;
 
 use super::slot::Tag;
+use crate::backend::EVERYONE;
 
 /// The counter of fencing tokens of all keys with a tag.
 pub(super) fn fence_counter(tag: Tag) -> Cow<'static, str> {
@@ -30,6 +31,11 @@ pub(super) fn channel(tag: Tag, channel: &str) -> String {
 /// The channel of the manager whose channel for the keys with a tag this is.
 pub(super) fn channel_of(of_tag: &[u8]) -> Option<&str> {
     Some(std::str::from_utf8(of_tag).ok()?.split_once('}')?.1)
+}
+
+/// The channel of all managers of a database, for [`EVERYONE`]: channels belong to no database. Every other one as it is.
+pub(super) fn of_database(channel: &str, database: i64) -> Cow<'_, str> {
+    if channel == EVERYONE { Cow::Owned(format!("{EVERYONE}:{database}")) } else { Cow::Borrowed(channel) }
 }
 
 /// A name of which the one without slots is known beforehand.

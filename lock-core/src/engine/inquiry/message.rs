@@ -9,6 +9,8 @@ use crate::fencing::FencingToken;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Subject {
     Key(String),
+    /// The holder of a key; managers that do not hold it say nothing.
+    Holder(String),
     Prefix(String),
 }
 
@@ -59,6 +61,7 @@ impl Question {
         let Self { id, channel, subject } = self;
         let (form, text) = match subject {
             Subject::Key(key) => ("key", key),
+            Subject::Holder(key) => ("holder", key),
             Subject::Prefix(prefix) => ("prefix", prefix),
         };
         write(QUESTION, [&id.to_string(), &**channel, form, text])
@@ -68,9 +71,12 @@ impl Question {
         let mut fields = Fields(message.strip_prefix(QUESTION)?);
         let (id, channel) = (fields.number()?, fields.next()?);
         // Anybody who may publish could have this process publish elsewhere, with its rights.
-        let channel = channel.starts_with(CHANNELS).then(|| channel.into())?;
+        let id_of_manager = channel.strip_prefix(CHANNELS)?;
+        let is_manager = id_of_manager.len() == 32 && id_of_manager.bytes().all(|byte| byte.is_ascii_hexdigit());
+        let channel = is_manager.then(|| channel.into())?;
         let subject = match (fields.next()?, fields.next()?.to_owned()) {
             ("key", key) => Subject::Key(key),
+            ("holder", key) => Subject::Holder(key),
             ("prefix", prefix) => Subject::Prefix(prefix),
             _ => return None,
         };
@@ -114,6 +120,8 @@ impl Statement {
         let mut fields = Fields(message.strip_prefix(STATEMENT)?);
         let id = fields.number()?;
         let [manager, service, host] = [fields.next()?, fields.next()?, fields.next()?].map(Arc::from);
+        // They are shown on terminals and in logs.
+        let [service, host] = [service, host].map(|text: Arc<str>| text.escape_debug().to_string().into());
         let manager = Manager { id: manager, service, host, process: fields.number()? };
         let (part, is_last) = (fields.number()?, fields.next()? == "last");
         let mut entries = Vec::new();

@@ -21,7 +21,7 @@ proptest! {
         id: u64, text in ".{0,40}", label in "[a-z:<>,\n]{0,9}", numbers in prop::collection::vec((any::<u32>(), any::<bool>()), 0..450)
     ) {
         let subject = Subject::Prefix(text.clone());
-        let question = Question { id, channel: "lock-core:calls:1".into(), subject };
+        let question = Question { id, channel: "lock-core:calls:0123456789abcdef0123456789abcdef".into(), subject };
         prop_assert_eq!(Question::read(&question.write()), Some(question.clone()));
         let entries: Vec<_> =
             numbers.into_iter().map(|(number, holds)| entry(&text, &label, number.into(), holds)).collect();
@@ -48,12 +48,16 @@ fn a_length_in_the_middle_of_a_character_or_beyond_the_end_is_refused() {
 
 #[test]
 fn an_inquiry_ends_when_all_managers_that_it_has_reached_have_said_all() {
-    let question = Question { id: 7, channel: "lock-core:calls:2".into(), subject: Subject::Key("k".into()) };
+    let question = Question {
+        id: 7,
+        channel: "lock-core:calls:0123456789abcdef0123456789abcdef".into(),
+        subject: Subject::Key("k".into()),
+    };
     let at = |ms| Moment::from_origin(Duration::from_millis(ms));
     let mut inquiries = Inquiries::default();
     let asked = Asked::new(at(0));
     let _waits = Arc::clone(&asked.slot);
-    inquiries.open(7, asked, at(250));
+    inquiries.open(&question, asked, at(250));
     let of = |id| question.answers(&manager(id), vec![entry("k", "", 1, true); 201]);
     of("1").into_iter().for_each(|part| inquiries.add(part));
     assert!(inquiries.take_done(at(1)).is_empty(), "nobody knows how many there are");
@@ -74,7 +78,8 @@ fn an_inquiry_ends_with_what_there_is_when_its_time_is_over() {
     let mut inquiries = Inquiries::default();
     let asked = Asked::new(at(0));
     let _waits = Arc::clone(&asked.slot);
-    inquiries.open(7, asked, at(250));
+    let (id, subject) = (7, Subject::Key("k".into()));
+    inquiries.open(&Question { id, channel: "c".into(), subject }, asked, at(250));
     inquiries.reached(7, 3);
     assert_eq!(inquiries.next(), at(250));
     assert!(inquiries.take_done(at(249)).is_empty());
@@ -82,19 +87,43 @@ fn an_inquiry_ends_with_what_there_is_when_its_time_is_over() {
 }
 
 #[test]
-fn a_question_that_comes_over_two_connections_is_answered_once() {
+fn questions_are_answered_one_after_the_other_each_once_and_not_without_end() {
+    let ask = |id| Question { id, channel: "c".into(), subject: Subject::Key("k".into()) };
     let mut inquiries = Inquiries::default();
-    assert!((0..100).all(|id| inquiries.is_new(id)));
-    assert!(!inquiries.is_new(99) && !inquiries.is_new(40));
-    assert!(inquiries.is_new(1), "long ago");
+    // Each over two connections.
+    (0..100).for_each(|id| [ask(id), ask(id)].into_iter().for_each(|question| inquiries.ask(question)));
+    let mut answered = Vec::new();
+    while let Some(question) = inquiries.begin_answer() {
+        assert_eq!(inquiries.begin_answer(), None, "one at a time");
+        answered.push(question.id);
+        inquiries.end_answer();
+    }
+    assert_eq!(answered, (0..WAITING as u64).collect::<Vec<_>>());
+    inquiries.ask(ask(3));
+    assert_eq!(inquiries.begin_answer(), None, "it was answered");
+}
+
+#[test]
+fn a_question_for_the_holder_ends_with_the_first_that_is_named() {
+    let question = Question { id: 7, channel: "c".into(), subject: Subject::Holder("k".into()) };
+    let at = |ms| Moment::from_origin(Duration::from_millis(ms));
+    let mut inquiries = Inquiries::default();
+    let asked = Asked::new(at(0));
+    let _waits = Arc::clone(&asked.slot);
+    inquiries.open(&question, asked, at(250));
+    question.answers(&manager("1"), Vec::new()).into_iter().for_each(|part| inquiries.add(part));
+    inquiries.reached(7, 9);
+    assert!(inquiries.take_done(at(1)).is_empty());
+    question.answers(&manager("2"), vec![entry("k", "", 1, true)]).into_iter().for_each(|part| inquiries.add(part));
+    assert_eq!(inquiries.take_done(at(1)).len(), 1);
 }
 
 #[test]
 fn a_question_whose_answer_would_go_to_another_channel_is_refused() {
     let subject = Subject::Key("k".into());
     let question = |channel: &str| Question { id: 7, channel: channel.into(), subject: subject.clone() }.write();
-    assert!(Question::read(&question("lock-core:calls:1")).is_some());
-    for elsewhere in ["orders", "{0}lock-core:calls:1", ""] {
+    assert!(Question::read(&question("lock-core:calls:0123456789abcdef0123456789abcdef")).is_some());
+    for elsewhere in ["orders", "{0}lock-core:calls:0123456789abcdef0123456789abcdef", "lock-core:calls:all", ""] {
         assert_eq!(Question::read(&question(elsewhere)), None, "{elsewhere}");
     }
 }

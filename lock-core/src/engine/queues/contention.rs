@@ -226,7 +226,7 @@ impl Queues {
             Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
             Notice::Changed(None) => self.tenures.look_at_all(now),
             Notice::Connected => self.tenures.connected(now),
-            Notice::Asked(question) => self.answer_question(question, now),
+            Notice::Asked(question) => self.take_question(question),
             Notice::Told(statement) => self.was_told(statement, now),
         }
     }
@@ -249,7 +249,7 @@ impl Queues {
         let ended = self.tenures.lose_all(LossReason::ShutDown);
         self.clean_up_ended(ended, now);
         self.deferred.lost_more(self.losses.take_all());
-        self.answer_inquiries(Moment::NEVER);
+        self.end_inquiries();
         self.ask_again(|contender| {
             contender.abandon_requests();
             true

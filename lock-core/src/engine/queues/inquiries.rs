@@ -19,7 +19,7 @@ impl Queues {
     pub(crate) fn inquire(&mut self, subject: Subject, asked: Asked<Vec<Statement>>, now: Moment) {
         let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
         let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
-        self.inquiries.open(question.id, asked, until);
+        self.inquiries.open(&question, asked, until);
         let seen = self.seen(&question.subject, now);
         self.messages.push(Message::Ask(question, seen));
     }
@@ -34,27 +34,47 @@ impl Queues {
     }
 
     /// Takes the messages that are to be published.
-    pub(crate) fn poll_messages(&mut self) -> Vec<Message> {
-        std::mem::take(&mut self.messages)
+    pub(crate) fn poll_messages(&mut self, now: Moment) -> Vec<Message> {
+        let mut messages = std::mem::take(&mut self.messages);
+        if let Some(question) = self.inquiries.begin_answer() {
+            let seen = self.seen(&question.subject, now);
+            messages.push(Message::Tell(question, seen));
+        }
+        messages
     }
 
-    /// Takes note that a question of this manager was sent to so many, and of what this manager itself has to say.
-    pub(crate) fn was_asked(&mut self, question: u64, own: Vec<Statement>, reached: usize, now: Moment) {
-        own.into_iter().for_each(|statement| self.inquiries.add(statement));
-        self.inquiries.reached(question, reached);
+    /// Whether a question or an answer is to be published.
+    pub(super) fn has_messages(&self) -> bool {
+        !self.messages.is_empty() || self.inquiries.has_answers()
+    }
+
+    /// Takes note that an answer was published.
+    pub(crate) fn was_answered(&mut self) {
+        self.inquiries.end_answer();
+    }
+
+    /// Ends the inquiries with what there is, and forgets the questions of others, since the task has ended.
+    pub(super) fn end_inquiries(&mut self) {
+        self.messages.clear();
+        self.inquiries.forget();
+        self.answer_inquiries(Moment::NEVER);
+    }
+
+    /// Takes note of how many managers a question of this one has reached.
+    pub(crate) fn has_reached(&mut self, question: u64, managers: usize, now: Moment) {
+        self.inquiries.reached(question, managers);
         self.answer_inquiries(now);
     }
 
-    /// Answers a question of another manager.
-    pub(super) fn answer_question(&mut self, question: Question, now: Moment) {
-        if question.channel != self.channel && self.inquiries.is_new(question.id) {
-            let seen = self.seen(&question.subject, now);
-            self.messages.push(Message::Tell(question, seen));
+    /// Takes a question of another manager.
+    pub(super) fn take_question(&mut self, question: Question) {
+        if question.channel != self.channel {
+            self.inquiries.ask(question);
         }
     }
 
     /// Takes note of what a manager has answered.
-    pub(super) fn was_told(&mut self, statement: Statement, now: Moment) {
+    pub(crate) fn was_told(&mut self, statement: Statement, now: Moment) {
         self.inquiries.add(statement);
         self.answer_inquiries(now);
     }
@@ -74,6 +94,11 @@ impl Queues {
                     self.see(&key, now, &mut seen);
                 }
             }
+            Subject::Holder(key) => {
+                if let Ok(key) = LockKey::new(key) {
+                    self.see_holders(&key, now, &mut seen);
+                }
+            }
             Subject::Prefix(prefix) => {
                 let taken_up = self.taken_up.keys().filter(|key| self.lines.of(key).is_none());
                 let keys = self.lines.keys().chain(taken_up).filter(|key| key.wire().starts_with(prefix));
@@ -88,10 +113,14 @@ impl Queues {
         seen
     }
 
-    fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
+    fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
         let tenures = self.lines.tenure(key).into_iter().chain(self.taken_up.get(key).into_iter().flatten().copied());
         let holds = tenures.filter_map(|tenure| self.tenures.hold(tenure));
         seen.extend(holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() })));
+    }
+
+    fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
+        self.see_holders(key, now, seen);
         let mut place = 0;
         for (waiter, contender) in self.lines.waiters_of(key).take(MOST_WAITERS) {
             // The others of a process stand behind its contender.

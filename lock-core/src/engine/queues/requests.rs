@@ -65,7 +65,7 @@ impl Queues {
 
     /// When there is something to send next, except renewals. What shares calls waits until there is room for one.
     pub(super) fn next_to_send(&self) -> Moment {
-        if !self.lists.is_empty() || !self.messages.is_empty() || matches!(self.outbox.front(), Some(Item::Call(..))) {
+        if !self.lists.is_empty() || self.has_messages() || matches!(self.outbox.front(), Some(Item::Call(..))) {
             return Moment::from_origin(Duration::ZERO);
         }
         if !self.counted.leaves_room(self.calls_at_once, self.outbox.len()) {
