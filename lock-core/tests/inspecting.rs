@@ -170,8 +170,8 @@ async fn a_request_that_waits_for_long_is_told_of_the_holder_and_asks_once() -> 
     let error = waits.lock("k").wait(ms(1_400)).await.expect_err("it is held");
     let holder = error.holder().expect("it answers");
     assert_eq!((holder.party().service(), holder.held()), ("one", ms(900)));
-    let expected =
-        format!("; held by one on {} (process {}, \"import\") for 900.0ms", holder.party().host(), std::process::id());
+    let party = format!("one on {} (process {}, \"import\")", holder.party().host(), std::process::id());
+    let expected = format!("; 900.0ms before, {party} had held it for 900.0ms");
     assert!(error.to_string().ends_with(&expected), "{error}");
     // The time of a request of several keys is its own, too.
     let all = waits.lock_all(["a", "k"]).wait(ms(600)).await.expect_err("it is held");

@@ -7,12 +7,15 @@ use axum::{
     body::Body,
     extract::Request,
     http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
+    middleware::{Next, from_fn},
+    response::Response,
     routing::post,
 };
 use lock_core::{LockManager, OnLost, Replicas};
 use lock_tower::{
     BoxError, Held, LockLayer, OnBackendError,
     key::{extension, header, method_and_path, path_param, scoped},
+    status::Status,
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
@@ -173,6 +176,31 @@ async fn name() -> Result {
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(layer);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
     Ok(())
+}
+
+mod status_page {
+    use super::*;
+
+    async fn operators_only(request: Request, next: Next) -> Result<Response, StatusCode> {
+        let user = request.headers().get("x-user");
+        if user.is_some_and(|user| user == "operator") {
+            Ok(next.run(request).await)
+        } else {
+            Err(StatusCode::FORBIDDEN)
+        }
+    }
+
+    #[tokio::test]
+    async fn mounted() -> Result {
+        let manager = LockManager::in_memory();
+        let status = Status::new(manager.clone()).allow_force_release();
+        let operators = Router::new().nest_service("/locks", status).layer(from_fn(operators_only));
+
+        let request = Request::get("/locks").header("x-user", "operator").body(Body::empty())?;
+        assert_eq!(operators.clone().oneshot(request).await?.status(), StatusCode::OK);
+        assert_eq!(super::status(&operators, Method::GET, "/locks").await?, StatusCode::FORBIDDEN);
+        Ok(())
+    }
 }
 
 mod any_service {

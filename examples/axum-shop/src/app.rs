@@ -10,6 +10,7 @@ use axum::{Json, Router};
 use lock_core::{LockManager, distributed_lock};
 use lock_tower::LockLayer;
 use lock_tower::key::{path_param, scoped};
+use lock_tower::status::Status;
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tracing::{error, info, instrument, warn};
@@ -32,6 +33,8 @@ impl App {
         // A client that stalls in its upload keeps the order's key for as long as `max_hold` allows.
         let clicks =
             LockLayer::http(self.manager.clone(), per_order).name("payment").ttl(TTL).try_only().max_hold(MAX_HOLD);
+        // Open to all on this machine, so it only shows; elsewhere, put a layer around it that lets operators in.
+        let locks = Status::new(self.manager.clone());
         Router::new()
             .route("/orders/{order}/pay", post(pay))
             .route_layer(clicks)
@@ -39,6 +42,7 @@ impl App {
             .route("/goods/{good}/sell", post(sell))
             .route("/orders", post(order))
             .route("/metrics", get(metrics))
+            .nest_service("/locks", locks)
             .with_state(self)
     }
 

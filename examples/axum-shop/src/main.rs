@@ -42,6 +42,12 @@
 //! curl localhost:3000/metrics
 //! ```
 //!
+//! Who holds which lock, and who waits for it, of all instances: <http://localhost:3000/locks> in a browser, or
+//!
+//! ```text
+//! curl 'localhost:3000/locks?format=json'
+//! ```
+//!
 //! Ctrl-C lets the requests under way end, gives back whatever is still held, and closes the database.
 //!
 //! # The transaction stands inside the lock

@@ -65,6 +65,18 @@ fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
 }
 
 #[test]
+fn a_hold_that_was_held_for_too_long_is_counted_as_lost_though_its_tenure_goes_on() {
+    let mut tenures = Tenures::new();
+    let terms = Terms { max_hold: Some(Duration::from_millis(10)), ..terms(900) };
+    let first = enter_with(&mut tenures, "k", &terms, 2);
+    // The guard is dropped before the engine has looked.
+    let released = tenures.of_hold(first).unwrap().hold.release_at(at(11));
+    assert_eq!(released, Err(LossReason::MaxHold));
+    assert!(tenures.pass(first, &terms, &clock(), at(11)).is_some());
+    assert!(tenures.losses.as_slice().contains(&(LossReason::MaxHold, 1)), "{:?}", tenures.losses);
+}
+
+#[test]
 fn renewals_that_fell_behind_are_sent_with_the_nearest_deadline_first() {
     let mut tenures = Tenures::new();
     for ttl_ms in [900, 300, 600, 1_200] {
