@@ -25,11 +25,13 @@ pub(crate) struct Running {
 }
 
 impl Running {
-    /// Starts the command with the key and the fencing token in its environment.
+    /// Starts the command with the key and the fencing token in its environment. It is stopped after the time that
+    /// `may_run_for` returns, unless [`may_run_for`](Self::may_run_for) is called by then.
     pub(crate) async fn start(
         command: &[OsString],
         environment: [(&str, String); 2],
         kill_after: Duration,
+        may_run_for: impl FnOnce() -> Duration,
     ) -> Result<Self, Failure> {
         let Some((program, arguments)) = command.split_first() else {
             return Err(Failure::new(NOT_FOUND, "could not start a command: none was given"));
@@ -37,13 +39,15 @@ impl Running {
         let mut command = Command::new(program);
         command.args(arguments).envs(environment);
         #[cfg(unix)]
-        let watcher = if is_in_foreground() { None } else { Some(watcher(kill_after).await?) };
+        let mut watcher = if is_in_foreground() { None } else { Some(watcher(kill_after).await?) };
         #[cfg(unix)]
-        if let Some(watcher) = &watcher {
+        if let Some(watcher) = &mut watcher {
+            // Before the command begins: from then on this process may be stopped at any moment.
+            watcher.allow(may_run_for).await;
             command.process_group(watcher.group().as_raw_pid());
         }
         #[cfg(not(unix))]
-        let _ = kill_after;
+        let _ = (kill_after, may_run_for);
         match command.spawn() {
             Ok(child) => Ok(Self {
                 child,
@@ -96,8 +100,8 @@ impl Running {
         self.signal(signal);
     }
 
-    /// Has the command stopped after `time`, unless this is called again by then.
-    pub(crate) async fn may_run_for(&mut self, time: Duration) {
+    /// Has the command stopped after the time that `time` returns, unless this is called again by then.
+    pub(crate) async fn may_run_for(&mut self, time: impl FnOnce() -> Duration) {
         if let Some(watcher) = &mut self.watcher {
             watcher.allow(time).await;
         }
@@ -143,7 +147,7 @@ impl Running {
     pub(crate) fn pass_on(&self, _: i32) {}
 
     /// Does nothing: there is no watcher.
-    pub(crate) async fn may_run_for(&mut self, _: Duration) {
+    pub(crate) async fn may_run_for(&mut self, _: impl FnOnce() -> Duration) {
         std::future::ready(()).await;
     }
 

@@ -72,7 +72,8 @@ fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
 async fn hold(guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
     let token = guard.fencing_token().to_string();
     let environment = [("LOCK_KEY", args.key.clone()), ("LOCK_FENCING_TOKEN", token)];
-    let done = match Running::start(&args.command, environment, args.kill_after).await {
+    let started = Running::start(&args.command, environment, args.kill_after, || spare(&guard, args) + LATE);
+    let done = match started.await {
         Ok(running) => attend(&guard, running, args, signals).await,
         Err(failure) => Err(failure),
     };
@@ -87,17 +88,15 @@ async fn hold(guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32
 
 /// Waits for the command, and stops it if its lease is lost or about to be.
 async fn attend(guard: &LockGuard, mut running: Running, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
-    let grace = grace(args);
     let why = loop {
         let left = guard.remaining();
-        if guard.is_held() && left <= grace {
+        if guard.is_held() && left <= grace(args) {
             break format!(
                 "the lease was not renewed, and ends in {}; check that Redis runs and can be reached",
                 duration(left)
             );
         }
-        let spare = left.saturating_sub(grace);
-        running.may_run_for(spare + LATE).await;
+        running.may_run_for(|| spare(guard, args) + LATE).await;
         tokio::select! {
             biased;
             end = guard.ended() => break end.to_string(),
@@ -106,12 +105,17 @@ async fn attend(guard: &LockGuard, mut running: Running, args: &Run, signals: &m
                 return code;
             }
             signal = signals.next() => running.pass_on(signal),
-            () = sleep(spare.min(args.ttl / LOOKS)) => {}
+            () = sleep(spare(guard, args).min(args.ttl / LOOKS)) => {}
         }
     };
     warn(&format!("could not keep {}: {why}; stopping the command", quoted(&args.key)));
     running.stop(args.kill_after).await?;
     Ok(LOST)
+}
+
+/// Returns for how long the command may run if the lease is not renewed.
+fn spare(guard: &LockGuard, args: &Run) -> Duration {
+    guard.remaining().saturating_sub(grace(args))
 }
 
 /// Returns how much of the lease the end of the command may take: it is to be over when another can have the key.

@@ -58,36 +58,35 @@ impl Watcher {
         self.group
     }
 
-    /// Lets the command run for `time` from now.
-    pub(crate) async fn allow(&mut self, time: Duration) {
-        let until = now().saturating_add(time);
-        self.order(&format!("{UNTIL}{}", until.as_nanos())).await;
+    /// Lets the command run for as long as `time` returns.
+    pub(crate) async fn allow(&mut self, time: impl FnOnce() -> Duration) {
+        // In this order, since this process may be stopped between the two: rather too short than too long.
+        let now = now();
+        let until = now.saturating_add(time());
+        if !self.is_gone && self.order(&format!("{UNTIL}{}", until.as_nanos())).await.is_err() {
+            self.is_gone = true;
+            warn(
+                "the watcher of the command has ended; if lockctl is killed now, the command goes on without the lock",
+            );
+        }
     }
 
     /// Ends the watcher: the command has ended by itself.
     pub(crate) async fn dismiss(mut self) {
-        self.order(DONE).await;
+        // A watcher that is gone already is as good.
+        let _ = self.order(DONE).await;
         // It has nothing else to do. If it was stopped it is left alone, as nobody waits for it.
         let _ = timeout(A_SECOND, self.child.wait()).await;
     }
 
     /// Leaves it to the watcher to kill what remains of the group.
     pub(crate) async fn sweep(mut self) {
-        self.order(SWEEP).await;
+        let _ = self.order(SWEEP).await;
     }
 
-    async fn order(&mut self, order: &str) {
-        if self.is_gone {
-            return;
-        }
+    async fn order(&mut self, order: &str) -> io::Result<()> {
         // A watcher that stands still must not keep this process from looking at its lease. A line fits into the pipe whole.
-        let written = timeout(A_SECOND, self.input.write_all(format!("{order}\n").as_bytes())).await;
-        if !matches!(written, Ok(Ok(()))) {
-            self.is_gone = true;
-            warn(
-                "the watcher of the command has ended; if lockctl is killed now, the command goes on without the lock",
-            );
-        }
+        timeout(A_SECOND, self.input.write_all(format!("{order}\n").as_bytes())).await?
     }
 }
 
