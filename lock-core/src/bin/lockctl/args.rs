@@ -1,0 +1,230 @@
+//! The command line, and the texts of `--help`.
+
+use std::{ffi::OsString, time::Duration};
+
+use clap::{ArgGroup, Parser, Subcommand};
+use lock_core::{BuildError, LockManager, LockManagerBuilder};
+
+/// Runs a command while it holds a lock in Redis, shows who has which lock, and releases locks by force.
+#[derive(Debug, Parser)]
+#[command(version, name = "lockctl", after_help = EXAMPLES, after_long_help = EXAMPLES_AND_CODES)]
+#[command(max_term_width = 100, subcommand_required = true, arg_required_else_help = false)]
+pub(crate) struct Args {
+    #[command(flatten)]
+    pub(crate) server: Server,
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+/// Where the locks are.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Server {
+    /// Redis: redis://, rediss:// (if built with TLS), unix://, redis+sentinel:// or redis+cluster://
+    ///
+    /// Other users of the machine can read a password on the command line; put such a URL into LOCK_URL.
+    #[arg(long, global = true, env = "LOCK_URL", hide_env_values = true, default_value = "redis://127.0.0.1")]
+    #[arg(hide_default_value = false, value_name = "URL")]
+    url: String,
+    /// Text before every key, such as "shop:"; the same as in the services that share the locks
+    #[arg(long, global = true, env = "LOCK_PREFIX", default_value = "", hide_default_value = true)]
+    #[arg(value_name = "TEXT")]
+    prefix: String,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    Run(Run),
+    List(List),
+    Who(Who),
+    Release(Release),
+    /// Stops a command if the process that holds its lease dies or stands still. For `lockctl` itself.
+    #[cfg(unix)]
+    #[command(name = "__watcher", hide = true)]
+    Watcher {
+        #[arg(long, value_parser = humantime::parse_duration)]
+        kill_after: Duration,
+    },
+}
+
+/// Runs a command while the key is held
+///
+/// Acquires the key, runs the command, renews the lease meanwhile, and releases the key when the command has ended.
+/// Exits with the code of the command.
+///
+/// The command finds the key in LOCK_KEY and the fencing token in LOCK_FENCING_TOKEN. The fencing token is larger
+/// than that of every earlier holder: let the database refuse writes with a smaller one.
+///
+/// If the lease is lost, or is not renewed until only --kill-after of it is left (a third of the ttl if that is less),
+/// the command and the processes that it started get SIGTERM, and SIGKILL after --kill-after. The same happens if
+/// lockctl itself is killed or stopped.
+///
+/// SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command and its processes; the key is
+/// held until the command has ended. On a terminal the command stays in the foreground: keys such as Ctrl-C go to it
+/// directly, and only the command itself gets the other signals.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP, after_long_help = RUN_CODES)]
+#[command(group = ArgGroup::new("patience").args(["wait", "wait_forever", "skip_if_busy"]))]
+pub(crate) struct Run {
+    /// The lock: 1 to 1,024 bytes, the prefix included
+    pub(crate) key: String,
+    /// How long the key stays busy if this machine dies: 10ms to 100 years
+    ///
+    /// It does not bound the command, since the lease is renewed every third of it.
+    #[arg(long, value_name = "TIME", default_value = "30s", value_parser = humantime::parse_duration)]
+    pub(crate) ttl: Duration,
+    /// How long to wait for a busy key; 0s means one try [default: 10s]
+    #[arg(long, value_name = "TIME", value_parser = humantime::parse_duration)]
+    pub(crate) wait: Option<Duration>,
+    /// Wait for as long as the key is busy
+    #[arg(long)]
+    pub(crate) wait_forever: bool,
+    /// Try once; if the key is busy, exit with 0 and say nothing, as cron wants it
+    #[arg(long)]
+    pub(crate) skip_if_busy: bool,
+    /// The exit code if the key is busy [default: 75, and 0 with --skip-if-busy]
+    #[arg(long, value_name = "N")]
+    pub(crate) busy_code: Option<u8>,
+    /// What `lockctl who` says this is for [default: the name of the command]
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) label: Option<String>,
+    /// Keep the key busy for this long, even if the command ends sooner
+    ///
+    /// For a job that several machines start at about the same time and that is to run once: more than their clocks
+    /// differ, and less than the time between two runs.
+    #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true)]
+    #[arg(value_parser = humantime::parse_duration)]
+    pub(crate) at_least: Duration,
+    /// How long after SIGTERM the command gets SIGKILL
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = humantime::parse_duration)]
+    pub(crate) kill_after: Duration,
+    /// The command and its arguments, after --
+    #[arg(last = true, required = true, value_name = "COMMAND")]
+    pub(crate) command: Vec<OsString>,
+}
+
+/// Lists the keys that are held or waited for
+///
+/// One line for each key: its holder (the service, its host, its process, and what the request is for), for how long
+/// it is held, what is left of the ttl if nobody renews it, the fencing token, and how many requests wait.
+///
+/// A question mark means that no process answers for a key that is held: `lockctl who` says more. The keys are found
+/// by SCAN, which does not block Redis. Locks of other libraries are listed only if a request waits for them.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP, after_long_help = CODES)]
+pub(crate) struct List {
+    /// The text that the keys begin with; all keys if it is missing
+    #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
+    pub(crate) begin: String,
+    /// Write JSON: an array with an object for each key
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Says who holds a key and who waits for it
+///
+/// Exits with 0 if the key is held, and with 1 if it is free.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP, after_long_help = CODES)]
+pub(crate) struct Who {
+    /// The lock
+    pub(crate) key: String,
+    /// Write JSON: one object
+    #[arg(long)]
+    pub(crate) json: bool,
+}
+
+/// Takes a key away from its holder
+///
+/// Says who has the key, and asks for confirmation. The old holder may rely on the key until it notices: at once in
+/// most cases, and at its next renewal at the latest, if it is renewed. Until then two may rely on it. A command of
+/// `lockctl run` is then stopped.
+///
+/// Exits with 0 if the key was released, and with 1 if it was free or the release was not confirmed.
+#[derive(Debug, clap::Args)]
+#[command(after_help = SEE_HELP, after_long_help = CODES)]
+pub(crate) struct Release {
+    /// The lock
+    pub(crate) key: String,
+    /// Do not ask; needed if the standard input is not a terminal
+    #[arg(long, short)]
+    pub(crate) yes: bool,
+    /// Release the key even if another library has locked it
+    #[arg(long)]
+    pub(crate) foreign: bool,
+}
+
+impl Server {
+    /// Connects, or says why not.
+    pub(crate) async fn connect(&self) -> Result<LockManager, BuildError> {
+        self.builder().connect().await
+    }
+
+    fn builder(&self) -> LockManagerBuilder {
+        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl")
+    }
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run deploy:shop --wait 10m -- make deploy
+  lockctl list shop:
+  lockctl who nightly
+  lockctl release nightly
+
+Times are written as 500ms, 3s, 10m or 1h. `lockctl help run` has the exit codes.";
+
+const EXAMPLES_AND_CODES: &str = "\
+Examples:
+  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run deploy:shop --wait 10m -- make deploy
+  lockctl list shop:
+  lockctl who nightly
+  lockctl release nightly
+
+Times are written as 500ms, 3s, 10m or 1h.
+
+Exit codes:
+  0    done; for `run`: the command ended with 0, or --skip-if-busy found the key busy
+  1    no: the key is free (who, release), or the release was not confirmed
+  64   the command line is wrong
+  69   Redis cannot be reached, or did not answer in time
+  71   the system refused something, such as another process
+  75   another holder has the key (run)
+  77   Redis refused the user, the password or the access to the key
+  78   the URL, the key, an option or the server is not fit for a lock
+  79   the lease was lost, and the command was stopped (run)
+  126  the command could not be started (run)
+  127  the command was not found (run)
+Every other code of `run` is that of the command, 128 + N if signal N ended it.";
+
+const SEE_HELP: &str = "`--help` says more, and has the exit codes.";
+
+const RUN_CODES: &str = "\
+Times are written as 500ms, 3s, 10m or 1h.
+
+Exit codes:
+  75   the key is busy; --busy-code changes it, --skip-if-busy makes it 0
+  79   the lease was lost, and the command was stopped
+  64   the command line is wrong
+  69   Redis cannot be reached, or did not answer in time
+  71   the system refused something, such as another process
+  77   Redis refused the user, the password or the access to the key
+  78   the URL, the key, an option or the server is not fit for a lock
+  126  the command could not be started
+  127  the command was not found
+Every other code is that of the command, 128 + N if signal N ended it. A signal that comes while the key is waited for
+ends lockctl with 128 + N, too.
+
+Examples:
+  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run report --ttl 1m --wait-forever -- sh -c 'make report && make mail'";
+
+const CODES: &str = "\
+Exit codes:
+  0    done
+  1    no: the key is free (who, release), or the release was not confirmed
+  64   the command line is wrong
+  69   Redis cannot be reached, or did not answer in time
+  77   Redis refused the user, the password or the access to the key
+  78   the URL, the key or the server is not fit for a lock";

@@ -1,0 +1,103 @@
+//! A key in words.
+
+use std::{fmt::Write, time::Duration};
+
+use humantime::format_duration;
+use lock_core::{Holder, KeyInfo, Party, Waiter};
+
+/// Writes who holds a key and who waits for it, in lines for people.
+pub(crate) fn key(info: &KeyInfo) -> String {
+    let mut text = holder(info);
+    let waiters = info.waiters();
+    if waiters.is_empty() {
+        if info.is_locked() {
+            text.push_str("Nobody waits for it.\n");
+        }
+        return text;
+    }
+    let requests = if waiters.len() == 1 { "request waits" } else { "requests wait" };
+    let _ = writeln!(text, "{} {requests} for it:", waiters.len());
+    for waiter in waiters {
+        let _ = writeln!(text, "  {}", self::waiter(waiter));
+    }
+    text
+}
+
+fn holder(info: &KeyInfo) -> String {
+    let key = quoted(info.key());
+    if !info.is_locked() {
+        return format!("{key} is free.\n");
+    }
+    let left = info.remaining().map(duration);
+    if let Some(holder) = info.holder() {
+        return held(&key, holder, left.as_deref().unwrap_or("an unknown part"));
+    }
+    match (info.is_foreign(), left) {
+        (true, Some(left)) => {
+            format!("{key} is held by another library, which cannot be asked. {left} of its ttl are left.\n")
+        }
+        (true, None) => format!(
+            "{key} is held by another library, which cannot be asked, and without a ttl: it stays until its holder or \
+             `lockctl release --foreign` deletes it.\n"
+        ),
+        (false, left) => {
+            let left = left.as_deref().unwrap_or("an unknown part");
+            format!(
+                "{key} is held, and {left} of the ttl are left, but no process answers for it: its holder has died, is \
+                 stopped, or is cut off from Redis, or it cannot receive messages (RESP2, or no rights to pub/sub).\nThe \
+                 key becomes free when the ttl is over, unless the holder goes on renewing it; look again then.\n"
+            )
+        }
+    }
+}
+
+fn held(key: &str, holder: &Holder, left: &str) -> String {
+    format!(
+        "{key} is held by {} for {}, with fencing token {}. {left} of its ttl of {} are left.\n",
+        party(holder.party()),
+        duration(holder.held()),
+        holder.fencing_token(),
+        duration(holder.ttl()),
+    )
+}
+
+fn waiter(waiter: &Waiter) -> String {
+    format!("{}. {}, for {}", waiter.place(), party(waiter.party()), duration(waiter.waited()))
+}
+
+/// Names a request and its process.
+pub(crate) fn party(party: &Party) -> String {
+    printable(&party.to_string())
+}
+
+/// Writes a duration in at most two units, which is as much as anybody reads.
+pub(crate) fn duration(duration: Duration) -> String {
+    let (seconds, ms) = (duration.as_secs(), u64::from(duration.subsec_millis()));
+    let rounded = match seconds {
+        0 => Duration::from_millis(ms),
+        1..10 => Duration::from_millis(seconds * 1_000 + ms / 100 * 100),
+        10..3_600 => Duration::from_secs(seconds),
+        3_600..86_400 => Duration::from_secs(seconds / 60 * 60),
+        _ => Duration::from_secs(seconds / 3_600 * 3_600),
+    };
+    format_duration(rounded).to_string()
+}
+
+/// Writes a key in quotes, as errors do.
+pub(crate) fn quoted(key: &str) -> String {
+    format!("\"{}\"", key.escape_debug())
+}
+
+/// Escapes what could steer a terminal: names come from other processes, and keys from everywhere.
+pub(crate) fn printable(text: &str) -> String {
+    let mut printable = String::with_capacity(text.len());
+    for c in text.chars() {
+        // Quotes are as good as other text here; `escape_debug` knows the control and format characters of Unicode.
+        if matches!(c, '"' | '\'' | '\\') {
+            printable.push(c);
+        } else {
+            printable.extend(c.escape_debug());
+        }
+    }
+    printable
+}

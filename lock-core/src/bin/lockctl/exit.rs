@@ -1,0 +1,112 @@
+use std::{
+    error::Error as _,
+    io::{self, Write},
+};
+
+use lock_core::{BuildError, Error, ErrorKind, LossReason};
+
+/// The answer is "no": the key that was asked about is free, or the release was not confirmed.
+pub(crate) const NO: i32 = 1;
+
+/// The command line is wrong (`EX_USAGE`).
+pub(crate) const USAGE: i32 = 64;
+
+/// Redis cannot be reached, or did not answer in time (`EX_UNAVAILABLE`).
+pub(crate) const UNAVAILABLE: i32 = 69;
+
+/// The system refused something, such as another process (`EX_OSERR`).
+pub(crate) const OS_ERROR: i32 = 71;
+
+/// Another holder has the key (`EX_TEMPFAIL`).
+pub(crate) const BUSY: i32 = 75;
+
+/// Redis refused the user, the password, or the access to the key (`EX_NOPERM`).
+pub(crate) const DENIED: i32 = 77;
+
+/// The URL, the key, an option or the server is not fit for a lock (`EX_CONFIG`).
+pub(crate) const CONFIG: i32 = 78;
+
+/// The lease was lost. `sysexits.h` ends at 78, so no program that follows it exits like this.
+pub(crate) const LOST: i32 = 79;
+
+/// The command was found, but could not be started, as in shells.
+pub(crate) const NOT_STARTED: i32 = 126;
+
+/// The command was not found, as in shells.
+pub(crate) const NOT_FOUND: i32 = 127;
+
+/// Added to the number of a signal, as in shells.
+pub(crate) const SIGNALLED: i32 = 128;
+
+/// Why `lockctl` itself failed: one line for people and a code for scripts.
+#[derive(Debug)]
+pub(crate) struct Failure {
+    code: i32,
+    /// Empty if there is nothing to say.
+    message: String,
+}
+
+impl Failure {
+    pub(crate) fn new(code: i32, message: impl Into<String>) -> Self {
+        Self { code, message: message.into() }
+    }
+
+    pub(crate) fn code(&self) -> i32 {
+        self.code
+    }
+
+    /// Writes the line to the standard error.
+    pub(crate) fn say(&self) {
+        if !self.message.is_empty() {
+            warn(&self.message);
+        }
+    }
+}
+
+impl From<Error> for Failure {
+    fn from(error: Error) -> Self {
+        let code = match error.kind() {
+            ErrorKind::Busy => BUSY,
+            ErrorKind::Lost(LossReason::ShutDown) | ErrorKind::ShutDown | ErrorKind::NoRuntime => OS_ERROR,
+            ErrorKind::Lost(_) => LOST,
+            ErrorKind::Backend | ErrorKind::NotReplicated | ErrorKind::Overloaded => UNAVAILABLE,
+            ErrorKind::Denied => DENIED,
+            _ => CONFIG,
+        };
+        Self::new(code, with_cause(&error))
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Self {
+        match error.cause() {
+            Some(cause) => cause.clone().into(),
+            None => Self::new(CONFIG, format!("could not use the options: {error}")),
+        }
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(error: io::Error) -> Self {
+        // The reader, such as `head`, has read enough.
+        if error.kind() == io::ErrorKind::BrokenPipe {
+            return Self::new(0, "");
+        }
+        Self::new(OS_ERROR, format!("could not write the answer: {error}; check where the output goes"))
+    }
+}
+
+/// Writes a line of `lockctl`'s own to the standard error, where the command writes, too.
+pub(crate) fn warn(message: &str) {
+    // Where the standard error cannot be written, nobody can be told.
+    let _ = writeln!(io::stderr(), "lockctl: {message}");
+}
+
+/// Returns the message, and its first cause unless the message names it already.
+fn with_cause(error: &Error) -> String {
+    let message = error.to_string();
+    match error.source().map(ToString::to_string) {
+        Some(cause) if !message.contains(&cause) => format!("{message} ({})", cause.replace('\n', " ")),
+        _ => message,
+    }
+}

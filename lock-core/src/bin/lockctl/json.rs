@@ -1,0 +1,54 @@
+//! A key for programs.
+
+use std::{io, time::Duration};
+
+use lock_core::{KeyInfo, Party};
+use serde_json::{Value, json};
+
+/// Makes the object of a key. Times are whole milliseconds; what is unknown is `null`.
+pub(crate) fn key(info: &KeyInfo) -> Value {
+    let holder = info.holder().map(|holder| {
+        let held = json!({
+            "mode": holder.mode().to_string(),
+            "held_ms": ms(holder.held()),
+            "ttl_ms": ms(holder.ttl()),
+            "fencing_token": holder.fencing_token().get(),
+        });
+        with_party(held, holder.party())
+    });
+    let waiters = info.waiters().iter().map(|waiter| {
+        let waits = json!({
+            "mode": waiter.mode().to_string(),
+            "waited_ms": ms(waiter.waited()),
+            "place": waiter.place(),
+        });
+        with_party(waits, waiter.party())
+    });
+    json!({
+        "key": info.key(),
+        "locked": info.is_locked(),
+        "foreign": info.is_foreign(),
+        "ttl_left_ms": info.remaining().map(ms),
+        "holder": holder,
+        "waiters": waiters.collect::<Vec<_>>(),
+    })
+}
+
+/// Writes a value in lines, as people read it, too.
+pub(crate) fn write(mut output: impl io::Write, value: &Value) -> io::Result<()> {
+    serde_json::to_writer_pretty(&mut output, value)?;
+    writeln!(output)?;
+    output.flush()
+}
+
+fn with_party(mut object: Value, party: &Party) -> Value {
+    object["service"] = party.service().into();
+    object["host"] = party.host().into();
+    object["process"] = party.process().into();
+    object["label"] = party.label().into();
+    object
+}
+
+fn ms(duration: Duration) -> u64 {
+    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
+}

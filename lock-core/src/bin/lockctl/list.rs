@@ -1,0 +1,49 @@
+use std::io::{self, BufWriter};
+
+use lock_core::KeyInfo;
+use serde_json::Value;
+
+use crate::{
+    args::{List, Server},
+    describe::{duration, party, printable},
+    exit::{Failure, warn},
+    json, table,
+};
+
+/// Writes the keys that are held or waited for.
+pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
+    let keys = server.connect().await?.list(&args.begin).await?;
+    let output = BufWriter::new(io::stdout().lock());
+    if args.json {
+        json::write(output, &Value::Array(keys.iter().map(json::key).collect()))?;
+    } else if keys.is_empty() {
+        // The standard output stays empty, so that scripts can count its lines.
+        warn("no key is held or waited for");
+    } else {
+        let rows: Vec<_> = keys.iter().map(row).collect();
+        table::write(output, TITLES, &rows)?;
+    }
+    Ok(0)
+}
+
+fn row(info: &KeyInfo) -> [String; 6] {
+    let nobody = if !info.is_locked() {
+        "nobody"
+    } else if info.is_foreign() {
+        "another library"
+    } else {
+        "?"
+    };
+    let none = || "-".to_owned();
+    let holder = info.holder();
+    [
+        printable(info.key()),
+        holder.map_or_else(|| nobody.to_owned(), |holder| party(holder.party())),
+        holder.map_or_else(none, |holder| duration(holder.held())),
+        info.remaining().map_or_else(none, duration),
+        holder.map_or_else(none, |holder| holder.fencing_token().to_string()),
+        info.waiters().len().to_string(),
+    ]
+}
+
+const TITLES: [&str; 6] = ["KEY", "HOLDER", "HELD FOR", "TTL LEFT", "FENCING TOKEN", "WAITERS"];

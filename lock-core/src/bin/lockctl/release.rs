@@ -1,0 +1,54 @@
+use std::io::{self, IsTerminal, Write};
+
+use crate::{
+    args::{Release, Server},
+    describe::{self, quoted},
+    exit::{CONFIG, Failure, NO, USAGE},
+};
+
+/// Releases a key by force, after saying who has it.
+pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failure> {
+    let key = quoted(&args.key);
+    if !args.yes && !io::stdin().is_terminal() {
+        return Err(Failure::new(
+            USAGE,
+            format!(
+                "could not release {key}: there is no terminal to confirm on; look with `lockctl who`, then add --yes"
+            ),
+        ));
+    }
+    let manager = server.connect().await?;
+    let info = manager.inspect(&args.key).await?;
+    let mut output = io::stdout().lock();
+    output.write_all(describe::key(&info).as_bytes())?;
+    output.flush()?;
+    if !info.is_locked() {
+        return Ok(NO);
+    }
+    if info.is_foreign() && !args.foreign {
+        return Err(Failure::new(
+            CONFIG,
+            format!("could not release {key}: another library holds it; stop its holder, or add --foreign"),
+        ));
+    }
+    if !args.yes && !confirmed(&mut output)? {
+        writeln!(output, "Nothing was released.")?;
+        return Ok(NO);
+    }
+    if !manager.force_release(&args.key).await? {
+        writeln!(output, "{key} has become free meanwhile; nothing was released.")?;
+        return Ok(NO);
+    }
+    writeln!(output, "{key} was released. {BOTH}")?;
+    Ok(0)
+}
+
+fn confirmed(output: &mut impl Write) -> io::Result<bool> {
+    write!(output, "{BOTH}\nRelease it? [y/N] ")?;
+    output.flush()?;
+    let mut answer = String::new();
+    io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+const BOTH: &str = "Until its old holder notices, two may rely on the key.";

@@ -1,0 +1,133 @@
+use std::{future::Future, path::Path, time::Duration};
+
+use lock_core::{Error, LockGuard, LockManager};
+use tokio::time::sleep;
+
+use crate::{
+    args::{Run, Server},
+    child::Running,
+    describe::{duration, quoted},
+    exit::{BUSY, Failure, LOST, OS_ERROR, SIGNALLED, warn},
+    signals::Signals,
+};
+
+/// Runs a command while a key is held, and returns its exit code.
+pub(crate) async fn run(server: &Server, args: Run) -> Result<i32, Failure> {
+    let caught = Signals::catch();
+    let mut signals = caught.map_err(|error| Failure::new(OS_ERROR, format!("could not catch signals: {error}")))?;
+    let manager = match unless_signalled(&mut signals, server.connect()).await {
+        Ok(connected) => connected?,
+        Err(code) => return Ok(code),
+    };
+    let acquired = unless_signalled(&mut signals, acquire(&manager, &args)).await;
+    let done = match acquired {
+        Ok(Ok(guard)) => hold(guard, &args, &mut signals).await,
+        Ok(Err(error)) if error.is_busy() => busy(&args, error),
+        Ok(Err(error)) => Err(error.into()),
+        Err(code) => Ok(code),
+    };
+    // A request that was given up may still be on its way out of the queue.
+    manager.shutdown(Duration::ZERO).await;
+    done
+}
+
+/// Waits for a future, or returns the exit code of the signal that came first.
+async fn unless_signalled<T>(signals: &mut Signals, future: impl Future<Output = T>) -> Result<T, i32> {
+    tokio::select! {
+        biased;
+        signal = signals.next() => Err(SIGNALLED + signal),
+        output = future => Ok(output),
+    }
+}
+
+/// Acquires the lease, with enough validity left to begin.
+async fn acquire(manager: &LockManager, args: &Run) -> Result<LockGuard, Error> {
+    let program = args.command.first().map(Path::new).and_then(Path::file_name);
+    let label = args.label.clone().or_else(|| program.map(|name| name.to_string_lossy().into_owned()));
+    // There is one for the whole life of this process.
+    let label = label.unwrap_or_default().leak();
+    let mut request = manager.lock(&args.key).ttl(args.ttl).at_least(args.at_least).label(label);
+    if args.wait_forever {
+        request = request.wait_forever();
+    } else if args.skip_if_busy {
+        request = request.wait(Duration::ZERO);
+    } else if let Some(wait) = args.wait {
+        request = request.wait(wait);
+    }
+    let mut guard = request.await?;
+    // A lease that was waited for begins with a part of its ttl; see `Lease::remaining`.
+    if guard.remaining() <= grace(args) {
+        guard.extend(args.ttl).await?;
+    }
+    Ok(guard)
+}
+
+fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
+    let code = args.busy_code.map_or(if args.skip_if_busy { 0 } else { BUSY }, i32::from);
+    // Cron sends a mail of everything that is said.
+    if args.skip_if_busy { Ok(code) } else { Err(Failure::new(code, error.to_string())) }
+}
+
+/// Runs the command, and releases the lease after it.
+async fn hold(guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+    let token = guard.fencing_token().to_string();
+    let environment = [("LOCK_KEY", args.key.clone()), ("LOCK_FENCING_TOKEN", token)];
+    let started = Running::start(&args.command, environment, args.kill_after, || spare(&guard, args) + LATE);
+    let done = match started.await {
+        Ok(running) => attend(&guard, running, args, signals).await,
+        Err(failure) => Err(failure),
+    };
+    if guard.is_held()
+        && let Err(error) = guard.release().await
+    {
+        // The work is done all the same.
+        warn(&error.to_string());
+    }
+    done
+}
+
+/// Waits for the command, and stops it if its lease is lost or about to be.
+async fn attend(guard: &LockGuard, mut running: Running, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+    let why = loop {
+        let left = guard.remaining();
+        if guard.is_held() && left <= grace(args) {
+            break format!(
+                "the lease was not renewed, and ends in {}; check that Redis runs and can be reached",
+                duration(left)
+            );
+        }
+        running.may_run_for(|| spare(guard, args) + LATE).await;
+        tokio::select! {
+            biased;
+            end = guard.ended() => break end.to_string(),
+            code = running.wait() => {
+                running.finish().await;
+                return code;
+            }
+            signal = signals.next() => running.pass_on(signal),
+            () = sleep(spare(guard, args).min(args.ttl / LOOKS)) => {}
+        }
+    };
+    warn(&format!("could not keep {}: {why}; stopping the command", quoted(&args.key)));
+    running.stop(args.kill_after).await?;
+    Ok(LOST)
+}
+
+/// Returns for how long the command may run if the lease is not renewed.
+fn spare(guard: &LockGuard, args: &Run) -> Duration {
+    guard.remaining().saturating_sub(grace(args))
+}
+
+/// Returns how much of the lease the end of the command may take: it is to be over when another can have the key.
+///
+/// Renewals begin when two thirds are left. So at least a third is for trying them again.
+fn grace(args: &Run) -> Duration {
+    args.kill_after.min(args.ttl / 3)
+}
+
+/// How often the lease is looked at within its ttl. A renewal that was answered is seen before the watcher, which knows of
+/// the one before, has to stop the command.
+const LOOKS: u32 = 6;
+
+/// How much later than this process the watcher stops the command: only if this process does not.
+const LATE: Duration = Duration::from_millis(200);

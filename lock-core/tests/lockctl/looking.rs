@@ -1,0 +1,104 @@
+//! `lockctl list` and `lockctl who`.
+
+use serde_json::Value;
+
+use crate::support::{LONG, Run, Server, eventually};
+
+fn json(server: &Server, arguments: &[&str]) -> Value {
+    let done = server.done(&[arguments, &["--json"]].concat());
+    serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+}
+
+/// Waits until so many requests wait for a key.
+pub(crate) fn until_waiters(server: &Server, key: &str, count: usize) {
+    let waiters = || json(server, &["who", key])["waiters"].as_array().map(Vec::len);
+    eventually(&format!("{count} wait for {key}"), || waiters() == Some(count));
+}
+
+const UNTIL_TOLD: &str = "echo ready; read -r line";
+
+#[test]
+fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
+    let server = Server::start();
+    let holder = server.run(&["k", LONG, "--label", "nightly backup"], "echo ready; read -r line");
+    let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
+    until_waiters(&server, "k", 1);
+    let done = server.done(&["who", "k"]);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let process = holder.child.id();
+    assert!(done.out.starts_with("\"k\" is held by lockctl on "), "{done:?}");
+    assert!(done.out.contains(&format!("(process {process}, \"nightly backup\") for ")), "{done:?}");
+    assert!(done.out.contains(" of its ttl of 1m are left.\n1 request waits for it:\n  1. lockctl on "), "{done:?}");
+    assert!(done.out.contains(&format!("(process {}, \"echo\"), for ", waiter.child.id())), "{done:?}");
+    let said = json(&server, &["who", "k"]);
+    assert_eq!((&said["key"], &said["locked"], &said["foreign"]), (&"k".into(), &true.into(), &false.into()));
+    assert_eq!((&said["holder"]["process"], &said["holder"]["ttl_ms"]), (&process.into(), &60_000.into()));
+    assert_eq!((&said["holder"]["label"], &said["holder"]["service"]), (&"nightly backup".into(), &"lockctl".into()));
+    assert_eq!((&said["waiters"][0]["place"], &said["waiters"][0]["label"]), (&1.into(), &"echo".into()));
+    assert!(said["ttl_left_ms"].as_u64().is_some_and(|left| left > 0) && said["holder"]["fencing_token"].is_u64());
+}
+
+#[test]
+fn who_exits_with_1_if_the_key_is_free() {
+    let server = Server::start();
+    let done = server.done(&["who", "k"]);
+    assert_eq!((done.code, done.out.as_str()), (Some(1), "\"k\" is free.\n"));
+    assert_eq!(json(&server, &["who", "k"])["holder"], Value::Null);
+}
+
+#[test]
+fn list_has_a_line_for_each_key_with_what_it_begins_with() {
+    let server = Server::start();
+    let _holders = ["shop:1", "shop:2", "other"].map(|key| server.run(&[key, LONG, "--label", key], UNTIL_TOLD));
+    let done = server.done(&["list", "shop:"]);
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
+    let lines: Vec<_> = done.out.lines().collect();
+    assert!(lines[0].starts_with("KEY     HOLDER  ") && lines[0].ends_with("  FENCING TOKEN     WAITERS"), "{done:?}");
+    assert!(lines[1].starts_with("shop:1  lockctl on ") && lines[2].starts_with("shop:2  lockctl on "), "{done:?}");
+    assert_eq!(lines.len(), 3);
+    let keys =
+        |said: Value| said.as_array().expect("an array").iter().map(|key| key["key"].clone()).collect::<Vec<_>>();
+    assert_eq!(keys(json(&server, &["list"])), ["other", "shop:1", "shop:2"]);
+    assert_eq!(keys(json(&server, &["list", "--prefix", "shop:"])), ["1", "2"], "without the prefix");
+    let none = server.done(&["list", "nothing"]);
+    assert_eq!((none.code, none.out.as_str()), (Some(0), ""));
+    assert_eq!(json(&server, &["list", "nothing"]), Value::Array(Vec::new()));
+}
+
+#[test]
+fn a_holder_that_stands_still_is_said_not_to_answer() {
+    let server = Server::start();
+    let holder = server.run(&["k", LONG], UNTIL_TOLD);
+    holder.signal("STOP");
+    let done = server.done(&["who", "k"]);
+    assert_eq!(done.code, Some(0));
+    assert!(done.out.contains("no process answers for it: its holder has died, is stopped, or is cut off"), "{done:?}");
+    let said = json(&server, &["who", "k"]);
+    assert_eq!((&said["locked"], &said["holder"]), (&true.into(), &Value::Null));
+    let listed = server.done(&["list"]).out;
+    assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    ?")), "{listed}");
+    holder.signal("CONT");
+}
+
+#[test]
+fn a_lock_of_another_library_is_said_to_be_one() {
+    let server = Server::start();
+    let _: String = server.call(&["SET", "k", "theirs"]);
+    let done = server.done(&["who", "k"]);
+    assert!(done.out.contains("another library") && done.out.contains("without a ttl"), "{done:?}");
+    let _: i64 = server.call(&["PEXPIRE", "k", "60000"]);
+    assert!(server.done(&["who", "k"]).out.contains(" of its ttl are left."));
+    assert_eq!(json(&server, &["who", "k"])["foreign"], Value::Bool(true));
+}
+
+#[test]
+fn keys_and_labels_cannot_steer_a_terminal() {
+    let server = Server::start();
+    let key = "a\u{1b}[2Jb\nc";
+    let _holder = server.run(&[key, LONG, "--label", "x\u{1b}[2Jy\u{202e}z"], UNTIL_TOLD);
+    for arguments in [&["list"][..], &["who", key], &["release", key, "--yes"]] {
+        let done = server.done(arguments);
+        assert!(done.out.contains(r"a\u{1b}[2Jb\nc"), "{done:?}");
+        assert!(!done.out.contains(['\u{1b}', '\u{202e}']), "{done:?}");
+    }
+}

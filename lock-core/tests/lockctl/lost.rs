@@ -1,0 +1,96 @@
+//! `lockctl run` when the lease is lost, or `lockctl` itself is.
+
+use crate::support::{LONG, Pipe, Run, Server, eventually};
+
+const OBEDIENT: &str = "echo ready; read -r line; echo not stopped";
+
+/// Outlives SIGTERM, as a whole.
+const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
+
+/// Ends with SIGTERM, but something that it started does not.
+const STUBBORN_CHILD: &str = "(trap '' TERM; while :; do sleep 0.1; done) & echo ready; wait";
+
+#[test]
+fn a_command_is_stopped_when_its_key_is_taken_away() {
+    let server = Server::start();
+    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+        let run = server.run(&["k", "--ttl=1s", "--kill-after=300ms"], script);
+        let _: i64 = server.call(&["DEL", "k"]);
+        let done = run.done();
+        assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{script}: {done:?}");
+        assert!(done.err.starts_with("lockctl: could not keep \"k\": the key was deleted"), "{done:?}");
+        assert_eq!(done.err.lines().count(), 1, "{done:?}");
+    }
+}
+
+#[test]
+fn a_command_is_stopped_when_the_server_is_gone() {
+    let server = Server::start();
+    let run = server.run(&["k", "--ttl=3s"], OBEDIENT);
+    drop(server);
+    let done = run.done();
+    assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{done:?}");
+    assert!(done.err.contains("could not keep \"k\": the lease was not renewed, and ends in "), "{done:?}");
+    assert!(done.err.contains("check that Redis runs"), "{done:?}");
+}
+
+#[test]
+fn a_command_is_stopped_when_the_server_hangs() {
+    let server = Server::start();
+    let run = server.run(&["k", "--ttl=3s"], OBEDIENT);
+    server.pause();
+    assert_eq!(run.done().code, Some(79));
+}
+
+#[test]
+fn a_command_does_not_outlive_lockctl_and_ends_before_its_key_expires() {
+    let server = Server::start();
+    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+        let _: i64 = server.call(&["DEL", "k"]);
+        let mut run = server.run(&["k", LONG, "--kill-after=300ms"], script);
+        run.child.kill().expect("it runs");
+        assert_eq!(run.rest(), "", "{script}");
+        assert!(server.is_locked("k"), "nobody has released it");
+        assert!(run.done().err.starts_with("lockctl: lockctl was killed; stopping the command"));
+    }
+}
+
+#[test]
+fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
+    let server = Server::start();
+    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+        // Its output is lockctl's, too, which has not ended; so it has a pipe of its own.
+        let pipe = Pipe::new();
+        let run = server.run(&["k", "--ttl=2s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", pipe.path()));
+        run.signal("STOP");
+        pipe.until_closed(script);
+        eventually("the key expires", || !server.is_locked("k"));
+        run.signal("CONT");
+        let done = run.done();
+        assert_eq!(done.code, Some(79), "{script}: {done:?}");
+    }
+}
+
+#[test]
+fn a_command_that_signals_its_own_group_does_not_end_its_watcher() {
+    let server = Server::start();
+    let script = "trap : TERM; kill -s TERM 0; trap - TERM; echo ready; read -r line";
+    let mut run = server.run(&["k", LONG], script);
+    run.child.kill().expect("it runs");
+    assert_eq!(run.rest(), "");
+}
+
+#[test]
+fn a_lease_that_was_waited_for_is_not_taken_for_one_that_is_about_to_end() {
+    let server = Server::start();
+    // A third of the ttl, far more than a granted lease may begin with.
+    let patient = ["run", "k", LONG, "--kill-after=20s", "--wait-forever", "--", "echo", "ran"];
+    let mut first = server.run(&["k", LONG], "echo ready; read -r line");
+    let waiters: Vec<_> = (0..3).map(|_| Run::start(server.lockctl(&patient))).collect();
+    crate::looking::until_waiters(&server, "k", 3);
+    first.say("go");
+    for waiter in waiters {
+        let done = waiter.done();
+        assert_eq!((done.code, done.out.as_str(), done.err.as_str()), (Some(0), "ran\n", ""));
+    }
+}

@@ -1,0 +1,12 @@
+//! The program `lockctl`, as a shell or an operator uses it, on a Redis of the test's own.
+
+#![cfg(unix)]
+
+mod failing;
+mod looking;
+mod lost;
+mod releasing;
+mod running;
+mod signals;
+mod support;
+mod terminal;

@@ -1,0 +1,67 @@
+//! Signals to `lockctl run`.
+
+use crate::{
+    looking::until_waiters,
+    support::{LONG, Run, Server},
+};
+
+#[test]
+fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_have_ended() {
+    let server = Server::start();
+    for (signal, code) in [("INT", 3), ("TERM", 4), ("HUP", 5), ("USR1", 6)] {
+        // The inner shell has the output, too, which closes when both have ended; the outer one waits for it.
+        let script = format!("trap 'exit {code}' {signal}; sh -c 'echo ready; read -r line; echo not signalled'");
+        let run = server.run(&["k", LONG], &script);
+        run.signal(signal);
+        let done = run.done();
+        assert_eq!((done.code, done.out.as_str()), (Some(code), ""), "{signal}: {done:?}");
+        assert!(!server.is_locked("k"));
+    }
+}
+
+#[test]
+fn the_key_stays_held_while_a_command_takes_its_time_after_a_signal() {
+    let server = Server::start();
+    let mut run = server.run(&["k", LONG], "trap 'echo ending; read -r line; exit 0' TERM; echo ready; read -r line");
+    run.signal("TERM");
+    assert_eq!(run.line(), "ending");
+    assert!(server.is_locked("k"));
+    run.say("go");
+    assert_eq!(run.done().code, Some(0));
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn a_signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
+    let server = Server::start();
+    let _holder = server.run(&["k", LONG], "echo ready; read -r line");
+    for (signal, code) in [("INT", 130), ("TERM", 143)] {
+        let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "echo", "ran"]));
+        until_waiters(&server, "k", 1);
+        waiter.signal(signal);
+        let done = waiter.done();
+        assert_eq!((done.code, done.out.as_str()), (Some(code), ""));
+        until_waiters(&server, "k", 0);
+        let left: Vec<String> = server.call(&["KEYS", "*queue*"]);
+        assert!(left.is_empty(), "{left:?}");
+    }
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_signal_that_was_ignored_from_the_start_stays_ignored_as_with_nohup() {
+    use std::os::unix::process::CommandExt;
+
+    use crate::support::BINARY;
+
+    let server = Server::start();
+    let mut command = std::process::Command::new("sh");
+    command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", BINARY]).process_group(0).env("LOCK_URL", &server.url);
+    command.args(["run", "k", LONG, "--", "sh", "-c", "echo ready; read -r line; echo done"]);
+    let mut run = Run::start(command);
+    assert_eq!(run.line(), "ready");
+    run.signal("HUP");
+    run.say("go");
+    let done = run.done();
+    assert_eq!((done.code, done.out.as_str()), (Some(0), "done\n"));
+}

@@ -1,0 +1,305 @@
+//! A Redis, processes of `lockctl`, and waiting with a deadline.
+
+use std::{
+    env::temp_dir,
+    fs,
+    io::{BufRead, BufReader, Read, Write},
+    net::{Ipv4Addr, TcpListener},
+    process::{Child, Command, ExitStatus, Output, Stdio, id},
+    sync::{
+        atomic::{AtomicU32, Ordering},
+        mpsc::{self, Receiver, RecvTimeoutError},
+    },
+    thread::{self, sleep},
+    time::{Duration, Instant},
+};
+
+use redis::FromRedisValue;
+
+/// A server on a free port. It ends on drop, and also if this process dies in any other way.
+pub(crate) struct Server {
+    shell: Child,
+    pid: String,
+    port: u16,
+    pub(crate) url: String,
+}
+
+impl Server {
+    pub(crate) fn start() -> Self {
+        for _ in 0..5 {
+            let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0));
+            let port = listener.and_then(|listener| listener.local_addr()).expect("a port is free").port();
+            let server = Self::launch(port);
+            if server.is_up() {
+                return server;
+            }
+        }
+        panic!("redis-server does not come up; install it, as in `apt-get install redis-server`");
+    }
+
+    fn launch(port: u16) -> Self {
+        // The pipe to the shell closes when this process ends, however it ends.
+        let mut shell = Command::new("sh")
+            .args(["-c", r#""$@" </dev/null >/dev/null & echo $!; read -r end; kill -9 $!"#, "sh"])
+            .arg(std::env::var_os("REDIS_SERVER").unwrap_or_else(|| "redis-server".into()))
+            .args(["--port", &port.to_string(), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no"])
+            .args(["--dbfilename", &mark(port), "--dir"])
+            .arg(temp_dir())
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a shell starts");
+        let mut pid = String::new();
+        BufReader::new(shell.stdout.take().expect("piped")).read_line(&mut pid).expect("the shell says the number");
+        Self { shell, pid: pid.trim().to_owned(), port, url: format!("redis://127.0.0.1:{port}") }
+    }
+
+    /// Waits until it answers; false if the port is somebody else's by now.
+    fn is_up(&self) -> bool {
+        let name = eventually_some("redis-server answers", || {
+            let mut connection = redis::Client::open(&*self.url).expect("a URL").get_connection().ok()?;
+            let reply = redis::cmd("CONFIG").arg("GET").arg("dbfilename").query(&mut connection);
+            reply.ok().map(|(_, name): (String, String)| name)
+        });
+        name == mark(self.port)
+    }
+
+    /// Stops the server where it stands.
+    pub(crate) fn pause(&self) {
+        kill("STOP", &self.pid);
+    }
+
+    pub(crate) fn call<T: FromRedisValue>(&self, command: &[&str]) -> T {
+        let client = redis::Client::open(&*self.url).expect("a URL");
+        let mut connection = client.get_connection().expect("the server runs");
+        redis::cmd(command[0]).arg(&command[1..]).query(&mut connection).expect("an answer")
+    }
+
+    pub(crate) fn is_locked(&self, key: &str) -> bool {
+        self.call(&["EXISTS", key])
+    }
+
+    /// Prepares `lockctl`, away from the terminal that the test may run on.
+    pub(crate) fn lockctl(&self, arguments: &[&str]) -> Command {
+        lockctl(&self.url, arguments)
+    }
+
+    /// Runs `lockctl` to its end.
+    pub(crate) fn done(&self, arguments: &[&str]) -> Done {
+        Done::of(self.lockctl(arguments).output().expect("it starts"))
+    }
+
+    /// Starts `lockctl run`, and returns when its command has said "ready".
+    pub(crate) fn run(&self, arguments: &[&str], script: &str) -> Run {
+        let run = Run::start(self.lockctl(&[&["run"], arguments, &["--", "sh", "-c", script]].concat()));
+        assert_eq!(run.line(), "ready");
+        run
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        drop(self.shell.stdin.take());
+        let _ = self.shell.wait();
+    }
+}
+
+pub(crate) fn lockctl(url: &str, arguments: &[&str]) -> Command {
+    use std::os::unix::process::CommandExt;
+
+    let mut command = Command::new(BINARY);
+    command.args(arguments).env("LOCK_URL", url).env_remove("LOCK_PREFIX").process_group(0).stdin(Stdio::null());
+    command
+}
+
+/// What became of a process.
+#[derive(Debug)]
+pub(crate) struct Done {
+    pub(crate) code: Option<i32>,
+    pub(crate) out: String,
+    pub(crate) err: String,
+}
+
+impl Done {
+    pub(crate) fn of(output: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("text");
+        Self { code: output.status.code(), out: text(output.stdout), err: text(output.stderr) }
+    }
+}
+
+/// A `lockctl` that runs; it is killed on drop, and its watcher then stops the command.
+pub(crate) struct Run {
+    pub(crate) child: Child,
+    lines: Receiver<String>,
+}
+
+impl Run {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .expect("lockctl starts");
+        let output = BufReader::new(child.stdout.take().expect("piped"));
+        // A thread reads, so that a test can wait for a line with a deadline.
+        let (sender, lines) = mpsc::channel();
+        thread::spawn(move || output.lines().map_while(Result::ok).try_for_each(|line| sender.send(line)));
+        Self { child, lines }
+    }
+
+    /// Reads a line of the command's output.
+    pub(crate) fn line(&self) -> String {
+        self.lines.recv_timeout(WITHIN).expect("the command says something")
+    }
+
+    /// Sends a line to the command.
+    pub(crate) fn say(&mut self, line: &str) {
+        let mut input = self.child.stdin.as_ref().expect("piped");
+        writeln!(input, "{line}").expect("it reads");
+    }
+
+    /// Sends a signal to `lockctl`.
+    pub(crate) fn signal(&self, name: &str) {
+        kill(name, &self.child.id().to_string());
+    }
+
+    /// Waits until the command and all processes that it has started have ended: they have the same output.
+    pub(crate) fn rest(&self) -> String {
+        let mut rest = String::new();
+        loop {
+            match self.lines.recv_timeout(WITHIN) {
+                Ok(line) => rest += &format!("{line}\n"),
+                Err(RecvTimeoutError::Disconnected) => return rest,
+                Err(RecvTimeoutError::Timeout) => panic!("the command still runs; it said {rest:?}"),
+            }
+        }
+    }
+
+    /// Waits until `lockctl` has ended.
+    pub(crate) fn end(&mut self) -> ExitStatus {
+        eventually_some("lockctl ends", || self.child.try_wait().expect("it is a child"))
+    }
+
+    /// Waits until `lockctl`, its watcher and the command have ended, and returns the rest of what they said.
+    pub(crate) fn done(mut self) -> Done {
+        let (out, mut err) = (self.rest(), String::new());
+        let code = self.end().code();
+        self.child.stderr.take().expect("piped").read_to_string(&mut err).expect("text");
+        Done { code, out, err }
+    }
+}
+
+impl Drop for Run {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A pipe with a name, which tells when the last process that has it open for writing has ended.
+pub(crate) struct Pipe {
+    path: String,
+    closed: Receiver<()>,
+}
+
+impl Pipe {
+    pub(crate) fn new() -> Self {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = temp_dir().join(format!("lockctl-{}-pipe-{number}", id()));
+        let path = path.to_str().expect("text").to_owned();
+        assert!(Command::new("mkfifo").arg(&path).status().expect("mkfifo starts").success());
+        let (sender, closed) = mpsc::channel();
+        let name = path.clone();
+        thread::spawn(move || {
+            fs::read(name).expect("it is opened for writing, and closed");
+            sender.send(())
+        });
+        Self { path, closed }
+    }
+
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
+    pub(crate) fn until_closed(self, whose: &str) {
+        self.closed.recv_timeout(WITHIN).unwrap_or_else(|_| panic!("still runs: {whose}"));
+    }
+}
+
+impl Drop for Pipe {
+    fn drop(&mut self) {
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+pub(crate) fn kill(signal: &str, process: &str) {
+    let status = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, process]).status();
+    assert!(status.expect("a shell starts").success(), "SIG{signal} could not be sent to {process}");
+}
+
+/// Waits until the condition holds.
+pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
+    eventually_some(what, || condition().then_some(()));
+}
+
+pub(crate) fn eventually_some<T>(what: &str, mut probe: impl FnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + WITHIN;
+    loop {
+        if let Some(found) = probe() {
+            return found;
+        }
+        assert!(Instant::now() < deadline, "not within 30 s: {what}");
+        sleep(Duration::from_millis(5));
+    }
+}
+
+/// Runs `lockctl` on a terminal of its own, and types a line when it has written `prompt`; `None` if the system has no `script` that can do that.
+pub(crate) fn on_terminal(server: &Server, arguments: &[&str], prompt: &str, typed: &str) -> Option<Done> {
+    let has_script = Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success());
+    if !has_script {
+        let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
+        return None;
+    }
+    let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
+    let words = std::iter::once(BINARY).chain(arguments.iter().copied()).map(quoted);
+    // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
+    let line = format!("exec {}", words.collect::<Vec<_>>().join(" "));
+    let mut child = Command::new("script")
+        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+        .env("LOCK_URL", &server.url)
+        .env("SHELL", "/bin/sh")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("script starts");
+    let mut output = child.stdout.take().expect("piped");
+    let (mut out, mut part) = (Vec::new(), [0; 1_024]);
+    // What is typed too early may be taken for lockctl's, which waits for the key.
+    while !String::from_utf8_lossy(&out).contains(prompt) {
+        let count = output.read(&mut part).expect("readable");
+        assert!(count > 0, "it ended without {prompt:?}: {:?}", String::from_utf8_lossy(&out));
+        out.extend(&part[..count]);
+    }
+    // The input stays open: its end would be typed, too.
+    let mut input = child.stdin.take().expect("piped");
+    input.write_all(format!("{typed}\n").as_bytes()).expect("it reads");
+    output.read_to_end(&mut out).expect("readable");
+    let mut done = Done::of(child.wait_with_output().expect("it ends"));
+    done.out = String::from_utf8(out).expect("text");
+    Some(done)
+}
+
+/// The limit of what ought to take much less.
+const WITHIN: Duration = Duration::from_secs(30);
+
+fn mark(port: u16) -> String {
+    format!("lockctl-{}-{port}.rdb", id())
+}
+
+pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockctl");
+
+/// A ttl whose end no test waits for.
+pub(crate) const LONG: &str = "--ttl=60s";

@@ -1,0 +1,43 @@
+//! `lockctl` on a terminal.
+
+use crate::support::{LONG, Server, on_terminal};
+
+#[test]
+fn a_command_on_a_terminal_can_read_from_it() {
+    let server = Server::start();
+    let script = "echo ready; read -r line; echo \"read <$line>\"; exit 5";
+    let Some(done) = on_terminal(&server, &["run", "k", LONG, "--", "sh", "-c", script], "ready", "hello") else {
+        return;
+    };
+    assert!(done.out.contains("read <hello>"), "{done:?}");
+    assert_eq!(done.code, Some(5), "{done:?}");
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn ctrl_c_reaches_the_command_once() {
+    let server = Server::start();
+    // The second SIGINT would end the shell at once.
+    let script = "trap 'trap - INT; sleep 0.3; echo ended in order; exit 6' INT; echo ready; read -r line";
+    let Some(done) = on_terminal(&server, &["run", "k", LONG, "--", "sh", "-c", script], "ready", "\u{3}") else {
+        return;
+    };
+    assert!(done.out.contains("ended in order"), "{done:?}");
+    assert_eq!(done.code, Some(6), "{done:?}");
+}
+
+#[test]
+fn a_release_asks_on_a_terminal() {
+    let server = Server::start();
+    let _holder = server.run(&["k", LONG], "echo ready; read -r line");
+    for answer in ["n", ""] {
+        let Some(done) = on_terminal(&server, &["release", "k"], "[y/N] ", answer) else { return };
+        assert!(done.out.contains("two may rely on the key.\r\nRelease it? [y/N] "), "{done:?}");
+        assert!(done.out.contains("Nothing was released."), "{done:?}");
+        assert_eq!(done.code, Some(1));
+        assert!(server.is_locked("k"));
+    }
+    let done = on_terminal(&server, &["release", "k"], "[y/N] ", "y").expect("as before");
+    assert!(done.code == Some(0) && done.out.contains("\"k\" was released."), "{done:?}");
+    assert!(!server.is_locked("k"));
+}
