@@ -85,6 +85,7 @@
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
+//! | `lockctl` | the program `lockctl`, which runs commands under a lock, lists locks and releases them; nothing for the library |
 //! | `test-util` | a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
