@@ -25,6 +25,7 @@ fn no_server_is_one_line_with_address_and_remedy() {
         let done = Done::of(done);
         is_one_line_without_secret(&done, 69);
         assert!(done.err.contains(&address) && done.err.contains("check that it runs"), "{done:?}");
+        assert!(done.err.contains("(Connection refused"), "the cause: {done:?}");
     }
 }
 

@@ -5,6 +5,7 @@
 mod failing;
 mod looking;
 mod lost;
+mod page;
 mod releasing;
 mod running;
 mod signals;

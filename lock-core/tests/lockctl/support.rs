@@ -266,8 +266,8 @@ pub(crate) fn on_terminal(server: &Server, arguments: &[&str], prompt: &str, typ
     let words = std::iter::once(BINARY).chain(arguments.iter().copied()).map(quoted);
     // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
     let line = format!("exec {}", words.collect::<Vec<_>>().join(" "));
-    let mut child = Command::new("script")
-        .args(["--quiet", "--return", "--command", &line, "/dev/null"])
+    let mut child = Command::new("timeout")
+        .args(["60", "script", "--quiet", "--return", "--command", &line, "/dev/null"])
         .env("LOCK_URL", &server.url)
         .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())

@@ -15,14 +15,25 @@ fn a_command_on_a_terminal_can_read_from_it() {
 }
 
 #[test]
-fn ctrl_c_reaches_the_command_once() {
+fn ctrl_c_goes_to_the_command_and_the_key_is_free_when_it_has_ended() {
     let server = Server::start();
-    // The second SIGINT would end the shell at once.
-    let script = "trap 'trap - INT; sleep 0.3; echo ended in order; exit 6' INT; echo ready; read -r line";
+    let script = "trap 'echo ended in order; exit 6' INT; echo ready; read -r line";
     let Some(done) = on_terminal(&server, &["run", "k", LONG, "--", "sh", "-c", script], "ready", "\u{3}") else {
         return;
     };
     assert!(done.out.contains("ended in order"), "{done:?}");
+    assert_eq!(done.code, Some(6), "{done:?}");
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn what_a_terminal_sends_to_all_is_not_passed_on_a_second_time() {
+    let server = Server::start();
+    // The terminal would have sent SIGINT to the command, too; the other signal comes through lockctl, behind it.
+    let script =
+        "trap 'echo passed on; exit 6' USR1; kill -s INT $PPID; kill -s USR1 $PPID; while :; do sleep 0.1; done";
+    let Some(done) = on_terminal(&server, &["run", "k", LONG, "--", "sh", "-c", script], "", "") else { return };
+    assert!(done.out.contains("passed on"), "{done:?}");
     assert_eq!(done.code, Some(6), "{done:?}");
 }
 
