@@ -58,6 +58,8 @@ impl Browser {
     }
 
     pub(crate) async fn open(&self, url: &str) {
+        // A page that was clicked on may still be on its way: elements are waited for.
+        self.post("/timeouts", json!({ "implicit": 10_000 })).await;
         self.post("/url", json!({ "url": url })).await;
     }
 
