@@ -1,4 +1,4 @@
-//! What is said where a feature is off; run by `tests/run` with fewer features than the other tests.
+//! What is said where a feature is off; run by `.ci/run` with fewer features than the other tests.
 
 use lock_core::LockManager;
 
