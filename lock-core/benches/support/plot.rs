@@ -1,5 +1,7 @@
 //! Pictures of what was measured, as SVG.
 
+mod peers;
+
 use std::{fs, ops::Range, path::Path};
 
 use hdrhistogram::Histogram;
@@ -12,6 +14,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
+pub(crate) use self::peers::{Peer, peers};
 use super::{handoff::Handoffs, stats::quantile};
 
 /// Pairs a second of a number of tasks, and how many raw commands do.

@@ -11,7 +11,7 @@ use super::stats::{Rounds, Spread};
 
 /// What the bench was asked for: `--json`, `--plot FOLDER`.
 pub(crate) struct Report {
-    json: bool,
+    pub(crate) json: bool,
     /// Where pictures go.
     pub(crate) plots: Option<PathBuf>,
     rows: usize,

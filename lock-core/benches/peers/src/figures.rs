@@ -1,6 +1,9 @@
 //! The figures that were measured, a column for each library.
 
+use std::path::Path;
+
 use crate::support::{
+    plot::{self, Peer},
     report::{digits, told},
     stats::Rounds,
 };
@@ -44,6 +47,21 @@ impl Figures {
             }
             println!();
         }
+    }
+
+    /// Draws what there is of the passing between processes.
+    pub(crate) fn draw(&self, file: &Path, processes: usize) {
+        let median = |measure: &str, library: usize| {
+            let row = self.rows.iter().find(|row| row.measure == measure).expect("the measure was taken");
+            row.columns[library].value().median
+        };
+        let peers = (0..self.libraries.len()).map(|library| Peer {
+            name: self.libraries[library],
+            handoff_p50: median("handoff_p50", library),
+            handoff_p99: median("handoff_p99", library),
+            owner_changes: median("owner_changes_per_second", library),
+        });
+        plot::peers(file, processes, &peers.collect::<Vec<_>>());
     }
 
     fn print_json(&self, row: &Row) {

@@ -1,4 +1,5 @@
-//! lock-core beside other locks on Redis, in one run on one server: `cargo run --release -- [--json]` in this folder.
+//! lock-core beside other locks on Redis, in one run on one server: `cargo run --release` in this folder.
+//! With `-- --json` it prints lines of JSON; with `-- --plot FOLDER` it draws a picture as well.
 
 #[path = "../../support/mod.rs"]
 mod support;
@@ -14,6 +15,7 @@ use support::{
     contention::{Crowd, Round},
     handoff::Match,
     pairs, player,
+    report::Report,
     server::{Server, ping_p50},
     sides::{Locks, Ours, OursAwaited, Raw},
     stats::Rounds,
@@ -37,18 +39,17 @@ async fn main() {
             _ => panic!("no such library: {side}"),
         };
     }
-    let json = match std::env::args().nth(1).as_deref() {
-        None => false,
-        Some("--json") => true,
-        Some(argument) => panic!("no such argument: {argument}; there is --json"),
-    };
+    let asked = Report::from_arguments();
     let mut figures = Figures::new([Ours::NAME, Rslock::NAME, AsyncRedisLock::NAME]);
     let server = Server::start().await;
     uncontended(&server, &mut figures).await;
     in_process(&server, &mut figures).await;
     handoff(&server, &mut figures).await;
     between_processes(&server, &mut figures).await;
-    figures.print(json);
+    figures.print(asked.json);
+    if let Some(folder) = &asked.plots {
+        figures.draw(&folder.join("peers.svg"), PROCESSES);
+    }
 }
 
 /// Acquire and release on free keys, beside raw commands.
