@@ -1,6 +1,6 @@
 //! Pictures of what was measured, as SVG.
 
-mod peers;
+pub(crate) mod peers;
 
 use std::{fs, ops::Range, path::Path};
 
@@ -14,7 +14,6 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-pub(crate) use self::peers::{Peer, peers};
 use super::{handoff::Handoffs, stats::quantile};
 
 /// Pairs a second of a number of tasks, and how many raw commands do.

@@ -20,7 +20,7 @@ pub(crate) struct Peer {
 }
 
 /// Draws the time of a handoff and the changes of the owner, for each library; lock-core comes first.
-pub(crate) fn peers(file: &Path, processes: usize, peers: &[Peer]) {
+pub(crate) fn draw(file: &Path, processes: usize, peers: &[Peer]) {
     let picture = Picture::new(file);
     picture.title(
         "Passing a key from process to process",
