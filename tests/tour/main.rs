@@ -38,7 +38,7 @@ fn every_link_of_the_readme_into_the_tour_leads_to_a_heading() {
         assert!(headings.iter().any(|heading| heading == link), "{link} is not among {headings:?}");
         links += 1;
     }
-    assert!(links > 20, "only {links} links were found in the README");
+    assert!(links > 5, "only {links} links were found in the README");
 }
 
 /// What a link to a heading is called.
