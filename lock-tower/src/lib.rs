@@ -196,7 +196,7 @@
 //!
 //! # Where in the stack
 //!
-//! * **A time-out outside** the lock covers the waiting and the work, and frees the key when it expires. Inside, it
+//! * **A timeout outside** the lock covers the waiting and the work, and frees the key when it expires. Inside, it
 //!   covers the work alone.
 //! * **`ConcurrencyLimit`, `Buffer` and `LoadShed` outside** bound the waiters as well. Inside, a request that waits
 //!   for its key keeps the permit that readiness gave it, because tower requires that the instance that was made ready
