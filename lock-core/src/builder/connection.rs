@@ -254,8 +254,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the name that the connection shows in the server's `CLIENT LIST`: printable ASCII without spaces.
-    /// Default: `lock-core`.
+    /// Sets the name of the service, which [`inspect`](crate::LockManager::inspect) and the server's `CLIENT LIST` show: printable
+    /// ASCII without spaces. Default: `lock-core`.
     pub fn client_name(mut self, client_name: impl Into<String>) -> Self {
         self.connect.client_name = client_name.into();
         self
