@@ -46,7 +46,7 @@ struct Inner {
     attempt: &'static str,
     /// The key as the user gave it; absent where the request had none.
     key: Option<Name>,
-    /// What only this occurrence knows; replaces the general sentence of the kind.
+    /// The details of this occurrence; replaces the general sentence of the kind.
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
@@ -307,7 +307,7 @@ pub(crate) const RELEASE: &str = "release";
 
 pub(crate) const HAND_OVER: &str = "hand over";
 
-/// What only the holder of a lease attempts.
+/// The attempts that only the holder of a lease makes.
 const OF_HOLDERS: [&str; 4] = [KEEP, EXTEND, RELEASE, HAND_OVER];
 
 #[cfg(test)]

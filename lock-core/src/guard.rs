@@ -67,7 +67,7 @@ pub struct LockGuard {
     /// None once the guard was released or handed over.
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
-    /// What becomes of protected work when the lease is lost.
+    /// The policy for protected work when the lease is lost.
     on_lost: OnLost,
     waited: Duration,
 }

@@ -57,7 +57,7 @@ impl Handover {
     }
 }
 
-/// What every text begins with: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
+/// The beginning of every text: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
 const MARK: &str = "lock-core-handover:1:";
 
 impl FromStr for Handover {

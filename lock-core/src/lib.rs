@@ -164,7 +164,7 @@ pub use crate::{
     ttl::{MAX_TTL, MIN_TTL},
 };
 
-/// What the code written by `#[distributed_lock]` and `#[test]` calls.
+/// The functions that the expansions of `#[distributed_lock]` and `#[test]` call.
 #[cfg(any(feature = "macros", feature = "test-util"))]
 #[doc(hidden)]
 pub mod __private {
@@ -174,7 +174,7 @@ pub mod __private {
     pub use crate::trial::{Verdict, test};
 }
 
-/// What lock-tower logs by.
+/// The limits of lock-tower's log lines.
 #[doc(hidden)]
 pub mod __log {
     pub use crate::flood::{Flood, Floods};

@@ -38,7 +38,7 @@ pub struct LockManager {
     settings: Arc<Settings>,
 }
 
-/// What the builder was told.
+/// The settings of the builder that concern requests.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) prefix: String,

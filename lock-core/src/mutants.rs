@@ -52,7 +52,7 @@ pub enum Mutant {
     GrantTooLong,
     /// A waiter that has a place and can be told never asks again.
     NoChecks,
-    /// What a place can do is over when its ttl is.
+    /// The token of a place is in doubt only for its ttl, not for as long as the place can be granted the key.
     DoubtWithoutPlace,
     /// A lease that is told of twice is held twice.
     TwiceToldTwiceHeld,
@@ -122,9 +122,9 @@ pub enum Mutant {
     ReservedIgnored,
     /// A node is forgotten to have a place.
     LedgerForgetsPlace,
-    /// What some nodes have of an acquire that others refused is not cleaned up.
+    /// The token of an acquire that only some nodes granted is not cleaned up.
     SplitKept,
-    /// The token of such an acquire is cleaned up, and asked with again.
+    /// The token of an acquire that only some nodes granted is cleaned up, and used again for the next request.
     SplitTokenAgain,
     /// Nothing is released in the background: neither what was dropped or lost, nor the places of waiters.
     NoCleanUp,

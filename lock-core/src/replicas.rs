@@ -85,7 +85,7 @@ pub(crate) const OTHERS_WAIT: Duration = Duration::from_secs(1);
 /// Redis counts in milliseconds, and zero is without end there.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// What the attribute waits if nothing says how long.
+/// The attribute's timeout if nothing sets one.
 #[cfg(feature = "macros")]
 const USUAL_TIMEOUT: Duration = Duration::from_secs(1);
 

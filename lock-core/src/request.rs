@@ -53,7 +53,7 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) from: Option<Token>,
     /// Where in the user's code the request was begun.
     pub(crate) since: &'static Location<'static>,
-    /// What it is called where keys would be too many.
+    /// Its label in metrics.
     pub(crate) label: &'static str,
 }
 

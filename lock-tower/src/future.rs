@@ -38,7 +38,7 @@ pin_project! {
         #[pin]
         state: State<S, Req, M>,
         protocol: P,
-        // What the layer is called in the log.
+        // The layer's name in the log.
         name: &'static str,
     }
 }
@@ -74,7 +74,7 @@ pin_project! {
     }
 }
 
-/// What the layer asks for beside the lease.
+/// The settings and the place of a request that is acquiring.
 pub(crate) struct Asked {
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
@@ -174,7 +174,7 @@ where
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
                     metrics::refused(name, &refusal);
-                    // What the protocol logs about it names the layer.
+                    // The span gives the protocol's log line the name of the layer.
                     let span = tracing::error_span!("lock.refuse", lock = shown(name));
                     return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));
                 }

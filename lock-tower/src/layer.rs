@@ -262,7 +262,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// use lock_core::{LockManager, OnLost};
     /// use lock_tower::LockLayer;
     ///
-    /// // What it pays out cannot be taken back: it goes on to its end, and then the answer is the error all the same.
+    /// // A payout cannot be undone halfway, so the work runs to its end; then the answer is the error.
     /// let payout = LockLayer::new(LockManager::in_memory(), "payout").on_lost(OnLost::Finish);
     /// # let _ = payout;
     /// ```

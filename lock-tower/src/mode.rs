@@ -192,7 +192,7 @@ impl fmt::Debug for BodyLease {
 
 type Scope = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// What the work of a [`BodyLease`] and its owner tell each other.
+/// The state shared by the work of a [`BodyLease`] and its owner.
 #[derive(Debug)]
 struct Shared<T> {
     /// The output of the work, on its way out.

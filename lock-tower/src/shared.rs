@@ -7,7 +7,7 @@ use lock_core::__log::Flood;
 
 use crate::admission::Admission;
 
-/// What all clones of a layer, and all its services, have in common.
+/// State that all clones of a layer and all its services share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,

@@ -41,5 +41,5 @@ fn code(case: Case) -> Code {
     }
 }
 
-/// Who speaks, in the `ErrorInfo`.
+/// The domain in the `ErrorInfo`.
 const DOMAIN: &str = "lock-core";

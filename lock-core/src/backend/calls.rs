@@ -1,4 +1,4 @@
-//! What a backend tells the engine unasked.
+//! Messages of a backend that the engine did not ask for.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::{
     key::LockKey,
 };
 
-/// What a backend tells the engine of its own accord: that a key was granted to a waiter, whether waiters can be told, and
+/// Messages to the engine that it did not ask for: that a key was granted to a waiter, whether waiters can be notified, and
 /// that somebody else has written at a key.
 ///
 /// Clones tell the same engine. Telling never blocks, and does nothing when the engine has ended.
@@ -20,7 +20,7 @@ pub struct Calls {
     sender: mpsc::UnboundedSender<Notice>,
 }
 
-/// What was told.
+/// One message.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Granted(Grant),

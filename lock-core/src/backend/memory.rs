@@ -55,7 +55,7 @@ struct State {
     entries: HashMap<LockKey, Entry, HashOfKey>,
     /// The waiters of each key, in order; no queue is empty.
     queues: HashMap<LockKey, VecDeque<Waiting>, HashOfKey>,
-    /// Who listens, by channel.
+    /// The listeners, by channel.
     listeners: HashMap<Arc<str>, Calls>,
     /// The grants of the batch in progress; waiters are notified of them when the store is unlocked.
     grants: Vec<(Calls, Grant)>,

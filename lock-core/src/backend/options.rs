@@ -25,7 +25,7 @@ pub(crate) struct ConnectOptions {
     /// How connections are encrypted, instead of with the platform's certificates.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
-    /// What gives user and password for each connection.
+    /// The provider of user and password for each connection.
     #[cfg(feature = "redis")]
     pub(crate) credentials: Option<super::Provider>,
 }

@@ -16,7 +16,7 @@ impl LockManagerBuilder {
     /// of its requests on one connection, subscribes to a channel of its own there, and closes the connection when it
     /// falls silent.
     ///
-    /// What a client trusts cannot be read from it. A client with certificates of its own, or one that takes any
+    /// The certificates that a client trusts cannot be read from it. A client with certificates of its own, or one that takes any
     /// certificate (`insecure`), needs a configuration in `tls`. A client whose TLS is that of the
     /// `native-tls` crate is connected to by rustls.
     ///

@@ -80,7 +80,7 @@ impl Parting {
     }
 }
 
-/// What must be true before a token can be forgotten.
+/// The condition under which a token can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     /// The latest moment until which a request for the token can block others, if it was executed in time.

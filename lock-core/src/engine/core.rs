@@ -1,4 +1,4 @@
-//! What the engine's task and its handles share: the state behind one lock, and the flags around it.
+//! The core, shared by the engine's task and its handles: the state behind one lock, and the flags around it.
 
 use std::{
     fmt,
@@ -30,7 +30,7 @@ use crate::{
     mutants::Mutant,
 };
 
-/// What the task and the handles share.
+/// The part of the engine that the task and the handles share.
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -313,7 +313,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// What the state decided to do next.
+/// The next actions of the task, as the state decided.
 pub(super) struct Step {
     /// The moment of the decision.
     pub(super) now: Moment,

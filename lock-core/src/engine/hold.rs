@@ -1,4 +1,4 @@
-//! What a guard, its leases and the engine share of one local holder's part of a tenure.
+//! One local holder's part of a tenure, shared by its guard, its leases and the engine.
 
 use std::{
     fmt,
@@ -25,15 +25,15 @@ use crate::{
     ttl::Ttl,
 };
 
-/// One local holder's part of a tenure: what guard, leases and engine share.
+/// One local holder's part of a tenure, shared by its guard, its leases and the engine.
 pub(crate) struct Hold {
     pub(crate) key: LockKey,
     pub(crate) fence: FencingToken,
     /// Where it was asked for, to be named when the same task asks again.
     pub(crate) since: &'static Location<'static>,
-    /// What it is called in metrics.
+    /// Its label in metrics.
     label: &'static str,
-    /// What was asked for.
+    /// The ttl of its request.
     pub(crate) ttl: Ttl,
     /// Whether it was asked for without renewal.
     fixed: bool,
@@ -128,7 +128,7 @@ impl Hold {
         self.label
     }
 
-    /// What a hold that follows in the same tenure may rely on.
+    /// The validity that a following hold of the same tenure inherits.
     pub(crate) fn validity(&self) -> Validity {
         let state = self.state();
         Validity { deadline: state.deadline, version: state.version }

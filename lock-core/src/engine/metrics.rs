@@ -1,4 +1,4 @@
-//! What the engine counts and measures, through the `metrics` facade (feature `metrics`; without it all of this is
+//! The metrics of the engine, through the `metrics` facade (feature `metrics`; without it all of this is
 //! nothing). The crate's documentation has the table.
 
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! What a manager, its requests and its guards share: the backend, the clock, the randomness, and the state that the
+//! The engine, shared by a manager, its requests and its guards: backend, clock, randomness, and the state that the
 //! one engine task works on.
 //!
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
@@ -64,7 +64,7 @@ use crate::{
     ttl::Ttl,
 };
 
-/// What concerns those who look at holders and waiters.
+/// Settings for questions about holders and waiters.
 #[derive(Debug)]
 pub(crate) struct Looks {
     /// How the manager names itself.

@@ -26,7 +26,7 @@ use crate::{
     ttl::{Renewal, Ttl},
 };
 
-/// What a request asks of its lease.
+/// The options of a request that concern its lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
@@ -177,7 +177,7 @@ impl Tenure {
         if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
     }
 
-    /// What must be true before the token can be forgotten once the tenure is over.
+    /// The condition under which the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
     }
@@ -213,7 +213,7 @@ struct Fences {
 }
 
 impl Fences {
-    /// What is left of a block when its first token has been given out.
+    /// The rest of a block whose first token has been given out.
     fn after_first(first: u64, block: u32) -> Self {
         Self { next: first.saturating_add(1), left: block.saturating_sub(1), following: 0, first_following: 0 }
     }

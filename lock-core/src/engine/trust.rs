@@ -124,7 +124,7 @@ pub(crate) fn leaves_enough(since: Moment, deadline: Moment, now: Moment) -> boo
     deadline.since(now) >= deadline.since(since) / 2
 }
 
-/// What must be true before a token can be forgotten that was granted the key for `kept`, which was told `now`.
+/// The condition under which a token can be forgotten that was granted the key for `kept`, in a message that arrived `now`.
 pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
     let unanswered_since = of_requests.unanswered_since.filter(|_| !Mutant::GrantSettlesAll.is_on());
     Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
@@ -133,11 +133,11 @@ pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
 /// The longest T of a trusting place.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come
+/// The least by which T exceeds the time from one check to the next: for the request to arrive, and the answer to come
 /// back.
 const SPARE: Duration = Duration::from_millis(400);
 
-/// What a lease has left at least when it begins.
+/// The least that a lease has left when it begins.
 const LEAST_LEFT: Duration = Duration::from_millis(200);
 
 /// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon

@@ -84,7 +84,7 @@ enum Step {
     Finished,
 }
 
-/// What must be left when the future is dropped.
+/// The waiter that must be taken out of its line when the future is dropped.
 #[derive(Clone, Copy)]
 struct Waiter {
     /// None once it is over.
@@ -271,7 +271,7 @@ impl Progress {
 }
 
 impl LockRequest {
-    /// What its caller is told.
+    /// The error for the caller.
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.

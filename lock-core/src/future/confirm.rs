@@ -72,7 +72,7 @@ impl Confirm {
                 Step::Asked { response, .. } => ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes),
                 Step::Known(_) => Ok(Outcomes::new()),
                 Step::Releasing(releases, _) => {
-                    // What the release meets is the engine's to go on with.
+                    // The engine retries a release that fails, so the error of the acquire is returned in any case.
                     let _ = ready!(Pin::new(releases).poll(cx));
                     Ok(Outcomes::new())
                 }

@@ -1,4 +1,4 @@
-//! What the present task holds in scoped forms, so that it does not wait for itself.
+//! The keys that the present task holds in scoped forms, so that it does not wait for itself.
 
 use std::{cell::Cell, panic::Location, sync::Arc, time::Duration};
 

@@ -83,7 +83,7 @@ pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What `ttl`, `wait`, `max_hold`, `at_least` and `replicas_timeout` may be.
+/// The type of `ttl`, `wait`, `max_hold`, `at_least` and `replicas_timeout`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Duration`",
     label = "not a `Duration`",
@@ -100,7 +100,7 @@ impl IsDuration for Duration {
     }
 }
 
-/// What `manager = …` may give.
+/// The type of `manager = …`.
 #[diagnostic::on_unimplemented(
     message = "expected a `LockManager`, found `{Self}`",
     label = "neither a `LockManager` nor a pointer to one",

@@ -14,7 +14,7 @@ pub enum Choice {
     Refuse(BoxError),
 }
 
-/// What the closure of a [`LockLayer`](crate::LockLayer) may return.
+/// A type that the closure of a [`LockLayer`](crate::LockLayer) may return.
 ///
 /// | returned | meaning |
 /// | --- | --- |

@@ -1,4 +1,4 @@
-//! What the nodes of a quorum make of a batch together; pure.
+//! The votes of a quorum's nodes on a batch; pure.
 //!
 //! An operation has happened when it has on a majority: then no other majority can say otherwise. (Redlock: *Distributed
 //! locks with Redis*, redis.io.) What Redlock lacks is the fencing token: the largest of a majority, which a majority has
@@ -206,7 +206,7 @@ impl Ballot {
     }
 }
 
-/// What an outcome says of the operation that it decides. A node that lacks a lease is asked to take it instead of
+/// The meaning of an outcome for the operation that it decides. A node that lacks a lease is asked to take it instead of
 /// renewing it; whatever it answers, it has lacked it: another may have held the key there, and the lease only goes on
 /// if a majority had it all the time.
 fn as_answer_to(operation: &Operation, outcome: Outcome) -> Outcome {

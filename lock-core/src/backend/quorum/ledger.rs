@@ -58,7 +58,7 @@ impl Ledger {
         round_trips.max().map_or(LEAST_PATIENCE, |longest| (longest * PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE))
     }
 
-    /// What is known of a node.
+    /// The part of the ledger for a node.
     pub(super) fn node(&mut self, node: usize) -> &mut Node {
         &mut self.nodes[node]
     }
@@ -358,7 +358,7 @@ impl Ledger {
         self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
-    /// What a node is asked that is to be looked at: for leases that it may have, or nothing.
+    /// The questions for a node that is to be checked: about leases that it may have, or none.
     pub(super) fn look(&mut self, node: usize, sent: Moment, way: Way, most: usize) -> Asked {
         let batch = self.nodes[node].take_looks(sent, way, most);
         Asked::new(node, batch, sent, way)

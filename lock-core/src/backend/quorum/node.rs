@@ -209,7 +209,7 @@ impl Node {
             parting.keep_until = sent + release.after;
         }
         let until = release.until.min(sent + longest);
-        // What is in doubt may have been renewed since.
+        // A token in doubt may have been renewed since.
         let until = doubt.map_or(until, |doubt| until.max(doubt.until));
         let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
         if now < until {
@@ -253,7 +253,7 @@ impl Node {
         due
     }
 
-    /// What it is asked when it is looked at: for leases that it may have, or nothing.
+    /// Takes the questions with which the node is checked: about leases that it may have, or none.
     pub(super) fn take_looks(&mut self, sent: Moment, way: Way, most: usize) -> Batch {
         let mut batch = Batch::new();
         while batch.len() < most

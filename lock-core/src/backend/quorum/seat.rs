@@ -1,4 +1,4 @@
-//! What one node says of one operation, and how many say the same; pure.
+//! The answer of one node to one operation, and how many nodes answer the same; pure.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! What the calls to a quorum and its upkeep share.
+//! The state that the calls to a quorum and its upkeep share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 

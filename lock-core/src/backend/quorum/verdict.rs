@@ -1,4 +1,4 @@
-//! What the nodes say together of one operation; pure.
+//! The common answer of the nodes to one operation; pure.
 
 use super::{
     majority::{majority, too_few},
@@ -109,7 +109,7 @@ impl Row<'_> {
         if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
     }
 
-    /// What an acquire answers that was not granted.
+    /// The answer to an acquire that was not granted.
     fn lost(&self, tally: &Tally) -> Outcome {
         // A token with a place is kept though a node may take it late: the next check finds that, and the place is released
         // everywhere in the end. Else any node that hangs would cost every waiter its place.
@@ -126,7 +126,7 @@ impl Row<'_> {
         position(&self.seats[self.queue_node]).or_else(|| self.seats.iter().find_map(position))
     }
 
-    /// What an acquire answers that has happened nowhere.
+    /// The answer to an acquire that has happened nowhere.
     fn refused(&self) -> Outcome {
         let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
@@ -205,7 +205,7 @@ impl Row<'_> {
         if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
     }
 
-    /// What an acquire answers that some nodes may have granted.
+    /// The answer to an acquire that some nodes may have granted.
     fn split(&self) -> Outcome {
         let (remaining, foreign) = holders(self.seats);
         Outcome::Split { remaining: remaining.filter(|remaining| !remaining.is_zero()), foreign }

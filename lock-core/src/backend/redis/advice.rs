@@ -1,4 +1,4 @@
-//! What works less well with this server or this user than it could: said once for each manager, not at each reconnect.
+//! Advice about a server or a user with which something works less well than it could: logged once for each manager, not at each reconnect.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use super::info;
 
-/// What was said already.
+/// The advice that was given already.
 #[derive(Default)]
 pub(super) struct Advice {
     no_publish: AtomicBool,

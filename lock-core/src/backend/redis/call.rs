@@ -60,7 +60,7 @@ pub(super) fn answered(answer: Result<Answer, BackendError>, count: usize) -> An
     answer.unwrap_or_else(|error| Answer::new((0..count).map(|_| Err(error.clone()))))
 }
 
-/// What has become of a batch so far.
+/// The history of a batch.
 #[derive(Clone, Default)]
 struct Tried {
     /// Why the last connection that carried it did not answer, if one was lost.
@@ -195,7 +195,7 @@ fn answer(
     Ok(answer)
 }
 
-/// What becomes of a batch that the server has refused as a whole.
+/// Handles a batch that the server has refused as a whole.
 async fn refused(
     way: Way<'_>,
     connection: Connection,
@@ -243,7 +243,7 @@ async fn evaluate(
     result
 }
 
-/// What is sent in the same write as a command.
+/// Commands that are sent in the same write as another one.
 struct Around {
     before: Vec<Cmd>,
     after: Vec<Cmd>,

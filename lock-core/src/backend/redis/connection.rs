@@ -49,7 +49,7 @@ pub(super) struct About {
     misread: Arc<AtomicBool>,
 }
 
-/// What is sent in one go and answered by one reply.
+/// A request that is sent in one go and answered by one reply.
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Command(&'a Cmd),
@@ -64,7 +64,7 @@ impl<'a> From<&'a Cmd> for Ask<'a> {
     }
 }
 
-/// What carries a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
+/// The driver of a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
 /// no detour through another task. It may have ended before the handshake is known to be over, so it may be polled after its
 /// end, and is pending then.
 pub(super) struct Driver(Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>);
@@ -217,7 +217,7 @@ impl Driver {
             }
             // At its end, what waits for an answer is told that the connection has ended.
             let _ = self.poll_unpin(cx);
-            // What has come counts, also if the time is over by now.
+            // An answer that has arrived counts, even if the time is over by now.
             exchange.as_mut().poll(cx)
         })
         .await

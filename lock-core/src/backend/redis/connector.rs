@@ -1,4 +1,4 @@
-//! What reaches one node: the one ordered connection that requests share, replaced when it breaks or falls silent.
+//! The connector of one node: the one ordered connection that requests share, replaced when it breaks or falls silent.
 //!
 //! The `redis` crate's own `ConnectionManager` keeps a connection that fell silent and forgets the client's name on a
 //! reconnect; this one replaces the connection as soon as a command or a heartbeat runs out of time. No lock is held
@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
-/// What requests and upkeep share.
+/// The connection to one node, shared by requests and upkeep.
 pub(super) struct Connector {
     pub(super) settings: Settings,
     pub(super) role: Role,
@@ -56,7 +56,7 @@ pub(super) struct Connector {
     /// Whether the provider of credentials is being asked.
     pub(super) asks_provider: AtomicBool,
     pub(super) link: Link,
-    /// What waits for replicas of this server.
+    /// The requests that wait for replicas of this server.
     pub(super) replication: Replication,
     /// When the server last answered an attempt to connect that may still succeed.
     heard: Mutex<Option<Instant>>,
@@ -72,7 +72,7 @@ pub(super) struct Connector {
     pub(super) status: Status,
 }
 
-/// What the nodes of a cluster have in common.
+/// State that the nodes of a cluster share.
 #[derive(Clone, Default)]
 pub(super) struct Shared {
     /// Numbers their connections together. Rises with each of them, and when a slot has moved.
@@ -81,7 +81,7 @@ pub(super) struct Shared {
     pub(super) listeners: Arc<Listeners>,
 }
 
-/// What a server is to us.
+/// The role of a server for this manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It keeps all locks.
@@ -190,7 +190,7 @@ impl Connector {
         Arc::clone(&self.name)
     }
 
-    /// What the server is, for the log; nothing where it keeps locks.
+    /// The role of the server for the log, or `None` if it keeps locks.
     pub(super) fn role_in_log(&self) -> Option<&'static str> {
         (self.role == Role::Sentinel).then_some("sentinel")
     }
@@ -336,7 +336,7 @@ impl Connector {
         BackendError::new(ErrorKind::Backend, format!("{address} did not answer within {limit:?}; {check}"))
     }
 
-    /// Who named the address of the latest attempt to connect; `None` if a URL did.
+    /// The source of the address of the latest attempt to connect; `None` if a URL named it.
     pub(super) fn named(&self) -> Option<Named<'_>> {
         if self.is_announced {
             return Some(Named::ByCluster);

@@ -127,7 +127,7 @@ impl RedisBackend {
 impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let servers = self.servers.clone();
-        // What is polled first is sent first, and an answer that is there counts, however much else the task has done.
+        // Calls are sent in the order in which they are polled, and an answer that has arrived counts, however much else the task has done.
         Reply::new(unconstrained(async move {
             match servers {
                 Servers::Primary(connector) => {

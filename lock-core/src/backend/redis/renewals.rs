@@ -11,7 +11,7 @@ use super::{
 };
 use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
 
-/// What the script says for a lease that is gone.
+/// The script's answer for a lease that is gone.
 const GONE: i64 = -1;
 
 /// Returns whether a batch consists of renewals that ask for nothing but the ttl.

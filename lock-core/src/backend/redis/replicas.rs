@@ -36,7 +36,7 @@ use crate::{
 /// All that waits for replicas of a node. Clones of a backend share it.
 #[derive(Debug, Default)]
 pub(super) struct Replication {
-    /// What joins the line next.
+    /// Requests that join the line next.
     newcomers: Mutex<Vec<Asked>>,
     /// Worked on by one of the requests at a time, for all.
     line: AsyncMutex<Line>,
@@ -112,7 +112,7 @@ impl Line {
     async fn step(&mut self, connector: &Connector, newcomers: &Mutex<Vec<Asked>>) {
         self.waiting.retain(|waiting| !waiting.sender.is_closed());
         if self.open.is_none() {
-            // What they have written was written over a connection that is gone.
+            // Their writes went over a connection that is gone.
             self.fail(&broken_off(connector));
         }
         let newcomers = std::mem::take(&mut *lock(newcomers));

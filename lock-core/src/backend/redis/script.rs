@@ -15,7 +15,7 @@ use crate::{
     clock::Moment,
 };
 
-/// What the reply begins an item with that failed.
+/// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
 
 /// Runs scripts that do nothing, by source and by hash: whether that is allowed.

@@ -40,7 +40,7 @@ pub(super) struct Sentinels {
     /// The name under which they know the primary.
     service: String,
     sentinels: Vec<Arc<Connector>>,
-    /// What each of them said last.
+    /// The latest answer of each sentinel.
     words: watch::Sender<Vec<Option<Word>>>,
     /// The number of the newest configuration that any of them has named.
     known: AtomicU64,
@@ -48,7 +48,7 @@ pub(super) struct Sentinels {
     wanted: Notify,
 }
 
-/// What a sentinel says.
+/// The answer of a sentinel.
 #[derive(Clone, Debug)]
 enum Word {
     /// The primary, and the number of the configuration that has made it the primary.

@@ -125,7 +125,7 @@ pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) ->
     }
     let error = source.downcast_ref::<io::Error>()?;
     failure(error, address, host).or_else(|| {
-        // What the server tells is lost if it closes the connection before it has read what was sent meanwhile.
+        // The server's own message is lost if it closes the connection before it has read everything that was sent.
         let message = format!(
             "{address} closed the connection before its first answer; check that it runs, and whether it wants a \
              certificate of this client (`LockManager::builder().tls(..)`)"

@@ -11,12 +11,12 @@ use crate::{
     mutants::Mutant,
 };
 
-/// What represents a process in the queue of a key: a tenure-to-be.
+/// The representative of a process in the queue of a key: a tenure-to-be.
 #[derive(Debug)]
 pub(crate) struct Contender {
     /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
-    /// What must be true before the token can be forgotten.
+    /// The condition under which the token can be forgotten.
     doubt: Doubt,
     /// How many requests it has sent, and how many of them somebody waits for still.
     sent: u32,
@@ -47,10 +47,10 @@ pub(crate) struct Contender {
     pub(crate) position: Option<u32>,
 }
 
-/// What an answer said of the key.
+/// An answer that says that the key is busy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// What the holder's ttl has left, if it has one.
+    /// The rest of the holder's ttl, if it has one.
     pub(crate) remaining: Option<Duration>,
     /// Whether the holder is another library, which notifies no waiter.
     pub(crate) foreign: bool,

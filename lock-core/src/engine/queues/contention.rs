@@ -1,4 +1,4 @@
-//! What the contender of a key asks the backend, and what becomes of the answers and of grants.
+//! The requests of a key's contender, their answers, and grants.
 
 use std::{sync::Arc, time::Duration};
 

@@ -1,4 +1,4 @@
-//! What a holder does: it enters, releases its hold, and hands its token to another process.
+//! The holder's side of a key: entering, releasing the hold, and handing the token to another process.
 
 use std::{collections::HashMap, time::Duration};
 

@@ -72,7 +72,7 @@ pub(crate) struct Queues {
     lately: Lately,
     /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
-    /// What waits to be sent, in order.
+    /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
     lists: Vec<List>,
     /// Questions of this manager and of others.
@@ -106,7 +106,7 @@ pub(crate) struct Queues {
     limits: Limits,
 }
 
-/// What a holder that is done has to do.
+/// The next step of a holder that is done.
 #[derive(Debug)]
 pub(crate) enum Departure<R> {
     /// Nothing: the next hold of the tenure has followed.
@@ -166,7 +166,7 @@ impl Queues {
         self.random.random()
     }
 
-    /// What is to be done when no lock is held.
+    /// Takes the work that must wait until no lock is held.
     pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
         self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
@@ -246,10 +246,10 @@ const LEAST_RESERVED: Duration = Duration::from_millis(100);
 const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
-/// What a round trip counts for at most, in nanoseconds: a process that stood still for a minute would otherwise have keys
+/// The longest round trip that counts, in nanoseconds: a process that stood still for a minute would otherwise have keys
 /// kept for it for as long.
 const LONGEST_ROUND_TRIP: u64 = 1_000_000_000;
-/// What the first round trip counts for at most, which may have included connecting.
+/// The longest first round trip that counts, since the first one may have included connecting.
 const LONGEST_FIRST_ROUND_TRIP: u64 = 250_000_000;
 /// The longest time that a key is kept for a waiter that it was granted to.
 const LONGEST_RESERVED: Duration = Duration::from_secs(1);

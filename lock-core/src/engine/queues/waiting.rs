@@ -1,4 +1,4 @@
-//! What a waiter does: it arrives, asks how it stands, gives up, and leaves.
+//! The waiter's side of a key: arriving, polling, giving up, and leaving.
 
 use std::{
     task::{Poll, Waker},
@@ -143,7 +143,7 @@ impl Queues {
                 offered.finish(End::Released);
                 self.abandon(hold, now);
             }
-            // What `take_out` makes of one that was in line.
+            // A waiter that was in line: `take_out` has given it this state.
             Standing::Missed => match contender {
                 Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
                 None => self.lines.tidy(&key),

@@ -1,4 +1,4 @@
-//! What is known of a cluster until its map was learned for the first time: whether it counts as down, and why.
+//! The state of a cluster until its map was learned for the first time: whether it counts as down, and why.
 
 use std::{error::Error as _, future::pending};
 

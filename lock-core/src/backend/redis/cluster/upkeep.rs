@@ -33,7 +33,7 @@ use crate::{
 
 type Upkeep = Abortable<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// What keeps the connections to the nodes.
+/// The keeper of the connections to the nodes.
 struct Keeper<'a> {
     cluster: &'a Cluster,
     calls: &'a Calls,

@@ -35,7 +35,7 @@ pub(in super::super) struct SlotWay<'a> {
     channel: Option<Arc<str>>,
 }
 
-/// What a batch has to do after a refusal that is not about it.
+/// The next step of a batch after a refusal that is not about the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Redirection {
     /// Go to another node, or to the same a moment later.
