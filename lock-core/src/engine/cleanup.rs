@@ -210,6 +210,7 @@ impl CleanUp {
 
     /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
     pub(crate) fn forget_expired(&mut self, now: Moment, mut forgotten: impl FnMut(Token)) {
+        // An entry whose try is in flight is not among those that wait. It stays until its answer comes, which names the entry.
         let waiting = &mut self.waiting;
         waiting.retain(|(_, entry)| {
             let keep = self.entries[*entry].doubt.until > now;

@@ -125,6 +125,7 @@ impl Core {
             Some(runtime) => runtime.clone(),
             None => Handle::try_current().map_err(|_| ErrorKind::NoRuntime)?,
         };
+        // Set before the task is spawned, under the lock: otherwise a second request would start a second task.
         state.running = true;
         self.open.store(true, Ordering::Release);
         Ok(Some(runtime))
@@ -253,6 +254,7 @@ impl Core {
             rounds += 1;
             if calls.is_empty() {
                 state.calling = false;
+                // The flag is cleared, and the drop of `calling` would take the lock that this thread holds.
                 std::mem::forget(calling);
                 return state;
             }
@@ -269,6 +271,9 @@ impl Core {
 
     /// Decides what to send now, and until when to sleep.
     pub(super) fn step(&self) -> Step {
+        // The epoch of a request is read before the request is sent, and that of an answer after the answer has come. If a connection
+        // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
+        // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
         self.with(|state| state.step(self, now, epoch, settled))
     }
@@ -340,10 +345,12 @@ impl State {
 
     fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
         let queues = &mut self.queues;
+        // First, since it ends the leases that have lapsed and collects the renewals that are due: a lapsed lease must not be renewed.
         queues.handle_timeout(now);
         if self.closed {
             queues.cleanup.forget_expired(now, |_| {});
         }
+        // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
         let mut calls = queues.poll_renewals(now);
         if !core.answers_at_once {
             calls.extend(queues.poll_transmit(now, epoch));
@@ -386,6 +393,8 @@ pub(crate) struct Owed(Arc<Core>);
 
 impl Drop for Owed {
     fn drop(&mut self) {
+        // This thread counts down and then reads `open`; a shutdown clears `open` and then reads the count. As all four are sequentially
+        // consistent, either the shutdown sees the new count, or this thread sees that it has to wake the shutdown.
         self.0.owed.fetch_sub(1, Ordering::SeqCst);
         if !self.0.open.load(Ordering::SeqCst) {
             self.0.wake.notify_one();

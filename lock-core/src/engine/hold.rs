@@ -259,6 +259,8 @@ impl Hold {
             return Poll::Ready(end);
         }
         let mut state = self.state();
+        // Checked again under the lock: the hold may have ended since, and its wakers were taken then. A waker that is registered after
+        // that would never be woken.
         if let Some(end) = state.ended {
             return Poll::Ready(end);
         }

@@ -202,6 +202,7 @@ impl Engine {
     /// Begins an acquire of one key.
     pub(crate) fn arrive(&self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
         self.core.with(|state| {
+            // Checked again under the lock: a shutdown that came after `admit` has failed all waiters, and would never fail this one.
             if state.shut_down {
                 return Err(Error::new(ErrorKind::ShutDown, ACQUIRE).on(newcomer.key));
             }
@@ -234,6 +235,7 @@ impl Engine {
         now: Moment,
     ) -> Result<Offer, Error> {
         self.core.with(|state| {
+            // The shutdown may have counted the leases already. The caller's drop cleans the token up.
             if state.shut_down {
                 return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
             }
@@ -324,10 +326,12 @@ impl Engine {
     /// Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
-        // The runtime of the task may have ended: then this one does what it left.
+        // The runtime of the task may have ended before everything was released. Then the task starts again on this one, and that has
+        // to be now, because `admit` starts no task after the flag is set.
         if !self.core.state().queues.is_released() {
             let _ = self.core.admit();
         }
+        // Flag and waiters change under one lock: a request that joined a line in between would be failed by nobody.
         self.core.with(|state| {
             state.shut_down = true;
             self.core.close();
@@ -346,6 +350,7 @@ impl Engine {
         });
         let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();
         self.wait_until(last, |core| is_released(core) || !core.state().is_running()).await;
+        // Only now: a task of a closed manager forgets tokens whose time is over, and ends when no work is left.
         self.core.state().closed = true;
         self.core.wake.notify_one();
         let is_held_up = |core: &Core| core.backend.is_held_up() && is_released(core);
@@ -357,6 +362,8 @@ impl Engine {
         let mut timer = self.sleep(most);
         loop {
             let mut settled = std::pin::pin!(self.core.settled.notified());
+            // Registered before the condition is checked: `notify_waiters` leaves no permit, so a change that came between the check
+            // and the wait would be missed.
             settled.as_mut().enable();
             if done(&self.core) {
                 return;

@@ -69,6 +69,7 @@ impl<T> Response<T> {
 
     /// Cancels the request if it was not sent yet.
     pub(crate) fn cancel(&mut self) {
+        // The engine's reference to the old slot is then the only one, by which it knows that no future waits for the answer.
         self.slot = Arc::default();
     }
 }

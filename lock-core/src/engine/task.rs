@@ -121,6 +121,7 @@ async fn run(mut running: Running) {
             // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
             Some(()) = lists.next() => {}
             (call, result) = exchange => {
+                // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;

@@ -88,6 +88,8 @@ impl Wheel {
             if tick > now {
                 break;
             }
+            // Time moves on before the slot is spread out: `link` chooses the level by the distance to `elapsed`. With the old time the
+            // timers would fall back into this slot, and the loop would not end.
             self.elapsed = self.elapsed.max(tick);
             let mut timer = self.levels[level].heads[slot];
             self.levels[level].heads[slot] = NONE;
@@ -113,6 +115,8 @@ impl Wheel {
     }
 
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        // The lowest level that has timers has the earliest slot: its timers differ from the present tick in lower digits only, so
+        // they are due before the next slot of any higher level begins.
         (0..LEVELS).find_map(|level| {
             let occupied = self.levels[level].occupied;
             if occupied == 0 {

@@ -162,6 +162,7 @@ impl Contender {
 
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
+        // The key is as busy as before, so `answered` stays: newcomers know that, and do not fail with the backend's next failure.
         let Self { tries, heard, free_at, foreign, .. } = *self;
         *self = Self { tries, heard, free_at, foreign, answered: true, ..Self::new(token) };
     }
@@ -188,6 +189,7 @@ impl Contender {
         self.placed |= placed;
         self.foreign = foreign;
         if placed && listening && !self.callable {
+            // The place was made before messages could reach this process. Asking at once makes one that can be notified.
             return Duration::ZERO;
         }
         let near = position.is_none_or(|position| position <= NEAR);

@@ -69,6 +69,7 @@ impl Queues {
                 // The script is asked next time instead of the transaction: its errors name the command that was refused.
                 self.lately.found_busy(key, now);
                 return match error.kind() {
+                    // A later request was answered, so the failure of an older one says nothing about the backend now.
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
                     _ => self.fail(key, &Error::backend(ACQUIRE, Some(key), error), now),
@@ -135,6 +136,7 @@ impl Queues {
             let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
             self.cleanup.push(parting, contender.doubt(), now);
         }
+        // The release of the old token may be executed late. It would end the next lease if that had the same token.
         if !Mutant::SplitTokenAgain.is_on() {
             contender.begin_anew(anew);
         }
@@ -244,6 +246,8 @@ impl Queues {
     /// Starts again after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
+        // Releases in flight go back to the outbox first, which takes their entries off the clean-up list. Only then are the next tries
+        // of the list planned: planned before, some would name entries that no longer exist.
         self.put_back();
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);

@@ -114,6 +114,8 @@ impl Queues {
         let tenure = offer.0.tenure;
         self.lines.possess(key, tenure);
         self.offer(id, offer, now);
+        // After the offer, which takes the new holder out of its line: those behind it learn that the key is busy, and a holder that
+        // only tries must not be sent away with them.
         self.note_busy_for_all(key, now);
         tenure
     }

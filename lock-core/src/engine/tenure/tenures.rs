@@ -251,6 +251,8 @@ impl Tenures {
     /// not passed on.
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
+        // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
+        // on a key that is no longer its own.
         tenure.passes = false;
         let (over, ending) = tenure.hold.settle(Some(End::Lost(reason)));
         self.finish(id, over?, ending)
