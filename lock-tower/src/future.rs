@@ -78,7 +78,7 @@ pin_project! {
 pub(crate) struct Asked {
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
-    /// Its place among those that wait, where they are counted.
+    /// Its place among the requests that wait, if they are counted.
     pub(crate) place: Option<Place>,
 }
 
@@ -137,7 +137,8 @@ where
                             continue;
                         }
                     };
-                    // It waits no more, also not while the service is called: that may be this layer again.
+                    // The request no longer waits. Its place is given up before the service is called, since the service may be this
+                    // layer again, whose limit must not count both requests.
                     asked.place = None;
                     match acquired {
                         Ok(guard) => {
@@ -190,7 +191,7 @@ where
     }
 }
 
-/// Tells a request whose caller does not wait forever how long its lease has taken.
+/// Writes into a request whose caller has a time limit how long the request waited for its lease.
 fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: &mut Req, deadline: Option<&Sleep>) {
     let (Some(deadline), Some(at_first)) = (deadline, protocol.time_left(request)) else { return };
     let left = deadline.deadline().saturating_duration_since(Instant::now());

@@ -183,7 +183,7 @@
 //! 1. The [`KeyExtractor`] returns the key of the request, refuses the request, or lets it through without a lock (`None`).
 //! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
-//! 3. The service is called, with the lease in the request where the protocol has a place for it (`Http`, `Grpc`).
+//! 3. The service is called, with the lease in the request if the protocol has a place for it (`Http`, `Grpc`).
 //! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
 //!    and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
 //!
