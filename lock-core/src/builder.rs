@@ -94,8 +94,8 @@ impl LockManager {
     /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
     /// RESP2 is used if the server refuses RESP3.
     ///
-    /// TLS trusts the certificates of the platform; for others there is `LockManagerBuilder::tls`. It uses the process-wide provider of `rustls` if the application has
-    /// installed one, and `ring` otherwise; none is installed here.
+    /// TLS trusts the certificates of the platform; for others there is `LockManagerBuilder::tls`. TLS uses the process-wide
+    /// provider of `rustls` if the application has installed one, and `ring` otherwise. This crate installs no provider.
     ///
     /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
     /// to the next timer while the test waits for the server. Give the manager a runtime whose clock runs, with
@@ -122,8 +122,9 @@ impl LockManager {
         Self::builder().url(url).connect().await
     }
 
-    /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
-    /// tokio's clock, so leases live in virtual time where a test has paused it.
+    /// Makes a manager with a private store in this process: for tests and for programs of one process.
+    ///
+    /// The store follows tokio's clock, so a test that pauses the clock has leases in virtual time.
     ///
     /// # Examples
     ///
@@ -142,14 +143,30 @@ impl LockManager {
         Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
     }
 
-    /// Begins the configuration of a manager.
+    /// Begins the configuration of a manager: its backend, the defaults of its requests, and its limits.
+    ///
+    /// Nothing is checked or connected before [`build`](LockManagerBuilder::build) or [`connect`](LockManagerBuilder::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let builder = LockManager::builder().url("memory://").ttl(Duration::from_secs(5)); // or: "redis://127.0.0.1"
+    /// let manager = builder.connect().await?;
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert_eq!(guard.ttl(), Duration::from_secs(5));
+    /// # guard.release().await?; Ok(()) }
+    /// ```
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()
     }
 }
 
 impl LockManagerBuilder {
-    /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
+    /// Sets the backend by its URL; see [`LockManager::connect`] for the forms of URLs.
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.sources.push(Source::url(url));
         self
@@ -179,7 +196,23 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the backend itself: a [`MemoryBackend`] shared between managers, or an own implementation.
+    /// Sets the backend itself: a [`MemoryBackend`] that managers share, or your own implementation of [`Backend`].
+    ///
+    /// # Examples
+    ///
+    /// Two managers on one store, like two processes on one Redis:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, backend::MemoryBackend};
+    ///
+    /// let store = MemoryBackend::new();
+    /// let one = LockManager::builder().backend(store.clone()).build()?;
+    /// let other = LockManager::builder().backend(store).build()?;
+    /// let _guard = one.lock("goods:1").await?;
+    /// assert!(other.lock("goods:1").try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn backend(mut self, backend: impl Backend) -> Self {
         self.sources.push(Source::Backend(Arc::new(backend)));
         self
@@ -188,6 +221,20 @@ impl LockManagerBuilder {
     /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
     ///
     /// Leases and errors name keys as they were asked for, without the prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    ///
+    /// let shop = LockManager::builder().url("memory://one-store").prefix("shop:").build()?;
+    /// let all = LockManager::builder().url("memory://one-store").build()?;
+    /// let guard = shop.lock("goods:1").await?;
+    /// assert_eq!(guard.key(), "goods:1");
+    /// assert!(all.is_locked("shop:goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -197,6 +244,20 @@ impl LockManagerBuilder {
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
     /// A request counts as a waiter only once it knows that the key is busy. `try_acquire` never counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::builder().url("memory://").max_waiters(10_000).max_waiters_per_key(1).build()?;
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let waits = tokio::spawn(manager.lock("goods:1").acquire());
+    /// # tokio::task::yield_now().await;
+    /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::Overloaded);
+    /// # waits.abort(); Ok(()) }
+    /// ```
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.limits.in_all = most;
         self
@@ -236,7 +297,7 @@ impl LockManagerBuilder {
     /// Sets how many requests of this manager may wait for one key at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
-    /// Tries do not count.
+    /// A request that tries only once does not count; see [`max_waiters`](Self::max_waiters).
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.limits.per_key = most;
         self
@@ -278,8 +339,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the source of time and timers. Default: the backend's, which counts suspend for servers and is tokio's for
-    /// memory.
+    /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
+    /// suspended; for a store in memory it is tokio's clock.
     #[cfg(feature = "test-util")]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -296,9 +357,23 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] unless exactly one of `url`, `quorum`, `client`, `connection_info` and `backend` was called; if the URL or client is wrong,
-    /// needs a feature that is off, or contradicts another option; if a quorum has no nodes, two nodes, or one node twice; if
-    /// an option is out of its range; or if there is a default `durability` and the backend does not wait for replicas.
+    /// [`BuildError`] in these cases:
+    /// * `url`, `quorum`, `client`, `connection_info` and `backend` were called more than once, or not at all.
+    /// * The URL or client is wrong, needs a feature that is off, or contradicts another option.
+    /// * A quorum has no nodes, two nodes, or one node twice.
+    /// * An option is out of its range.
+    /// * There is a default `durability`, and the backend cannot wait for replicas.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// assert!(LockManager::builder().url("memory://").build().is_ok());
+    /// let error = LockManager::builder().url("memory://").ttl(Duration::from_millis(3)).build().unwrap_err();
+    /// assert!(error.to_string().contains("below 10 ms"));
+    /// ```
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;
@@ -342,12 +417,24 @@ impl LockManagerBuilder {
     /// of a cluster.
     ///
     /// # Errors
-    /// As [`build`](Self::build); and if the backend does not answer within the command timeout (a cluster that is failing over:
-    /// within the connect timeout), refuses the user or is too old, or if two nodes of a quorum are one server.
-    /// [`BuildError::cause`] has the details.
+    /// As [`build`](Self::build). Also if the backend refuses the user, is too old, or does not answer within
+    /// [`command_timeout`](Self::command_timeout) (a cluster that is failing over: within
+    /// [`connect_timeout`](Self::connect_timeout)), and if two nodes of a quorum are one server. [`BuildError::cause`] has the
+    /// details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::builder().url("memory://").prefix("shop:").connect().await?; // or: "redis://127.0.0.1"
+    /// manager.lock("goods:1").await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn connect(self) -> Result<LockManager, BuildError> {
         let manager = self.build()?;
         manager.ping().await.map_err(BuildError::connect)?;

@@ -14,6 +14,20 @@ use std::{
 /// It converts to and from text and integers, and fits in 63 bits: [`as_i64`](Self::as_i64) is for a database. A service that
 /// receives it can also use this type, which is ordered like the numbers. Foreign holders (other libraries on the same key) do
 /// not raise it.
+///
+/// # Examples
+///
+/// Carried with each write, for the store to compare; [`new`](Self::new) has the other side:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+///
+/// let guard = LockManager::in_memory().lock("goods:1").await?;
+/// let header = ("x-fence", guard.fencing_token().to_string());
+/// // or: UPDATE goods SET in_stock = ?, fence = ? WHERE id = ? AND fence <= ?
+/// # assert!(!header.1.is_empty()); guard.release().await }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

@@ -34,6 +34,18 @@ use crate::error::{Argument, Error};
 /// (`{…}lock-core:`) are refused.
 ///
 /// `Display` and `Debug` show the key in quotes with control characters escaped.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::key::LockKey;
+///
+/// let key: LockKey = "goods:1".parse()?;
+/// assert_eq!(key.as_str(), "goods:1");
+/// assert!(LockKey::new("").is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockKey {
     /// Prefix and key, as the backend sees them.
@@ -44,7 +56,7 @@ pub struct LockKey {
     hash: u64,
 }
 
-/// Hands on the hash that a key brings along.
+/// Uses the hash that a key has computed already.
 pub(crate) type HashOfKey = BuildHasherDefault<Brought>;
 
 #[derive(Debug, Default)]
@@ -56,7 +68,7 @@ impl Hasher for Brought {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        debug_assert!(false, "{bytes:?} are no key");
+        debug_assert!(false, "{bytes:?} are not a key");
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -77,8 +89,7 @@ fn is_side_key(key: &str) -> bool {
         .is_some_and(|(_tag, name)| name.starts_with("lock-core:"))
 }
 
-/// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which is refused where it is
-/// used.
+/// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which a request refuses.
 ///
 /// The parts are of one type. For text and numbers together there is [`part`]: `format!("goods:{}", part(id))`.
 ///
@@ -149,8 +160,7 @@ impl LockKey {
     /// Checks a key without a prefix.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the key is empty, longer than 1,024 bytes, or looks
-    /// like a side key.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the key is empty, longer than 1,024 bytes, or begins like a side key.
     pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
         Self::with_prefix("", key.as_ref())
     }
