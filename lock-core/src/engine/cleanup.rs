@@ -119,7 +119,7 @@ impl Try {
 }
 
 impl CleanUp {
-    /// Takes a refusal for an answer if whatever may be left has ended by itself: to send it again would not help.
+    /// Takes a refusal for an answer if the token must have expired meanwhile: another release would be refused, too.
     pub(crate) fn refused(&mut self, entry: usize, now: Moment) -> bool {
         if self.entries.get(entry).is_some_and(|entry| now >= entry.doubt.until) {
             self.entries.remove(entry);

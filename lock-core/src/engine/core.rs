@@ -155,8 +155,8 @@ impl Core {
         }
     }
 
-    /// How long a future waits for the engine at most, which fails what the backend does not answer in time. Longer, and the
-    /// task is not run. `None` for ever.
+    /// How long a future waits for the engine at most, or `None` for no limit. The engine fails a request that the backend does not
+    /// answer in time; if that takes longer than this, the task does not run.
     pub(super) fn patience(&self) -> Option<Duration> {
         let limit = self.backend.time_limit();
         (limit < Duration::MAX).then(|| limit.saturating_add(2 * LONGEST_SLEEP))
@@ -175,8 +175,8 @@ impl Core {
 
     /// Polls a timer, which may belong to the builder's runtime.
     ///
-    /// A runtime that has ended makes its timers panic, and it can end between any look at it and the poll. It refuses
-    /// tasks by then, which tells such a panic from any other.
+    /// The timers of a runtime that has ended panic, and the runtime can end between a check and the poll. So the panic is caught. A
+    /// runtime that has ended refuses tasks, which distinguishes such a panic from any other.
     fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Result<R, BackendError> {
         let Some(runtime) = &self.runtime else { return Ok(poll()) };
         let _entered = runtime.enter();
@@ -289,8 +289,8 @@ impl Core {
         self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
     }
 
-    /// Says that the task has ended: leases that it kept are lost. `begun` says whether it was ever polled: the builder's
-    /// runtime, if it drops a task that was not, has ended for good, and is not asked again by each waiter.
+    /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
+    /// builder's runtime drops a task before its first poll, that runtime has ended, and no waiter tries it again.
     pub(super) fn stopped(&self, begun: bool) {
         let now = self.clock.now();
         // All of it under one lock: a request that sees `running == false` starts the next task, and must find the requests of this one
@@ -409,9 +409,9 @@ impl fmt::Debug for Core {
     }
 }
 
-/// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
-/// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
-/// up would not be looked at before the old timer.)
+/// How long the task sleeps at most while any timer is set: the timers of the runtime do not count the time for which the machine
+/// was suspended, but the lease clock does. (This is also true without a lease: a lease that is acquired after the machine has
+/// woken up would otherwise be renewed only when the old timer fires.)
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// How often a thread calls a backend that answers at once before it leaves the rest to the task.

@@ -50,7 +50,7 @@ pub(crate) struct Validity {
 }
 
 struct State {
-    /// How it ended; none while it is held. Never changes back.
+    /// How it ended, or `None` while it is held. Never changes back.
     ended: Option<End>,
     /// Until when the holder may rely on the lease; only raised before it has passed.
     deadline: Moment,
@@ -58,7 +58,7 @@ struct State {
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     version: u32,
-    /// When it began; never for one that is not counted.
+    /// When it began; [`Moment::NEVER`] before that, and then it is not counted.
     begun: Moment,
     /// The trace context of its request.
     trace: Option<Box<TraceContext>>,
@@ -284,7 +284,7 @@ impl Hold {
     pub(crate) fn unregister(&self, registered: usize) {
         let mut state = self.state();
         let unused = state.wakers.as_mut().and_then(|wakers| wakers.try_remove(registered));
-        // The lock goes first: a waker may own a task, and that a guard.
+        // The lock is released first, as above.
         drop(state);
         drop(unused);
     }
@@ -301,7 +301,7 @@ impl Hold {
 }
 
 impl State {
-    /// Why it is over at `now`, if it is.
+    /// Returns why the hold is over at `now`, or `None` if it is not.
     fn over(&self, now: Moment) -> Option<LossReason> {
         if now >= self.latest {
             Some(LossReason::MaxHold)

@@ -55,7 +55,7 @@ fn name(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// A hold that ended; the reason is none where its holder ended it.
+/// Records a hold that ended; without a loss, its holder ended it.
 pub(crate) fn ended(label: &'static str, loss: Option<LossReason>, held: Duration) {
     holding(label, -1.0);
     held_for(label, held);

@@ -107,7 +107,7 @@ impl Engine {
         self.core.sleep(duration)
     }
 
-    /// The same, or `None` if there is no runtime for it.
+    /// Makes a timer of the clock, or returns `None` if there is no runtime for it.
     pub(crate) fn timer(&self, duration: Duration) -> Option<Timer> {
         self.core.has_timers().then(|| self.core.sleep(duration))
     }
@@ -130,9 +130,9 @@ impl Engine {
         self.core.state().queues.token()
     }
 
-    /// Says how everything is doing, as far as is known here.
+    /// Returns the health of the manager and its backend, as far as it is known in this process.
     pub(crate) fn health(&self) -> Health {
-        // The task connects. A service that gets requests only when it is ready would never start it otherwise.
+        // The task connects. A service that gets requests only when it is ready would never start the task otherwise.
         let admits = self.core.admit().is_ok();
         let nodes = self.core.backend.health();
         let now = self.now();
@@ -140,7 +140,7 @@ impl Engine {
         Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
     }
 
-    /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
+    /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
         self.core.admit().map_err(|kind| Error::backend(attempt, None, self.core.ended(kind)))
     }
@@ -179,8 +179,7 @@ impl Engine {
         response
     }
 
-    /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
-    /// are left out.
+    /// Asks all managers of the store for holders and waiters. A manager that does not answer in a quarter of a second is left out.
     pub(crate) fn inquire(&self, subject: Subject) -> Response<Vec<Statement>> {
         let now = self.now();
         let (asked, response) = Response::new(&self.core, now);
@@ -188,7 +187,7 @@ impl Engine {
         response
     }
 
-    /// Does so for a request that waits, unless another one has just asked.
+    /// [Inquires](Self::inquire) for a request that waits, unless another request has just asked.
     pub(crate) fn inquire_at_times(&self, subject: Subject) -> Option<Response<Vec<Statement>>> {
         let now = self.now();
         self.core.with(|state| state.queues.may_explain(now)).then(|| self.inquire(subject))
@@ -321,9 +320,9 @@ impl Engine {
         self.core.with(|state| state.shut_down)
     }
 
-    /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
-    /// most `last` longer, and as long for the end of the task unless that has only to tell nodes which do not answer.
-    /// Returns how many leases were cut short.
+    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, waits at most `last` for
+    /// their release, and as long again for the end of the task, unless the task is only kept by nodes that do not answer. Returns
+    /// how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
         // The runtime of the task may have ended before everything was released. Then the task starts again on this one, and that has

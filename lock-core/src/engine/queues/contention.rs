@@ -165,8 +165,8 @@ impl Queues {
         self.wheel.set(id, now + pause);
     }
 
-    /// A key was granted to a place of this process: its waiter holds, or confirms, or there is no waiter left that wants
-    /// the key.
+    /// Takes a grant of a key to a place of this process: its waiter holds or confirms, or no waiter wants the key any longer, and
+    /// its token is released.
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
         if Mutant::CallNotHeard.is_on() {
             return;
@@ -194,7 +194,7 @@ impl Queues {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
         } else if !Mutant::StrayKept.is_on() {
-            // It ends by itself then.
+            // Without a release, the key expires after `lasts`.
             let doubt = Doubt { until: now + lasts, unanswered_since: None };
             self.release_stray(key, token, doubt, now);
         }
@@ -220,7 +220,7 @@ impl Queues {
         }
     }
 
-    /// Takes what the backend tells of its own accord.
+    /// Takes a message of the backend that was not asked for.
     pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
         match notice {
             Notice::Granted(grant) => self.granted(grant, now),
@@ -276,7 +276,7 @@ impl Queues {
                 self.fail(&key, &error(&key), now);
             }
         }
-        // No waiter is left in line that could have the hold that was offered to another.
+        // Offered holds end only now that no waiter is left in line. Otherwise `abandon` would pass them on to the next waiter.
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::Failed(_) = waiter.state {
@@ -296,12 +296,12 @@ impl Queues {
     pub(super) fn ask(&mut self, key: &LockKey, token: Token, confirms: bool) {
         let Some((id, contender)) = self.lines.contender(key, token) else { return };
         let was_queued = std::mem::replace(&mut contender.queued, true);
-        // A check that waits already is overtaken; when its turn comes, it is no longer sent.
+        // The confirmation overtakes a check that waits already. That check is not sent when its turn comes.
         if was_queued && (!confirms || std::mem::replace(&mut contender.confirms, true)) {
             return;
         }
         contender.confirms = confirms;
-        // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
+        // The waiter's own key is used: the key of a message does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
         let item = Item::Ask(if confirms && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
         if confirms && !Mutant::ConfirmLast.is_on() {
