@@ -27,8 +27,8 @@
 //! [`lock_core::key`]. So for every `id` of type `T` these three make the same key: `scoped("goods", path_param::<T>("id"))`, the
 //! attribute's `#[distributed_lock(key = "goods:<id>")]`, and `lock_core::key::join(["goods", &id.to_string()])`.
 //!
-//! A `:` in a scope begins another part, and only the place of a part counts: if `y` is `goods`, `scoped("shop", (y, x))` and
-//! `scoped("shop:goods", x)` are one key, and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
+//! A `:` in a scope begins another part, and only the place of a part counts. If `y` is `goods`, `scoped("shop", (y, x))` and
+//! `scoped("shop:goods", x)` are one key; and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
 //! `jobs:nightly`. So no scope should be the beginning of another scope, or of a key that clients must not hold.
 //!
 //! The closure of a layer is trusted: its key is used unchanged. Let it parse the client's text (into a number, for example) or

@@ -195,8 +195,8 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol), nor if work goes on after a loss
     /// ([`on_lost`](Self::on_lost)).
     ///
-    /// **Set it to the longest time that the service may take**: a body that a client sends is read under the lock, and a
-    /// client that stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
+    /// **Set it to the longest time that the service may take.** The body of a request is read under the lock, and a client that
+    /// stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
     ///
     /// # Examples
     ///

@@ -190,9 +190,8 @@
 //! If the backend does not answer, the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
-//! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (`Http` has the table of status
-//! codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has their table), and a [`Protocol`] of your own with any
-//! answer.
+//! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (table of status codes: `Http`),
+//! `LockLayer::grpc` with status codes of gRPC (table: `Grpc`), and a [`Protocol`] of your own with any answer.
 //!
 //! # Where in the stack
 //!

@@ -22,9 +22,11 @@ use super::{
 /// Name the type that the handler reads, so that one value of the handler is one key: with `u64`, `/goods/7`, `/goods/07`
 /// and `/goods/%37` are one key. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
 ///
-/// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). A request is refused with 500, and the log
-/// says what to change, in three cases: the route has no such parameter; it has two of the name, in a router that is nested as a
-/// service; or the layer is around the router, which has not routed the request yet.
+/// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). Three mistakes in the service are answered
+/// with 500, and the log says what to change:
+/// * The route has no such parameter.
+/// * The route has two parameters of the name, in a router that is nested as a service.
+/// * The layer is around the router, which has not routed the request yet.
 ///
 /// # Examples
 ///
