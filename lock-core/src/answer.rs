@@ -127,7 +127,7 @@ impl From<&Error> for Answer {
     }
 }
 
-/// Logs the error, since the answer does not contain it. Each case that an operator has to know of gets at most one line a second:
+/// Logs the error, since the answer does not contain it. Each case that an operator has to act on gets at most one line a second:
 /// otherwise an outage would write one for every request.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 fn log(error: &Error) {

@@ -86,9 +86,9 @@ impl LockManager {
     /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
     /// waiting for the server, use [`builder`](Self::builder) and its `build`.
     ///
-    /// A cluster is connected to when each of its nodes that has slots has answered, or when some have and say that the
-    /// cluster takes commands without the others (`cluster_state:ok`): then one warning names what is missing. If they say
-    /// that it does not, as during a failover, `connect` waits for that until
+    /// A cluster counts as connected when each of its nodes that has slots has answered. It also does when some nodes have, and
+    /// report that the cluster takes commands without the others (`cluster_state:ok`); then one warning names the missing nodes.
+    /// If they report that it does not, as during a failover, `connect` waits for that until
     /// [`connect_timeout`](LockManagerBuilder::connect_timeout) is over.
     ///
     /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
@@ -102,8 +102,8 @@ impl LockManager {
     /// [`LockManagerBuilder::runtime`].
     ///
     /// # Errors
-    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or cannot keep locks (too
-    /// old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
+    /// [`BuildError`] if the URL is wrong. Also if the backend did not answer, refused the user, or cannot keep locks (too
+    /// old, a replica, a node of a cluster); then [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -265,14 +265,14 @@ impl LockManagerBuilder {
 
     /// Has a request that has waited for so long ask once who holds the key. Default: requests do not ask.
     ///
-    /// The answer is logged (`still waiting for the lock`, level INFO, with the key, the holder and for how long it has held the
-    /// key), and if the request fails because the key is busy, the message of the error and
+    /// The answer is logged (`still waiting for the lock`, level INFO) with the key, the holder and for how long it has held the
+    /// key. If the request then fails because the key is busy, the message of the error and
     /// [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of the
     /// request is linked to the trace of the holder.
     ///
-    /// The request asks once, so the answer may be old when it fails. A request that is polled outside of a runtime does not ask.
-    /// Each question reaches every process that uses the store, so choose a time that few requests wait for; a manager asks
-    /// at most ten times a second.
+    /// The request asks once, so the answer may be old when the request fails. A request that is polled outside of a runtime does
+    /// not ask. Each question reaches every process that uses the store, so choose a time that few requests wait for. A manager
+    /// asks at most ten times a second.
     ///
     /// # Examples
     ///
@@ -305,17 +305,18 @@ impl LockManagerBuilder {
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
-    /// Give a runtime of its own if the service's tasks may block their threads: then renewal goes on. It needs
-    /// tokio's time and IO drivers and must live longer than the leases.
+    /// Give the manager a runtime of its own in these cases:
     ///
-    /// A test with a paused clock and a real server needs one, too: a runtime whose clock runs, in threads of its own.
+    /// * The service's tasks may block their threads. Renewal then continues on the other runtime.
+    /// * A test has a paused clock and a real server. The manager needs a runtime whose clock runs, in threads of its own.
+    /// * A manager in a `static` is shared by many `#[tokio::test]`s. Each test has a runtime of its own, and by default the engine
+    ///   ends with the first one. Requests of other tests that are in flight then fail with
+    ///   [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
     ///
-    /// Give one also to a manager in a `static` that many `#[tokio::test]`s share. Each test has a runtime of its own, and
-    /// by default the engine ends with the first of them; requests of the other tests that are in flight then fail with
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    /// The runtime needs tokio's time and IO drivers, and must live longer than the leases.
     ///
-    /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
-    /// thread nothing drives the timers and the connection, and the wait never ends. Use `.await`, or
+    /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task. On a runtime of one
+    /// thread nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or
     /// `tokio::task::block_in_place` on a runtime of several threads.
     ///
     /// # Examples

@@ -64,7 +64,7 @@ use crate::{
 #[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
-    /// None once the guard was released or handed over.
+    /// `None` once the guard was released or handed over.
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
     /// The policy for protected work when the lease is lost.

@@ -1,9 +1,10 @@
 //! Keys, which name what is locked, and the rule by which their parts are joined.
 //!
-//! A key is any text of 1 to 1,024 bytes. Made of several parts, it has a `:` between them; a `:` or `%` inside a part
-//! becomes `%3A` or `%25`. So different parts never make one key, and the same parts are the same key wherever they are
-//! joined: here by [`join`] and [`part`], in the attribute by its template (`key = "goods:<id>"`), in `lock-tower` by
-//! `key::scoped`.
+//! A key is any text of 1 to 1,024 bytes. A key of several parts has a `:` between them; a `:` or `%` inside a part
+//! becomes `%3A` or `%25`. So different parts never make one key.
+//!
+//! The same parts make the same key everywhere: by [`join`] and [`part`], by the template of the attribute
+//! (`key = "goods:<id>"`), and by `key::scoped` of `lock-tower`.
 //!
 //! # Examples
 //!
@@ -28,8 +29,8 @@ use crate::error::{Argument, Error};
 
 /// A checked key, which names what is locked.
 ///
-/// Keys are 1 to 1,024 bytes of UTF-8 (the manager's prefix included) and go to the backend unchanged, braces, spaces
-/// and control characters included, so that clients in other languages find the same key. Two keys that differ in
+/// Keys are 1 to 1,024 bytes of UTF-8, the manager's prefix included. They go to the backend unchanged, with braces, spaces
+/// and control characters, so that clients in other languages find the same key. Two keys that differ in
 /// case or in Unicode normal form are two locks. Keys that begin like a side key of this library
 /// (`{…}lock-core:`) are refused.
 ///

@@ -21,7 +21,7 @@ use crate::{
 /// A store in the process: the same semantics as Redis, without a server.
 ///
 /// Clones share the store, so that several managers of one process exclude each other. It is meant for tests, for
-/// programs of one process, and for trying things out; it excludes nobody outside the process. A
+/// programs of one process, and for trying things out; other processes do not see it. A
 /// [`durability`](crate::LockRequest::durability) is accepted and adds nothing: the store ends with its holders, so no failover
 /// can lose a lease.
 ///
