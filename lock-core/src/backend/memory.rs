@@ -109,7 +109,7 @@ impl MemoryBackend {
         Self { store: Arc::new(Store { clock, unix_origin, state: Mutex::default() }) }
     }
 
-    /// Returns the store of that name, which lives for as long as somebody has it.
+    /// Returns the store of that name. It lives until its last clone is dropped.
     pub(crate) fn named(name: &str) -> Self {
         static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
         let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! Backends as the builder is told of them: by URL, several URLs of a quorum, or as they are.
+//! The backends of a builder: by URL, by the URLs of a quorum, or given directly.
 
 use std::{fmt, sync::Arc};
 

@@ -99,7 +99,7 @@ impl Backend for QuorumBackend {
         Reply::new(async move { list(&quorum, prefix).await })
     }
 
-    /// Over all nodes, since the managers that are connected may differ from one to another.
+    /// Publishes over all nodes, since each may be connected to other managers.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         let published = self.quorum.nodes.iter().map(|node| node.publish(Arc::clone(&channel), message.clone()));
         let published = join_all(published);
@@ -128,7 +128,7 @@ impl Backend for QuorumBackend {
         self.quorum.nodes.iter().map(|node| node.time_limit()).max().unwrap_or(Duration::MAX)
     }
 
-    /// Of all nodes. One that is another one's server has no vote, and counts as down.
+    /// Returns the state of all nodes. A node that is the same server as another one has no vote, and counts as down.
     fn health(&self) -> Vec<NodeHealth> {
         let of_node = |(number, node): (usize, &Arc<dyn Backend>)| {
             let same = self.quorum.same_server(number, node.identity().as_deref());

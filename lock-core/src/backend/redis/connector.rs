@@ -67,7 +67,7 @@ pub(super) struct Connector {
     /// How many attempts in a row ended when the server closed the connection on HELLO.
     pub(super) closed_at_hello: AtomicU32,
     pub(super) advice: Arc<Advice>,
-    /// The managers that share the connection, and are told of grants.
+    /// The managers that share the connection and receive grants.
     pub(super) listeners: Arc<Listeners>,
     pub(super) status: Status,
 }
@@ -259,8 +259,8 @@ impl Connector {
         let mut ended = pin!(ended);
         let out_of_time = async {
             sleep_until(limit).await;
-            // If all threads of the runtime stood still, the answer may be there, and not have been read yet. That takes
-            // longer where the machine is so busy that this comes late, too.
+            // If all threads of the runtime stood still, the answer may have arrived and not been read yet. Reading takes longer on a
+            // machine that is so busy that this timer was late, too.
             sleep(limit.elapsed().clamp(TO_READ, LATE_TO_READ)).await;
         };
         tokio::select! {
@@ -306,7 +306,7 @@ impl Connector {
         self.read(error)
     }
 
-    /// Reads an error of the server, whatever it is to us.
+    /// Reads an error of the server, according to its role.
     pub(super) fn read(&self, error: RedisError) -> BackendError {
         let read = if self.role == Role::Sentinel { failure::of_sentinel } else { failure::of };
         read(error, &self.address())
@@ -359,7 +359,7 @@ impl Connector {
         if connection.since().elapsed() > DEMOTED_AGAIN {
             self.link.replace(connection.epoch, Duration::ZERO);
         } else {
-            // The next heartbeat replaces it, lest the next request finds out once more.
+            // The next heartbeat replaces the connection, so that not every request meets the same error.
             connection.mark_demoted();
         }
     }

@@ -147,8 +147,8 @@ pub(super) fn of_message(message: &str, address: &str) -> BackendError {
     of_server(code, detail, address)
 }
 
-/// Makes one error of those of several servers, none of which did `what`; `None` if there is no error. An error that an
-/// operator has to mend counts more than that of a server that was not reached.
+/// Makes one error of the errors of several servers, none of which did `what`; `None` if there is no error. An error that an
+/// operator has to act on counts more than that of a server that was not reached.
 pub(super) fn of_several(errors: &[BackendError], what: &str) -> Option<BackendError> {
     let lasting = errors.iter().find(|error| error.kind() != ErrorKind::Backend);
     // One server that is wrong may be replaced by another that was not reached now.

@@ -130,7 +130,7 @@ impl Line {
         }
     }
 
-    /// Takes the connection, or makes one. One that nobody has used for long may have ended unnoticed.
+    /// Takes the connection, or makes one. A connection that was not used for long may have ended unnoticed, and is replaced.
     async fn usable(&mut self, connector: &Connector) -> Result<Open, BackendError> {
         match self.open.take() {
             Some(open) if !self.waiting.is_empty() => Ok(open),
@@ -282,8 +282,8 @@ async fn evaluate_all(
     Ok(whole)
 }
 
-/// A renewal that always writes. Redis does not tell replicas of an expiry that stays the same, so there would be nothing to
-/// wait for. The fencing token that is drawn is not used.
+/// A renewal that always writes. Redis does not replicate an expiry that stays the same, so there would be nothing to wait for.
+/// The fencing token that is drawn is not used.
 fn writing(operation: &Operation) -> Operation {
     let mut operation = operation.clone();
     if let Operation::Renew(renew) = &mut operation {
@@ -342,7 +342,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How many renewals one call has at most.
 const BATCH: usize = 256;
-/// How long a connection that nobody uses is trusted.
+/// How long a connection that is not used counts as usable.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

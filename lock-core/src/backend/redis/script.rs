@@ -34,7 +34,7 @@ pub(super) fn evalsha(tag: Tag, batch: &[Operation]) -> Cmd {
     call("EVALSHA", script.get_hash(), tag, batch)
 }
 
-/// The same call with the source, for a server that does not have the script.
+/// The call of a batch with the source of the script, for a server that does not have it.
 pub(super) fn eval(tag: Tag, batch: &[Operation]) -> Cmd {
     call("EVAL", SOURCE, tag, batch)
 }

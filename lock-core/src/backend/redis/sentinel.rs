@@ -77,7 +77,7 @@ impl Sentinels {
     /// Asks all of them for as long as it is polled.
     pub(super) async fn keep(&self) {
         let keep = self.sentinels.iter().enumerate().map(|(index, sentinel)| async move {
-            // The connector itself is told what the sentinel pushes.
+            // Messages of the sentinel go to the connector itself, not to an engine.
             let (nobody, _) = Calls::new("".into());
             join(upkeep::keep_link(Arc::clone(sentinel), nobody), self.ask(index, sentinel)).await;
         });
@@ -164,7 +164,7 @@ impl Sentinels {
         command
     }
 
-    /// The error where it is not known which server is the primary.
+    /// The error if the primary is not known.
     fn no_primary(&self, words: &[Option<Word>]) -> BackendError {
         let service = &self.service;
         let named = words.iter().zip(&self.sentinels).filter_map(|(word, sentinel)| match word {

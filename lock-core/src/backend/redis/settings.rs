@@ -1,4 +1,4 @@
-//! How to reach a node: what its URL or a client says, and what the builder was told.
+//! How to reach a node: the settings of its URL or client, and those of the builder.
 
 use std::{sync::Arc, time::Duration};
 

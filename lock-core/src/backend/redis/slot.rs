@@ -15,7 +15,7 @@ pub(super) const SLOTS: u16 = 16_384;
 pub(super) struct Tag(u32);
 
 impl Tag {
-    /// The tag where there are no slots.
+    /// The tag of a server without slots.
     pub(super) const ONE: Self = Self(0);
 
     /// The tag of a slot.

@@ -183,7 +183,7 @@ fn question(name: &str) -> Cmd {
     command
 }
 
-/// The error where the nodes have just been made, or were reset.
+/// The error of a cluster whose nodes have just been made, or were reset.
 fn without_slots(cluster: &Cluster) -> BackendError {
     let message = format!("{} has given none of its slots to a node yet (redis-cli --cluster create)", cluster.name());
     BackendError::new(ErrorKind::Backend, message).did_not_happen()

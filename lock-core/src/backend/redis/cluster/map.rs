@@ -109,7 +109,7 @@ impl Map {
         self.kept().find(|node| node.settings.address == *address)
     }
 
-    /// Whether any node has told it.
+    /// Whether the map was learned from any node.
     pub(super) fn is_known(&self) -> bool {
         !self.nodes.is_empty()
     }

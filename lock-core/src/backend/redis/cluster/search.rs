@@ -79,7 +79,7 @@ impl<'a> Search<'a> {
             tracing::warn!(address, %error, cause = error.source(), "could not connect; retrying for as long as the manager lives");
         }
         self.failures += 1;
-        // One that was heard had more time until now.
+        // A cluster that gave a sign of life had more time until now.
         self.known |= self.begun.elapsed() >= self.cluster.limit();
         self.cluster.search.note_failure(Down {
             since: self.begun,
