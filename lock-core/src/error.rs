@@ -44,7 +44,7 @@ struct Inner {
     kind: ErrorKind,
     /// The verb of the request, as in "could not acquire".
     attempt: &'static str,
-    /// The key as the user gave it; absent where the request had none.
+    /// The key as the user gave it, or `None` if the request had none.
     key: Option<Name>,
     /// The details of this occurrence; replaces the general sentence of the kind.
     detail: Option<String>,
@@ -108,7 +108,7 @@ impl Error {
         self
     }
 
-    /// Says who has the busy key, if that was asked.
+    /// Adds the holder of the busy key.
     pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
         if self.is_busy() {
             self.inner.holder = Some((holder, ago));
@@ -255,7 +255,7 @@ impl Error {
     }
 
     pub(crate) fn case(&self) -> Case {
-        // The work has begun by then, whatever the kind says of the request itself.
+        // An error of a holder: the work has begun, even if the kind is that of a failed request.
         if OF_HOLDERS.contains(&self.inner.attempt) {
             return Case::Lost;
         }

@@ -14,8 +14,8 @@ use crate::{end::End, engine::hold::Hold, fencing::FencingToken};
 /// A view of a held lease for other tasks: key, fencing token, remaining time and end. It cannot release the lease.
 ///
 /// A clone is cheap and can be sent to other tasks, which see the same lease and are notified when it is lost. All answers come
-/// from this process's own clock, without a round trip: a lease whose deadline has passed is lost, whatever the backend would
-/// answer.
+/// from this process's own clock, without a round trip: a lease whose deadline has passed is lost, even if the backend still has
+/// it.
 ///
 /// # Examples
 ///

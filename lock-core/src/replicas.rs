@@ -13,7 +13,7 @@ use crate::{error::Argument, ttl::Ttl};
 /// as many replicas as there are to rule that out. Renewals and releases are not waited for.
 ///
 /// It costs one more round trip to the primary and one from there to its replicas. They go over a second connection of the
-/// manager, so that requests without durability are not delayed, whatever becomes of the replicas.
+/// manager, so that slow replicas do not delay requests without durability.
 ///
 /// # Examples
 ///

@@ -253,8 +253,8 @@ impl<K> LockRequest<K> {
     /// Use it for a lease that has to outlive its primary: a replica that has the lease still keeps others out after its promotion.
     /// The wait for replicas begins when the key is acquired, in addition to [`wait`](Self::wait). It takes at most the timeout,
     /// and up to a second more (or up to another request's timeout, if that is less) while the manager waits for the
-    /// replicas of other requests. There is no wait for a lease that follows, inside the process, on one that the replicas have. The
-    /// keys of one request are waited for together.
+    /// replicas of other requests. A lease that follows inside the process on one that the replicas have does not wait. The keys of
+    /// one request are waited for together.
     ///
     /// Redis supports it, a cluster included. A store in memory ignores it, so that code which requires replicas can be tested
     /// there: the store ends with its holders, and no failover can lose a lease. A quorum refuses it, because it has its majority.

@@ -40,7 +40,7 @@ pub(crate) struct Parting {
     pub(crate) keep_until: Moment,
     /// Whether the token may have a place in the queue of the key.
     pub(crate) place: bool,
-    /// Whether nobody is called, since the token was no lease: a majority of the nodes did not have it.
+    /// Whether the key is granted to no waiter, since the token was not a lease: a majority of the nodes did not have it.
     pub(crate) quiet: bool,
 }
 
@@ -208,7 +208,7 @@ impl CleanUp {
         self.waiting = self.entries.iter().map(|(entry, _)| (now, entry)).collect();
     }
 
-    /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
+    /// Forgets tokens that have expired by themselves: for the end of the manager, when no caller waits for an answer.
     pub(crate) fn forget_expired(&mut self, now: Moment, mut forgotten: impl FnMut(Token)) {
         // An entry whose try is in flight is not among those that wait. It stays until its answer comes, which names the entry.
         let waiting = &mut self.waiting;

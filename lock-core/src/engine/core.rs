@@ -65,7 +65,7 @@ pub(crate) struct State {
     calling: bool,
     /// Requests are refused.
     pub(super) shut_down: bool,
-    /// Nobody is left who could ask for anything: the task ends when it has cleaned up.
+    /// No handle is left that could make a request: the task ends when it has cleaned up.
     pub(super) closed: bool,
 }
 

@@ -134,7 +134,7 @@ impl Hold {
         Validity { deadline: state.deadline, version: state.version }
     }
 
-    /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
+    /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
     pub(crate) fn check(&self) -> Result<(), End> {
         self.check_at(self.clock.now())
     }

@@ -162,7 +162,7 @@ fn poll_upkeep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
     }
 }
 
-/// Lists keys for a request. If the task ends before the answer is there, the request is told.
+/// Lists keys for a request. If the task ends before the answer is there, the request fails.
 fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let reply = core.backend.list(list.prefix);
     let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };

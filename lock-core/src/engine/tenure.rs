@@ -94,7 +94,7 @@ pub(crate) struct Tenure {
     renew_at: Moment,
     /// Whether a renewal waits for its turn or its answer.
     renewing: bool,
-    /// Whether somebody else has written at the key since a renewal was sent.
+    /// Whether another client has written to the key since a renewal was sent.
     changed: bool,
     /// Renewals that failed since the last success.
     failures: u16,

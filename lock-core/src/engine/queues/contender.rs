@@ -18,7 +18,7 @@ pub(crate) struct Contender {
     pub(crate) token: Token,
     /// The condition under which the token can be forgotten.
     doubt: Doubt,
-    /// How many requests it has sent, and how many of them somebody waits for still.
+    /// How many requests it has sent, and how many of them have no answer yet.
     sent: u32,
     in_flight: u32,
     /// Whether it has a place, as far as is known.
@@ -41,7 +41,7 @@ pub(crate) struct Contender {
     pub(crate) trouble: Option<Error>,
     /// How often it has polled, or failed.
     tries: u32,
-    /// Whether the holder was another library, when it was heard of last: that calls nobody.
+    /// Whether the holder was another library, as the last answer said. Such a holder notifies no waiter.
     pub(crate) foreign: bool,
     /// Its place in the queue, as the last answer says.
     pub(crate) position: Option<u32>,

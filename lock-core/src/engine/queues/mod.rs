@@ -99,7 +99,8 @@ pub(crate) struct Queues {
     pub(crate) trusts: bool,
     /// How many shared calls may be in flight, and how many calls of renewals, if that is more than their usual number.
     pub(crate) calls_at_once: usize,
-    /// Whether the backend has refused to notify waiters for this process. Then it probably notifies nobody for other processes, too.
+    /// Whether the backend has refused to notify a waiter for this process. Then it probably refuses that to other processes, too, and
+    /// no message of a grant reaches this one.
     calls_refused: bool,
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
@@ -171,7 +172,7 @@ impl Queues {
         self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 
-    /// Whether no key is held, wanted or to be released. There may be waiters left whose futures were not polled since they failed.
+    /// Whether no key is held, wanted or to be released. Waiters may be left that are out of their lines and were not polled since.
     pub(crate) fn is_done(&self) -> bool {
         self.tenures.len() == 0 && self.is_released() && self.lines.is_empty()
     }

@@ -164,7 +164,7 @@ impl Tenures {
         Some(offer)
     }
 
-    /// Ends a tenure whose time is over, if nobody noticed before.
+    /// Ends a tenure whose time is over, if that was not noticed before.
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
         let (over, ending) = self.get(tenure)?.hold.settle(None);
         self.finish(tenure, over?, ending)
@@ -184,7 +184,7 @@ impl Tenures {
         self.get(tenure).map(|tenure| tenure.hold.end().max(tenure.keep_until))
     }
 
-    /// Takes a tenure out because its holder is done with it. None if that hold is over already.
+    /// Takes a tenure out because its holder is done with it. Returns `None` if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
         if Mutant::RenewalAfterRelease.is_on() {
