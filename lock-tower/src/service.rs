@@ -84,7 +84,7 @@ impl<S: Clone, K: Clone, P: Clone, M> Clone for LockService<S, K, P, M> {
 }
 
 impl<S: Clone, K, P, M> LockService<S, K, P, M> {
-    /// Takes the instance that was made ready, with what it reserved, and leaves one that was not.
+    /// Takes the instance that was made ready, with the permits that it reserved, and leaves one that was not.
     fn take_ready(&mut self) -> S {
         let unready = self.inner.clone();
         mem::replace(&mut self.inner, unready)

@@ -17,11 +17,11 @@ pub(super) struct Options {
     pub(super) durability: Option<Option<Replicas>>,
     pub(super) on_backend_error: OnBackendError,
     pub(super) limits: Limits,
-    /// Whether the protocol was told to lock requests of no method at all.
+    /// Whether the protocol locks requests of no method at all.
     pub(super) locks_nothing: bool,
     /// A name to lock that cannot be that of a method or service of gRPC.
     pub(super) misnamed: Option<&'static str>,
-    /// Whether the protocol was told to answer busy keys as if they were served.
+    /// Whether the protocol answers busy keys as if they were served.
     pub(super) busy_is_success: bool,
     pub(super) name: &'static str,
     /// Where in the user's code the layer was made.
