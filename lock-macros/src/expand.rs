@@ -238,7 +238,7 @@ fn replicated(args: &Args, options: TokenStream, given: &mut TokenStream) -> Tok
 
 /// Writes the body as a block that runs under the lock.
 ///
-/// It begins with a `return` of the declared type that is never reached. That tells the compiler the type before the
+/// It begins with a `return` of the declared type that is never reached. So the compiler knows the type before the
 /// body begins, as the signature of the function would, so that `?` and `Err(…)` infer as usual and a type error points
 /// at the user's line.
 fn locked_body(args: &Args, names: &Names, output: &Type, body: &Body) -> TokenStream {
