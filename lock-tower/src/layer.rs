@@ -120,7 +120,7 @@ impl<K, P> LockLayer<K, P> {
         self.into_mode()
     }
 
-    /// Runs the service in a task of its own: once the lease is acquired, the service runs to its end even if the client hangs
+    /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
     /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
