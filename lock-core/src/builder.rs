@@ -418,10 +418,11 @@ impl LockManagerBuilder {
     /// of a cluster.
     ///
     /// # Errors
-    /// As [`build`](Self::build). Also if the backend refuses the user, is too old, or does not answer within
-    /// [`command_timeout`](Self::command_timeout) (a cluster that is failing over: within
-    /// [`connect_timeout`](Self::connect_timeout)), and if two nodes of a quorum are one server. [`BuildError::cause`] has the
-    /// details.
+    /// As [`build`](Self::build). Also in these cases, of which [`BuildError::cause`] has the details:
+    /// * The backend refuses the user, or is too old.
+    /// * The backend does not answer within [`command_timeout`](Self::command_timeout), or a cluster that is failing over within
+    ///   [`connect_timeout`](Self::connect_timeout).
+    /// * Two nodes of a quorum are one server.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.

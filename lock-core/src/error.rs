@@ -276,8 +276,7 @@ impl Error {
     /// For a busy key, it is the rest of the holder's ttl when the request failed, if the backend reported it. The
     /// key may be free sooner if its holder releases it, or busy for longer if its holder renews it.
     ///
-    /// It is a second for a busy key without a ttl, and if too many requests wait, the backend does not answer, too few replicas
-    /// had the lease, or the manager was shut down.
+    /// It is a second for a busy key without a ttl, and for the kinds `Overloaded`, `Backend`, `NotReplicated` and `ShutDown`.
     ///
     /// # Examples
     ///

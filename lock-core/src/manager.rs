@@ -304,9 +304,9 @@ impl LockManager {
     /// [`take_up`](Self::take_up) that has begun: if its future is kept without being polled, the connection is closed when
     /// the future is polled or dropped.
     ///
-    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released, and each other node either
-    /// has too or is known to be down, which takes one `command_timeout` for a node that hangs. The task keeps sending releases to such
-    /// a node, and closes the connections when the node has answered or its leases have expired.
+    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released the leases, and each other node
+    /// has too or is known to be down. For a node that hangs, that takes one `command_timeout`. The task keeps sending releases to
+    /// such a node, and closes the connections when the node has answered or its leases have expired.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.

@@ -387,8 +387,8 @@ impl Future for Timer {
     }
 }
 
-/// A token that only a future of the user's knows of, polled or not: until it is done, or dropped, the task of a manager
-/// that was shut down stays for what it may leave.
+/// A token that only a future of the user's knows. Until that future is done or dropped, even if it is not polled, the task of a
+/// manager that was shut down stays, so that it can clean the token up.
 pub(crate) struct Owed(Arc<Core>);
 
 impl Drop for Owed {

@@ -320,9 +320,9 @@ impl Engine {
         self.core.with(|state| state.shut_down)
     }
 
-    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, waits at most `last` for
-    /// their release, and as long again for the end of the task, unless the task is only kept by nodes that do not answer. Returns
-    /// how many leases were cut short.
+    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, and waits at most `last`
+    /// for their release. Then waits as long again for the end of the task, unless only nodes that do not answer keep the task.
+    /// Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
         // The runtime of the task may have ended before everything was released. Then the task starts again on this one, and that has

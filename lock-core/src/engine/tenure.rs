@@ -252,8 +252,8 @@ impl Terms {
     }
 }
 
-/// How many fencing tokens to ask for when so many waiters could use one, and so many holds have followed one another in
-/// this tenure or the last: the next block has to come before this one is used up.
+/// How many fencing tokens to ask for, if there are so many waiters, and so many holds have followed one another in this tenure or
+/// the last. The next block has to come before this one is used up.
 pub(crate) fn block_for(waiters: usize, holds: u32) -> u32 {
     let waiters = u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK);
     let used = if holds < MANY_HOLDS { 0 } else { holds.saturating_mul(2).min(LARGEST_USED_BLOCK) };

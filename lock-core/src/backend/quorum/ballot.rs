@@ -1,7 +1,7 @@
 //! The votes of a quorum's nodes on a batch; pure.
 //!
 //! An operation has happened when it has on a majority: then no other majority can say otherwise. (Redlock: *Distributed
-//! locks with Redis*, redis.io.) What Redlock lacks is the fencing token: the largest of a majority, which a majority has
+//! locks with Redis*, redis.io.) Redlock lacks the fencing token. It is the largest of a majority, which a majority has
 //! to count from before the lease begins, so that the next holder, whose majority shares a node with that one, gets a
 //! larger one.
 

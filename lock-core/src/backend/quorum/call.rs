@@ -24,8 +24,8 @@ use crate::{
 };
 
 impl Quorum {
-    /// Executes a batch. It is split before an operation that needs a key which an earlier one acquires: a majority has to decide the
-    /// acquire before the next part is sent, or nodes that refused it would execute the rest for a lease that does not exist.
+    /// Executes a batch. It is split before an operation that needs a key which an earlier one acquires. A majority has to decide the
+    /// acquire before the next part is sent; otherwise nodes that refused it would execute the rest for a lease that does not exist.
     pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         if batch.is_empty() {
             return self.ping().await;

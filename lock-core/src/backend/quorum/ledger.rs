@@ -288,8 +288,8 @@ impl Ledger {
         self.nodes.iter().filter(has).count() >= majority(self.nodes.len())
     }
 
-    /// Lets what nodes have of a lease count if a majority is known to have had it when they got it, and has the others
-    /// asked whether they still have it if not. (At once and not by the next renewal: a node may fail before that.)
+    /// Counts a lease at the nodes that got it back, if a majority is known to have had it at that time. Otherwise the other nodes
+    /// are asked whether they still have it. (At once and not by the next renewal: a node may fail before that.)
     fn confirm(&mut self, key: &LockKey, token: Token, now: Moment) {
         for node in 0..self.nodes.len() {
             let Some(Possession { put_back: Some(since), .. }) = self.nodes[node].surely.get(&token).copied() else {

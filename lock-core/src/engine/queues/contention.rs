@@ -364,7 +364,7 @@ impl Queues {
         (round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED).max(least).min(ttl.max(LEAST_RESERVED))
     }
 
-    /// Takes note of how long a call to the backend took.
+    /// Takes note of how long a call to the backend took. (Smoothed like the round trips of TCP, RFC 6298.)
     pub(super) fn record_round_trip(&mut self, round_trip: Duration) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
         self.round_trip = match self.round_trip {

@@ -106,9 +106,11 @@ impl Queues {
         self.poll(id, waker, now)
     }
 
-    /// Ends the wait of a waiter whose time is over. Pending if the waiter does not know yet whether its key is busy, since it has
-    /// to wait for the first answer, or if it has left the line since it was polled, since a poll then returns its result. The
-    /// error is the backend's trouble if there is some, because the state of the key is not known then.
+    /// Ends the wait of a waiter whose time is over. The error is the backend's trouble if there is some, because the state of the key
+    /// is not known then.
+    ///
+    /// Pending in two cases: the waiter does not know yet whether its key is busy, and has to wait for the first answer; or it has left
+    /// the line since it was polled, and its next poll returns the result.
     pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Error> {
         let waiter = self.lines.waiter(id);
         if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {

@@ -127,8 +127,9 @@ impl Tenures {
         true
     }
 
-    /// Has the hold of the next waiter follow one that is over, if the tenure can go on: the terms fit, the key need
-    /// not be kept for the old hold, half the ttl and a fencing token are left, and others have not waited for too long.
+    /// Has the hold of the next waiter follow one that is over, if the tenure can continue. The terms have to fit, and the key must
+    /// not be kept for the old hold. Half the ttl and a fencing token have to be left. And other processes must not have waited for
+    /// too long.
     pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, clock: &Arc<dyn Clock>, now: Moment) -> Option<Offer> {
         let tenure = self.present(hold)?;
         let validity = tenure.hold.validity();

@@ -32,8 +32,8 @@ impl Tenures {
         if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 
-    /// Ends a tenure whose key was granted to its token once more, with a fencing token above that which it began with: the
-    /// key was lost in between, and another may have held it.
+    /// Ends a tenure whose key was granted to its token once more, with a larger fencing token than its first one: the key was lost
+    /// in between, and another holder may have had it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.first_fence();
         if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
