@@ -378,6 +378,8 @@ impl LockGuard {
     pub fn release(mut self) -> Release {
         let Some((engine, id)) = self.held.take() else { unreachable!("a guard is consumed once") };
         let (hold, now) = (self.lease.hold(), engine.now());
+        // The hold ends before the engine passes the key on or releases it. Otherwise a clone of the lease in another task could still
+        // count as held when the next holder has begun.
         match hold.release_at(now) {
             Ok(()) => Release::new(&engine, &hold.key, id, now),
             Err(reason) => {
@@ -503,7 +505,7 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some((engine, id)) = self.held.take() {
             let now = engine.now();
-            // One that was lost before keeps its reason.
+            // First, as in `release`. A lease that was lost before keeps its reason.
             let _ = self.lease.hold().release_at(now);
             engine.abandon(id, now);
         }

@@ -52,6 +52,7 @@ impl Wheel {
     /// Sets a timer, or moves it if it was set before. It fires at the first tick that is not before `at`.
     pub(crate) fn set(&mut self, timer: usize, at: Moment) {
         self.unset(timer);
+        // A moment that has passed counts as the present tick: its own slot lies behind, and would fire a whole turn later.
         let at = at.nanoseconds().div_ceil(TICK).clamp(self.elapsed, self.elapsed.saturating_add(LONGEST));
         if timer >= self.nodes.len() {
             self.nodes.resize(timer + 1, Node { at: 0, previous: NONE, next: NONE, level: NONE, slot: 0 });

@@ -30,7 +30,6 @@ impl Lately {
 }
 
 fn slot(key: &LockKey) -> usize {
-    // The lower bits of the hash.
     usize::try_from(HashOfKey::default().hash_one(key) % SLOTS as u64).unwrap_or(0)
 }
 

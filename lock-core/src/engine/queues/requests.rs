@@ -124,6 +124,7 @@ impl Queues {
     fn own_call(&mut self) -> Option<(Batch, Work)> {
         loop {
             let Some(Item::Call(_, asked)) = self.outbox.front() else { return None };
+            // A request whose limit has passed is answered already. It is not sent any longer, because its caller has gone on.
             let cancelled = asked.is_cancelled() || asked.is_answered();
             let Some(Item::Call(batch, asked)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
             if cancelled {
