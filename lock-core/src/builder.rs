@@ -167,6 +167,15 @@ impl LockManager {
 
 impl LockManagerBuilder {
     /// Sets the backend by its URL; see [`LockManager::connect`] for the forms of URLs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    ///
+    /// assert!(LockManager::builder().url("memory://shop").build().is_ok()); // or: "redis://127.0.0.1"
+    /// assert!(LockManager::builder().url("127.0.0.1").build().is_err());
+    /// ```
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.sources.push(Source::url(url));
         self

@@ -223,6 +223,21 @@ impl Error {
     ///
     /// The work may have begun, or be done, if the lease was lost, and after every error of a guard: a release that got no
     /// answer, for example.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use lock_core::{ErrorKind, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// manager.shutdown(Duration::ZERO).await;
+    /// let error = manager.lock("goods:1").run(async |_| println!("sold")).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::ShutDown);
+    /// assert!(error.nothing_was_done());
+    /// # }
+    /// ```
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
         self.case() != Case::Lost

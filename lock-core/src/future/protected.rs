@@ -66,7 +66,7 @@ pin_project! {
     }
 }
 
-/// The policy for scoped work when its lease is lost.
+/// The policy for scoped work when its lease is lost; set by [`LockRequest::on_lost`](crate::LockRequest::on_lost), which has examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
