@@ -18,7 +18,7 @@ pub(crate) struct Contender {
     pub(crate) token: Token,
     /// The condition under which the token can be forgotten.
     doubt: Doubt,
-    /// How many requests it has sent, and how many of them have no answer yet.
+    /// How many requests it has sent, and for how many of them an answer may still come.
     sent: u32,
     in_flight: u32,
     /// Whether it has a place, as far as is known.

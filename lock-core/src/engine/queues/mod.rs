@@ -183,7 +183,7 @@ impl Queues {
         self.is_done() && self.lines.ids().is_empty()
     }
 
-    /// Whether no call is in flight that a future waits for.
+    /// Whether no call is in flight, or only abandoned ones.
     pub(crate) fn waits_for_nothing(&self) -> bool {
         self.in_flight.iter().all(|(_, call)| call.is_abandoned())
     }
