@@ -190,7 +190,7 @@ impl<'a> SlotWay<'a> {
         let _ = self.cluster.map.subscribe().wait_for(elsewhere).await.map(drop);
     }
 
-    /// Waits until the map is known and a node has the slot.
+    /// Waits until the map is known or, if it is known already, until a node has the slot.
     async fn owned(&self, limit: Instant) -> Result<(), BackendError> {
         if !self.cluster.map().is_known() {
             return self.cluster.known_map(limit).await.map(drop);
