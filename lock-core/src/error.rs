@@ -376,10 +376,11 @@ impl error::Error for Error {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
 /// use lock_core::LockManager;
+/// use std::io::Write;
 ///
 /// let manager = LockManager::in_memory();
 /// let guard = manager.lock("report").await?;
-/// std::fs::write(std::env::temp_dir().join("report"), "only one writes")?;
+/// std::io::stdout().write_all(b"only one writes\n")?;
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```

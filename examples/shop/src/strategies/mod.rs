@@ -21,7 +21,7 @@ use self::optimistic::Optimistic;
 use crate::order::Order;
 use crate::shop::{Sale, Shop};
 
-/// What keeps buyers out of each other's way.
+/// A way to keep buyers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Strategy {
@@ -29,11 +29,11 @@ pub(crate) enum Strategy {
     None,
     /// A mutex in each instance: right with one instance, oversells with two
     LocalMutex,
-    /// A version column: right, begins anew when somebody was quicker
+    /// A version column: right, begins again when somebody was quicker
     Optimistic,
     /// A lock on every good of the order, `manager.lock_all(keys)`: right
     LockCore,
-    /// A lock on the shop, `#[distributed_lock]` on a function: right
+    /// A lock on every good of the order, `#[distributed_lock]` on a function: right
     LockMacro,
     /// A lock on the shop, `LockLayer` in front of an HTTP handler: right
     LockLayer,
