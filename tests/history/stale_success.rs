@@ -98,6 +98,50 @@ fn what_is_passed_on_of_a_vanished_lease_takes_nothing_from_who_has_the_key() {
     assert!(!extended(&Checker::new(), 2), "nothing had vanished");
 }
 
+/// A lease of `p1` that vanishes, one of `p2` while it is gone, and an extend of the first from 50 to 51.
+fn vanished() -> Vec<Event> {
+    vec![
+        acquire("p1", 1, 0.0, 2.0),
+        acquire("p2", 9, 12.0, 14.0),
+        release("p2", 9, 20.0, 21.0),
+        extend("p1", 1, 50.0, 51.0, 1_000.0),
+    ]
+}
+
+/// The key of `p1` vanishes at 10, and a late request of its own takes it again.
+fn taken_again(at: f64) -> Checker {
+    let again = TakenAgain { token: "p1:1/1".to_owned(), at };
+    Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }).taken_again(again)
+}
+
+#[test]
+fn a_key_that_came_back_unseen_is_extended() {
+    assert_eq!(broken_by(&taken_again(40.0), &vanished()), NONE);
+    assert_eq!(broken_by(&taken_again(50.5), &vanished()), NONE, "the request may come while the extend is in flight");
+    assert_eq!(broken_by(&taken_again(60.0), &vanished()), [Rule::StaleSuccess], "it was not back yet");
+}
+
+#[test]
+fn a_key_that_came_back_excuses_no_other_lease() {
+    let of_other = TakenAgain { token: "p2:9/1".to_owned(), at: 40.0 };
+    let checker = Checker::new().mark(Mark { key: None, from: 10.0, to: 110.0 }).taken_again(of_other);
+    assert_eq!(broken_by(&checker, &vanished()), [Rule::StaleSuccess]);
+    let mut followed = vanished();
+    followed.extend([acquire("p3", 10, 42.0, 43.0), release("p3", 10, 45.0, 46.0)]);
+    assert_eq!(broken_by(&taken_again(40.0), &followed), [Rule::StaleSuccess], "it was lost once more");
+}
+
+#[test]
+fn a_key_that_nobody_took_away_does_not_come_back() {
+    let again = TakenAgain { token: "p1:1/1".to_owned(), at: 40.0 };
+    let history: History = vanished().into_iter().collect();
+    let violations = Checker::new().taken_again(again).check(&history);
+    // The release of the other lease breaks the rule as well.
+    let is_extend = |violation: &&Violation| violation.message.contains("p1 (fence 1) extended its lease");
+    let rule = violations.iter().find(is_extend).map(|violation| violation.rule);
+    assert_eq!(rule, Some(Rule::StaleSuccess), "{violations:?}");
+}
+
 #[test]
 fn a_release_or_extend_by_another_process_is_caught() {
     let first = acquire("p1/t1", 1, 0.0, 2.0);

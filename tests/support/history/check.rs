@@ -13,6 +13,7 @@ use super::{
     order,
     read::History,
     register,
+    taken_again::TakenAgain,
     undone::Undone,
     waiting,
 };
@@ -94,13 +95,14 @@ pub struct Checker {
     bound: f64,
     marks: Vec<Mark>,
     undone: Vec<Undone>,
+    taken_again: Vec<TakenAgain>,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
     #[must_use]
     pub fn new() -> Self {
-        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new() }
+        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new(), taken_again: Vec::new() }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free.
@@ -124,12 +126,25 @@ impl Checker {
         self
     }
 
+    /// Excuses that a lease which vanished is extended after its key came back to it unseen; see [`TakenAgain`].
+    #[must_use]
+    pub fn taken_again(mut self, taken_again: TakenAgain) -> Self {
+        self.taken_again.push(taken_again);
+        self
+    }
+
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
     #[must_use]
     pub fn check(&self, history: &History) -> Vec<Violation> {
-        let mut case =
-            Case { history, bound: self.bound, marks: &self.marks, undone: &self.undone, violations: BTreeMap::new() };
+        let mut case = Case {
+            history,
+            bound: self.bound,
+            marks: &self.marks,
+            undone: &self.undone,
+            taken_again: &self.taken_again,
+            violations: BTreeMap::new(),
+        };
         let sound = case.sound_events();
         let leases = leases::collect(&mut case, &sound);
         for key in leases.keys() {
@@ -170,6 +185,7 @@ pub(super) struct Case<'a> {
     pub(super) bound: f64,
     marks: &'a [Mark],
     undone: &'a [Undone],
+    taken_again: &'a [TakenAgain],
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 
@@ -196,6 +212,14 @@ impl<'a> Case<'a> {
     pub(super) fn undone(&self, lease: &Lease<'_>) -> impl Iterator<Item = &'a Undone> {
         let token = lease.event.token.clone();
         self.undone.iter().filter(move |undone| token.as_ref() == Some(&undone.token))
+    }
+
+    /// Since when a lease has had its key without a break, as far as anybody can know at a time.
+    pub(super) fn has_since(&self, key: &str, lease: &Lease<'_>, at: f64) -> f64 {
+        let of_lease = |again: &&TakenAgain| lease.event.token.as_ref() == Some(&again.token);
+        // A key that did not vanish was not free, unless its lease had lapsed. That is no excuse: the holder knows of it.
+        let is_excused = |again: &f64| *again <= at && self.vanished(key, lease.asked, *again);
+        self.taken_again.iter().filter(of_lease).map(|again| again.at).filter(is_excused).fold(lease.got, f64::max)
     }
 
     /// Whether two leases of `key` may be valid at once: leases vanished between them, or the server knew nothing of one

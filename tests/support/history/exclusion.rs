@@ -52,7 +52,8 @@ pub(super) fn check_answers(case: &mut Case<'_>, leases: &Leases<'_>) {
                 }
                 let verb = if event.op == Op::Extend { "extended" } else { "released" };
                 let (from, to) = (event.t_invoke, end(event));
-                if let Some(other) = others.acquired_within(index, lease.got, from)
+                let since = case.has_since(key.name, lease, to);
+                if let Some(other) = others.acquired_within(index, since, from)
                     // Until it asks the server again a process cannot know that a lease vanished, and passes it on: it
                     // is released, or another passed on what it took nothing with, as its older fencing token tells.
                     && !(case.vanished(key.name, lease.asked, other.got)

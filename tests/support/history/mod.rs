@@ -33,6 +33,7 @@ mod recorded;
 mod register;
 mod settle;
 mod store;
+mod taken_again;
 mod undone;
 mod waiting;
 
@@ -44,4 +45,5 @@ pub use read::{History, Unreadable};
 pub use record::{Call, Recorder, Run};
 pub use recorded::{Held, Recorded, validity};
 pub use store::Register;
+pub use taken_again::TakenAgain;
 pub use undone::Undone;

@@ -2,7 +2,7 @@
 
 use std::task::Waker;
 
-use lock_core::backend::{Answer, Operation, Outcome};
+use lock_core::backend::{Answer, BackendError, Operation, Outcome};
 
 use super::{
     link::{Arriving, Back, Command, Conn, Message, Request},
@@ -96,10 +96,23 @@ impl State {
         }
         let Executed { outcomes, pushes, mute } = executed;
         self.publish(plan, server, former, pushes);
+        if !former {
+            self.note_taken(id, batch, &outcomes);
+        }
         let mut answer = Answer::new(outcomes);
         answer.calls_refused = mute;
         answer.time = Some(wall);
         self.answer(plan, conn, Back::Answer(id, answer));
+    }
+
+    /// Writes down which free keys a request has taken.
+    fn note_taken(&mut self, id: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
+        for (operation, outcome) in batch.iter().zip(outcomes) {
+            if let (Operation::Acquire(acquire), Ok(Outcome::Held { was_free: true, .. })) = (operation, outcome) {
+                let at = self.moment();
+                self.journal.takes(id, acquire.key.clone(), acquire.token, at);
+            }
+        }
     }
 
     /// Has a key that was just taken released by force, or deleted, before its next answer.

@@ -192,6 +192,7 @@ impl SimBackend {
             }
             if let Some(done) = state.requests[id].done.take() {
                 let answer = done.ok_or(Unanswered::Broken)?;
+                state.journal.answered(id);
                 return Poll::Ready(answer.map_err(Unanswered::Redirected));
             }
             state.requests[id].waker = Some(cx.waker().clone());

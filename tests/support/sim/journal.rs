@@ -1,10 +1,14 @@
 //! What nodes have done for whom, and when: from it is read what a failover has undone.
 
+use std::collections::BTreeMap;
+
+use lock_core::{backend::Token, key::LockKey};
+
 use super::{
     audit::{Done, What},
     node::Holder,
 };
-use crate::history::{Event, Op, Undone};
+use crate::history::{Event, Op, TakenAgain, Undone};
 
 /// Everything that nodes have done, and their failovers. Times are those of the history.
 #[derive(Debug, Default)]
@@ -13,6 +17,16 @@ pub(super) struct Journal {
     /// Whether keys move from one node to another.
     moves: bool,
     failovers: Vec<Failover>,
+    /// Free keys that were taken, by the request that took them, for as long as its sender has no answer.
+    taken: BTreeMap<usize, Vec<Taken>>,
+}
+
+/// A free key that was taken.
+#[derive(Debug)]
+struct Taken {
+    key: LockKey,
+    token: Token,
+    at: f64,
 }
 
 #[derive(Debug)]
@@ -66,6 +80,16 @@ impl Journal {
         }
     }
 
+    /// A request has taken a key that was free.
+    pub(super) fn takes(&mut self, request: usize, key: LockKey, token: Token, at: f64) {
+        self.taken.entry(request).or_default().push(Taken { key, token, at });
+    }
+
+    /// The sender of a request has its answer, which says what was free.
+    pub(super) fn answered(&mut self, request: usize) {
+        self.taken.remove(&request);
+    }
+
     /// Whether a lease rests on what was undone.
     pub(super) fn is_undone(&self, key: &str, fence: u64) -> bool {
         self.holders(key, fence).any(|holder| self.gaps(key, holder).any(|gap| gap.to.is_infinite()))
@@ -102,6 +126,21 @@ impl Journal {
         undone
     }
 
+    /// All leases of a history whose key was taken again by a request that nobody has the answer to.
+    pub(super) fn taken_again(&self, events: &[Event]) -> Vec<TakenAgain> {
+        let mut again = Vec::new();
+        for event in events.iter().filter(|event| event.op == Op::Acquire && event.succeeded()) {
+            let (Some(key), Some(token), Some(fence)) = (&event.key, &event.token, event.fence) else { continue };
+            for taken in self.taken.values().flatten() {
+                let is_holder = |holder| holder == Holder::Ours(taken.token);
+                if taken.key.as_str() == key && self.holders(key, fence).any(is_holder) {
+                    again.push(TakenAgain { token: token.clone(), at: taken.at });
+                }
+            }
+        }
+        again
+    }
+
     /// Who was given a number of a key.
     fn holders(&self, key: &str, fence: u64) -> impl Iterator<Item = Holder> {
         let has = move |what| matches!(what, What::Numbers(first, size) if (first..first + size).contains(&fence));
@@ -132,5 +171,38 @@ impl Journal {
             let mut again = sets.filter(|(line, until)| !line.former && line.at >= failover.at && *until >= most);
             Some(Gap { from, to: again.next().map_or(f64::INFINITY, |(line, _)| line.at), failover })
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_request_without_an_answer_takes_a_key_unseen() {
+        let (key, token) = (LockKey::new("k").expect("a sound key"), Token::from_random(1));
+        let mut journal = Journal::new(false);
+        let numbers = Done { key: key.clone(), holder: Holder::Ours(token), what: What::Numbers(7, 2) };
+        journal.note(0, false, 5.0, vec![numbers]);
+        for (request, at) in [(1, 5.0), (2, 40.0)] {
+            journal.takes(request, key.clone(), token, at);
+        }
+        journal.takes(3, key, Token::from_random(2), 41.0);
+        let lease = |key: &str, fence| {
+            let mut event = Event::new("c0", Op::Acquire, 1.0);
+            (event.key, event.fence) = (Some(key.to_owned()), Some(fence));
+            (event.t_return, event.token) = (Some(6.0), Some("c0:k:7/1".to_owned()));
+            event
+        };
+        let times = |journal: &Journal, event| -> Vec<_> {
+            journal.taken_again(&[event]).into_iter().map(|again| again.at).collect()
+        };
+        assert_eq!(times(&journal, lease("k", 8)), [5.0, 40.0]);
+        assert!(times(&journal, lease("k", 9)).is_empty(), "the number of another");
+        assert!(times(&journal, lease("other", 8)).is_empty());
+        journal.answered(1);
+        assert_eq!(times(&journal, lease("k", 8)), [40.0]);
+        journal.answered(2);
+        assert!(times(&journal, lease("k", 8)).is_empty());
     }
 }

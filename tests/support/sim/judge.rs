@@ -125,6 +125,12 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
     for undone in state.journal.undone(history.events()) {
         checker = checker.undone(undone);
     }
+    if !world.plan.store.is_quorum() && !state.marks.is_empty() {
+        // What one node of several does late is no lease.
+        for again in state.journal.taken_again(history.events()) {
+            checker = checker.taken_again(again);
+        }
+    }
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).count();
     let mut breaches: Vec<_> =
         std::mem::take(&mut state.breaches).into_iter().map(|(rule, message)| (rule.to_owned(), message)).collect();

@@ -52,8 +52,10 @@
 //! Where the documentation says that two holders are possible (data lost, a key deleted, a clock set), the history is
 //! marked, and only that is excused. What a failover undoes is known lease by lease, from a journal of all that nodes have
 //! done: only a lease that was granted or renewed after the copy was made may have another beside it, and only until the
-//! next node has heard of it, or its deadline. Slots that move excuse nothing. At the end all faults stop, everything is
-//! released or dropped, and after the longest ttl and a second nothing may be left but the counter of fencing tokens.
+//! next node has heard of it, or its deadline. Slots that move excuse nothing. A lease that vanished may be extended after
+//! a late request of its own took the key again, if nobody has the answer to that request
+//! ([`TakenAgain`](crate::history::TakenAgain)). At the end all faults stop, everything is released or dropped, and after
+//! the longest ttl and a second nothing may be left but the counter of fencing tokens.
 //!
 //! # What is not
 //!
