@@ -95,10 +95,16 @@ fn a_lock_of_another_library_is_said_to_be_one() {
 fn keys_and_labels_cannot_steer_a_terminal() {
     let server = Server::start();
     let key = "a\u{1b}[2Jb\nc";
-    let _holder = server.run(&[key, LONG, "--label", "x\u{1b}[2Jy\u{202e}z"], UNTIL_TOLD);
+    let label = "x\u{1b}[2Jy\u{202e}z\u{9b}2J\u{7f}\u{e0001}ü店";
+    let _holder = server.run(&[key, LONG, "--label", label], UNTIL_TOLD);
+    let shown = server.done(&["who", key, "--json"]).out;
+    assert!(shown.chars().all(|c| c == '\n' || c.escape_debug().len() == 1 || c == '"' || c == '\\'), "{shown}");
+    let read: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((read["key"].as_str(), read["holder"]["label"].as_str()), (Some(key), Some(label)));
+    assert!(shown.contains("ü店"), "{shown}");
     for arguments in [&["list"][..], &["who", key], &["release", key, "--yes"]] {
         let done = server.done(arguments);
         assert!(done.out.contains(r"a\u{1b}[2Jb\nc"), "{done:?}");
-        assert!(!done.out.contains(['\u{1b}', '\u{202e}']), "{done:?}");
+        assert!(!done.out.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{done:?}");
     }
 }
