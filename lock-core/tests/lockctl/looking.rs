@@ -66,6 +66,23 @@ fn list_has_a_line_for_each_key_with_what_it_begins_with() {
 }
 
 #[test]
+fn list_reads_no_large_values_of_other_programs() {
+    let server = Server::start();
+    let fill = "for i = 1, 64 do redis.call('SET', 'cache:' .. i, string.rep('x', 1000000)) end";
+    let _: () = server.call(&["EVAL", fill, "0"]);
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
+    let sent = || {
+        let stats: String = server.call(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:")).expect("it is counted");
+        line.trim().parse::<u64>().expect("a number")
+    };
+    let before = sent();
+    let done = server.done(&["list"]);
+    assert_eq!((done.code, done.out.lines().count()), (Some(0), 2), "{done:?}");
+    assert!(sent() - before < 1_000_000, "all values were read");
+}
+
+#[test]
 fn a_holder_that_stands_still_is_said_not_to_answer() {
     let server = Server::start();
     let holder = server.run(&["k", LONG], UNTIL_TOLD);
