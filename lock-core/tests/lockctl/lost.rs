@@ -1,6 +1,8 @@
 //! `lockctl run` when the lease is lost, or `lockctl` itself is.
 
-use crate::support::{LONG, Pipe, Run, Server, eventually, is_running};
+use std::{thread::sleep, time::Duration};
+
+use crate::support::{LONG, Pipe, Run, Server, eventually, is_running, kill};
 
 const OBEDIENT: &str = "echo ready; read -r line; echo not stopped";
 
@@ -96,6 +98,25 @@ fn a_command_that_signals_its_own_group_does_not_end_its_watcher() {
         run.child.kill().expect("it runs");
         assert_eq!(run.rest(), "", "{signal}");
     }
+}
+
+#[test]
+fn a_command_that_was_stopped_for_longer_than_its_ttl_goes_on_if_the_lease_was_renewed() {
+    let server = Server::start();
+    let script = "echo ready; ps -o pgid= -p $$; while read -r line; do echo \"$line\"; done";
+    let mut run = server.run(&["k", "--ttl=1s", "--kill-after=100ms"], script);
+    let group = format!("-{}", run.line().trim());
+    for _ in 0..3 {
+        kill("STOP", &group);
+        // More than the ttl, which lockctl renews meanwhile.
+        sleep(Duration::from_millis(1_300));
+        kill("CONT", &group);
+        run.say("more");
+        assert_eq!(run.line(), "more");
+    }
+    drop(run.child.stdin.take());
+    let done = run.done();
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
 }
 
 #[test]

@@ -235,7 +235,7 @@ impl Drop for Pipe {
 }
 
 pub(crate) fn kill(signal: &str, process: &str) {
-    let status = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, process]).status();
+    let status = Command::new("sh").args(["-c", "kill -s \"$0\" -- \"$1\"", signal, process]).status();
     assert!(status.expect("a shell starts").success(), "SIG{signal} could not be sent to {process}");
 }
 

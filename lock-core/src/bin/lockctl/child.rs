@@ -83,8 +83,8 @@ impl Running {
     pub(crate) async fn wait(&mut self) -> Result<i32, Failure> {
         let code = self.ended().await?;
         #[cfg(unix)]
-        while self.is_ending && self.has_others() == Some(true) {
-            sleep(BETWEEN_LOOKS).await;
+        if self.is_ending {
+            self.while_others(|others| others == Some(true)).await;
         }
         Ok(code)
     }
@@ -140,9 +140,7 @@ impl Running {
         let all = async {
             self.ended().await?;
             // If the system does not say what goes on, something may.
-            while self.has_others() != Some(false) {
-                sleep(BETWEEN_LOOKS).await;
-            }
+            self.while_others(|others| others != Some(false)).await;
             Ok(())
         };
         if let Ok(ended) = timeout(kill_after, all).await {
@@ -152,19 +150,21 @@ impl Running {
         // The watcher is one of the group.
         self.signal(Signal::KILL);
         self.ended().await?;
-        let others = async {
-            while self.has_others() == Some(true) {
-                sleep(BETWEEN_LOOKS).await;
-            }
-        };
         // A process that the system itself keeps, as for a disk that does not answer, is not waited for.
-        let _ = timeout(A_SECOND, others).await;
+        let _ = timeout(A_SECOND, self.while_others(|others| others == Some(true))).await;
         Ok(())
     }
 
-    /// Returns whether processes of the command go on, besides the command itself. On a terminal they share a group with others.
-    fn has_others(&self) -> Option<bool> {
-        self.watcher.as_ref().map_or(Some(false), |watcher| group::has_others(watcher.group()))
+    /// Waits while what the system says of the command's other processes goes on: `None` if it says nothing. On a terminal they
+    /// share a group with others, and do not count.
+    async fn while_others(&self, go_on: impl Fn(Option<bool>) -> bool) {
+        let Some(watcher) = &self.watcher else { return };
+        let mut pause = Duration::from_millis(10);
+        while go_on(group::has_others(watcher.group())) {
+            sleep(pause).await;
+            // They may take minutes, and a look takes longer the more processes the machine has.
+            pause = (pause * 2).min(SELDOM);
+        }
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -233,6 +233,6 @@ fn code(status: ExitStatus) -> i32 {
 #[cfg(unix)]
 const A_SECOND: Duration = Duration::from_secs(1);
 
-/// How often to look whether the processes of the command have ended.
+/// How often to look for the processes of the command at least.
 #[cfg(unix)]
-const BETWEEN_LOOKS: Duration = Duration::from_millis(20);
+const SELDOM: Duration = Duration::from_millis(320);

@@ -107,17 +107,20 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
         let lines = io::stdin().lines().map_while(Result::ok);
         lines.filter_map(|line| order(&line)).try_for_each(|order| sender.send(order))
     });
-    let mut until = Duration::MAX;
+    let (mut until, mut is_over) = (Duration::MAX, false);
     let patience = loop {
-        match orders.recv_timeout(until.saturating_sub(now())) {
-            Ok(Order::Until(later)) => until = later,
+        let left = if is_over { GLANCE } else { until.saturating_sub(now()) };
+        match orders.recv_timeout(left) {
+            Ok(Order::Until(later)) => (until, is_over) = (later, false),
             Ok(Order::Done) => return Ok(0),
             // The clock that the channel waits by may stand still while the machine is suspended; ours does not.
             Err(RecvTimeoutError::Timeout) if now() < until => {}
+            // If the group was stopped for a while, this process was, too, and later orders are still in the pipe.
+            Err(RecvTimeoutError::Timeout) if !is_over => is_over = true,
             Err(RecvTimeoutError::Timeout) => {
                 warn("lockctl stands still, and its lease is about to end; stopping the command");
                 // The watcher is late, and the end of the lease is not.
-                break kill_after.saturating_sub(LATE);
+                break kill_after.saturating_sub(LATE + GLANCE);
             }
             Err(RecvTimeoutError::Disconnected) => {
                 warn("lockctl was killed; stopping the command, and leaving the key to expire");
@@ -168,5 +171,8 @@ const DONE: &str = "done";
 
 /// How much later than the first process the watcher stops the command.
 const LATE: Duration = Duration::from_millis(200);
+
+/// How long to look for a later order before the command is stopped.
+const GLANCE: Duration = Duration::from_millis(50);
 
 const A_SECOND: Duration = Duration::from_secs(1);
