@@ -104,12 +104,12 @@ fn a_command_that_signals_its_own_group_does_not_end_its_watcher() {
 fn a_command_that_was_stopped_for_longer_than_its_ttl_goes_on_if_the_lease_was_renewed() {
     let server = Server::start();
     let script = "echo ready; ps -o pgid= -p $$; while read -r line; do echo \"$line\"; done";
-    let mut run = server.run(&["k", "--ttl=1s", "--kill-after=100ms"], script);
+    let mut run = server.run(&["k", "--ttl=3s", "--kill-after=100ms"], script);
     let group = format!("-{}", run.line().trim());
-    for _ in 0..3 {
+    for _ in 0..2 {
         kill("STOP", &group);
         // More than the ttl, which lockctl renews meanwhile.
-        sleep(Duration::from_millis(1_300));
+        sleep(Duration::from_millis(3_500));
         kill("CONT", &group);
         run.say("more");
         assert_eq!(run.line(), "more");

@@ -18,7 +18,7 @@ pub(super) struct Looks {
     last: Arc<Mutex<Option<Arc<Look>>>>,
     /// Locked while a single key is looked at.
     single: Arc<Mutex<()>>,
-    /// When a key was changed last: a look that began before is not shared any more.
+    /// When a key was changed last: a look that began before is no longer shared.
     changed: Arc<StdMutex<Option<Instant>>>,
 }
 

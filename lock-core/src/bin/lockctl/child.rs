@@ -133,7 +133,7 @@ impl Running {
         use rustix::process::Signal;
 
         // The watcher leaves it to this process, unless this process is stopped or killed meanwhile.
-        self.may_run_for(|| kill_after).await;
+        self.may_run_for(|| kill_after.saturating_add(A_SECOND)).await;
         self.signal(Signal::TERM);
         // A process that is stopped gets the other one only when it goes on.
         self.signal(Signal::CONT);
