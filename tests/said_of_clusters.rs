@@ -1,6 +1,7 @@
 //! What a manager says of a cluster in the log. Each test begins with a log, see `log`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
+#[path = "../lock-core/tests/support/log.rs"]
 mod log;
 
 use lock_core::LockManager;

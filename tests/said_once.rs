@@ -2,6 +2,7 @@
 //! which events are of interest is kept for the whole process.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
+#[path = "../lock-core/tests/support/log.rs"]
 mod log;
 
 use std::pin::Pin;

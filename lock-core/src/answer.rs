@@ -61,9 +61,23 @@ use crate::flood::Floods;
 
 /// The answer to a request that the lock refused, in any protocol.
 ///
-/// It is made from an [`Error`] by `From`, or from a [`Case`]. It becomes an HTTP response with the feature `http`
-/// (`to_response`), is one for axum with the feature `axum`, and becomes a `tonic::Status` with the
-/// feature `tonic`.
+/// It is made from an [`Error`] by `From`, or from a [`Case`] by [`new`](Self::new). With the feature `http` it becomes an HTTP
+/// response (`to_response`), with `axum` it is a response of axum, and with `tonic` it becomes a `tonic::Status`.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{LockManager, answer::{Answer, Case}};
+/// use std::time::Duration;
+///
+/// let manager = LockManager::in_memory();
+/// let _guard = manager.lock("goods:1").await?;
+/// let error = manager.lock("goods:1").wait(Duration::ZERO).await.unwrap_err();
+/// let answer = Answer::from(&error).detail("these goods are being sold").retry_after(None);
+/// assert_eq!(answer.case(), Case::Busy);
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Answer {
     case: Case,
@@ -74,7 +88,7 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Creates the answer to a case, with its own text and its usual time to try again.
+    /// Creates the answer to a case, with the case's [message](Case::public_message) and [`retry_after`](Case::retry_after).
     #[must_use]
     pub fn new(case: Case) -> Self {
         Self {
@@ -113,7 +127,7 @@ impl From<&Error> for Answer {
     }
 }
 
-/// Logs the error, since the answer does not contain it. Each case that an operator has to know of gets at most one line a second:
+/// Logs the error, since the answer does not contain it. Each case that an operator has to act on gets at most one line a second:
 /// otherwise an outage would write one for every request.
 #[cfg(any(feature = "axum", feature = "tonic"))]
 fn log(error: &Error) {

@@ -86,24 +86,24 @@ impl LockManager {
     /// Characters that mean something in a URL (`@ : / % #`) are percent-encoded in a password. To start without
     /// waiting for the server, use [`builder`](Self::builder) and its `build`.
     ///
-    /// A cluster is connected to when each of its nodes that has slots has answered, or when some have and say that the
-    /// cluster takes commands without the others (`cluster_state:ok`): then one warning names what is missing. If they say
-    /// that it does not, as during a failover, `connect` waits for that until
+    /// A cluster counts as connected when each of its nodes that has slots has answered. It also does when some nodes have, and
+    /// report that the cluster takes commands without the others (`cluster_state:ok`); then one warning names the missing nodes.
+    /// If they report that it does not, as during a failover, `connect` waits for that until
     /// [`connect_timeout`](LockManagerBuilder::connect_timeout) is over.
     ///
     /// `?protocol=resp2` at the end of the URL selects the older protocol, for proxies that do not know RESP3. Without it,
     /// RESP2 is used if the server refuses RESP3.
     ///
-    /// TLS trusts the certificates of the platform; for others there is `LockManagerBuilder::tls`. It uses the process-wide provider of `rustls` if the application has
-    /// installed one, and `ring` otherwise; none is installed here.
+    /// TLS trusts the certificates of the platform; for others there is `LockManagerBuilder::tls`. TLS uses the process-wide
+    /// provider of `rustls` if the application has installed one, and `ring` otherwise. This crate installs no provider.
     ///
     /// In a test whose clock is paused (`start_paused = true`), a server seems to take too long, since tokio's clock leaps
     /// to the next timer while the test waits for the server. Give the manager a runtime whose clock runs, with
     /// [`LockManagerBuilder::runtime`].
     ///
     /// # Errors
-    /// [`BuildError`] if the URL is wrong, or if the backend did not answer, refused the user, or cannot keep locks (too
-    /// old, a replica, a node of a cluster): then [`BuildError::cause`] has the details.
+    /// [`BuildError`] if the URL is wrong. Also if the backend did not answer, refused the user, or cannot keep locks (too
+    /// old, a replica, a node of a cluster); then [`BuildError::cause`] has the details.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
@@ -122,8 +122,9 @@ impl LockManager {
         Self::builder().url(url).connect().await
     }
 
-    /// Makes a manager with a private store in this process: for tests and for programs of one process. It follows
-    /// tokio's clock, so leases live in virtual time where a test has paused it.
+    /// Makes a manager with a private store in this process: for tests and for programs of one process.
+    ///
+    /// The store follows tokio's clock, so a test that pauses the clock has leases in virtual time.
     ///
     /// # Examples
     ///
@@ -142,14 +143,39 @@ impl LockManager {
         Self::builder().backend(MemoryBackend::new()).build().expect("the defaults are valid")
     }
 
-    /// Begins the configuration of a manager.
+    /// Begins the configuration of a manager: its backend, the defaults of its requests, and its limits.
+    ///
+    /// Nothing is checked or connected before [`build`](LockManagerBuilder::build) or [`connect`](LockManagerBuilder::connect).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let builder = LockManager::builder().url("memory://").ttl(Duration::from_secs(5)); // or: "redis://127.0.0.1"
+    /// let manager = builder.connect().await?;
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert_eq!(guard.ttl(), Duration::from_secs(5));
+    /// # guard.release().await?; Ok(()) }
+    /// ```
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()
     }
 }
 
 impl LockManagerBuilder {
-    /// Sets the backend by its URL; see [`LockManager::connect`] for the forms.
+    /// Sets the backend by its URL; see [`LockManager::connect`] for the forms of URLs.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    ///
+    /// assert!(LockManager::builder().url("memory://shop").build().is_ok()); // or: "redis://127.0.0.1"
+    /// assert!(LockManager::builder().url("127.0.0.1").build().is_err());
+    /// ```
     pub fn url(mut self, url: impl Into<String>) -> Self {
         self.sources.push(Source::url(url));
         self
@@ -179,7 +205,23 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the backend itself: a [`MemoryBackend`] shared between managers, or an own implementation.
+    /// Sets the backend itself: a [`MemoryBackend`] that managers share, or your own implementation of [`Backend`].
+    ///
+    /// # Examples
+    ///
+    /// Two managers on one store, like two processes on one Redis:
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LockManager, backend::MemoryBackend};
+    ///
+    /// let store = MemoryBackend::new();
+    /// let one = LockManager::builder().backend(store.clone()).build()?;
+    /// let other = LockManager::builder().backend(store).build()?;
+    /// let _guard = one.lock("goods:1").await?;
+    /// assert!(other.lock("goods:1").try_acquire().await?.is_none());
+    /// # Ok(()) }
+    /// ```
     pub fn backend(mut self, backend: impl Backend) -> Self {
         self.sources.push(Source::Backend(Arc::new(backend)));
         self
@@ -188,6 +230,20 @@ impl LockManagerBuilder {
     /// Puts a prefix before every key, as in `"shop:"`; without braces, and at most 1,023 bytes. Default: none.
     ///
     /// Leases and errors name keys as they were asked for, without the prefix.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::LockManager;
+    ///
+    /// let shop = LockManager::builder().url("memory://one-store").prefix("shop:").build()?;
+    /// let all = LockManager::builder().url("memory://one-store").build()?;
+    /// let guard = shop.lock("goods:1").await?;
+    /// assert_eq!(guard.key(), "goods:1");
+    /// assert!(all.is_locked("shop:goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
         self
@@ -197,6 +253,20 @@ impl LockManagerBuilder {
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
     /// A request counts as a waiter only once it knows that the key is busy. `try_acquire` never counts.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::builder().url("memory://").max_waiters(10_000).max_waiters_per_key(1).build()?;
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let waits = tokio::spawn(manager.lock("goods:1").acquire());
+    /// # tokio::task::yield_now().await;
+    /// assert_eq!(manager.lock("goods:1").await.unwrap_err().kind(), ErrorKind::Overloaded);
+    /// # waits.abort(); Ok(()) }
+    /// ```
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.limits.in_all = most;
         self
@@ -204,14 +274,14 @@ impl LockManagerBuilder {
 
     /// Has a request that has waited for so long ask once who holds the key. Default: requests do not ask.
     ///
-    /// The answer is logged (`still waiting for the lock`, level INFO, with the key, the holder and for how long it has held the
-    /// key), and if the request fails because the key is busy, the message of the error and
+    /// The answer is logged (`still waiting for the lock`, level INFO) with the key, the holder and for how long it has held the
+    /// key. If the request then fails because the key is busy, the message of the error and
     /// [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of the
     /// request is linked to the trace of the holder.
     ///
-    /// The request asks once, so the answer may be old when it fails. A request that is polled outside of a runtime does not ask.
-    /// Each question reaches every process that uses the store, so choose a time that few requests wait for; a manager asks
-    /// at most ten times a second.
+    /// The request asks once, so the answer may be old when the request fails. A request that is polled outside of a runtime does
+    /// not ask. Each question reaches every process that uses the store, so choose a time that few requests wait for. A manager
+    /// asks at most ten times a second.
     ///
     /// # Examples
     ///
@@ -236,7 +306,7 @@ impl LockManagerBuilder {
     /// Sets how many requests of this manager may wait for one key at once; more are refused with
     /// [`ErrorKind::Overloaded`](crate::ErrorKind::Overloaded). Default: no limit.
     ///
-    /// Tries do not count.
+    /// A request that tries only once does not count; see [`max_waiters`](Self::max_waiters).
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.limits.per_key = most;
         self
@@ -244,17 +314,18 @@ impl LockManagerBuilder {
 
     /// Sets the runtime that renewal and connection run on. Default: the runtime of the first request.
     ///
-    /// Give a runtime of its own if the service's tasks may block their threads: then renewal goes on. It needs
-    /// tokio's time and IO drivers and must live longer than the leases.
+    /// Give the manager a runtime of its own in these cases:
     ///
-    /// A test with a paused clock and a real server needs one, too: a runtime whose clock runs, in threads of its own.
+    /// * The service's tasks may block their threads. Renewal then continues on the other runtime.
+    /// * A test has a paused clock and a real server. The manager needs a runtime whose clock runs, in threads of its own.
+    /// * A manager in a `static` is shared by many `#[tokio::test]`s. Each test has a runtime of its own, and by default the engine
+    ///   ends with the first one. Requests of other tests that are in flight then fail with
+    ///   [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
     ///
-    /// Give one also to a manager in a `static` that many `#[tokio::test]`s share. Each test has a runtime of its own, and
-    /// by default the engine ends with the first of them; requests of the other tests that are in flight then fail with
-    /// [`ErrorKind::Backend`](crate::ErrorKind::Backend), and their leases are lost.
+    /// The runtime needs tokio's time and IO drivers, and must live longer than the leases.
     ///
-    /// Do not wait for a lock with a foreign `block_on` (of the `futures` crate, say) inside a task: on a runtime of one
-    /// thread nothing drives the timers and the connection, and the wait never ends. Use `.await`, or
+    /// Do not wait for a lock with a foreign `block_on`, such as that of the `futures` crate, inside a task. On a runtime of one
+    /// thread nothing would drive the timers and the connection, and the wait would never end. Use `.await`, or
     /// `tokio::task::block_in_place` on a runtime of several threads.
     ///
     /// # Examples
@@ -278,8 +349,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the source of time and timers. Default: the backend's, which counts suspend for servers and is tokio's for
-    /// memory.
+    /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
+    /// suspended; for a store in memory it is tokio's clock.
     #[cfg(feature = "test-util")]
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
@@ -296,9 +367,23 @@ impl LockManagerBuilder {
     /// Makes the manager without any I/O; the connection is made with the first request.
     ///
     /// # Errors
-    /// [`BuildError`] unless exactly one of `url`, `quorum`, `client`, `connection_info` and `backend` was called; if the URL or client is wrong,
-    /// needs a feature that is off, or contradicts another option; if a quorum has no nodes, two nodes, or one node twice; if
-    /// an option is out of its range; or if there is a default `durability` and the backend does not wait for replicas.
+    /// [`BuildError`] in these cases:
+    /// * `url`, `quorum`, `client`, `connection_info` and `backend` were called more than once, or not at all.
+    /// * The URL or client is wrong, needs a feature that is off, or contradicts another option.
+    /// * A quorum has no nodes, two nodes, or one node twice.
+    /// * An option is out of its range.
+    /// * There is a default `durability`, and the backend cannot wait for replicas.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// assert!(LockManager::builder().url("memory://").build().is_ok());
+    /// let error = LockManager::builder().url("memory://").ttl(Duration::from_millis(3)).build().unwrap_err();
+    /// assert!(error.to_string().contains("below 10 ms"));
+    /// ```
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
         self.options.check().map_err(wrong)?;
@@ -342,12 +427,25 @@ impl LockManagerBuilder {
     /// of a cluster.
     ///
     /// # Errors
-    /// As [`build`](Self::build); and if the backend does not answer within the command timeout (a cluster that is failing over:
-    /// within the connect timeout), refuses the user or is too old, or if two nodes of a quorum are one server.
-    /// [`BuildError::cause`] has the details.
+    /// As [`build`](Self::build). Also in these cases, of which [`BuildError::cause`] has the details:
+    /// * The backend refuses the user, or is too old.
+    /// * The backend does not answer within [`command_timeout`](Self::command_timeout), or a cluster that is failing over within
+    ///   [`connect_timeout`](Self::connect_timeout).
+    /// * Two nodes of a quorum are one server.
     ///
     /// # Cancel safety
     /// Dropping the future closes the connection.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::builder().url("memory://").prefix("shop:").connect().await?; // or: "redis://127.0.0.1"
+    /// manager.lock("goods:1").await?.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub async fn connect(self) -> Result<LockManager, BuildError> {
         let manager = self.build()?;
         manager.ping().await.map_err(BuildError::connect)?;

@@ -1,4 +1,4 @@
-//! The one place that asks for the time.
+//! The only place that reads the time.
 //!
 //! A manager has one [`Clock`], its only source of time and of timers, so that virtual time can drive every decision of the
 //! engine. (Sockets keep tokio's own timers for their limits, which decide nothing about a lease.)
@@ -91,8 +91,8 @@ const fn nanoseconds(duration: Duration) -> u64 {
 /// The clock of a manager that talks to a server: it counts the time that the machine was suspended
 /// (`CLOCK_BOOTTIME`), as the server does.
 ///
-/// On platforms without such a clock it is [`std::time::Instant`], and after a suspension of the machine a lease may count as held
-/// for longer than on the server; see the guarantees.
+/// On platforms without such a clock it is [`std::time::Instant`]. There, a lease may count as held for longer than on the server
+/// after the machine was suspended; see the guarantees.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SystemClock;
 

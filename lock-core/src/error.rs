@@ -44,14 +44,13 @@ struct Inner {
     kind: ErrorKind,
     /// The verb of the request, as in "could not acquire".
     attempt: &'static str,
-    /// The key as the user gave it; absent where the request had none.
+    /// The key as the user gave it, or `None` if the request had none.
     key: Option<Name>,
-    /// What only this occurrence knows; replaces the general sentence of the kind.
+    /// The details of this occurrence; replaces the general sentence of the kind.
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
-    /// The holder of the busy key, if that was asked.
-    /// And how long ago.
+    /// The holder of the busy key, if a process was asked, and how long ago.
     holder: Option<(Box<Holder>, Duration)>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
 }
@@ -109,7 +108,7 @@ impl Error {
         self
     }
 
-    /// Says who has the busy key, if that was asked.
+    /// Adds the holder of the busy key.
     pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
         if self.is_busy() {
             self.inner.holder = Some((holder, ago));
@@ -128,12 +127,45 @@ impl Error {
     }
 
     /// Returns what kind of failure this is.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// match manager.lock("goods:1").run(async |_| "sold").await {
+    ///     Ok(answer) => println!("{answer}"),
+    ///     Err(error) => match error.kind() {
+    ///         ErrorKind::Busy => println!("try again later"),
+    ///         ErrorKind::Lost(reason) => println!("stopped halfway: {reason}"),
+    ///         _ => println!("{error}"),
+    ///     },
+    /// }
+    /// # }
+    /// ```
     #[must_use]
     pub fn kind(&self) -> ErrorKind {
         self.inner.kind
     }
 
-    /// Returns the key that the request was about, as it was given (without the manager's prefix).
+    /// Returns the key that the request was about, as it was given (without the manager's prefix). Returns `None` if the request
+    /// was about no key, or its key was invalid.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:3").await?;
+    /// let error = manager.lock_all(["goods:1", "goods:3"]).wait(Duration::ZERO).await.unwrap_err();
+    /// assert_eq!(error.key(), Some("goods:3"));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn key(&self) -> Option<&str> {
         self.inner.key.as_ref().map(Name::as_str)
@@ -148,25 +180,84 @@ impl Error {
     }
 
     /// Returns whether the only problem is that another holder has the key.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let error = manager.lock("goods:1").wait(Duration::ZERO).await.unwrap_err();
+    /// assert!(error.is_busy() && error.nothing_was_done());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_busy(&self) -> bool {
         self.kind() == ErrorKind::Busy
     }
 
     /// Returns whether a lease that was held is gone: part of the work may be done.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// manager.force_release("goods:1").await?;
+    /// let error = guard.release().await.unwrap_err();
+    /// assert!(error.is_lost() && !error.nothing_was_done());
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn is_lost(&self) -> bool {
         matches!(self.kind(), ErrorKind::Lost(_))
     }
 
-    /// Returns whether the protected work did not begin. It may have begun, or be done, if the lease was lost, and for
-    /// every error of a guard: of a release that got no answer, for example.
+    /// Returns whether the protected work did not begin.
+    ///
+    /// The work may have begun, or be done, if the lease was lost, and after every error of a guard: a release that got no
+    /// answer, for example.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() {
+    /// use lock_core::{ErrorKind, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// manager.shutdown(Duration::ZERO).await;
+    /// let error = manager.lock("goods:1").run(async |_| println!("sold")).await.unwrap_err();
+    /// assert_eq!(error.kind(), ErrorKind::ShutDown);
+    /// assert!(error.nothing_was_done());
+    /// # }
+    /// ```
     #[must_use]
     pub fn nothing_was_done(&self) -> bool {
         self.case() != Case::Lost
     }
 
     /// Returns a stable word for programs, such as `lock_busy`; [`answer`](crate::answer) has the table.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let error = manager.lock("").await.unwrap_err();
+    /// assert_eq!(error.code(), "lock_key");
+    /// println!("{error}"); // for the log
+    /// println!("{}", error.public_message()); // for the client
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn code(&self) -> &'static str {
         self.case().code()
@@ -179,7 +270,7 @@ impl Error {
     }
 
     pub(crate) fn case(&self) -> Case {
-        // The work has begun by then, whatever the kind says of the request itself.
+        // An error of a holder: the work has begun, even if the kind is that of a failed request.
         if OF_HOLDERS.contains(&self.inner.attempt) {
             return Case::Lost;
         }
@@ -198,9 +289,23 @@ impl Error {
     /// work may be done.
     ///
     /// For a busy key, it is the rest of the holder's ttl when the request failed, if the backend reported it. The
-    /// key may be free sooner, if its holder releases it, or be busy for longer, if its holder renews it. It is
-    /// a second for a busy key without a ttl, and when too many requests wait, the backend does not answer, too few replicas
-    /// had the lease, or the manager was shut down.
+    /// key may be free sooner if its holder releases it, or busy for longer if its holder renews it.
+    ///
+    /// It is a second for a busy key without a ttl, and for the kinds `Overloaded`, `Backend`, `NotReplicated` and `ShutDown`.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").ttl(Duration::from_secs(30)).await?;
+    /// let error = manager.lock("goods:1").wait(Duration::ZERO).await.unwrap_err();
+    /// assert!(error.retry_after().is_some_and(|rest| rest <= Duration::from_secs(30)));
+    /// # Ok(()) }
+    /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
         self.inner.remaining.or_else(|| self.case().retry_after())
@@ -271,10 +376,11 @@ impl error::Error for Error {
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> std::io::Result<()> {
 /// use lock_core::LockManager;
+/// use std::io::Write;
 ///
 /// let manager = LockManager::in_memory();
 /// let guard = manager.lock("report").await?;
-/// std::fs::write(std::env::temp_dir().join("report"), "only one writes")?;
+/// std::io::stdout().write_all(b"only one writes\n")?;
 /// guard.release().await?;
 /// # Ok(()) }
 /// ```
@@ -307,7 +413,7 @@ pub(crate) const RELEASE: &str = "release";
 
 pub(crate) const HAND_OVER: &str = "hand over";
 
-/// What only the holder of a lease attempts.
+/// The attempts that only the holder of a lease makes.
 const OF_HOLDERS: [&str; 4] = [KEEP, EXTEND, RELEASE, HAND_OVER];
 
 #[cfg(test)]

@@ -8,12 +8,28 @@ use std::{
 ///
 /// Send it with every write that the lock protects, and let the store reject a write whose fencing token is smaller than the
 /// largest one that it has seen. Then a holder that was paused and lost its lease cannot overwrite its successor. (Martin
-/// Kleppmann, *How to do distributed locking*, 2016.) The number is `max(last + 1, server time in ms × 1000)`, so it keeps rising
-/// when the server loses its data, unless the server's clock is set back at the same time.
+/// Kleppmann, *How to do distributed locking*, 2016.)
+///
+/// The number is `max(last + 1, server time in ms × 1000)`. So it keeps rising when the server loses its data, unless the
+/// server's clock is set back at the same time.
 ///
 /// It converts to and from text and integers, and fits in 63 bits: [`as_i64`](Self::as_i64) is for a database. A service that
 /// receives it can also use this type, which is ordered like the numbers. Foreign holders (other libraries on the same key) do
 /// not raise it.
+///
+/// # Examples
+///
+/// Carried with each write, for the store to compare; [`new`](Self::new) has the other side:
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+///
+/// let guard = LockManager::in_memory().lock("goods:1").await?;
+/// let header = ("x-fence", guard.fencing_token().to_string());
+/// // or: UPDATE goods SET in_stock = ?, fence = ? WHERE id = ? AND fence <= ?
+/// # assert!(!header.1.is_empty()); guard.release().await }
+/// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
 

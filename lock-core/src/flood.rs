@@ -13,7 +13,7 @@ use crate::error::Case;
 #[derive(Debug)]
 pub struct Flood(Mutex<Option<Written>>);
 
-/// One [`Flood`] for each case that an operator has to look at.
+/// One [`Flood`] for each case that an operator has to act on.
 #[derive(Debug, Default)]
 pub struct Floods {
     misconfigured: Flood,
@@ -61,8 +61,8 @@ impl Floods {
         Self { misconfigured: Flood::new(), unavailable: Flood::new(), overloaded: Flood::new(), lost: Flood::new() }
     }
 
-    /// Returns how many lines about a case were left out since the one before, if a line is to be written now. A case that is
-    /// the client's doing, or the fate of every busy request, is not worth a line each in production.
+    /// Returns how many lines about a case were left out since the one before, if a line is to be written now. A case that clients
+    /// cause, or that every busy request meets, has no lines in production.
     pub fn line(&self, case: Case) -> Option<u64> {
         let flood = match case {
             Case::Misconfigured => &self.misconfigured,

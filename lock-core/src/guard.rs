@@ -64,10 +64,10 @@ use crate::{
 #[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
-    /// None once the guard was released or handed over.
+    /// `None` once the guard was released or handed over.
     held: Option<(Arc<Engine>, HoldId)>,
     lease: Lease,
-    /// What becomes of protected work when the lease is lost.
+    /// The policy for protected work when the lease is lost.
     on_lost: OnLost,
     waited: Duration,
 }
@@ -110,6 +110,19 @@ impl LockGuard {
     }
 
     /// Returns the lease, whose clones can be sent to other tasks.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let guard = LockManager::in_memory().lock("goods:1").await?;
+    /// let lease = guard.lease().clone();
+    /// let writer = tokio::spawn(async move { lease.is_held() });
+    /// assert!(writer.await.expect("no panic"));
+    /// # guard.release().await }
+    /// ```
     #[must_use]
     pub fn lease(&self) -> &Lease {
         &self.lease
@@ -121,7 +134,24 @@ impl LockGuard {
         self.lease.key()
     }
 
-    /// Returns the fencing token of this hold: larger than that of every holder of the key before it.
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it. See [`FencingToken`] for
+    /// its use and its limits.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// let first = guard.fencing_token();
+    /// guard.release().await?;
+    ///
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert!(guard.fencing_token() > first);
+    /// # guard.release().await }
+    /// ```
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.lease.fencing_token()
@@ -222,9 +252,9 @@ impl LockGuard {
     /// the lease back to at least the ttl that it was acquired with.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease is already lost (then nothing is sent), or when the backend says so;
-    /// [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years; [`ErrorKind::Backend`] when the backend did
-    /// not answer: the lease is held as long as before.
+    /// * [`ErrorKind::Lost`] if the lease is lost already (then nothing is sent), or if the backend reports the loss.
+    /// * [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: the lease is held as long as before.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the lease held for at least the time that was left, or for `ttl` if that is shorter.
@@ -251,10 +281,25 @@ impl LockGuard {
     /// Extends the lease by `more`, in one round trip, and returns what remains.
     ///
     /// # Errors
-    /// As [`extend`](Self::extend).
+    /// As [`extend`](Self::extend), whose ttl is then the remaining time and `more`.
     ///
     /// # Cancel safety
     /// As [`extend`](Self::extend).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut guard = manager.lock("report").ttl(Duration::from_secs(10)).fixed().await?;
+    /// let before = guard.remaining();
+    /// let after = guard.extend_by(Duration::from_secs(10)).await?;
+    /// assert!(after > before + Duration::from_secs(9));
+    /// # guard.release().await }
+    /// ```
     pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
         self.prolong(self.ttl_for(more)).await
     }
@@ -301,14 +346,25 @@ impl LockGuard {
     /// Releases the lease and waits for the answer.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease was lost before: another holder may have had the key meanwhile.
-    /// [`ErrorKind::Backend`] when the backend did not answer: the release is retried in the background until it is
-    /// confirmed or the ttl has expired.
+    /// * [`ErrorKind::Lost`] if the lease was lost before: another holder may have had the key meanwhile.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: the release is retried in the background until it is
+    ///   confirmed or the ttl has expired.
     ///
     /// # Cancel safety
     /// Dropping the future, polled or not, releases the lease in the background.
     ///
     /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:1").await?;
+    /// guard.release().await?;
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     ///
     /// A lease cannot be released twice:
     ///
@@ -322,6 +378,8 @@ impl LockGuard {
     pub fn release(mut self) -> Release {
         let Some((engine, id)) = self.held.take() else { unreachable!("a guard is consumed once") };
         let (hold, now) = (self.lease.hold(), engine.now());
+        // The hold ends before the engine passes the key on or releases it. Otherwise a clone of the lease in another task could still
+        // count as held when the next holder has begun.
         match hold.release_at(now) {
             Ok(()) => Release::new(&engine, &hold.key, id, now),
             Err(reason) => {
@@ -332,13 +390,14 @@ impl LockGuard {
         }
     }
 
-    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up). The engine does not
-    /// renew it after this call, so it must be taken up within [`remaining`](Lease::remaining). That may be less than a second
-    /// if the lease was waited for: a renewal for the full ttl is then sent at once, but its answer is not awaited. Call
-    /// [`extend`](Self::extend) first if delivery may take longer.
+    /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up).
+    ///
+    /// The engine no longer renews the lease, so it must be taken up within [`remaining`](Lease::remaining). That may be less
+    /// than a second if the lease was waited for: a renewal for the full ttl is then sent at once, but its answer is not awaited.
+    /// Call [`extend`](Self::extend) first if delivery may take longer.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease was lost before.
+    /// [`ErrorKind::Lost`] if the lease was lost before.
     ///
     /// # Examples
     ///
@@ -370,7 +429,8 @@ impl LockGuard {
     /// guard, as a future that can be named.
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when the lease was lost while the work ran; the work was dropped.
+    /// [`ErrorKind::Lost`] if the lease was lost while the work ran; the work was dropped, unless
+    /// [`on_lost`](Protected::on_lost) says otherwise.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the lease in the background.
@@ -445,7 +505,7 @@ impl Drop for LockGuard {
     fn drop(&mut self) {
         if let Some((engine, id)) = self.held.take() {
             let now = engine.now();
-            // One that was lost before keeps its reason.
+            // First, as in `release`. A lease that was lost before keeps its reason.
             let _ = self.lease.hold().release_at(now);
             engine.abandon(id, now);
         }

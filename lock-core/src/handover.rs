@@ -11,8 +11,8 @@ use crate::{
 /// [`LockManager::take_up`](crate::LockManager::take_up).
 ///
 /// [`reveal`](Self::reveal) and `FromStr` convert it to and from text, for a queue, a job argument or an environment variable. The
-/// text is a secret while the lease lasts, because whoever has the text can take the lease. So there is no `Display`, and `Debug`
-/// hides the text. Only the first process that takes it up gets the lease.
+/// text is a secret while the lease lasts, because any process that has the text can take the lease. So there is no `Display`, and
+/// `Debug` hides the text. Only the first process that takes it up gets the lease.
 ///
 /// # Examples
 ///
@@ -57,7 +57,7 @@ impl Handover {
     }
 }
 
-/// What every text begins with: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
+/// The beginning of every text: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
 const MARK: &str = "lock-core-handover:1:";
 
 impl FromStr for Handover {

@@ -134,14 +134,14 @@ impl NodeHealth {
         Self { address: address.into(), up, age: None, last_error: None }
     }
 
-    /// Says for how long it has been up, or down.
+    /// Sets for how long it has been up, or down.
     #[must_use]
     pub fn with_age(mut self, age: Duration) -> Self {
         self.age = Some(age);
         self
     }
 
-    /// Says what went wrong last.
+    /// Sets the last error.
     #[must_use]
     pub fn with_error(mut self, last_error: Fault) -> Self {
         self.last_error = Some(last_error);
@@ -187,7 +187,7 @@ pub struct Fault {
 }
 
 impl Fault {
-    /// Makes one of a message without passwords and tokens, and the time that has passed since.
+    /// Makes a fault from a message, which must contain no passwords and tokens, and the time that has passed since.
     #[must_use]
     pub fn new(message: impl Into<String>, age: Duration) -> Self {
         Self { message: message.into(), age }
@@ -199,7 +199,7 @@ impl Fault {
         &self.message
     }
 
-    /// Returns how long ago that was.
+    /// Returns how long ago the error occurred.
     #[must_use]
     pub fn age(&self) -> Duration {
         self.age

@@ -1,9 +1,10 @@
 //! Keys, which name what is locked, and the rule by which their parts are joined.
 //!
-//! A key is any text of 1 to 1,024 bytes. Made of several parts, it has a `:` between them; a `:` or `%` inside a part
-//! becomes `%3A` or `%25`. So different parts never make one key, and the same parts are the same key wherever they are
-//! joined: here by [`join`] and [`part`], in the attribute by its template (`key = "goods:<id>"`), in `lock-tower` by
-//! `key::scoped`.
+//! A key is any text of 1 to 1,024 bytes. A key of several parts has a `:` between them; a `:` or `%` inside a part
+//! becomes `%3A` or `%25`. So different parts never make one key.
+//!
+//! The same parts make the same key everywhere: by [`join`] and [`part`], by the template of the attribute
+//! (`key = "goods:<id>"`), and by `key::scoped` of `lock-tower`.
 //!
 //! # Examples
 //!
@@ -28,12 +29,24 @@ use crate::error::{Argument, Error};
 
 /// A checked key, which names what is locked.
 ///
-/// Keys are 1 to 1,024 bytes of UTF-8 (the manager's prefix included) and go to the backend unchanged, braces, spaces
-/// and control characters included, so that clients in other languages find the same key. Two keys that differ in
+/// Keys are 1 to 1,024 bytes of UTF-8, the manager's prefix included. They go to the backend unchanged, with braces, spaces
+/// and control characters, so that clients in other languages find the same key. Two keys that differ in
 /// case or in Unicode normal form are two locks. Keys that begin like a side key of this library
 /// (`{…}lock-core:`) are refused.
 ///
 /// `Display` and `Debug` show the key in quotes with control characters escaped.
+///
+/// # Examples
+///
+/// ```
+/// # fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::key::LockKey;
+///
+/// let key: LockKey = "goods:1".parse()?;
+/// assert_eq!(key.as_str(), "goods:1");
+/// assert!(LockKey::new("").is_err());
+/// # Ok(()) }
+/// ```
 #[derive(Clone)]
 pub struct LockKey {
     /// Prefix and key, as the backend sees them.
@@ -44,7 +57,7 @@ pub struct LockKey {
     hash: u64,
 }
 
-/// Hands on the hash that a key brings along.
+/// Uses the hash that a key has computed already.
 pub(crate) type HashOfKey = BuildHasherDefault<Brought>;
 
 #[derive(Debug, Default)]
@@ -56,7 +69,7 @@ impl Hasher for Brought {
     }
 
     fn write(&mut self, bytes: &[u8]) {
-        debug_assert!(false, "{bytes:?} are no key");
+        debug_assert!(false, "{bytes:?} are not a key");
     }
 
     fn write_u64(&mut self, hash: u64) {
@@ -77,8 +90,7 @@ fn is_side_key(key: &str) -> bool {
         .is_some_and(|(_tag, name)| name.starts_with("lock-core:"))
 }
 
-/// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which is refused where it is
-/// used.
+/// Joins the parts of a key by `:`, each as [`part`] writes it. No parts make an empty key, which a request refuses.
 ///
 /// The parts are of one type. For text and numbers together there is [`part`]: `format!("goods:{}", part(id))`.
 ///
@@ -149,8 +161,7 @@ impl LockKey {
     /// Checks a key without a prefix.
     ///
     /// # Errors
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when the key is empty, longer than 1,024 bytes, or looks
-    /// like a side key.
+    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) if the key is empty, longer than 1,024 bytes, or begins like a side key.
     pub fn new(key: impl AsRef<str>) -> Result<Self, Error> {
         Self::with_prefix("", key.as_ref())
     }

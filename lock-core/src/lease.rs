@@ -14,8 +14,8 @@ use crate::{end::End, engine::hold::Hold, fencing::FencingToken};
 /// A view of a held lease for other tasks: key, fencing token, remaining time and end. It cannot release the lease.
 ///
 /// A clone is cheap and can be sent to other tasks, which see the same lease and are notified when it is lost. All answers come
-/// from this process's own clock, without a round trip: a lease whose deadline has passed is lost, whatever the backend would
-/// answer.
+/// from this process's own clock, without a round trip: a lease whose deadline has passed is lost, even if the backend still has
+/// it.
 ///
 /// # Examples
 ///
@@ -59,16 +59,19 @@ impl Lease {
         self.hold.fence
     }
 
-    /// Returns for how long the holder may still rely on the lease if it is not renewed, by this process's clock: always less than
-    /// the ttl, and zero once the lease is lost or released. A lease that was waited for may begin with much less, but at least 200
-    /// ms; its first renewal, sent 20 ms later, gives it the ttl.
+    /// Returns for how long the holder may still rely on the lease if it is not renewed, by this process's clock.
+    ///
+    /// It is always less than the ttl, and zero once the lease is lost or released. A lease that was waited for may begin with
+    /// much less, but at least 200 ms; its first renewal, sent 20 ms later, gives it the ttl.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         self.hold.remaining()
     }
 
     /// Returns when the lease ends if it is not renewed, for [`timeout_at`](tokio::time::timeout_at) and the deadline of a
-    /// call to another service. A renewal moves it; once the lease has ended it is now. Use it with
+    /// call to another service.
+    ///
+    /// A renewal moves the deadline. Once the lease has ended, the deadline is the present moment. Use it with
     /// [`fixed`](crate::LockRequest::fixed) leases: a renewed one that was waited for may begin with less than a second.
     ///
     /// Tokio's timers do not count the time for which the machine was suspended; [`is_held`](Self::is_held) does.

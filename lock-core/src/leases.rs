@@ -13,7 +13,24 @@ use crate::{end::End, fencing::FencingToken, lease::Lease};
 
 /// A view of several held leases for other tasks. It cannot release them.
 ///
-/// A cheap clone that can be sent to other tasks. It counts as lost as soon as any one lease is lost.
+/// A clone is cheap and can be sent to other tasks. The leases count as lost as soon as any one of them is lost.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::LockManager;
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+/// let leases = guard.leases().clone();
+/// for lease in &leases {
+///     println!("write {} with fencing token {}", lease.key(), lease.fencing_token());
+/// }
+/// guard.release().await?;
+/// assert!(!leases.is_held());
+/// # Ok(()) }
+/// ```
 #[derive(Clone, Debug)]
 pub struct Leases {
     /// At least one, in the order of the keys' bytes.
@@ -55,19 +72,19 @@ impl Leases {
         self.iter().map(Lease::remaining).min().unwrap_or_default()
     }
 
-    /// Returns when the first of them ends if none is renewed; see [`Lease::deadline`].
+    /// Returns when the first lease ends if none is renewed; see [`Lease::deadline`].
     #[must_use]
     pub fn deadline(&self) -> Instant {
         self.iter().map(Lease::deadline).min().unwrap_or_else(Instant::now)
     }
 
-    /// Returns the ttl that they were acquired with.
+    /// Returns the ttl that the leases were acquired with.
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.iter().map(Lease::ttl).min().unwrap_or_default()
     }
 
-    /// Returns whether all are still held.
+    /// Returns whether all leases are still held: none was lost or released, and no deadline has passed.
     #[must_use]
     pub fn is_held(&self) -> bool {
         self.iter().all(Lease::is_held)

@@ -1,7 +1,7 @@
 //! A distributed lock for tokio, backed by Redis.
 //!
 //! A *lease* of a key is held by one task of one process among many machines. It is renewed while its work runs, and the work is
-//! *stopped* when the lease is lost. Every holder gets a *fencing token* larger than every earlier one.
+//! *cancelled* if the lease is lost. Every holder gets a *fencing token*, a number larger than every earlier one of the key.
 //!
 //! # Quick start
 //!
@@ -34,7 +34,7 @@
 //!
 //! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward. A holder
 //! that was paused or cut off knows by its own clock that its lease has ended, before the next holder gets the key. If
-//! even a rare overlap would cost money, let the database reject writes with an older
+//! even a rare overlap would cost money, let the database reject writes with a smaller
 //! [fencing token](FencingToken).
 //!
 //! # Cancel safety
@@ -44,16 +44,18 @@
 //!
 //! # Inspecting and monitoring
 //!
-//! [`LockManager::inspect`] tells whether a key is held, and for how long still. `tracing` gets a span `lock.acquire` around every acquire and a span
-//! `lock.hold` around scoped work, both with the key, so that what the work logs can be found by it; an event at
-//! `DEBUG` for every lease that was acquired or released, and at `WARN` for every lease that was lost, every renewal
-//! that failed and every connection that broke. A handler whose error becomes an [`answer`] logs it at `WARN` or `ERROR`, at most
-//! once a second for each case, unless the key was merely busy. Tokens and passwords never appear.
+//! [`LockManager::inspect`] tells who holds a key and who waits for it, [`LockManager::list`] does so for all keys with a prefix, and
+//! [`LockManager::health`] is for readiness probes.
+//!
+//! `tracing` gets a span `lock.acquire` around every acquire and a span `lock.hold` around scoped work, both with the key. Every lease
+//! that was acquired or released is an event at `DEBUG`; every lost lease, failed renewal and broken connection is one at `WARN`. A
+//! handler whose error becomes an [`answer`] logs it at `WARN` or `ERROR`, at most once a second for each case, unless the key was
+//! merely busy. Tokens and passwords never appear.
 //!
 //! ## Metrics
 //!
-//! With the feature `metrics`, through the [`metrics`](https://docs.rs/metrics) facade. The label `lock` is the request's
-//! [`label`](LockRequest::label) (the macro gives its template, the layer its name), never a rendered key.
+//! The feature `metrics` records these through the [`metrics`](https://docs.rs/metrics) facade. The label `lock` is the request's
+//! [`label`](LockRequest::label) (the attribute sets its template, the layer its name), never a rendered key.
 //!
 //! | name | kind | meaning |
 //! | --- | --- | --- |
@@ -67,8 +69,7 @@
 //! | `lock_renewal_failures_total` | counter, without `lock` | calls for renewals that were not answered |
 //! | `lock_connection_up` | gauge, label `node` instead of `lock` | 1 if a manager of this process has a connection to the node, else 0; the node is a host and port |
 //!
-//! A new manager describes them to the recorder, with their units; `describe_metrics` does so for a recorder that is installed
-//! later.
+//! A new manager describes the metrics to the recorder; `describe_metrics` does so for a recorder that is installed later.
 //!
 //! # When not to use it
 //!
@@ -163,7 +164,7 @@ pub use crate::{
     ttl::{MAX_TTL, MIN_TTL},
 };
 
-/// What the code written by `#[distributed_lock]` and `#[test]` calls.
+/// The functions that the expansions of `#[distributed_lock]` and `#[test]` call.
 #[cfg(any(feature = "macros", feature = "test-util"))]
 #[doc(hidden)]
 pub mod __private {
@@ -173,7 +174,7 @@ pub mod __private {
     pub use crate::trial::{Verdict, test};
 }
 
-/// What lock-tower logs by.
+/// The limits of lock-tower's log lines.
 #[doc(hidden)]
 pub mod __log {
     pub use crate::flood::{Flood, Floods};

@@ -38,7 +38,7 @@ pub struct LockManager {
     settings: Arc<Settings>,
 }
 
-/// What the builder was told.
+/// The settings of the builder that concern requests.
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) prefix: String,
@@ -60,7 +60,7 @@ impl LockManager {
     /// Installs this manager as the process-wide default for [`current`](Self::current) and the macro.
     ///
     /// # Errors
-    /// [`AlreadyInstalled`] when there is one; it stays.
+    /// [`AlreadyInstalled`] if a manager is installed already; that one stays.
     ///
     /// # Examples
     ///
@@ -99,7 +99,20 @@ impl LockManager {
     /// Returns the manager of the [`scope`](Self::scope) that the task is in, else the installed one.
     ///
     /// # Errors
-    /// [`ErrorKind::NoManager`] when there is neither.
+    /// [`ErrorKind::NoManager`] if the task is in no scope and no manager is installed.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// assert_eq!(LockManager::current().unwrap_err().kind(), ErrorKind::NoManager);
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.scope(async { LockManager::current()?.lock("goods:1").await }).await?;
+    /// guard.release().await?;
+    /// # Ok(()) }
+    /// ```
     pub fn current() -> Result<Self, Error> {
         SCOPED
             .try_with(Clone::clone)
@@ -163,10 +176,24 @@ impl LockManager {
         self.request(keys)
     }
 
-    /// Begins a request for a lease that another process handed over, with the ttl of that lease. It takes one round trip
-    /// and does not wait. The new holder gets a new, larger fencing token.
+    /// Begins a request for a lease that another process [handed over](crate::LockGuard::hand_over), with the ttl of that lease.
+    /// The request takes one round trip and does not wait. The new holder gets a new, larger fencing token.
     ///
-    /// The request fails with [`ErrorKind::NotHeld`] when the lease has expired or another process has taken it up.
+    /// The request fails with [`ErrorKind::NotHeld`] if the lease has expired or another process has taken it up.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{ErrorKind, LockManager};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let handover = manager.lock("import:7").await?.hand_over()?;
+    /// let guard = manager.take_up(handover.clone()).await?;
+    /// assert_eq!(guard.key(), "import:7");
+    /// assert_eq!(manager.take_up(handover).await.unwrap_err().kind(), ErrorKind::NotHeld); // only the first gets it
+    /// # Ok(()) }
+    /// ```
     #[track_caller]
     pub fn take_up(&self, handover: Handover) -> LockRequest {
         let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
@@ -174,14 +201,15 @@ impl LockManager {
         request
     }
 
-    /// Frees a key whatever its holder, another library's lock included, and returns whether it was held.
+    /// Frees a key that any holder has, another library included, and returns whether the key was held.
     ///
-    /// This is a tool for operators. Holders of this manager are told at once ([`LossReason::Forced`](crate::LossReason)), and so are
-    /// those of other processes whose lease was renewed before. All others are told by their next renewal; until then two holders may
-    /// rely on the key.
+    /// This is a tool for operators. A lease of this manager ends at once ([`LossReason::Forced`](crate::LossReason)), and so does a
+    /// lease of another process that was renewed before. Any other lease ends with its next renewal; until then two holders may rely
+    /// on the key.
     ///
     /// # Errors
-    /// As [`inspect`](Self::inspect). A key that holds no lock (a hash, a list) is [`ErrorKind::WrongType`] and stays.
+    /// As [`inspect`](Self::inspect). A key that holds another value (a hash, a list) is [`ErrorKind::WrongType`], and is left
+    /// untouched.
     ///
     /// # Cancel safety
     /// Dropping the future may or may not prevent the release.
@@ -243,7 +271,7 @@ impl LockManager {
                 Err(error) => (Outcomes::new(), error),
             };
             let outcomes = outcomes.into_iter().chain(std::iter::repeat_with(|| Err(error.clone())));
-            // Each that was freed is told to its holder, whatever became of the others.
+            // All results are read before the first error is returned: each key that was freed has to end its lease here.
             let results: Vec<_> = keys.iter().zip(outcomes).map(|(key, outcome)| self.forced(key, outcome)).collect();
             freed += results.iter().filter(|result| matches!(result, Ok(true))).count() as u64;
             if let Some(error) = results.into_iter().find_map(Result::err) {
@@ -268,17 +296,17 @@ impl LockManager {
 
     /// Refuses new requests, waits at most `grace` for the holders to finish, and releases the leases that are left.
     ///
-    /// Leases that are cut short end with [`LossReason::ShutDown`](crate::LossReason). Returns how many there were; zero is a clean
-    /// end. The connection is closed, and every clone of the manager is shut down.
+    /// Returns how many leases were cut short; they end with [`LossReason::ShutDown`](crate::LossReason). Zero is a clean end. The
+    /// connection is closed, and every clone of the manager is shut down.
     ///
     /// The shutdown waits for all releases in flight, whether their futures are polled or not. If the server does not answer,
     /// that takes up to twice the [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. It also waits for a
     /// [`take_up`](Self::take_up) that has begun: if its future is kept without being polled, the connection is closed when
     /// the future is polled or dropped.
     ///
-    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released, and each other node either
-    /// has too or is known to be down, which takes one `command_timeout` for a node that hangs. The task keeps sending releases to such
-    /// a node, and closes the connections when the node has answered or its leases have expired.
+    /// A shutdown of a [quorum](crate::LockManagerBuilder::quorum) ends when a majority has released the leases, and each other node
+    /// has too or is known to be down. For a node that hangs, that takes one `command_timeout`. The task keeps sending releases to
+    /// such a node, and closes the connections when the node has answered or its leases have expired.
     ///
     /// # Cancel safety
     /// Dropping the future leaves the manager refusing requests; call it again to finish.

@@ -22,7 +22,7 @@ pub enum Mutant {
     RenewalAfterRelease,
     /// A lease is renewed when its ttl is over.
     RenewalTooLate,
-    /// A guard that is late acts on whatever tenure stands where its own stood.
+    /// A guard that is late acts on the tenure that has replaced its own.
     LateGuardActs,
     /// A dropped guard releases nothing.
     DroppedGuardKeeps,
@@ -38,9 +38,9 @@ pub enum Mutant {
     PassForTheWholeTtl,
     /// An answer without validity left is an acquire.
     LateAnswerHolds,
-    /// A holder is not told that its lease has ended.
+    /// The futures of a holder are not woken when its lease ends.
     LossNotTold,
-    /// A call is not heard.
+    /// The message of a grant is ignored.
     CallNotHeard,
     /// A grant counts as a lease, without an acquire that confirms it.
     GrantHolds,
@@ -48,13 +48,13 @@ pub enum Mutant {
     StrayKept,
     /// A confirmation waits behind all other requests.
     ConfirmLast,
-    /// A place wants the key kept for as long as the place itself lasts.
+    /// The key is kept for a place for as long as the place itself lasts.
     GrantTooLong,
-    /// A waiter that has a place and can be told never asks again.
+    /// A waiter that has a place and can be notified never asks again.
     NoChecks,
-    /// What a place can do is over when its ttl is.
+    /// The token of a place is in doubt only for its ttl, not for as long as the place can be granted the key.
     DoubtWithoutPlace,
-    /// A lease that is told of twice is held twice.
+    /// A lease whose grant is reported twice is held twice.
     TwiceToldTwiceHeld,
     /// An answer lowers a deadline.
     AnswerLowersDeadline,
@@ -88,7 +88,7 @@ pub enum Mutant {
     RefillFromReply,
     /// A waiter asks with a new token each time, and goes to the end of the queue.
     PlaceNotKept,
-    /// A place that nobody can call is passed on as it is.
+    /// A place that cannot be notified is passed on without a request.
     DeafPlacePassedOn,
     /// A renewal that finds the lease gone counts as one that failed.
     GoneIsFailure,
@@ -116,15 +116,15 @@ pub enum Mutant {
     UnansweredNotOwed,
     /// An answered release settles also what a node may execute after it.
     ReleaseSettlesAll,
-    /// The same at a node: what it answers to an acquire that was repeated is all that is known of it.
+    /// A node's answer to a repeated acquire settles also the copy that was sent before it.
     RepeatKnown,
     /// A key that the queue node keeps for another is taken elsewhere.
     ReservedIgnored,
     /// A node is forgotten to have a place.
     LedgerForgetsPlace,
-    /// What some nodes have of an acquire that others refused is not cleaned up.
+    /// The token of an acquire that only some nodes granted is not cleaned up.
     SplitKept,
-    /// The token of such an acquire is cleaned up, and asked with again.
+    /// The token of an acquire that only some nodes granted is cleaned up, and used again for the next request.
     SplitTokenAgain,
     /// Nothing is released in the background: neither what was dropped or lost, nor the places of waiters.
     NoCleanUp,

@@ -13,7 +13,7 @@ use crate::{error::Argument, ttl::Ttl};
 /// as many replicas as there are to rule that out. Renewals and releases are not waited for.
 ///
 /// It costs one more round trip to the primary and one from there to its replicas. They go over a second connection of the
-/// manager, so that requests without durability are not delayed, whatever becomes of the replicas.
+/// manager, so that slow replicas do not delay requests without durability.
 ///
 /// # Examples
 ///
@@ -85,7 +85,7 @@ pub(crate) const OTHERS_WAIT: Duration = Duration::from_secs(1);
 /// Redis counts in milliseconds, and zero is without end there.
 const MIN_TIMEOUT: Duration = Duration::from_millis(1);
 const MAX_TIMEOUT: Duration = Duration::from_secs(60 * 60);
-/// What the attribute waits if nothing says how long.
+/// The attribute's timeout if nothing sets one.
 #[cfg(feature = "macros")]
 const USUAL_TIMEOUT: Duration = Duration::from_secs(1);
 

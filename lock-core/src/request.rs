@@ -26,8 +26,8 @@ use crate::{
 ///
 /// [`LockManager::lock`](crate::LockManager::lock) begins one with the manager's defaults. Awaiting it, or
 /// [`acquire`](Self::acquire), waits for the key; [`try_acquire`](Self::try_acquire) does not;
-/// [`run`](Self::run) keeps the lease around a piece of work and drops the work when the lease is lost, and
-/// [`try_run`](Self::try_run) does so where the key is free.
+/// [`run`](Self::run) keeps the lease around a piece of work and drops the work when the lease is lost;
+/// [`try_run`](Self::try_run) does so only if the key is free.
 ///
 /// # Examples
 ///
@@ -53,7 +53,7 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) from: Option<Token>,
     /// Where in the user's code the request was begun.
     pub(crate) since: &'static Location<'static>,
-    /// What it is called where keys would be too many.
+    /// Its label in metrics.
     pub(crate) label: &'static str,
 }
 
@@ -106,8 +106,8 @@ impl<K> LockRequest<K> {
         self
     }
 
-    /// Waits for as long as the key is busy, through outages and restarts of the server; see [`wait`](Self::wait) for what
-    /// happens if the server does not answer the first question.
+    /// Waits for as long as the key is busy, through outages and restarts of the server. Default: the manager's, which waits
+    /// for 10 s. See [`wait`](Self::wait) for a server that does not answer the first request.
     ///
     /// # Examples
     ///
@@ -253,8 +253,8 @@ impl<K> LockRequest<K> {
     /// Use it for a lease that has to outlive its primary: a replica that has the lease still keeps others out after its promotion.
     /// The wait for replicas begins when the key is acquired, in addition to [`wait`](Self::wait). It takes at most the timeout,
     /// and up to a second more (or up to another request's timeout, if that is less) while the manager waits for the
-    /// replicas of other requests. There is no wait for a lease that follows, inside the process, on one that the replicas have. The
-    /// keys of one request are waited for together.
+    /// replicas of other requests. A lease that follows inside the process on one that the replicas have does not wait. The keys of
+    /// one request are waited for together.
     ///
     /// Redis supports it, a cluster included. A store in memory ignores it, so that code which requires replicas can be tested
     /// there: the store ends with its holders, and no failover can lose a lease. A quorum refuses it, because it has its majority.
@@ -281,6 +281,17 @@ impl<K> LockRequest<K> {
     /// Sets the label `lock` in metrics. Default: empty; the attribute sets its template, the layer its name.
     ///
     /// Use a template such as `goods:<id>`, never the key: one label per key would be unbounded.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("goods:7").label("goods:<id>").await?;
+    /// # guard.release().await }
+    /// ```
     pub fn label(mut self, label: &'static str) -> Self {
         self.label = label;
         self
@@ -347,15 +358,31 @@ impl LockRequest {
     /// The ttl counts from the moment the request is sent, so [`Lease::remaining`] is already less.
     ///
     /// # Errors
-    /// [`ErrorKind::Busy`] when `wait` has passed: nothing is held. [`ErrorKind::Backend`] when the backend did not
-    /// answer: whatever may have been set is released in the background. [`ErrorKind::Invalid`] for a key or a
-    /// duration out of range, before anything is sent. [`ErrorKind::WouldDeadlock`] inside a scoped form that holds
-    /// the key. Also [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`],
-    /// [`ErrorKind::NoRuntime`] and [`ErrorKind::ShutDown`]; with a [`durability`](Self::durability)
-    /// [`ErrorKind::NotReplicated`], and [`ErrorKind::Lost`] if the key was taken away meanwhile.
+    /// * [`ErrorKind::Busy`] if `wait` has passed: nothing is held.
+    /// * [`ErrorKind::Backend`] if the backend did not answer: a lease that it may have set is released in the background.
+    /// * [`ErrorKind::Invalid`] for a key or a duration out of range, before anything is sent.
+    /// * [`ErrorKind::WouldDeadlock`] inside a scoped form that holds the key.
+    /// * [`ErrorKind::Overloaded`] if more requests wait than the manager allows.
+    /// * [`ErrorKind::NotReplicated`] with a [`durability`](Self::durability); then also [`ErrorKind::Lost`] if the key was taken
+    ///   away meanwhile.
+    /// * [`ErrorKind::WrongType`], [`ErrorKind::Denied`], [`ErrorKind::Unsupported`], [`ErrorKind::NoRuntime`] and
+    ///   [`ErrorKind::ShutDown`].
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, future::Acquire};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let acquire: Acquire = manager.lock("goods:1").acquire();
+    /// let guard = acquire.await?;
+    /// assert!(guard.is_held());
+    /// # guard.release().await }
+    /// ```
     pub fn acquire(self) -> Acquire {
         Acquire::new(self)
     }
@@ -425,7 +452,8 @@ impl LockRequest {
         guard.protect(work(lease)).await
     }
 
-    /// Tries once, and runs `work` as [`run`](Self::run) does; none, at once and without running it, if the key is busy.
+    /// Tries once, and runs `work` as [`run`](Self::run) does. Returns `None` immediately, without running `work`, if the key is
+    /// busy.
     ///
     /// # Errors
     /// As [`run`](Self::run), without [`ErrorKind::Busy`].

@@ -14,14 +14,14 @@ pub const MIN_TTL: Duration = Duration::from_millis(10);
 /// The longest ttl: 100 years, so that no sum with a clock overflows, here or on the server.
 pub const MAX_TTL: Duration = Duration::from_secs(100 * 365 * 24 * 60 * 60);
 
-/// A ttl within its range, in whole milliseconds (what Redis is told).
+/// A ttl within its range, in whole milliseconds, as it is sent to Redis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Ttl {
     milliseconds: u64,
 }
 
 impl Ttl {
-    /// Rounds down to whole milliseconds, so that validity never exceeds what the backend was told.
+    /// Rounds down to whole milliseconds, so that validity never exceeds the ttl that the backend gets.
     pub(crate) fn new(ttl: Duration) -> Result<Self, String> {
         if ttl < MIN_TTL {
             Err(format!("a ttl of {ttl:?} is below 10 ms, the least"))

@@ -3,47 +3,19 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use std::{
-    io,
-    sync::{Arc, Mutex},
-};
+#[path = "support/log.rs"]
+mod log;
 
 use lock_core::{LockManager, backend::TOKEN_MARK};
-use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
+use tracing_subscriber::fmt::format::FmtSpan;
 
-/// Keeps what a subscriber writes.
-#[derive(Clone, Default)]
-struct Log(Arc<Mutex<Vec<u8>>>);
-
-impl io::Write for Log {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().map_err(|_| io::ErrorKind::Other)?.extend_from_slice(bytes);
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
+use log::Log;
 
 #[test]
 fn spans_name_the_key_around_acquires_and_work_and_no_token_is_logged() {
     let log = Log::default();
-    let subscriber = tracing_subscriber::fmt()
-        .with_max_level(tracing::Level::TRACE)
-        .with_span_events(FmtSpan::CLOSE)
-        .with_ansi(false)
-        .with_writer(log.clone())
-        .finish();
-    tracing::subscriber::with_default(subscriber, || {
+    let subscriber = log.subscriber().with_max_level(tracing::Level::TRACE).with_span_events(FmtSpan::CLOSE);
+    tracing::subscriber::with_default(subscriber.finish(), || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(async {
             let manager = LockManager::in_memory();
@@ -54,7 +26,7 @@ fn spans_name_the_key_around_acquires_and_work_and_no_token_is_logged() {
             let _all = manager.lock_all(["a", "b"]).await.unwrap().protect(async { tracing::info!("both") }).await;
         });
     });
-    let log = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
+    let log = log.text();
     let line = |text: &str| log.lines().find(|line| line.contains(text)).unwrap_or_else(|| panic!("{text}: {log}"));
     assert!(line("selling").contains(r#"lock.hold{key="goods:1" fencing_token="#), "{}", line("selling"));
     assert!(line("both").contains(r#"lock.hold{keys=["a", "b"]}"#), "{}", line("both"));

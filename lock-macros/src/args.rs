@@ -18,7 +18,7 @@ use crate::{
     suggest,
 };
 
-/// What was written between the brackets.
+/// The arguments between the brackets.
 pub(crate) struct Args {
     pub(crate) keys: Option<Keys>,
     pub(crate) ttl: Option<Length>,

@@ -16,7 +16,7 @@ use crate::body::Body;
 
 /// A body that is a boxed `async` block.
 pub(crate) struct Boxed {
-    /// What the block gives.
+    /// The output of the block.
     pub(crate) output: Type,
     /// `Box::pin`.
     pub(crate) pin: TokenStream,
@@ -26,13 +26,13 @@ pub(crate) struct Boxed {
     pub(crate) body: Body,
 }
 
-/// What `#[async_trait]` puts before the body.
+/// The statements that `#[async_trait]` puts before the body.
 #[derive(Default)]
 pub(crate) struct Prologue {
     pub(crate) statements: TokenStream,
     /// The patterns that take the arguments over, with their attributes.
     pub(crate) patterns: Vec<(Vec<Attribute>, Pat)>,
-    /// What `self` is called from here on.
+    /// The name of `self` from here on.
     pub(crate) this: Option<Ident>,
 }
 

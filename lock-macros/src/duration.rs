@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Reads a whole number and its unit.
 ///
-/// The error is a sentence that ends with the units, so that it tells what to write.
+/// The error is a sentence that ends with the units, which are the remedy.
 pub(crate) fn parse(text: &str) -> Result<Duration, String> {
     let wrong = |what: String| Err(format!("{what}; {UNITS}"));
     if text.trim().is_empty() {

@@ -130,7 +130,7 @@ fn ways_out(
                 Some(OnLost::Cancel | OnLost::Finish) => "lost",
                 Some(OnLost::Ignore) => "not_lost",
             };
-            // Both errors leave by the same way where they can.
+            // Both errors are returned in the same way if they can.
             let lose = if form == "refused" && !skips {
                 &refuse
             } else {
@@ -182,7 +182,7 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
             }
         })
     };
-    // A function that skips does not wait, unless told to.
+    // A function that skips does not wait, unless `wait` is given.
     let at_once = (args.wait.is_none() && args.on_busy == Some(OnBusy::Skip)).then_some(Length::Known(Duration::ZERO));
     let ttl = option("ttl", &args.ttl);
     let wait = option("wait", if at_once.is_some() { &at_once } else { &args.wait });
@@ -238,7 +238,7 @@ fn replicated(args: &Args, options: TokenStream, given: &mut TokenStream) -> Tok
 
 /// Writes the body as a block that runs under the lock.
 ///
-/// It begins with a `return` of the declared type that is never reached. That tells the compiler the type before the
+/// It begins with a `return` of the declared type that is never reached. So the compiler knows the type before the
 /// body begins, as the signature of the function would, so that `?` and `Err(…)` infer as usual and a type error points
 /// at the user's line.
 fn locked_body(args: &Args, names: &Names, output: &Type, body: &Body) -> TokenStream {

@@ -1,4 +1,4 @@
-//! What an attribute with errors becomes: the errors, and the item nearly as it was written.
+//! The expansion of an attribute with errors: the errors, and the item nearly as it was written.
 //!
 //! With the item in place its callers and its body are still checked, and an editor still completes in it; so the user
 //! sees the mistake and not what follows from it.

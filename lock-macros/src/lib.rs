@@ -1,7 +1,7 @@
 //! The attributes of `lock-core`, which re-exports them: [`#[distributed_lock]`](macro@distributed_lock) with its feature
 //! `macros`, and [`#[test]`](macro@test) with its feature `test-util`.
 //!
-//! What the attributes write calls `lock_core`, so a crate that uses it depends on `lock-core`.
+//! The code that the attributes generate calls `lock_core`: depend on `lock-core`, not on this crate.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 

@@ -1,11 +1,11 @@
-//! What becomes of the failures: `on_busy` and `on_lost`.
+//! The policies for failures: `on_busy` and `on_lost`.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::{Error, Ident, Lit, Result, Token, ext::IdentExt, parse::ParseStream, token::Paren};
 
 use crate::suggest;
 
-/// What a function returns when the key is busy.
+/// The policy of a function when the key is busy.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum OnBusy {
     /// The error.
@@ -14,7 +14,7 @@ pub(crate) enum OnBusy {
     Skip,
 }
 
-/// What becomes of the body when its lease is lost.
+/// The policy for the body when its lease is lost.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum OnLost {
     Cancel,

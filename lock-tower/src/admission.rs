@@ -28,7 +28,7 @@ struct Waiting {
 }
 
 impl Admission {
-    /// Gives a place among those that wait, unless there are too many. Nothing is counted where there is no limit.
+    /// Gives a place to a request that waits, unless too many wait. Without a limit, nothing is counted.
     pub(crate) fn admit(self: &Arc<Self>, limits: Limits, key: &str) -> Result<Option<Place>, Overloaded> {
         if limits.in_all.is_none() && limits.per_key.is_none() {
             return Ok(None);

@@ -54,8 +54,8 @@ impl Refusal {
         response.map(ResponseBody::refusal)
     }
 
-    /// Tells the operator: of each case that somebody has to look at, one line a second. An outage would write one for
-    /// every request.
+    /// Logs the refusal: at most one line a second for each case that an operator has to act on. Otherwise an outage would write
+    /// a line for every request.
     pub(crate) fn log(&self, status_code: u16, floods: &Floods) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),

@@ -38,7 +38,7 @@ pin_project! {
         #[pin]
         state: State<S, Req, M>,
         protocol: P,
-        // What the layer is called in the log.
+        // The layer's name in the log.
         name: &'static str,
     }
 }
@@ -74,11 +74,11 @@ pin_project! {
     }
 }
 
-/// What the layer asks for beside the lease.
+/// The settings and the place of a request that is acquiring.
 pub(crate) struct Asked {
     /// Where to count a request that goes through as the backend does not answer, if it may.
     pub(crate) lets_through: Option<Arc<Shared>>,
-    /// Its place among those that wait, where they are counted.
+    /// Its place among the requests that wait, if they are counted.
     pub(crate) place: Option<Place>,
 }
 
@@ -137,7 +137,8 @@ where
                             continue;
                         }
                     };
-                    // It waits no more, also not while the service is called: that may be this layer again.
+                    // The request no longer waits. Its place is given up before the service is called, since the service may be this
+                    // layer again, whose limit must not count both requests.
                     asked.place = None;
                     match acquired {
                         Ok(guard) => {
@@ -174,7 +175,7 @@ where
                     let refusal = refusal.take().expect("a request is refused once");
                     this.state.set(State::Finished);
                     metrics::refused(name, &refusal);
-                    // What the protocol logs about it names the layer.
+                    // The span gives the protocol's log line the name of the layer.
                     let span = tracing::error_span!("lock.refuse", lock = shown(name));
                     return Poll::Ready(span.in_scope(|| protocol.refuse(refusal)));
                 }
@@ -190,7 +191,7 @@ where
     }
 }
 
-/// Tells a request whose caller does not wait forever how long its lease has taken.
+/// Writes into a request whose caller has a time limit how long the request waited for its lease.
 fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: &mut Req, deadline: Option<&Sleep>) {
     let (Some(deadline), Some(at_first)) = (deadline, protocol.time_left(request)) else { return };
     let left = deadline.deadline().saturating_duration_since(Instant::now());

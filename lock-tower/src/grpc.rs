@@ -21,7 +21,7 @@ use crate::{
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
 ///
-/// The layer stands in `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
+/// Put the layer into `tonic::transport::Server::builder().layer(..)`, around one service, or around a `Channel` on the
 /// client's side. A method of the service gets its [`Lease`] by [`Grpc::lease`].
 ///
 /// Around a whole server, [`methods`](crate::LockLayer#method.methods-1) and [`except`](crate::LockLayer::except) say which calls are locked. Health checks
@@ -89,9 +89,9 @@ pub struct Grpc {
 /// Which calls are locked.
 #[derive(Clone, Debug, Default)]
 struct Methods {
-    /// Those of these names, if there are any.
+    /// The names that are locked; `None` for all but health checks and reflection.
     only: Option<Arc<[&'static str]>>,
-    /// And none of these.
+    /// The names that are never locked.
     except: Option<Arc<[&'static str]>>,
 }
 

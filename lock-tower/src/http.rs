@@ -27,7 +27,7 @@ use crate::{
 /// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
 /// | 500 | `lock_misconfigured` | the request holds the key already, in an outer layer; an option is out of its range; the backend refuses the user, or the key holds something that is not a lock; a path parameter was asked for before routing |
 ///
-/// `Retry-After` is sent only if nothing was done and the request may be retried: for a busy key it is the rest of the
+/// `Retry-After` is sent only if nothing was done and the request may be retried. For a busy key it is the rest of the
 /// holder's ttl if the backend reported it, otherwise a second. The body is JSON as in RFC 9457
 /// (`application/problem+json`) with the members `type`, `title`, `status`, `detail` and `code`. It says what happened
 /// without the key and without anything about the backend, which are in the log. The text of a 400

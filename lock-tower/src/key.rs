@@ -4,15 +4,15 @@
 //! | --- | --- |
 //! | text, as in `"nightly"` | one key for every request |
 //! | [`scoped`]`("goods", …)` | a scope and one to eight parts |
-//! | a closure that takes `&Req` | what it returns, as it stands |
+//! | a closure that takes `&Req` | its result, unchanged |
 //!
 //! | a part inside [`scoped`] | is | feature |
 //! | --- | --- | --- |
 //! | text, as in `"till"` | the text | |
-//! | a closure that takes `&Req` | what it returns, escaped | |
+//! | a closure that takes `&Req` | its result, escaped | |
 //! | `header` | the value of a header | `http` |
 //! | `method_and_path` | method and path | `http` |
-//! | `extension` | what a layer further out has put into the extensions | `http` |
+//! | `extension` | a value that an outer layer has put into the extensions | `http` |
 //! | `path_param` | a parameter of the route, decoded | `axum` |
 //!
 //! The parts `header`, `extension` and `path_param` **refuse** a request in which they find nothing; `.optional()` lets
@@ -22,18 +22,18 @@
 //!
 //! A header and a path are written by the client. The ready-made parts are not keys by themselves, because a key made of
 //! a header alone would let a client hold any lock of the manager: `x-account: jobs:nightly` would stop the nightly job.
-//! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
-//! [`lock_core::key`]. The key of `scoped("goods", path_param::<T>("id"))` is therefore the same as the attribute's
-//! `#[distributed_lock(key = "goods:<id>")]` and as `lock_core::key::join(["goods", &id.to_string()])` make of an `id` that is a `T`,
-//! whatever is in it.
 //!
-//! A `:` in a scope begins another part, and only the place of a part counts: if `y` is `goods`, `scoped("shop", (y, x))` and
-//! `scoped("shop:goods", x)` are one key, and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
+//! Behind a scope, a part cannot become another key: a `:` or `%` inside it is escaped, by the one rule of
+//! [`lock_core::key`]. So for every `id` of type `T` these three make the same key: `scoped("goods", path_param::<T>("id"))`, the
+//! attribute's `#[distributed_lock(key = "goods:<id>")]`, and `lock_core::key::join(["goods", &id.to_string()])`.
+//!
+//! A `:` in a scope begins another part, and only the place of a part counts. If `y` is `goods`, `scoped("shop", (y, x))` and
+//! `scoped("shop:goods", x)` are one key; and `scoped("jobs", header::<String>("x-job"))` lets a client hold the key
 //! `jobs:nightly`. So no scope should be the beginning of another scope, or of a key that clients must not hold.
 //!
-//! The closure of a layer is trusted: its key is used as it stands. Let it parse what the client wrote (into a number,
-//! say) or escape the text by [`lock_core::key::part`], and let it never use a path as it is: `/goods/1` and
-//! `/goods/%31` reach one handler and are two texts.
+//! The closure of a layer is trusted: its key is used unchanged. Let it parse the client's text (into a number, for example) or
+//! escape the text by [`lock_core::key::part`]. It must never use a path unchanged: `/goods/1` and `/goods/%31` reach one
+//! handler and are two texts.
 
 #[cfg(feature = "axum")]
 mod axum;

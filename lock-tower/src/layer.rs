@@ -59,7 +59,7 @@ impl<K> LockLayer<K> {
 }
 
 impl<K, P> LockLayer<K, P> {
-    /// Makes a layer that answers in a protocol of your own; see [`Protocol`](crate::Protocol).
+    /// Makes a layer that answers in a protocol of your own; see [`Protocol`](crate::Protocol), which has an example.
     #[must_use]
     #[track_caller]
     pub fn with_protocol(manager: LockManager, key: K, protocol: P) -> Self {
@@ -120,7 +120,7 @@ impl<K, P> LockLayer<K, P> {
         self.into_mode()
     }
 
-    /// Runs the service in a task of its own: once the lease is acquired, the service runs to its end even if the client hangs
+    /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
     /// up, and the key is busy until then. The task is in the `tracing` span of its request.
     ///
     /// The futures of the service have to be `Send + 'static`. If the client hangs up while its request still waits for the key, the
@@ -154,6 +154,17 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// The lease is renewed until the service has answered, however long that takes; see
     /// [`LockRequest::ttl`]. If the ttl is out of range, every request is refused; see [`check`](Self::check).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").ttl(Duration::from_secs(3));
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = Some(ttl);
@@ -184,8 +195,8 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol), nor if work goes on after a loss
     /// ([`on_lost`](Self::on_lost)).
     ///
-    /// **Set it to the longest time that the service may take**: a body that a client sends is read under the lock, and a
-    /// client that stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
+    /// **Set it to the longest time that the service may take.** The body of a request is read under the lock, and a client that
+    /// stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
     ///
     /// # Examples
     ///
@@ -203,11 +214,25 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Holds a lease for as long as the service works, or as long as the manager's `max_hold` allows: takes back
-    /// [`max_hold`](Self::max_hold) and the layer's default.
+    /// Removes the bound of [`max_hold`](Self::max_hold) and the layer's default: a lease is held for as long as the service
+    /// works, or as long as the manager's `max_hold` allows.
     ///
-    /// **A client that stalls in the middle of its upload then keeps the key for as long as it likes**, unless something
-    /// else ends it, such as `RequestBodyTimeoutLayer` of tower-http.
+    /// **A client that stalls in the middle of its upload then keeps the key without end**, unless something else ends the
+    /// upload, such as `RequestBodyTimeoutLayer` of tower-http.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[cfg(feature = "http")]
+    /// # fn main() {
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let import = LockLayer::http(LockManager::in_memory(), "import").no_max_hold();
+    /// # let _ = import;
+    /// # }
+    /// # #[cfg(not(feature = "http"))] fn main() {}
+    /// ```
     #[must_use]
     pub fn no_max_hold(mut self) -> Self {
         self.options.max_hold = None;
@@ -258,11 +283,12 @@ impl<K, P, M> LockLayer<K, P, M> {
     ///
     /// # Examples
     ///
+    /// A payout must not stop halfway, so the work runs to its end, and then the answer is the error:
+    ///
     /// ```
     /// use lock_core::{LockManager, OnLost};
     /// use lock_tower::LockLayer;
     ///
-    /// // What it pays out cannot be taken back: it goes on to its end, and then the answer is the error all the same.
     /// let payout = LockLayer::new(LockManager::in_memory(), "payout").on_lost(OnLost::Finish);
     /// # let _ = payout;
     /// ```
@@ -272,9 +298,11 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Serves a request only if so many [`Replicas`] have its lease in time. Otherwise it is refused, in HTTP with 503, in gRPC with
-    /// UNAVAILABLE, whatever [`on_backend_error`](Self::on_backend_error) says. `None` removes the manager's default.
-    /// Default: the manager's, which is the primary alone; see [`LockRequest::durability`].
+    /// Serves a request only if so many [`Replicas`] have its lease in time. `None` removes the manager's default. Default: the
+    /// manager's, which is the primary alone; see [`LockRequest::durability`].
+    ///
+    /// Any other request is refused, in HTTP with 503, in gRPC with UNAVAILABLE, even with
+    /// [`OnBackendError::LetThrough`].
     ///
     /// # Examples
     ///
@@ -313,7 +341,19 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 
     /// Returns how many requests passed without a lock because the backend did not answer, in this layer, its
-    /// clones and their services.
+    /// clones and their services; see [`on_backend_error`](Self::on_backend_error).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, OnBackendError};
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "shop").on_backend_error(OnBackendError::LetThrough);
+    /// let watched = layer.clone(); // `layer` goes into the stack
+    /// assert_eq!(watched.let_through(), 0);
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn let_through(&self) -> u64 {
         self.shared.let_through.load(Relaxed)
@@ -340,8 +380,18 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Sets how many requests of *one key* may wait for its lease at a time; see
-    /// [`max_waiters`](Self::max_waiters) for what counts. Default: no limit.
+    /// Sets how many requests of *one key* may wait for its lease at a time; more are refused. Default: no limit.
+    /// [`max_waiters`](Self::max_waiters) says which requests count.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), |order: &u64| format!("order:{order}")).max_waiters_per_key(100);
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn max_waiters_per_key(mut self, most: usize) -> Self {
         self.options.limits.per_key = Some(most);
@@ -358,11 +408,15 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// ready.
     ///
     /// # Errors
-    /// [`Misconfigured`] for a ttl out of its range or too short for the manager's `renew_every`, a durability that is out of its
-    /// range, too long for the ttl, or not to be had of the manager's backend, a `max_hold` of zero, a
-    /// limit of no waiters at all, no methods to lock, a name that is not that of a method or service, a busy status that is
-    /// not an error's, a text of the key that is empty, too long or has a lone `%`, and a header whose name cannot be one.
-    /// Mistakes in the manager show when that is built.
+    /// [`Misconfigured`] for each of these:
+    /// * A ttl that is out of range, or too short for the manager's `renew_every`.
+    /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
+    /// * A `max_hold` of zero, or a limit of no waiters.
+    /// * No methods to lock, or a name that cannot be that of a method or service.
+    /// * A busy status that is not the status of an error.
+    /// * A text of the key that is empty, too long or has a lone `%`, and a name that cannot be the name of a header.
+    ///
+    /// Mistakes in the manager are reported when the manager is built.
     ///
     /// # Examples
     ///

@@ -3,7 +3,7 @@
 //!
 //! Requests of one key are served one at a time, among all processes that share a backend; requests of different keys
 //! do not wait for each other. While the service works, its lease is renewed; if the lease is lost, the work is
-//! *cancelled*. The lease is released when the service has answered, failed or panicked, and when the client has gone. The
+//! *cancelled*. The lease is released when the service has answered, failed or panicked, or the client hangs up. The
 //! locks are those of [`lock_core`]; one [`LockManager`](lock_core::LockManager) serves any number of layers.
 //!
 //! # Example
@@ -108,11 +108,11 @@
 //! # #[cfg(not(feature = "axum"))] fn main() {}
 //! ```
 //!
-//! Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`, and a closure's key is used as it stands.
+//! Text is one key for all requests, as in `LockLayer::http(manager, "nightly")`, and a closure's key is used unchanged.
 //!
-//! **Keys that clients write**: a header and a path are the client's own words, so the parts stand behind a scope, and a
-//! `:` or `%` in them is escaped. No client can name the key of another scope, if no scope is the beginning of another, as
-//! `"shop"` is of `"shop:goods"`. The key of this example is `goods:north:7` for goods 7 of the shop `north`, as
+//! **Keys that clients write**: clients choose headers and paths, so the parts stand behind a scope, and a `:` or `%` in them is
+//! escaped. No client can name the key of another scope, unless one scope is the beginning of the other, as `"shop"` is of
+//! `"shop:goods"`. The key of this example is `goods:north:7` for goods 7 of the shop `north`, as
 //! [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The module [says more](key#keys-that-clients-write); read it before you write a closure.
 //!
 //! If only some requests need a lock:
@@ -154,8 +154,8 @@
 //!
 //! # How long a lease is held
 //!
-//! Until the service has answered. [`until_body_end`](LockLayer::until_body_end) holds it until the body of the
-//! response has ended, too; [`detached`](LockLayer::detached) lets the work go on when the client hangs up:
+//! A lease is held until the service has answered. [`until_body_end`](LockLayer::until_body_end) holds it until the body of the
+//! response has ended, too; [`detached`](LockLayer::detached) lets the work go on if the client hangs up:
 //!
 //! ```
 //! # #[cfg(feature = "http")]
@@ -172,36 +172,34 @@
 //! # #[cfg(not(feature = "http"))] fn main() {}
 //! ```
 //!
-//! **A client that stalls in the middle of its upload, or while it reads what is held to its end, keeps the key**: the
-//! lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound: five
+//! **A client that stalls in the middle of its upload keeps the key**, and so does one that stops reading a response that is held to
+//! its end: the lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound: five
 //! minutes in HTTP and gRPC unless it is set, and none with [`LockLayer::new`]. Of tower-http, `RequestBodyTimeoutLayer` ends an
 //! upload that pauses for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together (not
 //! with `detached`, whose work goes on).
 //!
 //! # What happens to a request
 //!
-//! 1. The [`KeyExtractor`] looks at the request and gives its key, refuses the request, or lets it
-//!    through without a lock. Only a `None` lets it through.
+//! 1. The [`KeyExtractor`] returns the key of the request, refuses the request, or lets it through without a lock (`None`).
 //! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
 //!    not called.
-//! 3. The service is called, with the lease in the request where the protocol has a place for it (`Http`, `Grpc`).
+//! 3. The service is called, with the lease in the request if the protocol has a place for it (`Http`, `Grpc`).
 //! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
 //!    and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
 //!
-//! When the backend does not answer the request is refused, unless
+//! If the backend does not answer, the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
 //!
-//! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (`Http` has the table of status
-//! codes), `LockLayer::grpc` with status codes of gRPC (`Grpc` has their table), and a [`Protocol`] of your own with any
-//! answer.
+//! [`LockLayer::new`] answers with errors ([`Plain`]), `LockLayer::http` with responses (table of status codes: `Http`),
+//! `LockLayer::grpc` with status codes of gRPC (table: `Grpc`), and a [`Protocol`] of your own with any answer.
 //!
 //! # Where in the stack
 //!
-//! * **A time-out outside** the lock covers the waiting and the work, and frees the key when it expires. Inside, it
+//! * **A timeout outside** the lock covers the waiting and the work, and frees the key when it expires. Inside, it
 //!   covers the work alone.
 //! * **`ConcurrencyLimit`, `Buffer` and `LoadShed` outside** bound the waiters as well. Inside, a request that waits
-//!   for its key keeps the permit that readiness gave it, because tower wants the instance that was made ready to be
-//!   the one that is called.
+//!   for its key keeps the permit that readiness gave it, because tower requires that the instance that was made ready
+//!   is the one that is called.
 //! * **In axum** `Router::layer` locks every request, and with it the answer 404. `Router::route_layer` locks requests whose
 //!   path has a route, and with them the answer 405 to a method that the route does not have: behind a busy key, that is
 //!   409. `MethodRouter::route_layer`, as in `post(sell).route_layer(lock)`, locks neither.
@@ -212,21 +210,20 @@
 //! # Logs and metrics
 //!
 //! The span `lock.acquire` and the layer's own log lines have the [`name`](LockLayer::name) of the layer in their field
-//! `lock`. A refused request is logged at `ERROR` if the service has to be repaired, at `WARN` if the
-//! backend or the limits are at fault, and at `DEBUG` if the key was merely busy or unusable. Errors and warnings of
+//! `lock`. A refused request is logged at `ERROR` if the service is misconfigured, at `WARN` if the backend does not answer or a limit
+//! is reached, and at `DEBUG` if the key was merely busy or unusable. Errors and warnings of
 //! one cause are limited to one line a second, with the number of `others` since the last; the others are logged at `DEBUG`.
 //! [`let_through`](LockLayer::let_through) counts requests without a lock.
 //!
-//! With the feature `metrics` there are counters for the [`metrics`](https://docs.rs/metrics) facade, beside those of
-//! lock-core, which say how long requests waited and leases were held. Their label `lock` is the name of the layer, too,
-//! and never a key:
+//! The feature `metrics` adds counters to those of lock-core, which say how long requests waited and leases were held. Their label `lock`
+//! is the name of the layer, too, and never a key:
 //!
 //! | name | kind | meaning |
 //! | --- | --- | --- |
 //! | `lock_layer_refusals_total` | counter, also label `reason` | requests that the lock refused or cancelled: `key`, `not_acquired` (`lock_acquires_total` tells why), `overloaded`, `out_of_time`, `lost`, `misconfigured` |
 //! | `lock_layer_let_through_total` | counter | requests that passed without a lock because the backend did not answer |
 //!
-//! A layer describes them to the recorder when it is put around a service; `describe_metrics` does so for a recorder that is
+//! A layer describes the counters to the recorder when it is put around a service; `describe_metrics` does so for a recorder that is
 //! installed later.
 //!
 //! # Tests of a service
@@ -255,7 +252,7 @@
 //! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
 //! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
-//! | `status` | `status::Status`, a page for operators: who holds which key, who waits for it and for how long |
+//! | `status` | `status::Status`, a page for operators: the holder of each key, the requests that wait for it, and for how long |
 //!
 //! [tower]: https://docs.rs/tower
 

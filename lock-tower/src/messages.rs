@@ -1,4 +1,4 @@
-//! What HTTP and gRPC have in common.
+//! The common part of HTTP and gRPC.
 
 /// The part of a [`Protocol`](crate::Protocol) of `Request<ReqBody>`, `Response<ResBody>` and `Err` that is the same for
 /// both: the lease is in the extensions of the request, the body in one that can hold it, and errors stay what they are.

@@ -1,4 +1,4 @@
-//! What the layer counts beside lock-core, through the `metrics` facade (feature `metrics`; without it all of this is
+//! The layer's own metrics, through the `metrics` facade (feature `metrics`; without it all of this is
 //! nothing). The crate's documentation has the table.
 
 use crate::refusal::Refusal;

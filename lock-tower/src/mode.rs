@@ -97,7 +97,7 @@ impl<T> Future for Task<T> {
         match ready!(Pin::new(&mut self.task).poll(cx)) {
             Ok(outcome) => Poll::Ready(outcome.map(|output| (output, None))),
             Err(error) if error.is_panic() => panic::resume_unwind(error.into_panic()),
-            // Nobody else can abort it, so the runtime ends, and with it whoever polls this.
+            // No other code can abort the task, so its runtime is ending, and this future will not be polled again.
             Err(_) => Poll::Pending,
         }
     }
@@ -132,7 +132,7 @@ impl<T> Future for HeldOn<T> {
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let hold = self.hold.as_mut().expect("not polled after completion");
         if let Poll::Ready(outcome) = hold.poll_scope(cx) {
-            // It cannot end of itself, as nobody has told it to.
+            // The lease is needed until `ended` is set, so only a loss can have ended the scope.
             return Poll::Ready(Err(outcome.expect_err("the scope ends before its work only when the lease is lost")));
         }
         let output = lock(&self.shared).output.take();
@@ -161,8 +161,8 @@ impl BodyLease {
         &self.lease
     }
 
-    /// Asks whether the lease is lost and the body has to be cancelled, and registers the task to be woken when it is.
-    /// With [`OnLost::Finish`](lock_core::OnLost::Finish) and [`OnLost::Ignore`](lock_core::OnLost::Ignore) it never is.
+    /// Completes when the lease is lost and the body has to be cancelled; until then it registers the task to be woken.
+    /// With [`OnLost::Finish`](lock_core::OnLost::Finish) and [`OnLost::Ignore`](lock_core::OnLost::Ignore) it never completes.
     pub fn poll_lost(&mut self, cx: &mut Context<'_>) -> Poll<Error> {
         match self.poll_scope(cx) {
             Poll::Ready(Err(error)) => Poll::Ready(error),
@@ -170,7 +170,7 @@ impl BodyLease {
         }
     }
 
-    /// Releases the lease and waits for the answer; to be polled until it is ready, and not after.
+    /// Releases the lease and waits for the answer. Poll it until it is ready, and not after that.
     ///
     /// # Errors
     /// [`ErrorKind::Lost`](lock_core::ErrorKind::Lost) when the lease was lost before, unless it is ignored.
@@ -192,7 +192,7 @@ impl fmt::Debug for BodyLease {
 
 type Scope = Pin<Box<dyn Future<Output = Result<(), Error>> + Send>>;
 
-/// What the work of a [`BodyLease`] and its owner tell each other.
+/// The state shared by the work of a [`BodyLease`] and its owner.
 #[derive(Debug)]
 struct Shared<T> {
     /// The output of the work, on its way out.
@@ -212,7 +212,7 @@ impl<T: Send> End for Mutex<Shared<T>> {
 }
 
 pin_project! {
-    /// Puts the output of the work aside and goes on until it is told to end, so that the scope around it stays.
+    /// Puts the output of the work aside and stays pending until `ended` is set, so that the scope around it keeps the lease.
     struct Aside<F: Future> {
         #[pin]
         work: Option<F>,
@@ -230,7 +230,7 @@ impl<F: Future> Future for Aside<F> {
             this.work.set(None);
             lock(this.shared).output = Some(output);
         }
-        // No waker is kept: only the owner of the scope says that it is over, and polls it then.
+        // No waker is needed: only the owner of the scope sets `ended`, and polls the scope right after.
         if lock(this.shared).ended { Poll::Ready(()) } else { Poll::Pending }
     }
 }

@@ -91,15 +91,14 @@ pub trait Protocol<Req, Res, Err> {
         true
     }
 
-    /// Returns how long the caller waits, if the request says so; the layer's wait ends then at the latest.
-    /// Default: `None`.
+    /// Returns how long the caller waits, if the request limits that. The layer's wait ends then at the latest. Default: `None`.
     fn time_left(&self, request: &Req) -> Option<Duration> {
         let _ = request;
         None
     }
 
-    /// Tells a request how long it waited, before the service is called, so that the service does not use the caller's whole time
-    /// again. Called only if the request has a [`time_left`](Self::time_left). Default: does nothing.
+    /// Writes into a request how long it waited, before the service is called, so that the service does not use the caller's whole
+    /// time again. Called only if the request has a [`time_left`](Self::time_left). Default: does nothing.
     fn waited(&self, request: &mut Req, waited: Duration) {
         let _ = (request, waited);
     }
@@ -126,7 +125,7 @@ pub trait HoldsBodies {}
 ///
 /// The error of the locked service is [`BoxError`]. A refusal of the lock is a boxed [`lock_core::Error`], a refusal of the
 /// [`KeyExtractor`](crate::KeyExtractor) is its own error, and errors of the inner service pass unchanged;
-/// `downcast_ref` tells them apart.
+/// `downcast_ref` distinguishes them.
 ///
 /// Requests do not carry their lease; see [`Protocol`] for how to add one.
 #[derive(Clone, Copy, Debug, Default)]

@@ -11,6 +11,27 @@ use crate::{admission::Overloaded, error::BoxError, key::Mistake, misconfigured:
 ///
 /// A closure that replaces answers reads it with [`is_busy`](Self::is_busy), [`error`](Self::error),
 /// [`code`](Self::code) and the other methods, which work for every variant as those of [`lock_core::Error`] do.
+///
+/// # Examples
+///
+/// ```
+/// # #[cfg(feature = "http")]
+/// # fn main() {
+/// use http::StatusCode;
+/// use lock_core::LockManager;
+/// use lock_tower::LockLayer;
+///
+/// let export = LockLayer::http(LockManager::in_memory(), "export").answer(|refusal, mut answer| {
+///     println!("refused: {}", refusal.code());
+///     if refusal.nothing_was_done() && !refusal.is_busy() {
+///         *answer.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
+///     }
+///     answer
+/// });
+/// # let _ = export;
+/// # }
+/// # #[cfg(not(feature = "http"))] fn main() {}
+/// ```
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Refusal {

@@ -84,7 +84,7 @@ impl<S: Clone, K: Clone, P: Clone, M> Clone for LockService<S, K, P, M> {
 }
 
 impl<S: Clone, K, P, M> LockService<S, K, P, M> {
-    /// Takes the instance that was made ready, with what it reserved, and leaves one that was not.
+    /// Takes the instance that was made ready, with the permits that it reserved, and leaves one that was not.
     fn take_ready(&mut self) -> S {
         let unready = self.inner.clone();
         mem::replace(&mut self.inner, unready)
@@ -103,7 +103,7 @@ where
     type Future = ResponseFuture<S, Req, P, M>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
-        // What can never work is in the log before the first request comes, if the service is made ready before.
+        // A misconfigured layer is logged before the first request comes, if the service is made ready before.
         let _ = self.check::<Req>();
         self.inner.poll_ready(cx).map_err(|error| self.lock.protocol.fail(error))
     }
@@ -132,13 +132,13 @@ where
             Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol, name),
             Choice::Refuse(error) => Refusal::Key(error),
         };
-        // What readiness reserved must not wait for a next request that may never come.
+        // A permit that readiness reserved must not wait for a next request that may never come.
         drop(self.take_ready());
         ResponseFuture::refusing(refusal, protocol, name)
     }
 }
 
-/// Puts into the log what can never work.
+/// Logs a layer that can never work.
 fn told(checked: Result<(), Misconfigured>) -> Result<(), Misconfigured> {
     if let Err(error) = &checked {
         tracing::error!(%error, "every request will be refused");

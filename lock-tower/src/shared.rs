@@ -7,18 +7,18 @@ use lock_core::__log::Flood;
 
 use crate::admission::Admission;
 
-/// What all clones of a layer, and all its services, have in common.
+/// State that all clones of a layer and all its services share.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
     pub(crate) admission: Arc<Admission>,
-    /// Requests that went through without a lock as the backend did not answer.
+    /// Requests that went through without a lock because the backend did not answer.
     pub(crate) let_through: AtomicU64,
-    /// Which of them the log has had.
+    /// Limits the log to one line a second about them.
     told: Flood,
 }
 
 impl Shared {
-    /// Counts a request that goes through without its lock, and tells the operator, once a second.
+    /// Counts a request that goes through without its lock, and logs that at most once a second.
     pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
         self.let_through.fetch_add(1, Relaxed);
         let (lock, what) = (shown(name), "a request goes through without its lock");

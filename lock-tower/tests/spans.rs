@@ -16,7 +16,7 @@ use lock_tower::{BoxError, LockLayer, OnBackendError};
 use support::Failing;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 use tracing::{Instrument, Level};
-use tracing_subscriber::fmt::{MakeWriter, format::FmtSpan};
+use tracing_subscriber::fmt::format::FmtSpan;
 
 /// Keeps what a subscriber writes.
 #[derive(Clone, Default)]
@@ -30,14 +30,6 @@ impl io::Write for Log {
 
     fn flush(&mut self) -> io::Result<()> {
         Ok(())
-    }
-}
-
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
     }
 }
 
@@ -57,11 +49,12 @@ fn logged(level: Level, work: impl Future<Output = ()>) -> String {
     static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
     let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let log = Log::default();
+    let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()
         .with_max_level(level)
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false)
-        .with_writer(log.clone())
+        .with_writer(move || writer.clone())
         .finish();
     tracing::subscriber::with_default(subscriber, || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();

@@ -234,6 +234,15 @@ fn every_bug_in_the_node_is_found() {
 }
 
 #[test]
+fn readme_counts_the_bugs() {
+    let engine = Mutant::ALL.len() + Mutant::OF_QUORUMS.len();
+    let of_some = NodeMutant::OF_REPLICAS.len() + NodeMutant::OF_QUORUMS.len() + NodeMutant::OF_SLOTS.len();
+    let (all, survive) = (engine + NodeMutant::ALL.len() + of_some, SURVIVES.len() + NODE_SURVIVES.len());
+    let told = format!("{} of {all} deliberate bugs", all - survive);
+    assert!(include_str!("../../README.md").contains(&told), "the README does not say {told:?}");
+}
+
+#[test]
 fn every_bug_of_whole_processes_has_tests_that_must_notice_it() {
     let list = include_str!("run");
     let without: Vec<_> =

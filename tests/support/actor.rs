@@ -6,7 +6,7 @@ use crate::{
     history::Run,
     process::Process,
     server::RedisServer,
-    wait::{SOON, eventually, eventually_some},
+    wait::{SOON, eventually},
 };
 
 /// Starts a process in the role `act`: `actor!(run, server.url(), "p1")`. The name is also that of its connection. With
@@ -222,17 +222,5 @@ impl RedisServer {
             scripts.then(|| fields.split(',').find_map(|field| field.strip_prefix("calls=")?.parse::<u64>().ok()))?
         };
         stats.lines().filter_map(calls).sum()
-    }
-
-    /// Waits until a client of this name is connected, and returns the number of its connection.
-    ///
-    /// # Panics
-    /// When there is none soon.
-    pub async fn connection_of(&self, name: &str) -> String {
-        eventually_some(SOON, format!("{name} is connected"), async || {
-            let clients = self.client_list().await;
-            clients.iter().find(|client| client.name() == name).map(|client| client.field("id").to_owned())
-        })
-        .await
     }
 }

@@ -93,15 +93,7 @@ async fn bad_input_93_to_95_a_url_of_another_topology_than_a_clusters() {
     is_final(&refused, ErrorKind::Unsupported, &[&server.address(), "not a node of a Redis Cluster", "redis://"]);
     // The others of the URL are heard, and found right.
     let mixed = format!("redis+cluster://{},{node},127.0.0.1:{}", server.address(), free_port());
-    LockManager::connect(&mixed)
-        .await
-        .expect("one of them is a node")
-        .lock("k")
-        .await
-        .expect("free")
-        .release()
-        .await
-        .expect("held");
+    manager(&mixed, "shop").await.lock("k").await.expect("free").release().await.expect("held");
     let (error, _) = refusal(&format!("redis+cluster://127.0.0.1:{}", free_port())).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
 }
@@ -187,15 +179,8 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
     let sentinels = Sentinels::builder().password("secret-a").sentinel_password("secret-b").replicas(1).start().await;
     let url = sentinels.url();
     let with = |words: &str| format!("{url}?{words}");
-    LockManager::connect(&with("sentinel_pass=secret-b"))
-        .await
-        .expect("both are right")
-        .lock("k")
-        .await
-        .expect("free")
-        .release()
-        .await
-        .expect("held");
+    let right = manager(&with("sentinel_pass=secret-b"), "shop").await;
+    right.lock("k").await.expect("free").release().await.expect("held");
     let sentinel = &sentinels.sentinels()[0].address()[..9];
     is_final(
         &refusal(&url).await,

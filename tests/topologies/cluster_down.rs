@@ -264,12 +264,7 @@ async fn fault_46_a_manager_that_connects_during_a_failover_waits_for_its_end() 
     let gone = cluster.primary_of(slot).await;
     let killed = Instant::now();
     cluster.node_mut(gone).stop();
-    let other = (gone + 1) % 3;
-    eventually(SOON, "the cluster is down", async || {
-        let info = cluster.node(other).call(&["CLUSTER", "INFO"]).await.text().unwrap_or_default();
-        info.contains("cluster_state:fail")
-    })
-    .await;
+    until_down(cluster.node((gone + 1) % 3)).await;
     let builder = LockManager::builder().url(cluster.url()).connect_timeout(SOON);
     let (failed_over, manager) = tokio::join!(cluster.await_failover(slot, gone, killed), builder.connect());
     let manager = manager.expect("another node takes over");
@@ -282,18 +277,21 @@ async fn fault_46_a_manager_does_not_connect_to_a_cluster_that_refuses_without_a
     let mut cluster = Cluster::builder().replicas(0).start().await;
     let gone = cluster.primary_of(slot_of("k")).await;
     cluster.node_mut(gone).stop();
-    let other = (gone + 1) % 3;
-    eventually(SOON, "the cluster is down", async || {
-        let info = cluster.node(other).call(&["CLUSTER", "INFO"]).await.text().unwrap_or_default();
-        info.contains("cluster_state:fail")
-    })
-    .await;
+    until_down(cluster.node((gone + 1) % 3)).await;
     let begun = Instant::now();
     let error = LockManager::builder().url(cluster.url()).connect_timeout(ms(2_000)).connect().await;
     let error = error.expect_err("it refuses all").to_string();
     assert!(error.contains(&cluster.addresses()[gone]), "{error}");
     let took = begun.elapsed();
     assert!((ms(1_900)..ms(2_000) + HANDOFF).contains(&took), "{took:?}");
+}
+
+/// Waits until a node finds that slots are not served.
+async fn until_down(node: &RedisServer) {
+    eventually(SOON, "the cluster is down", async || {
+        node.call(&["CLUSTER", "INFO"]).await.text().is_some_and(|info| info.contains("cluster_state:fail"))
+    })
+    .await;
 }
 
 /// Nodes that have just started take no commands for two seconds, though they answer and have all slots.

@@ -159,7 +159,7 @@ mod lost {
 
     #[distributed_lock(key = "export", max_hold = "10m", on_lost = finish)]
     async fn export() -> Result<(), lock_core::Error> {
-        Ok(()) // not broken off; who called gets the error when the lease was lost
+        Ok(()) // not cancelled; the caller gets the error if the lease was lost
     }
 
     #[distributed_lock(key = "payout:<id>", replicas = 1, replicas_timeout = "300ms")]

@@ -15,19 +15,19 @@
 //! time (curl -X POST localhost:3000/goods/1/sell & curl -X POST localhost:3000/goods/2/sell; wait)
 //! ```
 //!
-//! Four buyers at once: a sale takes a second and a buyer waits two and a half, so that the last is asked to come again:
+//! Four buyers at once: a sale takes a second and a buyer waits two and a half, so the last one is told to retry later:
 //!
 //! ```text
 //! for buyer in 1 2 3 4; do curl -s -X POST localhost:3000/goods/1/sell & done; wait
 //! ```
 //!
-//! One order paid twice at once, as by two clicks on one button; the layer sends the second click away:
+//! One order paid twice at once, as by two clicks on one button; the layer rejects the second click:
 //!
 //! ```text
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
 //! ```
 //!
-//! Ctrl-C lets the requests under way end, and gives back whatever is still held.
+//! Ctrl-C lets the requests in flight end, and releases the leases that are still held.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -45,8 +45,8 @@ use lock_tower::key::{path_param, scoped};
 use tokio::net::TcpListener;
 use tokio::time::sleep;
 
-/// What is left of each good that was sold before; of all others there are ten. A service of several instances would
-/// keep it in a database, as `example-axum-shop` does.
+/// The units that are left of each good that was sold before; there are ten of every other good. A service of several
+/// instances would keep them in a database, as `example-axum-shop` does.
 type Stock = Arc<Mutex<HashMap<u64, u32>>>;
 
 #[tokio::main]
@@ -90,7 +90,7 @@ async fn sell(State(stock): State<Stock>, Path(id): Path<u64>) -> Result<String,
     Ok(format!("sold one of good {id}, {left} left\n"))
 }
 
-/// Takes the payment of an order; the layer in front sees to it that no order is paid twice at once.
+/// Takes the payment of an order. Because of the layer in front, no order is paid twice at once.
 async fn pay(Path(order): Path<u64>) -> String {
     sleep(Duration::from_secs(1)).await;
     format!("order {order} is paid\n")
@@ -102,7 +102,7 @@ enum Refusal {
     Lock(lock_core::Error),
 }
 
-/// What lets `#[distributed_lock]` say that the lock could not be had.
+/// Makes a refusal of the error with which `#[distributed_lock]` says that it could not acquire the lock.
 impl From<lock_core::Error> for Refusal {
     fn from(error: lock_core::Error) -> Self {
         Self::Lock(error)
@@ -130,4 +130,18 @@ fn write(stock: &Stock, id: u64, left: u32) {
 async fn ctrl_c() {
     // Without a handler for the signal the service ends at once.
     let _ = tokio::signal::ctrl_c().await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Runs once for each place at which the lock of the sale can fail, such as the `await` in it. Without the attribute it
+    /// would pass even if the unit was taken before that `await`.
+    #[lock_core::test]
+    async fn a_unit_leaves_the_stock_only_if_its_buyer_is_told_so() {
+        let stock = Stock::default();
+        let answer = sell(State(stock.clone()), Path(1)).await;
+        assert_eq!(read(&stock, 1), if answer.is_ok() { 9 } else { 10 });
+    }
 }

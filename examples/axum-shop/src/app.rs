@@ -17,7 +17,7 @@ use tracing::{error, info, instrument, warn};
 
 use crate::shop::{Good, Order, Problem, Shop};
 
-/// What every handler can reach; clones share it.
+/// The state of every handler; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct App {
     pub(crate) manager: LockManager,

@@ -29,26 +29,26 @@
 //! curl -X POST localhost:3000/orders -H 'content-type: application/json' -d '{"2": 3, "3": 1}'
 //! ```
 //!
-//! A payment, behind a [`LockLayer`](lock_tower::LockLayer); of two clicks at once the second is sent away:
+//! A payment, behind a [`LockLayer`](lock_tower::LockLayer); of two clicks at once the second is rejected:
 //!
 //! ```text
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
 //! ```
 //!
-//! What was sold and refused, and what the locks count, for Prometheus. Locks go by the template of the attribute
+//! Sales, refusals, and the metrics of the locks, for Prometheus. Locks go by the template of the attribute
 //! (`goods:<good>`), by the name of the layer (`payment`), or by the label of the request, and never by their keys:
 //!
 //! ```text
 //! curl localhost:3000/metrics
 //! ```
 //!
-//! Who holds which lock, and who waits for it, of all instances: <http://localhost:3000/locks> in a browser, or
+//! Holders and waiters of all locks, at all instances: <http://localhost:3000/locks> in a browser, or
 //!
 //! ```text
 //! curl 'localhost:3000/locks?format=json'
 //! ```
 //!
-//! Ctrl-C lets the requests under way end, gives back whatever is still held, and closes the database.
+//! Ctrl-C lets the requests in flight end, releases the leases that are still held, and closes the database.
 //!
 //! # The transaction stands inside the lock
 //!
@@ -82,10 +82,10 @@ use self::shop::Shop;
 #[tokio::main]
 async fn main() -> Result<()> {
     tracing_subscriber::fmt().with_max_level(tracing::Level::INFO).with_ansi(stdout().is_terminal()).init();
-    // What the shop counts, and lock-core and lock-tower (their feature `metrics`), goes through one facade to one recorder.
+    // The shop, lock-core and lock-tower (by their feature `metrics`) count through one facade, into one recorder.
     let metrics = metrics::builder()?.install_recorder().context("cannot count anything")?;
     let swept = metrics.clone();
-    // Or what is counted would pile up where nobody asks for it.
+    // Otherwise the samples would pile up in memory until somebody asks for them.
     tokio::spawn(async move {
         loop {
             sleep(Duration::from_secs(5)).await;

@@ -1,12 +1,12 @@
-//! What is counted, for Prometheus.
+//! The recorder of the metrics, for Prometheus.
 
 use anyhow::Result;
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder};
 
-/// A recorder whose times are histograms: those of several instances can be added up.
+/// Makes a recorder whose times are histograms: those of several instances can be added up.
 ///
 /// # Errors
-/// When the recorder does not like the buckets.
+/// If the recorder rejects the buckets.
 pub(crate) fn builder() -> Result<PrometheusBuilder> {
     Ok(PrometheusBuilder::new().set_buckets_for_metric(Matcher::Suffix("_seconds".into()), &SECONDS)?)
 }

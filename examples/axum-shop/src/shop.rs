@@ -126,7 +126,7 @@ impl Shop {
         Ok(row.map(|(left, version)| Stock { good, left, version }))
     }
 
-    /// Writes one row, unless it is not what was read any more; answers whether it did.
+    /// Writes one row if it is still the row that was read. Returns whether it did.
     pub(crate) async fn write(
         &self,
         on: &mut Transaction<'_, Any>,
@@ -181,7 +181,7 @@ impl From<sqlx::Error> for Problem {
     }
 }
 
-/// What lets `#[distributed_lock]` say that the lock could not be had.
+/// Makes a problem of the error with which `#[distributed_lock]` says that it could not acquire the lock.
 impl From<lock_core::Error> for Problem {
     fn from(error: lock_core::Error) -> Self {
         Self::Lock(error)

@@ -6,7 +6,7 @@
 //! ```
 //!
 //! Three processes, as on three machines, want to write a report every three seconds. The job is a function with
-//! `#[distributed_lock]`. Whoever is first runs it; the others find the key busy, and `on_busy = skip` lets them go on
+//! `#[distributed_lock]`. The first process runs it; the others find the key busy, and `on_busy = skip` lets them go on
 //! without it. They do not stand in line either: a job that waited would run three times, one after another.
 //!
 //! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
@@ -17,7 +17,7 @@
 //! `at_least` taken out, this example says that every report was written three times.
 //!
 //! "Once" is not "exactly once": a machine that dies in the middle of its report has had its turn, and one that cannot
-//! reach Redis does not run. What must not be lost is written down when it is done, and looked for at the next time.
+//! reach Redis does not run. A job that must not be lost writes down that it is done, and the next run looks for that.
 //!
 //! Exits with 1 when a report was written twice, or not at all.
 
@@ -110,7 +110,7 @@ async fn schedule(url: &str) -> Result<BTreeMap<u32, Vec<String>>> {
     Ok(runs)
 }
 
-/// What is wrong with the reports, in sentences; empty when each was written once.
+/// Returns the mistakes in the reports, in sentences; empty if each report was written once.
 fn mistakes(runs: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
     let written = (0..TIMES).map(|time| (time, runs.get(&time).map_or(0, Vec::len)));
     written

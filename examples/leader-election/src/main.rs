@@ -6,7 +6,7 @@
 //! ```
 //!
 //! To lead is to hold a key. Every candidate stands in line for it with `wait_forever`, and leads for as long as it
-//! holds the lease, in the work of [`run`](lock_core::LockRequest::run): should the lease be lost, because Redis
+//! holds the lease, in the work of [`run`](lock_core::LockRequest::run): if the lease is lost, because Redis
 //! cannot be reached for a ttl, the work is dropped before anybody else can lead, and the candidate stands in line
 //! again. No candidate has a timer, a heartbeat or a list of the others.
 //!
@@ -62,7 +62,7 @@ async fn candidate(url: &str) -> Result<()> {
     }
 }
 
-/// What only the leader does: here it waits for a word from the parent, or for the parent to go away.
+/// Does the leader's work: here it waits for a word from the parent, or until the parent is gone.
 async fn lead(lease: Lease) -> Result<()> {
     Child::tell_parent(&format!("leads {}", lease.fencing_token()))?;
     Child::hear_parent().await?;

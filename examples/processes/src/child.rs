@@ -113,10 +113,10 @@ impl Child {
 
     /// Waits for a line from the parent, in a child; `None` when it is gone.
     ///
-    /// The line is read by a thread of its own. Only one such call may be under way.
+    /// The line is read by a thread of its own. Only one such call may be in flight.
     ///
     /// # Errors
-    /// When the line is no text.
+    /// When the line is not text.
     ///
     /// # Cancel safety
     /// The thread reads on, and the line is lost.

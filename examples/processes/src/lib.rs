@@ -1,4 +1,4 @@
-//! What the examples of several processes share: the URL of their Redis, and processes to start, pause and kill.
+//! The part that the examples of several processes share: the URL of their Redis, and processes to start, pause and kill.
 
 mod child;
 mod url;

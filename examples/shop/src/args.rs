@@ -15,7 +15,7 @@ use crate::strategies::Strategy;
 #[derive(Clone, Debug, Parser)]
 #[command(name = "shop")]
 pub(crate) struct Args {
-    /// What keeps buyers out of each other's way; several with commas between them [default: all]
+    /// The strategies to compare, with commas between them [default: all]
     #[arg(long, value_enum, value_delimiter = ',', value_name = "NAME")]
     pub(crate) strategy: Vec<Strategy>,
 
@@ -31,7 +31,7 @@ pub(crate) struct Args {
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u32).range(1..=10_000), value_name = "N")]
     pub(crate) rounds: u32,
 
-    /// What the orders are drawn from; the same seed gives the same orders
+    /// The number that the orders are drawn from; the same seed gives the same orders
     #[arg(long, default_value_t = 1, value_name = "N")]
     pub(crate) seed: u64,
 

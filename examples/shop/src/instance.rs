@@ -14,7 +14,7 @@ use crate::order::{self, Order};
 use crate::shop::{Sale, Shop};
 use crate::strategies::{Desk, Strategy};
 
-/// What an instance has to do; the parent of a process hands it over as JSON.
+/// The task of an instance; the parent of a process passes it as JSON.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Job {
     pub(crate) strategy: Strategy,
@@ -34,7 +34,7 @@ pub(crate) struct Job {
     pub(crate) store: String,
 }
 
-/// What a buyer takes home from one order.
+/// The answer to one order, as its buyer sees it.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct Receipt {
     pub(crate) order: Order,
@@ -43,7 +43,7 @@ pub(crate) struct Receipt {
     pub(crate) at: Duration,
     /// How long the buyer waited on top of the sale itself: for the lock, for sales begun in vain, for the network.
     pub(crate) waited: Duration,
-    /// How often the sale was begun anew.
+    /// How often the sale was begun again.
     pub(crate) retries: u32,
 }
 

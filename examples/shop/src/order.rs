@@ -1,4 +1,4 @@
-//! What buyers ask for: several goods at once, drawn from a seed.
+//! The orders of buyers: several goods at once, drawn from a seed.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -20,7 +20,7 @@ pub(crate) const STOCK: u32 = 100;
 /// How many buyers are wholesalers: the first ones.
 pub(crate) const WHOLESALERS: usize = 2;
 
-/// What the wholesalers ask for at the same moment; the stock is enough for one of them.
+/// The order that both wholesalers place at the same moment; the stock is enough for one of them.
 const WHOLESALE: [(Good, u32); 3] = [(1, 99), (2, 20), (3, 30)];
 
 /// Units by good, each good once and in ascending order: `{"1": 99, "2": 20, "3": 30}` in JSON.

@@ -55,7 +55,7 @@ struct Panel<'a> {
     right: f64,
     top: f64,
     bottom: f64,
-    /// What the time axis spans.
+    /// The span of the time axis.
     seconds: f64,
     /// Units from one line of the grid to the next.
     step: f64,

@@ -1,4 +1,4 @@
-//! What is printed: a table with its verdict, or a line of JSON a strategy.
+//! The printed report: a table with its verdict, or a line of JSON for each strategy.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -8,15 +8,16 @@ use serde::Serialize;
 
 use crate::args::Args;
 use crate::order::{GOODS, STOCK};
+use crate::strategies::Strategy;
 use crate::tally::Tally;
 
-/// What a strategy came to, as `--json` prints it.
+/// The result of a strategy, as `--json` prints it.
 ///
 /// `sold` are the units promised in accepted orders, `left` those that the database shows at the end, `oversold`
 /// those promised beyond the 100 of each good.
 #[derive(Debug, Serialize)]
-struct Line<'a> {
-    strategy: &'a str,
+struct Line {
+    strategy: Strategy,
     instances: usize,
     orders: usize,
     sold: u32,
@@ -35,7 +36,7 @@ struct Line<'a> {
 pub(crate) fn json(tally: &Tally) -> serde_json::Result<String> {
     let thousandths = |value: f64| (value * 1e3).round() / 1e3;
     serde_json::to_string(&Line {
-        strategy: tally.strategy.name(),
+        strategy: tally.strategy,
         instances: tally.instances,
         orders: tally.orders(),
         sold: tally.sold(),
@@ -48,7 +49,7 @@ pub(crate) fn json(tally: &Tally) -> serde_json::Result<String> {
     })
 }
 
-/// What is about to happen, in two sentences.
+/// Says in two sentences what is about to happen.
 pub(crate) fn heading(args: &Args) -> String {
     let buyers = plural(args.buyers, "buyer");
     let instances = plural(args.instances, "instance");
@@ -121,7 +122,7 @@ fn row(tally: &Tally) -> Vec<(String, Style)> {
     ]
 }
 
-/// What a reader should not overlook about one strategy.
+/// Says what a reader must not overlook about one strategy.
 fn verdict(tally: &Tally) -> Option<String> {
     let name = tally.strategy.name();
     let (sold, left, oversold) = (tally.sold(), tally.left(), tally.oversold());
@@ -173,7 +174,6 @@ const GOOD: Style = AnsiColor::Green.on_default();
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::strategies::Strategy;
 
     #[test]
     fn a_line_of_json_has_the_documented_fields_in_order() {

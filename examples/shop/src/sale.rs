@@ -16,7 +16,7 @@ use crate::tally::Tally;
 /// Sells a fresh stock by one strategy; `on_receipt` is called for every order that was answered.
 ///
 /// # Errors
-/// When an instance cannot be opened or an order fails; a buyer who is refused is no error.
+/// When an instance cannot be opened or an order fails; a buyer who is refused is not an error.
 pub(crate) async fn hold(
     strategy: Strategy,
     args: &Args,

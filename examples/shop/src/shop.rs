@@ -14,21 +14,19 @@ use crate::order::{GOODS, Good, Order, STOCK};
 /// One service's way to the database; clones share its connections.
 #[derive(Clone, Debug)]
 pub(crate) struct Shop {
-    /// What the shop is called in a key that locks all of it.
-    pub(crate) name: &'static str,
     database: Database,
     /// How long a sale thinks between reading the stock and writing it.
     pause: Duration,
 }
 
-/// What became of one order.
+/// The result of one order.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct Sale {
     /// Whether the buyer was promised the goods; all of them or none.
     pub(crate) accepted: bool,
     /// From the first look at the stock to the answer, without what came before: lock, retries, network.
     pub(crate) took: Duration,
-    /// How often it was begun anew because somebody else had been quicker.
+    /// How often it was begun again because somebody else had been quicker.
     pub(crate) retries: u32,
 }
 
@@ -41,7 +39,7 @@ pub(crate) struct Stock {
     pub(crate) version: i64,
 }
 
-/// What was read for an order, and is about to be written.
+/// The rows that were read for an order and are about to be written.
 #[derive(Debug)]
 struct Plan {
     begun: Instant,
@@ -57,7 +55,7 @@ impl Shop {
     pub(crate) async fn open(path: &Path, pause: Duration) -> Result<Self> {
         let database = Database::open(path).await;
         let database = database.with_context(|| format!("could not open the database {}", path.display()))?;
-        let shop = Self { name: "corner", database, pause };
+        let shop = Self { database, pause };
         shop.lay_out().await.with_context(|| format!("could not use the database {}", path.display()))?;
         Ok(shop)
     }
@@ -172,7 +170,7 @@ impl Plan {
     }
 }
 
-/// What a write looks at before it overwrites a row.
+/// The check of a row before it is overwritten.
 #[derive(Clone, Copy, Debug)]
 enum Check {
     Nothing,

@@ -80,7 +80,7 @@ impl Tally {
         self.strategy.is_safe(self.instances) && !self.is_right()
     }
 
-    /// Sales that were begun anew.
+    /// Sales that were begun again.
     pub(crate) fn retries(&self) -> u64 {
         self.receipts.iter().map(|receipt| u64::from(receipt.retries)).sum()
     }
@@ -98,7 +98,7 @@ impl Tally {
         waits.get(rank.saturating_sub(1)).copied().unwrap_or_default()
     }
 
-    /// What the shop could still promise of each good after each accepted order: 100 less what it has promised,
+    /// The units that the shop could still promise of each good after each accepted order: 100 less what it has promised,
     /// below zero where it oversold.
     pub(crate) fn stock_over_time(&self) -> Vec<(Duration, [i64; GOODS])> {
         let mut stock = [i64::from(STOCK); GOODS];

@@ -27,7 +27,7 @@
 //! | --- | --- | --- |
 //! | ABORTED | the key is busy, at once or after a wait; nothing was done | tell its user, or try again after the time in the `RetryInfo` |
 //! | DEADLINE_EXCEEDED | the client's `grpc-timeout` was over first; nothing was done | allow more time |
-//! | INVALID_ARGUMENT | the call has no key | mend the call |
+//! | INVALID_ARGUMENT | the call has no key | correct the call |
 //!
 //! At last it tells the server to end while a lorry is being unloaded: that call goes through, and nothing stays locked.
 //!
@@ -181,12 +181,12 @@ async fn end(server: &str, manager: &LockManager, stop: oneshot::Sender<()>) -> 
     while watching.message().await?.is_some() {}
     println!("the server takes no more calls, and ends those that watch");
     let reply = lorry.leave().await?;
-    println!("the lorry under way was unloaded, {} pens left", reply.left);
+    println!("the lorry was unloaded to the end, {} pens left", reply.left);
     ensure!(reply.left == 2 * CRATE, "two crates of {CRATE} should be left of the pens");
     Ok(())
 }
 
-/// A call of `Restock` that is under way.
+/// A call of `Restock` that is in flight.
 #[derive(Debug)]
 struct Lorry {
     goods: u64,

@@ -16,7 +16,7 @@ use crate::proto::inventory_server::{Inventory, InventoryServer};
 use crate::proto::{Delivery, Left, RestockReply, SellReply, SellRequest, WatchRequest};
 use crate::stock::Stock;
 
-/// Serves the shop until `stop` is over, and then until the calls under way have ended.
+/// Serves the shop until `stop` is over, and then until the calls in flight have ended.
 pub(crate) async fn serve(
     listener: TcpListener,
     stock: Stock,
@@ -53,7 +53,7 @@ fn key(goods: u64) -> String {
     format!("goods:{goods}")
 }
 
-/// What the service knows.
+/// The state of the service.
 #[derive(Debug)]
 struct Shop {
     stock: Stock,
@@ -120,5 +120,5 @@ const WAIT: Duration = Duration::from_millis(1500);
 /// How long a lorry may take: a client that falls silent and stays connected would keep the goods for ever.
 const MAX_HOLD: Duration = Duration::from_secs(60);
 
-/// What lies between reading the stock and writing it.
+/// The time between reading the stock and writing it.
 const THINKING: Duration = Duration::from_millis(5);

@@ -7,8 +7,8 @@ use lock_core::FencingToken;
 use tokio::sync::watch;
 use tonic::Status;
 
-/// What is left of each kind of goods. Whoever writes reads first and thinks in between: two who do so at once promise
-/// the same unit twice.
+/// The units that are left of each kind of goods. A writer reads first and thinks in between: two that do so at once
+/// promise the same unit twice.
 #[derive(Debug)]
 pub(crate) struct Stock {
     rows: watch::Sender<BTreeMap<u64, Row>>,

@@ -1,6 +1,6 @@
 //! Pictures of what was measured, as SVG.
 
-mod peers;
+pub(crate) mod peers;
 
 use std::{fs, ops::Range, path::Path};
 
@@ -14,8 +14,7 @@ use plotters::{
     style::text_anchor::{HPos, Pos, VPos},
 };
 
-pub(crate) use self::peers::{Peer, peers};
-use super::{handoff::Handoffs, stats::quantile};
+use super::{handoff::Handoffs, report::whole, stats::quantile};
 
 /// Pairs a second of a number of tasks, and how many raw commands do.
 pub(crate) struct Throughput {
@@ -35,18 +34,15 @@ pub(crate) struct Cost {
 
 /// Draws how long handoffs take, beside PINGs of the same run.
 pub(crate) fn handoff(file: &Path, played: &Handoffs) {
-    let picture = Picture::new(file);
     let (ping, p50, p99) =
         (quantile(&played.pings, 0.5), quantile(&played.handoffs, 0.5), quantile(&played.handoffs, 0.99));
-    picture.title(
-        "Handoff from process to process",
-        &format!(
-            "From just before the release in one to the lease in the other: {} in the median, {} at p99. A PING takes {}.",
-            microseconds(p50),
-            microseconds(p99),
-            microseconds(ping)
-        ),
+    let note = format!(
+        "From just before the release in one to the lease in the other: {} in the median, {} at p99. A PING takes {}.",
+        microseconds(p50),
+        microseconds(p99),
+        microseconds(ping)
     );
+    let picture = Picture::new(file, "Handoff from process to process", &note);
     let longest = quantile(&played.handoffs, 0.999).max(8.0 * ping);
     let (handoffs, pings) = (shares(&played.handoffs), shares(&played.pings));
     let top = 1.15 * handoffs.iter().chain(&pings).map(|point| point.1).fold(0.0, f64::max);
@@ -65,18 +61,18 @@ pub(crate) fn handoff(file: &Path, played: &Handoffs) {
 
 /// Draws pairs a second against the number of tasks.
 pub(crate) fn throughput(file: &Path, points: &[Throughput]) {
-    let picture = Picture::new(file);
-    picture.title(
+    let picture = Picture::new(
+        file,
         "Acquire and release by many tasks, each on a key of its own",
         "Pairs a second over one connection; raw is SET NX PX and compare-and-delete. The numbers are ours to raw.",
     );
     let most = points.iter().map(|point| point.tasks).max().unwrap_or(1) as f64;
     let top = 1.15 * points.iter().map(|point| point.ours.max(point.raw)).fold(0.0, f64::max);
-    let x = Axis::logarithmic(0.8..most * 2.2, "tasks, on a logarithmic scale", count);
-    let mut chart = axes(&picture.below_title(), x, Axis::linear(0.0..top, "pairs a second", count));
+    let x = Axis::logarithmic(0.8..most * 2.2, "tasks, on a logarithmic scale", whole);
+    let mut chart = axes(&picture.below_title(), x, Axis::linear(0.0..top, "pairs a second", whole));
     let of = |rate: fn(&Throughput) -> f64| points.iter().map(move |point| ((point.tasks as f64).log10(), rate(point)));
-    line(&mut chart, "", of(|point| point.raw).collect(), THEIRS);
-    line(&mut chart, "", of(|point| point.ours).collect(), OURS);
+    line(&mut chart, of(|point| point.raw).collect(), THEIRS);
+    line(&mut chart, of(|point| point.ours).collect(), OURS);
     if let Some(last) = points.last() {
         // Lines that end close together have their names apart.
         let apart = if last.raw >= last.ours { 0.07 } else { -0.07 } * top;
@@ -95,26 +91,26 @@ pub(crate) fn throughput(file: &Path, points: &[Throughput]) {
 
 /// Draws memory and processor time of a lease against how many are held.
 pub(crate) fn cost(file: &Path, points: &[Cost]) {
-    let picture = Picture::new(file);
-    picture.title("Cost of a held lease", "ttl 30 s, renewed every 10 s, by the process that holds them.");
+    let note = "ttl 30 s, renewed every 10 s, by the process that holds them.";
+    let picture = Picture::new(file, "Cost of a held lease", note);
     let (left, right) = picture.below_title().split_horizontally(WIDTH as i32 / 2);
     let most = points.iter().map(|point| point.leases).max().unwrap_or(1) as f64;
-    let leases = || Axis::logarithmic(800.0..most * 1.3, "held leases, on a logarithmic scale", count);
+    let leases = || Axis::logarithmic(800.0..most * 1.3, "held leases, on a logarithmic scale", whole);
     type Part = (&'static str, fn(&Cost) -> f64, fn(f64) -> String);
     let parts: [Part; 2] = [
-        ("bytes a lease", |point| point.bytes, count),
+        ("bytes a lease", |point| point.bytes, whole),
         ("µs of processor time a renewal", |point| point.processor, |time| trimmed(time, 1)),
     ];
     for (area, (name, value, label)) in [left, right].iter().zip(parts) {
         let top = 1.15 * points.iter().map(value).fold(0.0, f64::max);
         let mut chart = axes(area, leases(), Axis::linear(0.0..top, name, label));
         let values = points.iter().map(|point| ((point.leases as f64).log10(), value(point)));
-        line(&mut chart, "", values.collect(), OURS);
+        line(&mut chart, values.collect(), OURS);
     }
     picture.end();
 }
 
-/// A file, and the space in it.
+/// The space of a file, with a title.
 struct Picture<'a> {
     area: Area<'a>,
 }
@@ -123,19 +119,16 @@ type Area<'a> = DrawingArea<SVGBackend<'a>, Shift>;
 type Chart<'a> = ChartContext<'a, SVGBackend<'a>, Cartesian2d<Axis, Axis>>;
 
 impl<'a> Picture<'a> {
-    fn new(file: &'a Path) -> Self {
+    fn new(file: &'a Path, title: &str, note: &str) -> Self {
         if let Some(folder) = file.parent() {
             fs::create_dir_all(folder).expect("the folder for pictures can be made");
         }
         let area = SVGBackend::new(file, (WIDTH, HEIGHT)).into_drawing_area();
         area.fill(&WHITE).expect(DRAWS);
-        Self { area }
-    }
-
-    fn title(&self, title: &str, note: &str) {
         let bold = TextStyle { font: (FONT, 22).into_font().style(FontStyle::Bold), ..style(22, INK, HPos::Left) };
-        self.area.draw_text(title, &bold, (24, 30)).expect(DRAWS);
-        self.area.draw_text(note, &style(SMALL, FAINT, HPos::Left), (24, 54)).expect(DRAWS);
+        area.draw_text(title, &bold, (24, 30)).expect(DRAWS);
+        area.draw_text(note, &style(SMALL, FAINT, HPos::Left), (24, 54)).expect(DRAWS);
+        Self { area }
     }
 
     fn below_title(&self) -> Area<'a> {
@@ -225,13 +218,10 @@ fn axes<'a>(area: &Area<'a>, x: Axis, y: Axis) -> Chart<'a> {
     chart
 }
 
-/// Draws a line with a dot at each point, and its name at the end.
-fn line(chart: &mut Chart<'_>, name: &str, points: Vec<(f64, f64)>, colour: RGBColor) {
+/// Draws a line with a dot at each point.
+fn line(chart: &mut Chart<'_>, points: Vec<(f64, f64)>, colour: RGBColor) {
     chart.draw_series(LineSeries::new(points.iter().copied(), colour.stroke_width(2))).expect(DRAWS);
     chart.draw_series(points.iter().map(|point| Circle::new(*point, 4, colour.filled()))).expect(DRAWS);
-    if let Some((x, y)) = points.last() {
-        write(chart, &format!("  {name}"), (x + 0.03, *y), colour, HPos::Left);
-    }
 }
 
 fn write(chart: &mut Chart<'_>, text: &str, at: (f64, f64), colour: RGBColor, side: HPos) {
@@ -266,19 +256,6 @@ fn microseconds(time: f64) -> String {
 
 fn percent(share: f64) -> String {
     format!("{} %", trimmed(share, 1))
-}
-
-/// A whole number with a comma after every third digit.
-fn count(number: f64) -> String {
-    let digits = format!("{number:.0}");
-    let mut text = String::new();
-    for (at, digit) in digits.chars().enumerate() {
-        if at > 0 && (digits.len() - at).is_multiple_of(3) {
-            text.push(',');
-        }
-        text.push(digit);
-    }
-    text
 }
 
 /// Without zeros at the end.

@@ -94,8 +94,13 @@ pub(crate) fn digits(value: f64) -> String {
         return format!("{value:.*}", beyond as usize);
     }
     let scale = 10f64.powi(-beyond);
-    let whole = format!("{:.0}", (value / scale).round() * scale);
-    let groups: Vec<_> = whole.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
+    whole((value / scale).round() * scale)
+}
+
+/// A whole number with a comma before every third digit from its end.
+pub(crate) fn whole(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let groups: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();
     groups.join(",")
 }
 

@@ -6,9 +6,10 @@ use tonic_types::{ErrorDetails, StatusExt};
 use super::{Answer, Case};
 use crate::error::Error;
 
-/// Sets the error as the source of the status, which is not sent. The error is logged at `ERROR` if the service has to be repaired,
-/// at `WARN` if the backend fails, the lease was lost or too many requests wait (at most once a second for each case), and otherwise
-/// at `DEBUG`.
+/// Sets the error as the source of the status, which is not sent.
+///
+/// The error is logged at `ERROR` if the service has to be repaired, and at `WARN` if the backend fails, the lease was lost or too
+/// many requests wait, each at most once a second. Any other error is logged at `DEBUG`.
 impl From<Error> for Status {
     fn from(error: Error) -> Self {
         super::log(&error);
@@ -41,5 +42,5 @@ fn code(case: Case) -> Code {
     }
 }
 
-/// Who speaks, in the `ErrorInfo`.
+/// The domain in the `ErrorInfo`.
 const DOMAIN: &str = "lock-core";

@@ -1,4 +1,4 @@
-//! What a backend tells the engine unasked.
+//! Messages of a backend that the engine did not ask for.
 
 use std::sync::Arc;
 
@@ -10,17 +10,17 @@ use crate::{
     key::LockKey,
 };
 
-/// What a backend tells the engine of its own accord: that a key was granted to a waiter, whether waiters can be told, and
-/// that somebody else has written at a key.
+/// A channel to the engine, for messages that it did not ask for: that a key was granted to a waiter, whether waiters can be
+/// notified, and that another client has written to a key.
 ///
-/// Clones tell the same engine. Telling never blocks, and does nothing when the engine has ended.
+/// Clones reach the same engine. Sending never blocks, and does nothing when the engine has ended.
 #[derive(Clone, Debug)]
 pub struct Calls {
     channel: Arc<str>,
     sender: mpsc::UnboundedSender<Notice>,
 }
 
-/// What was told.
+/// One message.
 #[derive(Debug)]
 pub(crate) enum Notice {
     Granted(Grant),
@@ -39,39 +39,38 @@ impl Calls {
         (Self { channel, sender }, receiver)
     }
 
-    /// Makes one that tells nobody, for tests that poll the upkeep of a backend themselves.
+    /// Makes a channel without a receiver, for tests that poll the upkeep of a backend themselves.
     #[cfg(feature = "test-util")]
     #[must_use]
     pub fn to_nobody() -> Self {
         Self::new("lock-core:calls:nobody".into()).0
     }
 
-    /// Returns the name of the channel that the engine's places name: random, and the same for as long as the engine
-    /// lives.
+    /// Returns the channel of the engine's places: a random name, the same for as long as the engine lives.
     #[must_use]
     pub fn channel(&self) -> &Arc<str> {
         &self.channel
     }
 
-    /// Says that a key was granted to a place of the engine.
+    /// Reports that a key was granted to a place of the engine.
     pub fn granted(&self, grant: Grant) {
         let _ = self.sender.send(Notice::Granted(grant));
     }
 
-    /// Says that somebody else has written at these keys, which were [watched](super::Renew::watch), or at any if it is `None`. The
-    /// engine then asks at once whether its leases are still there.
+    /// Reports that another client has written to these keys, which were [watched](super::Renew::watch); `None` means any key. The
+    /// engine then renews at once, to find out whether its leases are still there.
     pub fn changed(&self, keys: Option<Vec<LockKey>>) {
         let _ = self.sender.send(Notice::Changed(keys));
     }
 
-    /// Says that a connection was made, perhaps to another server than before, or to one that has lost its data. The engine then
-    /// asks soon whether its leases are still there.
+    /// Reports a new connection, perhaps to another server than before, or to one that has lost its data. The engine then renews
+    /// soon, to find out whether its leases are still there.
     pub fn connected(&self) {
         let _ = self.sender.send(Notice::Connected);
     }
 
     /// Passes on a message that was [published](super::Backend::publish) on the channel of the engine, or on
-    /// [`EVERYONE`](super::EVERYONE). A message of a form that is not known is ignored.
+    /// [`EVERYONE`](super::EVERYONE). A message of an unknown form is ignored.
     pub fn message(&self, message: &str) {
         let asked = Question::read(message).map(Notice::Asked);
         if let Some(notice) = asked.or_else(|| Statement::read(message).map(Notice::Told)) {
@@ -79,13 +78,13 @@ impl Calls {
         }
     }
 
-    /// Passes on what one of several nodes has told.
+    /// Passes on the message of one of several nodes.
     pub(crate) fn pass_on(&self, notice: Notice) {
         let _ = self.sender.send(notice);
     }
 
-    /// Says whether calls can reach the engine from now on. Call it again after every reconnect, since calls may have been
-    /// lost in it.
+    /// Reports whether messages of grants can reach the engine from now on. Call it again after every reconnect, since messages
+    /// may have been lost meanwhile.
     pub fn listening(&self, listening: bool) {
         let _ = self.sender.send(Notice::Listening(listening));
     }

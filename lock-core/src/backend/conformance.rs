@@ -1,15 +1,9 @@
 //! The suite that every [`Backend`] passes.
 //!
 //! [`run`] checks what the engine relies on: exclusion, ownership by token, rising fencing tokens, renewal that never
-//! shortens, idempotence, batches in order, taking over, expiry, listing; and, where the backend keeps queues, that
-//! waiters are granted a key in order and nobody passes them. It uses keys of its own under a random
-//! prefix, takes about a second of real or virtual time, and panics with a sentence at the first breach.
-//!
-//! ```
-//! # #[tokio::main(flavor = "current_thread")] async fn main() {
-//! lock_core::conformance::run(lock_core::backend::MemoryBackend::new()).await;
-//! # }
-//! ```
+//! shortens, idempotence, batches in order, taking over, expiry, and listing. If the backend keeps queues, waiters must be granted
+//! a key in order, and no request may pass them. The suite uses keys of its own under a random prefix, takes about a second of
+//! real or virtual time, and panics with a sentence at the first breach.
 
 mod queues;
 
@@ -27,7 +21,15 @@ use crate::{
 /// Checks a backend, polling its upkeep meanwhile.
 ///
 /// # Panics
-/// When the backend breaks its contract, with a sentence that says which part of it.
+/// When the backend breaks its [contract](Backend#contract), with a sentence that names the broken rule.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() {
+/// lock_core::conformance::run(lock_core::backend::MemoryBackend::new()).await;
+/// # }
+/// ```
 pub async fn run(backend: impl Backend) {
     let mut random: StdRng = rand::make_rng();
     let prefix = format!("conformance:{:016x}:", random.random::<u64>());

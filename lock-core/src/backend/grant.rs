@@ -5,11 +5,11 @@ use super::Backend;
 use super::Token;
 use crate::{clock::Moment, key::LockKey};
 
-/// What a store tells a waiter of its own accord: that the key holds the token of its [`Place`](super::Place) now.
+/// The unasked message of a store to a waiter: the key now holds the token of the waiter's [`Place`](super::Place).
 ///
-/// The lease is kept for the waiter for [`lasts`](Self::lasts) from the grant on. It is held from when an acquire with the
-/// token answers [`Outcome::Held`](super::Outcome::Held), or at once if [`Backend::grants_leases`] says so. A token that
-/// no waiter has is to be released.
+/// The key is kept for the waiter for [`lasts`](Self::lasts) from the grant on. The lease is held when an acquire with the
+/// token answers [`Outcome::Held`](super::Outcome::Held), or at once if [`Backend::grants_leases`] is `true`. A token that
+/// no waiter has must be released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Grant {

@@ -21,7 +21,7 @@ use crate::{
 /// A store in the process: the same semantics as Redis, without a server.
 ///
 /// Clones share the store, so that several managers of one process exclude each other. It is meant for tests, for
-/// programs of one process, and for trying things out; it excludes nobody outside the process. A
+/// programs of one process, and for trying things out; other processes do not see it. A
 /// [`durability`](crate::LockRequest::durability) is accepted and adds nothing: the store ends with its holders, so no failover
 /// can lose a lease.
 ///
@@ -55,7 +55,7 @@ struct State {
     entries: HashMap<LockKey, Entry, HashOfKey>,
     /// The waiters of each key, in order; no queue is empty.
     queues: HashMap<LockKey, VecDeque<Waiting>, HashOfKey>,
-    /// Who listens, by channel.
+    /// The listeners, by channel.
     listeners: HashMap<Arc<str>, Calls>,
     /// The grants of the batch in progress; waiters are notified of them when the store is unlocked.
     grants: Vec<(Calls, Grant)>,
@@ -109,7 +109,7 @@ impl MemoryBackend {
         Self { store: Arc::new(Store { clock, unix_origin, state: Mutex::default() }) }
     }
 
-    /// Returns the store of that name, which lives for as long as somebody has it.
+    /// Returns the store of that name. It lives until its last clone is dropped.
     pub(crate) fn named(name: &str) -> Self {
         static STORES: OnceLock<Mutex<HashMap<String, Weak<Store>>>> = OnceLock::new();
         let mut stores = STORES.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner);

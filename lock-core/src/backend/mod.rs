@@ -4,10 +4,11 @@
 //! inspect and force, which need no token. It keeps a queue for each key, with one [`Place`] for each process that waits. A key that
 //! becomes free is granted to the first place in the same step, for as long as the place says. The process of that place is
 //! notified by a [`Grant`]; it holds the lease at once, or when its next acquire succeeds. Holders, waiters and renewal live in the
-//! engine. [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and
-//! [`QuorumBackend`] a majority of several servers. Another store implements the trait, passes
-//! `lock_core::conformance` (feature `test-util`), and is given to
-//! [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
+//! engine.
+//!
+//! [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and [`QuorumBackend`] is a majority of
+//! several servers. For a store of your own, implement the trait, check it with `lock_core::conformance` (feature `test-util`),
+//! and give it to [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod calls;
 #[cfg(feature = "test-util")]
@@ -116,9 +117,9 @@ impl<T> fmt::Debug for Reply<T> {
 /// * Requests that are polled one after the other are executed in that order for as long as [`epoch`](Self::epoch)
 ///   stays the same, even if the future of an earlier one was dropped half-way. Requests that were answered
 ///   [out of order](Answer::out_of_order) are the exception.
-/// * Every future completes within a time limit of the backend, whatever the network does.
-/// * The operations of a batch are executed in order, one bad item never spoils the others, and each is idempotent by
-///   its token, so that the backend may repeat a batch whose answer was lost.
+/// * Every future completes within a time limit of the backend, even if the network is silent.
+/// * The operations of a batch are executed in order, and one bad item never spoils the others. Each is idempotent by its token,
+///   so the backend may repeat a batch whose answer was lost.
 /// * Dropping a future may or may not prevent the execution of a request that was polled.
 pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// Executes a batch in order and answers item by item. An empty batch checks whether the store answers.
@@ -128,39 +129,41 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// long, however many keys there are.
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>>;
 
-    /// Publishes a message to the managers of the store that listen on a channel: on the [channel](Calls::channel) of one, or on
-    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it, or `None` if that is not
-    /// known of all nodes. Used only
-    /// when somebody [looks](crate::LockManager::inspect) at holders and waiters, and no lease depends on it. Default: an error of
-    /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
+    /// Publishes a message to the managers of the store that listen on a channel: on the [channel](Calls::channel) of one manager,
+    /// or on [`EVERYONE`]. The backend of each receiver passes it on by [`Calls::message`]. Returns how many managers have received
+    /// it, or `None` if that is not known of all nodes.
+    ///
+    /// Used only to [inspect](crate::LockManager::inspect) holders and waiters; no lease depends on it. Default: an error of kind
+    /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         drop((channel, message));
         Reply::ready(Err(BackendError::unsupported("this backend carries no messages between managers")))
     }
 
     /// Returns a number that changes whenever the order of requests may have been broken, as when a connection was
-    /// replaced.
+    /// replaced. Default: 0, since nothing breaks the order.
     fn epoch(&self) -> u64 {
         0
     }
 
-    /// Returns whether every [`call`](Self::call) gives a reply that is [ready](Reply::ready): then the thread of a request
-    /// calls it, and no other task is needed. Default: `false`.
+    /// Returns whether every [`call`](Self::call) returns a reply that is [ready](Reply::ready). Then the thread of a request
+    /// makes the call, and no other task is needed. Default: `false`.
     fn answers_at_once(&self) -> bool {
         false
     }
 
     /// Returns whether a [`Grant`] is a lease, because the key then holds the token in the whole store, and not only on one node.
-    /// A waiter may then hold as soon as it is notified, for the rest of [`Grant::lasts`], which may be less than a second until
-    /// the first renewal. Otherwise it confirms by an acquire, which is always safe. Called once, inside the engine's task.
-    /// Default: `false`.
+    /// Default: `false`. Called once, inside the engine's task.
+    ///
+    /// If it is, a waiter may hold as soon as it is notified, for the rest of [`Grant::lasts`], which may be less than a second
+    /// until the first renewal. Otherwise the waiter confirms by an acquire, which is always safe.
     fn grants_leases(&self) -> bool {
         false
     }
 
-    /// Returns whether the store can wait until its replicas have a key ([`Renew::replicas`]); the error says why it cannot,
-    /// and is what a request with a [`durability`](crate::LockRequest::durability) gets. Must not block. Default: an error of
-    /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported).
+    /// Returns whether the store can wait until its replicas have a key ([`Renew::replicas`]). Must not block. Default: an error of
+    /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported). A request with a
+    /// [`durability`](crate::LockRequest::durability) fails with the error.
     ///
     /// # Errors
     /// [`BackendError::unsupported`] if the store has no replicas, or does not know of them.
@@ -169,7 +172,7 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
             .did_not_happen())
     }
 
-    /// Returns whether a request that is polled now is sent at once. Without a connection it is sent
+    /// Returns whether a request that is polled now is sent at once. Default: `true`. Without a connection, the request is sent
     /// when the [`epoch`](Self::epoch) changes, and never if it is dropped before.
     fn is_reachable(&self) -> bool {
         true
@@ -201,26 +204,26 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     }
 
     /// Returns the clock of leases in this backend. It counts suspended time, as a server's clock does, unless
-    /// the store lives and dies with the process.
+    /// the store lives and dies with the process. Default: a [`SystemClock`].
     fn clock(&self) -> Arc<dyn Clock> {
         Arc::new(SystemClock)
     }
 
-    /// Returns `true` when the upkeep has no outstanding work. The engine does not stop before that.
+    /// Returns `true` when the upkeep has no outstanding work. The engine does not stop before that. Default: `true`.
     fn is_settled(&self) -> bool {
         true
     }
 
-    /// Returns whether the backend is not [settled](Self::is_settled) only because nodes that are known not to answer have
-    /// to be told something. A shutdown does not wait for them; the engine goes on telling them for as long as its runtime
-    /// lives. Default: `false`.
+    /// Returns whether the backend is not [settled](Self::is_settled) only because it has requests for nodes that are known not to
+    /// answer. A shutdown does not wait for them; the engine keeps sending the requests for as long as its runtime lives.
+    /// Default: `false`.
     fn is_held_up(&self) -> bool {
         false
     }
 
     /// Returns the upkeep of the backend (connecting, heartbeats, receiving messages), which the engine polls inside
-    /// its own task for as long as it runs. When it is dropped, the runtime is ending, and the upkeep must close its
-    /// connections.
+    /// its own task for as long as that runs. When the upkeep is dropped, the runtime is ending, and the upkeep must close its
+    /// connections. Default: nothing to do.
     ///
     /// A backend that can notify waiters calls [`Calls::listening`], and passes messages for [`Calls::channel`] on to
     /// [`Calls::granted`]. A backend that cannot leaves `calls` alone, and waiters poll.
@@ -328,7 +331,7 @@ impl Answer {
         Self { outcomes, repeated: false, out_of_order: false, calls_refused: false, time: None, by: None }
     }
 
-    /// Says of what failed that it may have happened all the same.
+    /// Marks the operations that failed as possibly executed.
     #[cfg(feature = "redis")]
     pub(crate) fn in_doubt(mut self) -> Self {
         self.outcomes = self.outcomes.into_iter().map(|item| item.map_err(BackendError::in_doubt)).collect();

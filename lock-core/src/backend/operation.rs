@@ -25,7 +25,7 @@ pub enum Operation {
         /// The key.
         key: LockKey,
     },
-    /// Deletes the key whatever its holder. Answers [`Outcome::Released`] or [`Outcome::Gone`].
+    /// Deletes the key of any holder, without a token. Answers [`Outcome::Released`] or [`Outcome::Gone`].
     Force {
         /// The key.
         key: LockKey,
@@ -63,17 +63,17 @@ pub struct Acquire {
     /// The least number that the fencing tokens may begin with, in µs since 1970; zero if the store counts
     /// alone.
     pub floor: u64,
-    /// A number to begin with, in µs since 1970, if it is at most [`AIMS_WITHIN`] ahead of the next one that the store would
-    /// give, so that several stores whose clocks differ a little count alike; zero for none. A store may ignore it.
+    /// A number to begin with, in µs since 1970; zero for none. The store uses it if it is at most [`AIMS_WITHIN`] ahead of the
+    /// store's own next number, so that several stores whose clocks differ a little count alike. A store may ignore it.
     #[doc(hidden)]
     pub aim: u64,
 }
 
-/// How far ahead of a store's next fencing token an [aim](Acquire::aim) may be. An aim never raises the numbers by more, whatever
-/// the clock of the caller shows.
+/// How far ahead of a store's next fencing token an [aim](Acquire::aim) may be. An aim never raises the numbers by more, even if
+/// the caller's clock is wrong.
 pub const AIMS_WITHIN: Duration = Duration::from_millis(10);
 
-/// A place in the queue of a key: how its process is told that the key was granted to it, and for how long.
+/// A place in the queue of a key: how its process is notified of a grant, and for how long the grant keeps the key.
 ///
 /// A place is *live* until `life` has passed since the last acquire that asked for it. When the key is free, it is granted
 /// to the first live place: it then holds the place's token for [`lasts`](Self::lasts), and the place is gone. A place
@@ -119,10 +119,12 @@ pub struct Renew {
     /// Whether the store should notify the engine if another client writes to the key after this, by
     /// [`Calls::changed`](super::Calls::changed). A store may ignore it. Default: `false`.
     pub watch: bool,
-    /// How many replicas must have the key with the token before the answer is [`Outcome::Renewed`]; if too few do in time,
-    /// the answer is [`BackendError::not_replicated`](super::BackendError::not_replicated). Asked only of stores that
-    /// [wait for replicas](Backend::waits_for_replicas), and of one batch either by all operations or by none. Default:
-    /// `None`, the store itself is enough.
+    /// How many replicas must have the key with the token before the answer is [`Outcome::Renewed`]. If too few do in time,
+    /// the answer is [`BackendError::not_replicated`](super::BackendError::not_replicated). Default: `None`, the store itself is
+    /// enough.
+    ///
+    /// Set only for stores that [wait for replicas](Backend::waits_for_replicas), and in one batch either for all operations or for
+    /// none.
     pub replicas: Option<Replicas>,
 }
 
@@ -142,8 +144,9 @@ pub struct Release {
     pub place: bool,
     /// Whether the key is granted to nobody: for a token that was not a lease, so that the key may be as busy as before.
     pub quiet: bool,
-    /// Until when the token can block others if this is lost, by the [clock](Backend::clock) of the backend. A store of
-    /// several nodes tells each of them until it has heard it, and no longer than that. Default: [`Moment::NEVER`], not known.
+    /// Until when the token can block others if this release is lost, by the [clock](Backend::clock) of the backend. A store of
+    /// several nodes repeats the release to each node until the node has answered, or until this moment. Default:
+    /// [`Moment::NEVER`], not known.
     pub until: Moment,
 }
 
@@ -207,10 +210,10 @@ impl Acquire {
 }
 
 impl Place {
-    /// Makes a place; `channel` is empty for a process that cannot be told.
+    /// Makes a place; `channel` is empty for a process that cannot be notified.
     #[must_use]
     pub fn new(channel: Arc<str>, life: Duration, lasts: Duration, sent: Moment) -> Self {
-        // No time at all would have a queue stop at the place.
+        // With no time at all, the queue would stop at this place.
         Self { channel, life, lasts: lasts.max(Duration::from_millis(1)), sent }
     }
 }
@@ -233,7 +236,7 @@ impl Renew {
         }
     }
 
-    /// Mends an expiry that is too far ahead, if it is the one that was found.
+    /// Corrects an expiry that is too far ahead, if it is still the one that was found.
     #[must_use]
     pub fn mending(mut self, too_far: Duration) -> Self {
         self.too_far = Some(too_far);

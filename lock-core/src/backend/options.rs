@@ -1,4 +1,4 @@
-//! How to reach servers, as the builder is told: what no URL says, or what is the same for all of them.
+//! The builder's options for connections: those that no URL has, and those that are the same for all servers.
 
 use std::{fmt, time::Duration};
 
@@ -25,7 +25,7 @@ pub(crate) struct ConnectOptions {
     /// How connections are encrypted, instead of with the platform's certificates.
     #[cfg(feature = "tls-no-provider")]
     pub(crate) tls: Option<std::sync::Arc<rustls::ClientConfig>>,
-    /// What gives user and password for each connection.
+    /// The provider of user and password for each connection.
     #[cfg(feature = "redis")]
     pub(crate) credentials: Option<super::Provider>,
 }
@@ -49,7 +49,7 @@ impl ConnectOptions {
         }
     }
 
-    /// The same for the sentinels, which have their own users and no databases.
+    /// Returns the options for connections to sentinels, which have their own users and no databases.
     #[cfg(feature = "redis")]
     pub(crate) fn of_sentinels(&self) -> Self {
         Self {

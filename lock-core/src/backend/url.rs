@@ -1,16 +1,16 @@
-//! Backends as the builder is told of them: by URL, several URLs of a quorum, or as they are.
+//! The backends of a builder: by URL, by the URLs of a quorum, or given directly.
 
 use std::{fmt, sync::Arc};
 
 use super::{Backend, MemoryBackend, QuorumBackend, options::ConnectOptions};
 use crate::error::BuildError;
 
-/// What a backend is made of.
+/// The description of a backend.
 #[derive(Clone, Debug)]
 pub(crate) enum Source {
     Url(RedactedUrl),
     Quorum(Vec<RedactedUrl>),
-    /// What a client of the `redis` crate has.
+    /// The connection info of a client of the `redis` crate.
     #[cfg(feature = "redis")]
     Client(Box<::redis::ConnectionInfo>),
     Backend(Arc<dyn Backend>),
@@ -104,7 +104,7 @@ impl RedactedUrl {
             "memory" if rest.is_empty() => Ok(Arc::new(MemoryBackend::new())),
             "memory" => Ok(Arc::new(MemoryBackend::named(rest))),
             _ if is_server(scheme) => server(url, options),
-            // What cannot be a scheme may be a part that went astray, such as the password.
+            // A text that cannot be a scheme may be another part that went astray, such as the password, so it is not shown.
             _ if !scheme.chars().all(|char| char.is_ascii_alphanumeric() || "+-.".contains(char)) => {
                 Err(BuildError::new("the URL does not begin with a scheme; use one like redis://127.0.0.1:6379"))
             }

@@ -16,7 +16,7 @@ impl LockManagerBuilder {
     /// of its requests on one connection, subscribes to a channel of its own there, and closes the connection when it
     /// falls silent.
     ///
-    /// What a client trusts cannot be read from it. A client with certificates of its own, or one that takes any
+    /// The certificates that a client trusts cannot be read from it. A client with certificates of its own, or one that takes any
     /// certificate (`insecure`), needs a configuration in `tls`. A client whose TLS is that of the
     /// `native-tls` crate is connected to by rustls.
     ///
@@ -254,8 +254,8 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Sets the name that the connection shows in the server's `CLIENT LIST`: printable ASCII without spaces.
-    /// Default: `lock-core`.
+    /// Sets the name of the service, which [`inspect`](crate::LockManager::inspect) and the server's `CLIENT LIST` show: printable
+    /// ASCII without spaces. Default: `lock-core`.
     pub fn client_name(mut self, client_name: impl Into<String>) -> Self {
         self.connect.client_name = client_name.into();
         self

@@ -6,19 +6,21 @@ use super::LockManagerBuilder;
 use crate::{future::protected::OnLost, replicas::Replicas, request::Wait, ttl::Renewal};
 
 impl LockManagerBuilder {
-    /// Sets the default ttl of requests: 10 ms to 100 years. Default: 10 s.
+    /// Sets the default ttl of requests, for how long a silent holder blocks others: 10 ms to 100 years, in whole milliseconds.
+    /// Default: 10 s. See [`LockRequest::ttl`](crate::LockRequest::ttl).
     pub fn ttl(mut self, ttl: Duration) -> Self {
         self.options.ttl = ttl;
         self
     }
 
-    /// Sets the default wait of requests. Default: 10 s.
+    /// Sets how long requests wait for a busy key by default; zero means one try. Default: 10 s. See
+    /// [`LockRequest::wait`](crate::LockRequest::wait).
     pub fn wait(mut self, wait: Duration) -> Self {
         self.options.wait = Wait::Atmost(wait);
         self
     }
 
-    /// Makes requests wait by default for as long as the key is busy; see
+    /// Makes requests wait by default for as long as the key is busy. Default: 10 s. See
     /// [`LockRequest::wait_forever`](crate::LockRequest::wait_forever).
     pub fn wait_forever(mut self) -> Self {
         self.options.wait = Wait::Forever;

@@ -31,7 +31,7 @@ impl<T> Asked<T> {
         self
     }
 
-    /// Whether nobody waits for the answer any longer.
+    /// Whether no future waits for the answer any longer.
     pub(crate) fn is_cancelled(&self) -> bool {
         Arc::strong_count(&self.slot) == 1
     }

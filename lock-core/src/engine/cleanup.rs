@@ -40,7 +40,7 @@ pub(crate) struct Parting {
     pub(crate) keep_until: Moment,
     /// Whether the token may have a place in the queue of the key.
     pub(crate) place: bool,
-    /// Whether nobody is called, since the token was no lease: a majority of the nodes did not have it.
+    /// Whether the key is granted to no waiter, since the token was not a lease: a majority of the nodes did not have it.
     pub(crate) quiet: bool,
 }
 
@@ -80,7 +80,7 @@ impl Parting {
     }
 }
 
-/// What must be true before a token can be forgotten.
+/// The condition under which a token can be forgotten.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Doubt {
     /// The latest moment until which a request for the token can block others, if it was executed in time.
@@ -119,7 +119,7 @@ impl Try {
 }
 
 impl CleanUp {
-    /// Takes a refusal for an answer if whatever may be left has ended by itself: to send it again would not help.
+    /// Takes a refusal for an answer if the token must have expired meanwhile: another release would be refused, too.
     pub(crate) fn refused(&mut self, entry: usize, now: Moment) -> bool {
         if self.entries.get(entry).is_some_and(|entry| now >= entry.doubt.until) {
             self.entries.remove(entry);
@@ -208,8 +208,9 @@ impl CleanUp {
         self.waiting = self.entries.iter().map(|(entry, _)| (now, entry)).collect();
     }
 
-    /// Forgets what has expired by itself: for the end, when nobody is left to wait for an answer.
+    /// Forgets tokens that have expired by themselves: for the end of the manager, when no caller waits for an answer.
     pub(crate) fn forget_expired(&mut self, now: Moment, mut forgotten: impl FnMut(Token)) {
+        // An entry whose try is in flight is not among those that wait. It stays until its answer comes, which names the entry.
         let waiting = &mut self.waiting;
         waiting.retain(|(_, entry)| {
             let keep = self.entries[*entry].doubt.until > now;

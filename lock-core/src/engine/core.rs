@@ -1,4 +1,4 @@
-//! What the engine's task and its handles share: the state behind one lock, and the flags around it.
+//! The core, shared by the engine's task and its handles: the state behind one lock, and the flags around it.
 
 use std::{
     fmt,
@@ -30,7 +30,7 @@ use crate::{
     mutants::Mutant,
 };
 
-/// What the task and the handles share.
+/// The part of the engine that the task and the handles share.
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
@@ -65,7 +65,7 @@ pub(crate) struct State {
     calling: bool,
     /// Requests are refused.
     pub(super) shut_down: bool,
-    /// Nobody is left who could ask for anything: the task ends when it has cleaned up.
+    /// No handle is left that could make a request: the task ends when it has cleaned up.
     pub(super) closed: bool,
 }
 
@@ -125,6 +125,7 @@ impl Core {
             Some(runtime) => runtime.clone(),
             None => Handle::try_current().map_err(|_| ErrorKind::NoRuntime)?,
         };
+        // Set before the task is spawned, under the lock: otherwise a second request would start a second task.
         state.running = true;
         self.open.store(true, Ordering::Release);
         Ok(Some(runtime))
@@ -154,8 +155,8 @@ impl Core {
         }
     }
 
-    /// How long a future waits for the engine at most, which fails what the backend does not answer in time. Longer, and the
-    /// task is not run. `None` for ever.
+    /// How long a future waits for the engine at most, or `None` for no limit. The engine fails a request that the backend does not
+    /// answer in time; if that takes longer than this, the task does not run.
     pub(super) fn patience(&self) -> Option<Duration> {
         let limit = self.backend.time_limit();
         (limit < Duration::MAX).then(|| limit.saturating_add(2 * LONGEST_SLEEP))
@@ -174,8 +175,8 @@ impl Core {
 
     /// Polls a timer, which may belong to the builder's runtime.
     ///
-    /// A runtime that has ended makes its timers panic, and it can end between any look at it and the poll. It refuses
-    /// tasks by then, which tells such a panic from any other.
+    /// The timers of a runtime that has ended panic, and the runtime can end between a check and the poll. So the panic is caught. A
+    /// runtime that has ended refuses tasks, which distinguishes such a panic from any other.
     fn in_runtime<R>(&self, poll: impl FnOnce() -> R) -> Result<R, BackendError> {
         let Some(runtime) = &self.runtime else { return Ok(poll()) };
         let _entered = runtime.enter();
@@ -253,6 +254,7 @@ impl Core {
             rounds += 1;
             if calls.is_empty() {
                 state.calling = false;
+                // The flag is cleared, and the drop of `calling` would take the lock that this thread holds.
                 std::mem::forget(calling);
                 return state;
             }
@@ -269,6 +271,9 @@ impl Core {
 
     /// Decides what to send now, and until when to sleep.
     pub(super) fn step(&self) -> Step {
+        // The epoch of a request is read before the request is sent, and that of an answer after the answer has come. If a connection
+        // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
+        // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
         self.with(|state| state.step(self, now, epoch, settled))
     }
@@ -284,8 +289,8 @@ impl Core {
         self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
     }
 
-    /// Says that the task has ended: leases that it kept are lost. `begun` says whether it was ever polled: the builder's
-    /// runtime, if it drops a task that was not, has ended for good, and is not asked again by each waiter.
+    /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
+    /// builder's runtime drops a task before its first poll, that runtime has ended, and no waiter tries it again.
     pub(super) fn stopped(&self, begun: bool) {
         let now = self.clock.now();
         // All of it under one lock: a request that sees `running == false` starts the next task, and must find the requests of this one
@@ -313,7 +318,7 @@ impl Drop for Calling<'_> {
     }
 }
 
-/// What the state decided to do next.
+/// The next actions of the task, as the state decided.
 pub(super) struct Step {
     /// The moment of the decision.
     pub(super) now: Moment,
@@ -340,10 +345,12 @@ impl State {
 
     fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
         let queues = &mut self.queues;
+        // First, since it ends the leases that have lapsed and collects the renewals that are due: a lapsed lease must not be renewed.
         queues.handle_timeout(now);
         if self.closed {
             queues.cleanup.forget_expired(now, |_| {});
         }
+        // Renewals leave before requests: a lease ends if its renewal comes too late, while a request may wait.
         let mut calls = queues.poll_renewals(now);
         if !core.answers_at_once {
             calls.extend(queues.poll_transmit(now, epoch));
@@ -380,12 +387,14 @@ impl Future for Timer {
     }
 }
 
-/// A token that only a future of the user's knows of, polled or not: until it is done, or dropped, the task of a manager
-/// that was shut down stays for what it may leave.
+/// A token that only a future of the user's knows. Until that future is done or dropped, even if it is not polled, the task of a
+/// manager that was shut down stays, so that it can clean the token up.
 pub(crate) struct Owed(Arc<Core>);
 
 impl Drop for Owed {
     fn drop(&mut self) {
+        // This thread counts down and then reads `open`; a shutdown clears `open` and then reads the count. As all four are sequentially
+        // consistent, either the shutdown sees the new count, or this thread sees that it has to wake the shutdown.
         self.0.owed.fetch_sub(1, Ordering::SeqCst);
         if !self.0.open.load(Ordering::SeqCst) {
             self.0.wake.notify_one();
@@ -400,9 +409,9 @@ impl fmt::Debug for Core {
     }
 }
 
-/// How long the task sleeps at most while anything is to come: the timers of the runtime do not count the time that the
-/// machine was suspended, the lease clock does. (Also without a lease: one that is acquired after the machine has woken
-/// up would not be looked at before the old timer.)
+/// How long the task sleeps at most while any timer is set: the timers of the runtime do not count the time for which the machine
+/// was suspended, but the lease clock does. (This is also true without a lease: a lease that is acquired after the machine has
+/// woken up would otherwise be renewed only when the old timer fires.)
 const LONGEST_SLEEP: Duration = Duration::from_millis(250);
 
 /// How often a thread calls a backend that answers at once before it leaves the rest to the task.

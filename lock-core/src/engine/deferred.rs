@@ -85,6 +85,7 @@ impl Deferred {
 
 impl Drop for Deferred {
     fn drop(&mut self) {
+        // Tasks and watchers come before the log: a slow log writer must not delay a holder that has to stop.
         self.woken.drain(..).for_each(Waker::wake);
         self.endings.clear();
         for (key, reason, own_line) in self.losses.drain(..) {

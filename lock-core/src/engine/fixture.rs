@@ -1,4 +1,4 @@
-//! What the tests of the queues stand on.
+//! Fixtures for the tests of the queues.
 
 use std::{
     panic::Location,

@@ -1,4 +1,4 @@
-//! What a guard, its leases and the engine share of one local holder's part of a tenure.
+//! One local holder's part of a tenure, shared by its guard, its leases and the engine.
 
 use std::{
     fmt,
@@ -25,15 +25,15 @@ use crate::{
     ttl::Ttl,
 };
 
-/// One local holder's part of a tenure: what guard, leases and engine share.
+/// One local holder's part of a tenure, shared by its guard, its leases and the engine.
 pub(crate) struct Hold {
     pub(crate) key: LockKey,
     pub(crate) fence: FencingToken,
     /// Where it was asked for, to be named when the same task asks again.
     pub(crate) since: &'static Location<'static>,
-    /// What it is called in metrics.
+    /// Its label in metrics.
     label: &'static str,
-    /// What was asked for.
+    /// The ttl of its request.
     pub(crate) ttl: Ttl,
     /// Whether it was asked for without renewal.
     fixed: bool,
@@ -50,7 +50,7 @@ pub(crate) struct Validity {
 }
 
 struct State {
-    /// How it ended; none while it is held. Never changes back.
+    /// How it ended, or `None` while it is held. Never changes back.
     ended: Option<End>,
     /// Until when the holder may rely on the lease; only raised before it has passed.
     deadline: Moment,
@@ -58,7 +58,7 @@ struct State {
     latest: Moment,
     /// Grows when the user shortens the deadline: answers to requests of an older version do not raise it again.
     version: u32,
-    /// When it began; never for one that is not counted.
+    /// When it began; [`Moment::NEVER`] before that, and then it is not counted.
     begun: Moment,
     /// The trace context of its request.
     trace: Option<Box<TraceContext>>,
@@ -128,13 +128,13 @@ impl Hold {
         self.label
     }
 
-    /// What a hold that follows in the same tenure may rely on.
+    /// The validity that a following hold of the same tenure inherits.
     pub(crate) fn validity(&self) -> Validity {
         let state = self.state();
         Validity { deadline: state.deadline, version: state.version }
     }
 
-    /// Whether the hold goes on; one whose deadline has passed ends here, if nobody noticed before.
+    /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
     pub(crate) fn check(&self) -> Result<(), End> {
         self.check_at(self.clock.now())
     }
@@ -259,6 +259,8 @@ impl Hold {
             return Poll::Ready(end);
         }
         let mut state = self.state();
+        // Checked again under the lock: the hold may have ended since, and its wakers were taken then. A waker that is registered after
+        // that would never be woken.
         if let Some(end) = state.ended {
             return Poll::Ready(end);
         }
@@ -282,7 +284,7 @@ impl Hold {
     pub(crate) fn unregister(&self, registered: usize) {
         let mut state = self.state();
         let unused = state.wakers.as_mut().and_then(|wakers| wakers.try_remove(registered));
-        // The lock goes first: a waker may own a task, and that a guard.
+        // The lock is released first, as above.
         drop(state);
         drop(unused);
     }
@@ -299,7 +301,7 @@ impl Hold {
 }
 
 impl State {
-    /// Why it is over at `now`, if it is.
+    /// Returns why the hold is over at `now`, or `None` if it is not.
     fn over(&self, now: Moment) -> Option<LossReason> {
         if now >= self.latest {
             Some(LossReason::MaxHold)

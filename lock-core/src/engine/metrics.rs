@@ -1,4 +1,4 @@
-//! What the engine counts and measures, through the `metrics` facade (feature `metrics`; without it all of this is
+//! The metrics of the engine, through the `metrics` facade (feature `metrics`; without it all of this is
 //! nothing). The crate's documentation has the table.
 
 use std::time::Duration;
@@ -55,7 +55,7 @@ fn name(kind: ErrorKind) -> &'static str {
     }
 }
 
-/// A hold that ended; the reason is none where its holder ended it.
+/// Records a hold that ended; without a loss, its holder ended it.
 pub(crate) fn ended(label: &'static str, loss: Option<LossReason>, held: Duration) {
     holding(label, -1.0);
     held_for(label, held);

@@ -1,4 +1,4 @@
-//! What a manager, its requests and its guards share: the backend, the clock, the randomness, and the state that the
+//! The engine, shared by a manager, its requests and its guards: backend, clock, randomness, and the state that the
 //! one engine task works on.
 //!
 //! An [`Engine`] is held by everything a user holds; when the last one goes, the task finishes what is left and ends.
@@ -64,7 +64,7 @@ use crate::{
     ttl::Ttl,
 };
 
-/// What concerns those who look at holders and waiters.
+/// Settings for questions about holders and waiters.
 #[derive(Debug)]
 pub(crate) struct Looks {
     /// How the manager names itself.
@@ -107,7 +107,7 @@ impl Engine {
         self.core.sleep(duration)
     }
 
-    /// The same, or `None` if there is no runtime for it.
+    /// Makes a timer of the clock, or returns `None` if there is no runtime for it.
     pub(crate) fn timer(&self, duration: Duration) -> Option<Timer> {
         self.core.has_timers().then(|| self.core.sleep(duration))
     }
@@ -130,9 +130,9 @@ impl Engine {
         self.core.state().queues.token()
     }
 
-    /// Says how everything is doing, as far as is known here.
+    /// Returns the health of the manager and its backend, as far as it is known in this process.
     pub(crate) fn health(&self) -> Health {
-        // The task connects. A service that gets requests only when it is ready would never start it otherwise.
+        // The task connects. A service that gets requests only when it is ready would never start the task otherwise.
         let admits = self.core.admit().is_ok();
         let nodes = self.core.backend.health();
         let now = self.now();
@@ -140,7 +140,7 @@ impl Engine {
         Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
     }
 
-    /// Begins a request: refuses it after a shutdown, and starts the task where it does not run.
+    /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
         self.core.admit().map_err(|kind| Error::backend(attempt, None, self.core.ended(kind)))
     }
@@ -179,8 +179,7 @@ impl Engine {
         response
     }
 
-    /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
-    /// are left out.
+    /// Asks all managers of the store for holders and waiters. A manager that does not answer in a quarter of a second is left out.
     pub(crate) fn inquire(&self, subject: Subject) -> Response<Vec<Statement>> {
         let now = self.now();
         let (asked, response) = Response::new(&self.core, now);
@@ -188,7 +187,7 @@ impl Engine {
         response
     }
 
-    /// Does so for a request that waits, unless another one has just asked.
+    /// [Inquires](Self::inquire) for a request that waits, unless another request has just asked.
     pub(crate) fn inquire_at_times(&self, subject: Subject) -> Option<Response<Vec<Statement>>> {
         let now = self.now();
         self.core.with(|state| state.queues.may_explain(now)).then(|| self.inquire(subject))
@@ -202,6 +201,7 @@ impl Engine {
     /// Begins an acquire of one key.
     pub(crate) fn arrive(&self, newcomer: Newcomer<'_>, now: Moment) -> Result<WaiterId, Error> {
         self.core.with(|state| {
+            // Checked again under the lock: a shutdown that came after `admit` has failed all waiters, and would never fail this one.
             if state.shut_down {
                 return Err(Error::new(ErrorKind::ShutDown, ACQUIRE).on(newcomer.key));
             }
@@ -234,6 +234,7 @@ impl Engine {
         now: Moment,
     ) -> Result<Offer, Error> {
         self.core.with(|state| {
+            // The shutdown may have counted the leases already. The caller's drop cleans the token up.
             if state.shut_down {
                 return Err(Error::new(ErrorKind::ShutDown, "take up").on(key));
             }
@@ -319,15 +320,17 @@ impl Engine {
         self.core.with(|state| state.shut_down)
     }
 
-    /// Refuses new requests, waits at most `grace` for the holders, ends what is left and waits for its release at
-    /// most `last` longer, and as long for the end of the task unless that has only to tell nodes which do not answer.
+    /// Refuses new requests and waits at most `grace` for the holders. Then ends the leases that are left, and waits at most `last`
+    /// for their release. Then waits as long again for the end of the task, unless only nodes that do not answer keep the task.
     /// Returns how many leases were cut short.
     pub(crate) async fn shut_down(&self, grace: Duration, last: Duration) -> usize {
         let now = self.now();
-        // The runtime of the task may have ended: then this one does what it left.
+        // The runtime of the task may have ended before everything was released. Then the task starts again on this one, and that has
+        // to be now, because `admit` starts no task after the flag is set.
         if !self.core.state().queues.is_released() {
             let _ = self.core.admit();
         }
+        // Flag and waiters change under one lock: a request that joined a line in between would be failed by nobody.
         self.core.with(|state| {
             state.shut_down = true;
             self.core.close();
@@ -346,6 +349,7 @@ impl Engine {
         });
         let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();
         self.wait_until(last, |core| is_released(core) || !core.state().is_running()).await;
+        // Only now: a task of a closed manager forgets tokens whose time is over, and ends when no work is left.
         self.core.state().closed = true;
         self.core.wake.notify_one();
         let is_held_up = |core: &Core| core.backend.is_held_up() && is_released(core);
@@ -357,6 +361,8 @@ impl Engine {
         let mut timer = self.sleep(most);
         loop {
             let mut settled = std::pin::pin!(self.core.settled.notified());
+            // Registered before the condition is checked: `notify_waiters` leaves no permit, so a change that came between the check
+            // and the wait would be missed.
             settled.as_mut().enable();
             if done(&self.core) {
                 return;

@@ -4,8 +4,8 @@
 //! RUSTFLAGS="--cfg lock_loom" cargo test -p lock-core --lib --no-default-features --target-dir target/loom models
 //! ```
 //!
-//! The queues themselves are pure, under one lock; here is what lies between two takings of it: a guard that ends its
-//! hold and then speaks to the engine, and a task that goes to sleep while others have something for it to do.
+//! The queues themselves are pure, under one lock. The models are about steps between two takings of that lock: a guard that ends
+//! its hold and then calls the engine, and a task that goes to sleep while other threads have work for it.
 
 use std::{
     future::poll_fn,

@@ -69,6 +69,7 @@ impl<T> Response<T> {
 
     /// Cancels the request if it was not sent yet.
     pub(crate) fn cancel(&mut self) {
+        // The engine's reference to the old slot is then the only one, by which it knows that no future waits for the answer.
         self.slot = Arc::default();
     }
 }
@@ -85,14 +86,14 @@ impl<T> Future for Response<T> {
             Some(waker) if waker.will_wake(cx.waker()) => None,
             _ => slot.waker.replace(cx.waker().clone()),
         };
-        // The lock goes first: a waker may own a task, and that a guard.
+        // The lock is released before the old waker is dropped: a waker may own a task, and that task a guard of this manager.
         drop(slot);
         drop(unused);
-        // The engine's task ends with its runtime. The next one goes on with the request, so somebody has to start it.
+        // The engine's task ends with its runtime. The next task continues the request, and each waiting future tries to start it.
         match self.core.admit() {
             Ok(()) => self.poll_limit(cx),
             Err(ErrorKind::ShutDown) if self.core.state().is_running() => self.poll_limit(cx),
-            // The task may have answered, and ended, since the look at the slot.
+            // The task may have answered and ended after the slot was checked above.
             Err(kind) => {
                 let answer = self.slot.lock().answer.take();
                 Poll::Ready(answer.unwrap_or_else(|| Err(self.core.ended(kind))))

@@ -6,8 +6,8 @@ use crate::clock::Moment;
 
 /// When to renew next, after a success that was sent at `sent` and left the lease valid until `deadline`.
 ///
-/// Usually that is one interval later, or a little sooner, so that leases whose times lie close together share a call;
-/// sooner where less than that is left, because the user shortened the lease.
+/// Usually that is one interval later, or a little sooner, so that leases whose times lie close together share a call. It is
+/// sooner if the user shortened the lease and less than an interval is left.
 pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) -> Moment {
     let due = sent + interval;
     let step = Moment::from_origin(interval / STEPS).nanoseconds();
@@ -16,17 +16,16 @@ pub(crate) fn after_success(sent: Moment, interval: Duration, deadline: Moment) 
     together.min(sent + deadline.since(sent) / 2)
 }
 
-/// When to try again, after `failures` failures in a row (at least one): 20 ms, 40 ms, … up to a quarter of the
-/// interval or 500 ms, with jitter in 0.0..1.0 so that a fleet does not come back in step.
+/// When to retry after `failures` failures in a row (at least one). The pauses are 20 ms, 40 ms, … up to a quarter of the
+/// interval or 500 ms. `jitter` is in 0.0..1.0, so that a fleet does not retry in step.
 pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitter: f64) -> Moment {
     let longest = (interval / 4).clamp(FIRST_RETRY, LONGEST_RETRY);
     let pause = FIRST_RETRY.saturating_mul(1 << failures.saturating_sub(1).min(16)).min(longest);
     now + pause.mul_f64(0.5 + jitter / 2.0)
 }
 
-/// By how much a backend's account of what is left may exceed ours before its clock counts as set back: more than what
-/// clocks that run at different rates and requests that took long can make of it in a renewed lease. To be wrong about
-/// it does no harm.
+/// By how much the time that a backend reports as left may exceed ours before its clock counts as set back. It is more than
+/// different clock rates and slow requests can cause in a renewed lease. A wrong decision does no harm.
 pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
 
 /// Into how many steps an interval is cut: renewals that fall into one of them are due together.

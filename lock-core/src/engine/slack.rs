@@ -35,7 +35,7 @@ impl Slack {
     }
 }
 
-/// What was noted lasts for the rest of its span and one more.
+/// A value is remembered for the rest of its span and one more.
 const SPAN: Duration = Duration::from_secs(30);
 
 #[cfg(test)]

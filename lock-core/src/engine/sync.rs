@@ -1,4 +1,4 @@
-//! What threads share, so that a model checker can take its place: see `engine/models.rs`.
+//! Locks and atomics of the engine, which a model checker can replace: see `engine/models.rs`.
 
 #[cfg(all(test, lock_loom))]
 pub(crate) use loom::sync::{

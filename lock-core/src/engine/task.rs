@@ -121,6 +121,7 @@ async fn run(mut running: Running) {
             // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
             Some(()) = lists.next() => {}
             (call, result) = exchange => {
+                // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
                 core.with(|state| state.queues.handle_response(call, result, now, epoch));
                 answers += 1;
@@ -161,7 +162,7 @@ fn poll_upkeep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
     }
 }
 
-/// Lists keys for a request. If the task ends before the answer is there, the request is told.
+/// Lists keys for a request. If the task ends before the answer is there, the request fails.
 fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
     let reply = core.backend.list(list.prefix);
     let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };

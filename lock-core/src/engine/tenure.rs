@@ -26,7 +26,7 @@ use crate::{
     ttl::{Renewal, Ttl},
 };
 
-/// What a request asks of its lease.
+/// The options of a request that concern its lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
     pub(crate) ttl: Ttl,
@@ -94,7 +94,7 @@ pub(crate) struct Tenure {
     renew_at: Moment,
     /// Whether a renewal waits for its turn or its answer.
     renewing: bool,
-    /// Whether somebody else has written at the key since a renewal was sent.
+    /// Whether another client has written to the key since a renewal was sent.
     changed: bool,
     /// Renewals that failed since the last success.
     failures: u16,
@@ -177,7 +177,7 @@ impl Tenure {
         if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
     }
 
-    /// What must be true before the token can be forgotten once the tenure is over.
+    /// The condition under which the token can be forgotten once the tenure is over.
     pub(crate) fn doubt(&self) -> Doubt {
         self.doubt
     }
@@ -213,7 +213,7 @@ struct Fences {
 }
 
 impl Fences {
-    /// What is left of a block when its first token has been given out.
+    /// The rest of a block whose first token has been given out.
     fn after_first(first: u64, block: u32) -> Self {
         Self { next: first.saturating_add(1), left: block.saturating_sub(1), following: 0, first_following: 0 }
     }
@@ -252,8 +252,8 @@ impl Terms {
     }
 }
 
-/// How many fencing tokens to ask for when so many waiters could use one, and so many holds have followed one another in
-/// this tenure or the last: the next block has to come before this one is used up.
+/// How many fencing tokens to ask for, if there are so many waiters, and so many holds have followed one another in this tenure or
+/// the last. The next block has to come before this one is used up.
 pub(crate) fn block_for(waiters: usize, holds: u32) -> u32 {
     let waiters = u32::try_from(waiters).unwrap_or(u32::MAX).clamp(1, LARGEST_BLOCK);
     let used = if holds < MANY_HOLDS { 0 } else { holds.saturating_mul(2).min(LARGEST_USED_BLOCK) };

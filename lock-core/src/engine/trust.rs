@@ -12,8 +12,8 @@
 //!
 //! **A place trusts** ([`Placing::trusts_for`]) if
 //! * the store is one node: the answer of one of several is not a majority;
-//! * the waiter cannot keep the engine's only thread (the backend says so): its lease would end before its first renewal is sent;
-//! * messages reach this process, and others may send them: else a long T costs the others time and gains nothing;
+//! * the waiter cannot keep the engine's only thread busy (the backend knows): its lease would end before its first renewal;
+//! * messages reach this process, and others may send them: otherwise a long T costs the others time and gains nothing;
 //! * the lease is renewed, since it begins with what is left of T and not with its ttl;
 //! * the ttl is not less than T, so that a silent waiter blocks the others for no longer than its ttl; nor are [two
 //!   seconds](LONGEST), which a server that is far away would exceed.
@@ -23,8 +23,8 @@
 //!
 //! **A message is trusted** ([`Told::holds`]) if
 //! * it comes from a store of one node, and its T is that of a trusting place: the contender may have had other terms
-//!   when that place was made, as before anybody listened;
-//! * its T and `sent` are what this process can have asked for: another than the store may have made it up;
+//!   when that place was made, for example before messages could reach this process;
+//! * this process can have asked for its T and `sent`: another client than the store may have forged the message;
 //! * no request that was sent after `sent` has been answered. If the key was not held for it then, it was executed
 //!   after the grant (one before the grant would have refreshed the place), and the key was taken away in between;
 //! * enough is left for the first renewal to fail once, and for the waiter to come.
@@ -34,16 +34,16 @@
 //!   a moment would end it. A holder that is done sooner sends nothing but its release.
 //! * is passed on inside the process while half of what it had when it began is left ([`leaves_enough`]), as others are while
 //!   half their ttl is left.
-//! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since nobody knows how long the
-//!   grant was in flight. The message answers no request: those in flight may be executed after the release.
+//! * leaves a doubt ([`doubt`]): the key may hold the token until T after the message, since it is not known how long the
+//!   message was in flight. The message answers no request: those in flight may be executed after the release.
 //! * is lost if the key was not held for a request of its own that was sent after `sent` ([`is_later`]): that was
 //!   executed after the grant, by the same reasoning. An answer that the key was held only raises the deadline, if its
 //!   fencing token is not smaller: else it was executed before the grant.
 //! * is lost if its key is granted again with a larger fencing token, or was found free by a request of its own with a
-//!   larger one; a message that is told twice changes nothing.
-//! * counts its holds from the fencing token that was told first. A request in flight may draw larger ones: they are
+//!   larger one. A message that comes twice changes nothing.
+//! * counts its holds from the fencing token of the first message. A request in flight may draw larger ones, which are
 //!   not used.
-//! * is renewed when it is handed over, if it was not before: who takes it up counts on more.
+//! * is renewed when it is handed over, if it was not before: the process that takes it up relies on the whole ttl.
 
 use std::time::Duration;
 
@@ -124,7 +124,7 @@ pub(crate) fn leaves_enough(since: Moment, deadline: Moment, now: Moment) -> boo
     deadline.since(now) >= deadline.since(since) / 2
 }
 
-/// What must be true before a token can be forgotten that was granted the key for `kept`, which was told `now`.
+/// The condition under which a token can be forgotten that was granted the key for `kept`, in a message that arrived `now`.
 pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
     let unanswered_since = of_requests.unanswered_since.filter(|_| !Mutant::GrantSettlesAll.is_on());
     Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
@@ -133,11 +133,11 @@ pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
 /// The longest T of a trusting place.
 const LONGEST: Duration = Duration::from_secs(2);
 
-/// What T has at least beyond the time from one check to the next: for the request to arrive, and the answer to come
+/// The least by which T exceeds the time from one check to the next: for the request to arrive, and the answer to come
 /// back.
 const SPARE: Duration = Duration::from_millis(400);
 
-/// What a lease has left at least when it begins.
+/// The least that a lease has left when it begins.
 const LEAST_LEFT: Duration = Duration::from_millis(200);
 
 /// When a lease that began by a grant is renewed at the latest: later than most holders of a hot key are done, and soon

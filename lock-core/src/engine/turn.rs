@@ -40,7 +40,7 @@ pub(super) async fn in_turn(work: impl Future<Output = ()>) {
     .await;
 }
 
-/// What wakes the work.
+/// The waker of the work.
 #[derive(Default)]
 struct Bell {
     rung: AtomicBool,

@@ -52,6 +52,7 @@ impl Wheel {
     /// Sets a timer, or moves it if it was set before. It fires at the first tick that is not before `at`.
     pub(crate) fn set(&mut self, timer: usize, at: Moment) {
         self.unset(timer);
+        // A moment that has passed counts as the present tick: its own slot lies behind, and would fire a whole turn later.
         let at = at.nanoseconds().div_ceil(TICK).clamp(self.elapsed, self.elapsed.saturating_add(LONGEST));
         if timer >= self.nodes.len() {
             self.nodes.resize(timer + 1, Node { at: 0, previous: NONE, next: NONE, level: NONE, slot: 0 });
@@ -88,6 +89,8 @@ impl Wheel {
             if tick > now {
                 break;
             }
+            // Time moves on before the slot is spread out: `link` chooses the level by the distance to `elapsed`. With the old time the
+            // timers would fall back into this slot, and the loop would not end.
             self.elapsed = self.elapsed.max(tick);
             let mut timer = self.levels[level].heads[slot];
             self.levels[level].heads[slot] = NONE;
@@ -113,6 +116,8 @@ impl Wheel {
     }
 
     fn next_slot(&self) -> Option<(usize, usize, u64)> {
+        // The lowest level that has timers has the earliest slot: its timers differ from the present tick in lower digits only, so
+        // they are due before the next slot of any higher level begins.
         (0..LEVELS).find_map(|level| {
             let occupied = self.levels[level].occupied;
             if occupied == 0 {

@@ -2,9 +2,9 @@ use std::{error, fmt};
 
 use super::{Argument, Error};
 
-/// Why a manager could not be built or connected, at start-up.
+/// The error of a manager that could not be built or connected, at start-up.
 ///
-/// [`cause`](Self::cause) gives the [`Error`] when the configuration is sound and only
+/// [`cause`](Self::cause) returns the [`Error`] if the configuration is right and only
 /// [`connect`](crate::LockManager::connect) failed: the server is out of reach, refuses the password, or is too old. The
 /// message is then that of the cause.
 ///

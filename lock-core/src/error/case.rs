@@ -68,5 +68,5 @@ impl Case {
     }
 }
 
-/// When to try again if nothing says so.
+/// The usual time after which to retry.
 const A_SECOND: Duration = Duration::from_secs(1);

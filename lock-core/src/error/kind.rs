@@ -1,6 +1,6 @@
 use std::fmt;
 
-/// The kinds of [`Error`](crate::Error), for a `match`.
+/// The kinds of [`Error`](crate::Error), for a `match`; [`Error::kind`](crate::Error::kind) returns one and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
@@ -22,9 +22,10 @@ pub enum ErrorKind {
     Denied,
     /// An argument is out of its range; nothing was sent.
     Invalid(Argument),
-    /// More waiters than the configured limit.
+    /// As many requests wait as the manager allows; nothing is held. See
+    /// [`LockManagerBuilder::max_waiters`](crate::LockManagerBuilder::max_waiters).
     Overloaded,
-    /// The same task holds the key already inside a scoped form, and would have waited for itself.
+    /// The same task holds the key already inside a scoped form, and would wait for itself.
     WouldDeadlock,
     /// The lease to take up no longer exists, or another process has taken it up.
     NotHeld,
@@ -60,17 +61,17 @@ pub enum Argument {
     Settings,
 }
 
-/// Why a lease that was held is gone.
+/// The reason why a lease that was held is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
     /// Its deadline passed: it was not renewed, or no renewal was answered in time.
     Expired,
-    /// The backend says that the key is free or somebody else's.
+    /// The backend reported that the key is free, or that another holder has it.
     Taken,
     /// It was held for as long as [`max_hold`](crate::LockRequest::max_hold) allows.
     MaxHold,
-    /// This manager was asked to [`force_release`](crate::LockManager::force_release) the key.
+    /// This manager [force-released](crate::LockManager::force_release) the key.
     Forced,
     /// The manager was shut down, or the runtime that renewed the lease has ended.
     ShutDown,

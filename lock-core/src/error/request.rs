@@ -22,7 +22,7 @@ impl Error {
         Self::new(ErrorKind::Lost(reason), attempt).on(key)
     }
 
-    /// Creates the error of a request about a lease that has ended. Only a loss is told as one.
+    /// Creates the error of a request about a lease that has ended: a loss, or `NotHeld` if its holder ended it.
     pub(crate) fn ended(attempt: &'static str, key: &LockKey, end: End) -> Self {
         match end {
             End::Lost(reason) => Self::lost(attempt, key, reason),

@@ -27,15 +27,15 @@ use crate::{
 /// An uncontended acquire is one round trip, which the engine shares with other requests. While the key is busy, the request
 /// waits in line behind earlier requests of its process, and its process waits behind those that queued before it.
 ///
-/// Keep polling this future. If its turn comes and it is not polled within 100 ms, for example because it is kept aside in a
-/// `select!` loop, it loses its turn and rejoins the queue at the end when it is polled again.
+/// Keep polling this future. If its turn comes and it is not polled within 100 ms, for example because a `select!` loop keeps it
+/// aside, it loses its turn. It rejoins the queue at the end when it is polled again.
 ///
 /// # Cancel safety
 /// Dropping the future leaves nothing behind: whatever a request in flight may have set is released in the background.
 #[derive(Debug)]
 #[must_use = "a future does nothing unless it is awaited"]
 pub struct Acquire {
-    /// None once the key is acquired, or the request is over.
+    /// `None` once the key is acquired, or the request is over.
     request: Option<LockRequest>,
     progress: Progress,
     /// Waits for the replicas of the key, once it is acquired.
@@ -44,7 +44,7 @@ pub struct Acquire {
     watch: Option<Watch>,
 }
 
-/// A key that is acquired, but for its replicas.
+/// An acquired key that waits for its replicas.
 #[derive(Debug)]
 struct Confirming {
     confirm: Confirm,
@@ -57,9 +57,9 @@ struct Progress {
     step: Step,
     /// When the wait is over; known from the first poll on.
     give_up: Moment,
-    /// Whether the wait was over before, and the engine has said nothing yet.
+    /// Whether the wait was over before, and the engine has not answered yet.
     overdue: bool,
-    /// The moment that the last poll looked at: reading the clock is a good part of what an acquire in memory costs.
+    /// The time of the last poll: reading the clock once is a good part of the cost of an acquire in memory.
     now: Moment,
 }
 
@@ -68,7 +68,7 @@ struct Watch {
     began: Moment,
     waiting: metrics::Waiting,
     span: tracing::Span,
-    /// Asks why it waits, if the manager was told to.
+    /// Asks who holds the key, if the manager is set to.
     explain: Option<Box<Explain>>,
 }
 
@@ -84,12 +84,12 @@ enum Step {
     Finished,
 }
 
-/// What must be left when the future is dropped.
+/// The waiter that must be taken out of its line when the future is dropped.
 #[derive(Clone, Copy)]
 struct Waiter {
-    /// None once it is over.
+    /// `None` once it is over.
     id: Option<WaiterId>,
-    /// Whether the engine has the waker of the poll that goes on: it has just been given.
+    /// Whether the engine got the waker during this poll already.
     known: bool,
 }
 
@@ -200,7 +200,7 @@ impl Future for Acquire {
 }
 
 impl Progress {
-    /// Finishes; forgets the waiter if it is not over.
+    /// Finishes, and takes the waiter out of its line if it is still there.
     fn leave(&mut self, engine: &Engine) {
         let step = std::mem::replace(&mut self.step, Step::Finished);
         if let Step::Waiting { waiter, .. } = &step
@@ -271,7 +271,7 @@ impl Progress {
 }
 
 impl LockRequest {
-    /// What its caller is told.
+    /// The error for the caller.
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.

@@ -61,8 +61,7 @@ impl AcquireAll {
                 guards.push(guard);
             }
             let Some(key) = keys.next() else { break };
-            // Waiting for this key while holding those before it in the order: two such requests never wait for each
-            // other.
+            // The request waits for this key while it holds only keys before it in the order, so two such requests cannot deadlock.
             let mut one = request.for_key(key);
             if let Wait::Atmost(_) = one.options.wait {
                 one.options.wait = Wait::Atmost(give_up.since(engine.now()));

@@ -16,7 +16,7 @@ use crate::{
     replicas::Replicas,
 };
 
-/// Waits until replicas have some leases, and gives all of them back if the replicas do not, before it says so.
+/// Waits until replicas have some leases. If they do not in time, it releases all leases before it returns the error.
 ///
 /// Dropping it releases the leases.
 pub(super) struct Confirm {
@@ -25,7 +25,8 @@ pub(super) struct Confirm {
 
 enum Step {
     Asked {
-        /// Before the guards: their drop wakes the engine, which must find then that nobody waits for the replicas.
+        /// Declared before the guards, and so dropped before them: their drop wakes the engine, which must find then that no future
+        /// waits for the replicas.
         response: Response,
         confirmations: Vec<Confirmation>,
         guards: Vec<LockGuard>,
@@ -72,7 +73,7 @@ impl Confirm {
                 Step::Asked { response, .. } => ready!(Pin::new(response).poll(cx)).map(|answer| answer.outcomes),
                 Step::Known(_) => Ok(Outcomes::new()),
                 Step::Releasing(releases, _) => {
-                    // What the release meets is the engine's to go on with.
+                    // The engine retries a release that fails, so the error of the acquire is returned in any case.
                     let _ = ready!(Pin::new(releases).poll(cx));
                     Ok(Outcomes::new())
                 }

@@ -55,7 +55,7 @@ pin_project! {
             // Which lease was lost, if the work goes on all the same.
             lost: Option<(Arc<Hold>, End)>,
             span: tracing::Span,
-            // What the task holds while it polls the work; known from the first poll on.
+            // The leases that the task holds while it polls the work; known from the first poll on.
             held: Option<Held>,
         },
         Releasing {
@@ -66,7 +66,7 @@ pin_project! {
     }
 }
 
-/// The policy for scoped work when its lease is lost.
+/// The policy for scoped work when its lease is lost; set by [`LockRequest::on_lost`](crate::LockRequest::on_lost), which has examples.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum OnLost {
@@ -165,7 +165,7 @@ impl<F: Future> Future for Protected<F> {
                         holding.around(|| poll_work(guard.guards(), cx, |cx| work.as_mut().poll(cx)));
                     *held = holding;
                     let Poll::Ready(output) = polled else {
-                        // Who is done at once need not be told of a loss.
+                        // Work that completes at its first poll needs no waker for a loss, so one is registered only now.
                         if looks && first && guard.poll_ended(cx) {
                             continue;
                         }
@@ -201,7 +201,7 @@ impl<F: Future> fmt::Debug for Protected<F> {
 }
 
 impl Guard {
-    /// What the task holds while it polls the work.
+    /// The leases that the task holds while it polls the work.
     fn enter(&self) -> Held {
         let manager = self.guards().first().and_then(LockGuard::manager);
         Held::enter(manager, self.holds())

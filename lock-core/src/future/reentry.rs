@@ -1,4 +1,4 @@
-//! What the present task holds in scoped forms, so that it does not wait for itself.
+//! The keys that the present task holds in scoped forms, so that it does not wait for itself.
 
 use std::{cell::Cell, panic::Location, sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ use crate::{
 };
 
 tokio::task_local! {
-    /// Some but while it is looked at.
+    /// Empty only while it is being read.
     static HELD: Cell<Option<Held>>;
 }
 
@@ -31,7 +31,7 @@ impl Held {
         Self { manager, holds, outer }
     }
 
-    /// Shows the present task's to `looks`.
+    /// Calls `looks` with the keys of the present task.
     fn look<R>(looks: impl FnOnce(Option<&Self>) -> R) -> R {
         let held = HELD.try_with(Cell::take).ok().flatten();
         let seen = looks(held.as_ref());
@@ -41,7 +41,7 @@ impl Held {
         seen
     }
 
-    /// Polls what is done while it is held; gives it back, unless that panics.
+    /// Polls the work while the task holds these keys, and returns them afterwards, unless the work panics.
     pub(super) fn around<R>(self, polls: impl FnOnce() -> R) -> (R, Option<Self>) {
         HELD.sync_scope(Cell::new(Some(self)), || (polls(), HELD.with(Cell::take)))
     }

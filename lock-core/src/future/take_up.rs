@@ -19,7 +19,7 @@ use crate::{
     key::LockKey,
 };
 
-/// A request to take a lease up: as long as nobody knows what became of it, its drop has its token cleaned up.
+/// A request to take a lease up. While its result is not known, its drop has its token cleaned up.
 pub(super) struct TakeUp {
     engine: Arc<Engine>,
     key: LockKey,
@@ -27,7 +27,7 @@ pub(super) struct TakeUp {
     token: Token,
     sent: Moment,
     response: Response,
-    /// None once it is known that the token is not set, or is in use.
+    /// `None` once it is known that the token is not set, or is in use.
     doubt: Option<Doubt>,
     /// Until then the engine stays.
     _owed: Owed,
@@ -38,6 +38,8 @@ impl TakeUp {
     pub(super) fn new(engine: &Arc<Engine>, key: LockKey, terms: Terms, from: Token, now: Moment) -> Self {
         let token = engine.token();
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
+        // The epoch is read, and the token is owed, before the request is registered. So a connection that is replaced meanwhile leaves
+        // the token in doubt, and a shutdown that begins meanwhile waits for this future.
         let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) });
         let _owed = engine.owe();
         let response = engine.call(Batch::from([Operation::Acquire(request)]));
@@ -98,7 +100,7 @@ impl TakeUp {
 impl Drop for TakeUp {
     fn drop(&mut self) {
         if let Some(doubt) = self.doubt {
-            // First of all: what is not sent by now must not be sent after the release.
+            // Cancelled first: a request that was not sent yet must not be sent after the release of its token.
             self.response.cancel();
             let until = self.terms.ttl.end(self.engine.now());
             self.engine.clean_up(Parting::at_once(self.key.clone(), self.token), Doubt { until, ..doubt });

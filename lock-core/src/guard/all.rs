@@ -27,6 +27,21 @@ use crate::{
 /// Several held leases, acquired by [`lock_all`](crate::LockManager::lock_all) and released when the guard is dropped.
 ///
 /// It counts as lost as soon as one of its leases is lost.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{LockManager, LossReason};
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+/// manager.force_release("goods:3").await?;
+/// assert!(!guard.is_held());
+/// let (lost, end) = guard.ended().await;
+/// assert_eq!((lost.key(), end.loss()), ("goods:3", Some(LossReason::Forced)));
+/// # Ok(()) }
+/// ```
 #[derive(Debug)]
 #[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
 #[clippy::has_significant_drop]
@@ -112,6 +127,21 @@ impl LockAllGuard {
     }
 
     /// Splits it into one guard for each key, in the order of the keys' bytes, to release or hand over one before the others.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+    /// let [first, second] = guard.into_guards().try_into().expect("two keys");
+    /// first.release().await?;
+    /// assert_eq!(second.key(), "goods:3");
+    /// assert!(second.is_held());
+    /// # Ok(()) }
+    /// ```
     #[must_use = "the leases are released as soon as the guards are dropped"]
     pub fn into_guards(self) -> Vec<LockGuard> {
         self.guards
@@ -121,11 +151,25 @@ impl LockAllGuard {
     /// [`LockGuard::extend`].
     ///
     /// # Errors
-    /// As [`LockGuard::extend`], for the first key that fails; the others are extended, unless a lease was lost already or
-    /// the ttl is out of range: then nothing is sent.
+    /// As [`LockGuard::extend`], for the first key that fails; the other leases are extended. If a lease was lost already, or the
+    /// ttl is out of range, nothing is sent.
     ///
     /// # Cancel safety
     /// As [`LockGuard::extend`].
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let mut guard = manager.lock_all(["goods:1", "goods:3"]).fixed().await?;
+    /// let remaining = guard.extend(Duration::from_secs(60)).await?;
+    /// assert!(remaining > Duration::from_secs(58));
+    /// # guard.release().await }
+    /// ```
     pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
         self.prolong(|_| Ttl::new(ttl)).await
     }
@@ -181,10 +225,25 @@ impl LockAllGuard {
     /// Runs `work` for as long as all leases are held, then releases them; see [`LockGuard::protect`].
     ///
     /// # Errors
-    /// [`ErrorKind::Lost`] when one lease was lost while the work ran; the work was dropped.
+    /// [`ErrorKind::Lost`] if one lease was lost while the work ran; the work was dropped, unless
+    /// [`on_lost`](Protected::on_lost) says otherwise.
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the leases in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["goods:1", "goods:3"]).await?;
+    /// let sold = guard.protect(async { "sold both" }).await?;
+    /// assert_eq!(sold, "sold both");
+    /// assert!(!manager.is_locked("goods:1").await?);
+    /// # Ok(()) }
+    /// ```
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         let on_lost = self.guards.first().map_or_else(OnLost::default, |guard| guard.on_lost);
         Protected::all(self, work, on_lost)

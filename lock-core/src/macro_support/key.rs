@@ -41,7 +41,7 @@ impl AsRef<str> for Key {
     }
 }
 
-/// What may stand between `<` and `>`.
+/// The type of an expression between `<` and `>`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a part of a key: it has no `Display`",
     label = "a value of type `{Self}`, which has no `Display`",
@@ -60,7 +60,7 @@ impl<T: Display + ?Sized> AsPart for T {
     }
 }
 
-/// What a key may be.
+/// The type of a key.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be used as a key",
     label = "not a string",
@@ -78,7 +78,7 @@ impl<K: AsRef<str> + ?Sized> AsKey for K {
     }
 }
 
-/// What `keys = …` may be.
+/// The type of `keys = …`.
 ///
 /// It has no associated type: the compiler would look into that first, and say in its own words what it misses.
 #[diagnostic::on_unimplemented(

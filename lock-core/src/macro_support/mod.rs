@@ -27,7 +27,7 @@ use crate::{
     ttl::Renewal,
 };
 
-/// Clones the manager out of whatever `manager = …` gave: a manager, or anything that points to one.
+/// Clones the manager out of the value of `manager = …`: a manager, or anything that points to one.
 pub fn manager(given: &impl AsManager) -> LockManager {
     given.as_manager().clone()
 }
@@ -37,7 +37,7 @@ pub fn duration(given: impl IsDuration) -> Duration {
     given.duration()
 }
 
-/// `renew = true`: renews the lease also where the manager's leases are fixed.
+/// `renew = true`: renews the lease even if the manager's leases are fixed.
 pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
     if request.options.renewal == Renewal::Never {
         request.options.renewal = Renewal::ThirdOfTtl;
@@ -83,7 +83,7 @@ pub fn never<R>() -> R {
     unreachable!("the expansion calls this behind `if false`")
 }
 
-/// What `ttl`, `wait`, `max_hold`, `at_least` and `replicas_timeout` may be.
+/// The type of `ttl`, `wait`, `max_hold`, `at_least` and `replicas_timeout`.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a `Duration`",
     label = "not a `Duration`",
@@ -100,7 +100,7 @@ impl IsDuration for Duration {
     }
 }
 
-/// What `manager = …` may give.
+/// The type of `manager = …`.
 #[diagnostic::on_unimplemented(
     message = "expected a `LockManager`, found `{Self}`",
     label = "neither a `LockManager` nor a pointer to one",

@@ -80,7 +80,7 @@ fn is_skipped(error: &Error) -> bool {
     error.is_busy()
 }
 
-/// What a locked function returns that does not name its policies: a `Result`.
+/// The return type of a locked function that names no policy: a `Result`.
 #[diagnostic::on_unimplemented(
     message = "a locked function returns a `Result` whose error is `From<lock_core::Error>`, not `{Self}`",
     label = "not a `Result`",
@@ -105,7 +105,7 @@ impl<T, E> Outcome for Result<T, E> {
     }
 }
 
-/// What a function with `on_busy = skip` may return.
+/// The return type of a function with `on_busy = skip`.
 #[diagnostic::on_unimplemented(
     message = "`on_busy = skip` cannot make a `{Self}` for a busy key",
     label = "neither `()`, `Option`, `Result<(), _>`, nor `Result<Option<_>, _>`",
@@ -170,7 +170,7 @@ impl<T, E> Skip for Result<Option<T>, E> {
     }
 }
 
-/// What a function that names `on_lost` may return when its lease was lost: the error in a `Result`, or nothing.
+/// The return type of a function that names `on_lost`. When the lease was lost it gives the error in a `Result`, or nothing.
 #[diagnostic::on_unimplemented(
     message = "a locked function that returns `{Self}` cannot say that its lease was lost",
     label = "neither a `Result`, `Option`, nor `()`",
@@ -247,7 +247,7 @@ impl<E: From<Error>> FromLockError for E {
     }
 }
 
-/// What `on_error = …` may be.
+/// The type of `on_error = …`.
 #[diagnostic::on_unimplemented(
     message = "`on_error` is a function or closure of one `lock_core::Error`, not a `{Self}`",
     label = "neither a function nor a closure",
@@ -258,7 +258,7 @@ pub trait OnError<V>: FnOnce(Error) -> V {}
 #[diagnostic::do_not_recommend]
 impl<F: FnOnce(Error) -> V, V> OnError<V> for F {}
 
-/// What the function of `on_error` may give in a function that returns `R`.
+/// The return type of the function of `on_error`, in a locked function that returns `R`.
 #[diagnostic::on_unimplemented(
     message = "`on_error` gives a `{Self}`, but the locked function returns a `{R}`",
     label = "this gives a `{Self}`",

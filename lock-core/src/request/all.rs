@@ -7,7 +7,7 @@ use std::{
 use super::{LockRequest, Options, none_if_busy};
 use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases};
 
-/// A request for several leases, which [`LockManager::lock_all`](crate::LockManager::lock_all) begins: all or none.
+/// A request for several leases, all or none; [`LockManager::lock_all`](crate::LockManager::lock_all) begins it.
 pub type LockAllRequest = LockRequest<Vec<LockKey>>;
 
 impl LockAllRequest {
@@ -20,6 +20,19 @@ impl LockAllRequest {
     ///
     /// # Cancel safety
     /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock_all(["account:7", "account:3"]).acquire().await?; // or: .await? on the request
+    /// let keys: Vec<_> = guard.leases().iter().map(|lease| lease.key()).collect();
+    /// assert_eq!(keys, ["account:3", "account:7"]);
+    /// # guard.release().await }
+    /// ```
     pub fn acquire(self) -> AcquireAll {
         AcquireAll::new(self)
     }
@@ -31,6 +44,19 @@ impl LockAllRequest {
     ///
     /// # Cancel safety
     /// Dropping the future leaves nothing behind.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _one = manager.lock("account:7").await?;
+    /// assert!(manager.lock_all(["account:3", "account:7"]).try_acquire().await?.is_none());
+    /// assert!(!manager.is_locked("account:3").await?);
+    /// # Ok(()) }
+    /// ```
     pub async fn try_acquire(self) -> Result<Option<LockAllGuard>, Error> {
         none_if_busy(self.wait(Duration::ZERO).acquire().await)
     }
@@ -43,6 +69,25 @@ impl LockAllRequest {
     ///
     /// # Cancel safety
     /// Dropping the future drops the work and releases the leases in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let (mut from, mut to) = (100, 0);
+    /// manager
+    ///     .lock_all(["account:3", "account:7"])
+    ///     .run(async |leases| {
+    ///         println!("moved under {:?}", leases.fencing_token("account:3"));
+    ///         (from, to) = (from - 10, to + 10);
+    ///     })
+    ///     .await?;
+    /// assert_eq!((from, to), (90, 10));
+    /// # Ok(()) }
+    /// ```
     pub async fn run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<T, Error> {
         let guard = self.acquire().await?;
         let leases = guard.leases().clone();
@@ -57,6 +102,21 @@ impl LockAllRequest {
     ///
     /// # Cancel safety
     /// As [`run`](Self::run).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let transfer = || manager.lock_all(["account:3", "account:7"]).try_run(async |_| "done");
+    /// assert_eq!(transfer().await?, Some("done"));
+    ///
+    /// let _elsewhere = manager.lock("account:3").await?;
+    /// assert_eq!(transfer().await?, None);
+    /// # Ok(()) }
+    /// ```
     pub async fn try_run<T>(self, work: impl AsyncFnOnce(Leases) -> T) -> Result<Option<T>, Error> {
         let Some(guard) = self.try_acquire().await? else { return Ok(None) };
         let leases = guard.leases().clone();

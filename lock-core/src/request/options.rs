@@ -1,4 +1,4 @@
-//! What a request asks for, and whether that is in range.
+//! The options of a request, and their ranges.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use crate::{
     ttl::{MAX_TTL, Renewal, Ttl},
 };
 
-/// What a request asks for; the manager has one with its defaults.
+/// The options of a request. The manager has one with its defaults.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Options {
     pub(crate) ttl: Duration,

@@ -22,23 +22,6 @@ async fn work_that_is_not_broken_off_passes(locks: LockManager) {
     }
 }
 
-#[lock_core::test]
-async fn work_that_looks_at_its_lease_passes(locks: LockManager) {
-    let shop = Shop::default();
-    let _ = shop.pay_fenced(&locks).await;
-    assert!(!shop.rows().written_late);
-}
-
-#[lock_core::test]
-async fn next_holder_can_do_the_work_that_was_lost(locks: LockManager) -> Result<(), Error> {
-    let shop = Shop::default();
-    if shop.pay_at_once(&locks).await.is_err() && !shop.is_consistent() {
-        shop.pay_at_once(&locks).await?;
-    }
-    assert!(shop.is_consistent());
-    Ok(())
-}
-
 #[distributed_lock(key = "job")]
 async fn job() -> Result<(), Error> {
     round_trip().await;

@@ -86,19 +86,6 @@ impl Shop {
         };
         locks.lock("order:7").run(work).await
     }
-
-    /// Looks at the lease where it writes, as a database does that is given the fencing token.
-    pub(crate) async fn pay_fenced(&self, locks: &LockManager) -> Result<(), Error> {
-        let work = async |lease: Lease| {
-            let write = |rows: &mut Rows| {
-                if lease.is_held() {
-                    rows.written_late |= !lease.is_held();
-                }
-            };
-            self.write(write).await;
-        };
-        locks.lock("order:7").run(work).await
-    }
 }
 
 pub(crate) async fn round_trip() {

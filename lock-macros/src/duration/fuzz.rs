@@ -18,7 +18,7 @@ fn is_read_or_refused(text: &str) -> Result<(), TestCaseError> {
     Ok(())
 }
 
-/// What was found to matter, and is tried each time.
+/// Cases that mattered once, tried each time.
 const CORPUS: &[&str] = &[
     "",
     " ",

@@ -64,7 +64,7 @@ fn values() -> impl Strategy<Value = Vec<String>> {
     prop::collection::vec("[ab:%}-]{0,2}", 3)
 }
 
-/// What was found to matter, and is tried each time.
+/// Cases that mattered once, tried each time.
 const CORPUS: &[&str] = &[
     "",
     "<",

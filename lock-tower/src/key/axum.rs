@@ -22,9 +22,11 @@ use super::{
 /// Name the type that the handler reads, so that one value of the handler is one key: with `u64`, `/goods/7`, `/goods/07`
 /// and `/goods/%37` are one key. A `String` is decoded and otherwise taken as it is: `a%2Fb` is `a/b`.
 ///
-/// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). If the route has no such parameter,
-/// or has two of the name (in a router that is nested as a service), or the layer is around the router, which has not routed
-/// the request by then, it is refused with 500, and the log says what to change.
+/// A request whose parameter is empty, not UTF-8 or not of the type is refused (400). Three mistakes in the service are answered
+/// with 500, and the log says what to change:
+/// * The route has no such parameter.
+/// * The route has two parameters of the name, in a router that is nested as a service.
+/// * The layer is around the router, which has not routed the request yet.
 ///
 /// # Examples
 ///
@@ -56,6 +58,16 @@ pub struct PathParam<T = String> {
 impl<T> PathParam<T> {
     /// Lets requests of routes without the parameter through, **without a lock**. A request that is not routed yet is
     /// refused all the same.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{path_param, scoped}};
+    ///
+    /// let layer = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("id").optional()));
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn optional(self) -> Optional<Self> {
         Optional::new(self)

@@ -14,15 +14,15 @@ pub enum Choice {
     Refuse(BoxError),
 }
 
-/// What the closure of a [`LockLayer`](crate::LockLayer) may return.
+/// A type that the closure of a [`LockLayer`](crate::LockLayer) may return.
 ///
 /// | returned | meaning |
 /// | --- | --- |
 /// | `String`, `&'static str`, `Cow<str>` | lock this key |
-/// | `Some(…)` | as what is in it |
+/// | `Some(…)` | the meaning of the value inside |
 /// | `None` | call the service **without a lock** |
-/// | `Ok(…)` | as what is in it |
-/// | `Err(…)` | refuse the request; the error is whatever becomes a boxed one, a `String` too |
+/// | `Ok(…)` | the meaning of the value inside |
+/// | `Err(…)` | refuse the request; the error is any type that converts into a boxed one, a `String` too |
 ///
 /// So `request.headers().get("x-account")` turned into an `Option` lets requests without the header through, and
 /// turned into a `Result` refuses them.

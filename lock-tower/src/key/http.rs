@@ -20,8 +20,9 @@ use super::{
 /// Name the type that the service reads, so that one value of the service is one key: with `u64`, `7` and `07` are one key.
 /// A `String` is taken as it is.
 ///
-/// A request is refused (400) whose header is missing, empty, repeated, not visible ASCII, not of the type, or longer than
-/// a key may be; it is never cut off. With [`optional`](Header::optional) a missing or empty header passes without a lock.
+/// A request is refused (400) if its header is missing, empty, repeated, not visible ASCII, not of the type, or longer than
+/// a key may be. The value is never cut off. With [`optional`](Header::optional) a request whose header is missing or empty
+/// passes without a lock.
 ///
 /// With a `name` that cannot be the name of a header, [`LockLayer::check`](crate::LockLayer::check) fails, and every
 /// request is refused.
@@ -49,7 +50,18 @@ pub struct Header<T = String> {
 }
 
 impl<T> Header<T> {
-    /// Lets requests without the header through, **without a lock**.
+    /// Lets requests without the header through, **without a lock**. A header that is present must be usable.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let once = scoped("once", header::<String>("idempotency-key").optional());
+    /// let layer = LockLayer::http(LockManager::in_memory(), once);
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn optional(self) -> Optional<Self> {
         Optional::new(self)
@@ -101,9 +113,10 @@ impl<B, T: FromStr + Display> Parts<Request<B>> for Header<T> {
 /// Takes the method and the path, as in `POST /goods/1`, without the query, as a part of a [`scoped`](super::scoped) key.
 ///
 /// Two spellings of one path are one key: the path is decoded, as a handler reads it. An encoded `/` is `%2F`, since
-/// it does not separate, and a `%` is `%25`, whether it was encoded or not. A wildcard such as `{*file}` reads `a%2Fb` as
-/// `a/b`, and here the two are two keys: take `path_param` there. With the feature `axum` a nested
-/// router sees the whole path.
+/// it does not separate, and a `%` is `%25`, whether it was encoded or not. With the feature `axum` a nested router sees the
+/// whole path.
+///
+/// A wildcard such as `{*file}` reads `a%2Fb` as `a/b`, but here the two are two keys. Use `path_param` for such routes.
 ///
 /// # Examples
 ///
@@ -179,8 +192,8 @@ fn hex(digit: u8) -> u8 {
     }
 }
 
-/// Takes what a layer further out has put into the request's extensions (an account that was authenticated, say) as a
-/// part of a [`scoped`](super::scoped) key. A request without it is refused (400).
+/// Takes a value from the request's extensions as a part of a [`scoped`](super::scoped) key: an authenticated account, for
+/// example, which an outer layer has put there. A request without the extension is refused (400).
 ///
 /// # Examples
 ///
@@ -213,6 +226,17 @@ pub struct Extension<T> {
 
 impl<T: Display + Send + Sync + 'static> Extension<T> {
     /// Lets requests without the extension through, **without a lock**.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{extension, scoped}};
+    ///
+    /// let per_account = scoped("account", extension::<u64>().optional());
+    /// let layer = LockLayer::http(LockManager::in_memory(), per_account);
+    /// # let _ = layer;
+    /// ```
     #[must_use]
     pub fn optional(self) -> Optional<Self> {
         Optional::new(self)

@@ -8,9 +8,9 @@ use super::{
 /// Joins a scope and one to eight parts with `:`.
 ///
 /// The scope is text of the service, as in `"goods"` or `"shop:goods"`. A `:` or `%` inside a part becomes `%3A` or
-/// `%25`, as [`lock_core::key::join`] writes it, so that different parts never make one key and no client can name the
-/// key of another scope, unless one scope is the beginning of the other, as `"shop"` is of `"shop:goods"`. In the scope,
-/// and in parts that are text, a `%` is written `%25`.
+/// `%25`, as [`lock_core::key::join`] writes it, so different parts never make one key. No client can name the key of another
+/// scope, unless one scope is the beginning of the other, as `"shop"` is of `"shop:goods"`. In the scope, and in parts that are
+/// text, a `%` is written `%25`.
 ///
 /// Several parts are a tuple. The request is refused if one part refuses it, and passes without a lock if one part lets
 /// it; the first one decides.

@@ -57,7 +57,7 @@ pub(super) fn check(text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The layer was given a key that cannot work where it is: a mistake in the service, not in the request.
+/// The key of the layer cannot work in its place: a mistake in the service, not in the request.
 #[derive(Debug)]
 pub(crate) struct Mistake(pub(crate) String);
 

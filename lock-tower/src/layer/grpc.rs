@@ -56,8 +56,19 @@ impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
         self.named()
     }
 
-    /// Lets calls of these methods or services pass without a lock, whatever else is locked. Names are written as in
-    /// [`methods`](Self::methods). Default: only health checks and reflection pass.
+    /// Lets calls of these methods or services pass without a lock, even if [`methods`](Self::methods) names them. Names are
+    /// written as there. Default: only health checks and reflection pass.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::{LockLayer, key::{header, scoped}};
+    ///
+    /// let per_goods = LockLayer::grpc(LockManager::in_memory(), scoped("goods", header::<String>("goods-id")))
+    ///     .except(["/shop.Goods/Watch"]);
+    /// # let _ = per_goods;
+    /// ```
     #[must_use]
     pub fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
         self.protocol = self.protocol.except(names);

@@ -53,7 +53,17 @@ impl<K, M> LockLayer<K, crate::http::Http, M> {
         self
     }
 
-    /// Locks requests of every method, GET, HEAD and OPTIONS included.
+    /// Locks requests of every method, GET, HEAD and OPTIONS included. Default: all but these three.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    ///
+    /// let all = LockLayer::http(LockManager::in_memory(), "shop").all_methods();
+    /// # let _ = all;
+    /// ```
     #[must_use]
     pub fn all_methods(mut self) -> Self {
         self.options.locks_nothing = false;

@@ -4,24 +4,24 @@ use lock_core::{MAX_TTL, MIN_TTL, OnLost, Replicas};
 
 use crate::admission::Limits;
 
-/// What the layer was told; the rest are the manager's defaults.
+/// The options of a layer; `None` means the manager's default.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Options {
     pub(super) ttl: Option<Duration>,
     pub(super) wait: Option<Duration>,
     pub(super) max_hold: Option<Duration>,
-    /// What bounds a hold that nothing else bounds.
+    /// The bound of a hold that has no other bound.
     pub(super) usual_max_hold: Option<Duration>,
     pub(super) on_lost: Option<OnLost>,
     /// The inner one is `None` for the primary alone.
     pub(super) durability: Option<Option<Replicas>>,
     pub(super) on_backend_error: OnBackendError,
     pub(super) limits: Limits,
-    /// Whether the protocol was told to lock requests of no method at all.
+    /// Whether the protocol locks requests of no method at all.
     pub(super) locks_nothing: bool,
     /// A name to lock that cannot be that of a method or service of gRPC.
     pub(super) misnamed: Option<&'static str>,
-    /// Whether the protocol was told to answer busy keys as if they were served.
+    /// Whether the protocol answers busy keys as if they were served.
     pub(super) busy_is_success: bool,
     pub(super) name: &'static str,
     /// Where in the user's code the layer was made.
@@ -29,7 +29,7 @@ pub(super) struct Options {
 }
 
 impl Options {
-    /// What can never work about them, and what to do about it.
+    /// Says which of the options can never work, with the remedy.
     pub(super) fn problem(&self) -> Option<String> {
         let Self { ttl, max_hold, limits, locks_nothing, misnamed, busy_is_success, .. } = self;
         match ttl {

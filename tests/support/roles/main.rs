@@ -66,10 +66,10 @@ async fn server() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Has sentinels with their servers, and a cluster, and says where: `topologies URL URL`.
+/// Has a redis-server, sentinels with their servers, and a cluster, and says where: `topologies URL URL URL`.
 async fn topologies() -> Result<(), Box<dyn Error>> {
-    let (sentinels, cluster) = (Sentinels::start().await, Cluster::start().await);
-    println!("topologies {} {}", sentinels.url(), cluster.url());
+    let (server, sentinels, cluster) = (RedisServer::start().await, Sentinels::start().await, Cluster::start().await);
+    println!("topologies {} {} {}", server.url(), sentinels.url(), cluster.url());
     let mut lines = input();
     while lines.recv().await.is_some() {}
     Ok(())

@@ -28,7 +28,7 @@ async fn instance(database: &str, store: &str) -> (String, Shop) {
     let manager = LockManager::connect(&format!("memory://{store}")).await.unwrap();
     let shop = Shop::open(database).await.unwrap();
     shop.lay_out().await.unwrap();
-    // Not installed: what the tests of this process count together is no test.
+    // Not installed: the tests of this process would count together.
     let metrics = PrometheusBuilder::new().build_recorder().handle();
     (serve(manager, shop.clone(), metrics).await, shop)
 }

@@ -4,12 +4,11 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
-use axum::body::Bytes;
+use axum::body::{Body, to_bytes};
 use axum::extract::State;
 use axum::http::{Request, StatusCode, header::CONTENT_TYPE};
 use axum::routing::post;
 use axum::{Json, Router};
-use http_body_util::{BodyExt as _, Full};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
 use lock_core::LockManager;
@@ -23,7 +22,7 @@ use crate::shop::{Sale, Shop};
 /// Sells over HTTP, to one buyer at a time, at whichever instance.
 #[derive(Debug)]
 pub(crate) struct LockLayered {
-    client: Client<HttpConnector, Full<Bytes>>,
+    client: Client<HttpConnector, Body>,
     orders: String,
     server: JoinHandle<()>,
 }
@@ -31,19 +30,16 @@ pub(crate) struct LockLayered {
 impl LockLayered {
     /// Starts the service on a free port of this machine.
     ///
-    /// A layer sees the head of a request and not its body, so the key has to come from the path or a header: here
-    /// the path, and with it the shop, since the goods are in the body. Each shop has a route of its own; with
-    /// `/shops/{name}/orders` a client could spell one name in two ways, as in `c%6Frner`, and get two locks.
+    /// A layer sees the head of a request, and the goods are in its body. So all orders have one key.
     pub(crate) async fn serve(shop: Shop, manager: LockManager) -> Result<Self> {
-        let lock = LockLayer::http(manager, |request: &Request<_>| request.uri().path().to_owned())
+        let lock = LockLayer::http(manager, "shop")
             .ttl(Duration::from_secs(3))
             .wait(Duration::from_secs(30))
             .max_hold(Duration::from_secs(30)); // or a client that stalls in its upload keeps the key
-        let path = format!("/shops/{}/orders", shop.name);
-        let service = Router::new().route(&path, post(place)).route_layer(lock).with_state(shop);
+        let service = Router::new().route("/orders", post(place)).route_layer(lock).with_state(shop);
 
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for the service")?;
-        let orders = format!("http://{}{path}", listener.local_addr()?);
+        let orders = format!("http://{}/orders", listener.local_addr()?);
         let server = tokio::spawn(async move {
             if let Err(error) = axum::serve(listener, service).await {
                 eprintln!("the service ended: {error}");
@@ -54,14 +50,14 @@ impl LockLayered {
 
     /// Sends an order as a buyer would; `None` when the service was too busy to take it.
     pub(crate) async fn order(&self, order: &Order) -> Result<Option<Sale>> {
-        let body = Full::from(serde_json::to_vec(order)?);
+        let body = Body::from(serde_json::to_vec(order)?);
         let request = Request::post(&self.orders).header(CONTENT_TYPE, "application/json").body(body)?;
         let response = self.client.request(request).await?;
         let status = response.status();
         if matches!(status, StatusCode::SERVICE_UNAVAILABLE | StatusCode::CONFLICT) {
             return Ok(None);
         }
-        let body = response.into_body().collect().await?.to_bytes();
+        let body = to_bytes(Body::new(response.into_body()), usize::MAX).await?;
         ensure!(status.is_success(), "the service answered {status}: {}", String::from_utf8_lossy(&body));
         Ok(Some(serde_json::from_slice(&body)?))
     }

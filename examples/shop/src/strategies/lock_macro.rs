@@ -6,7 +6,7 @@ use lock_core::{LockManager, distributed_lock};
 use crate::order::Order;
 use crate::shop::{Sale, Shop};
 
-/// Sells to one buyer at a time, at whichever instance.
+/// Sells to everybody at once, except to those who want the same goods.
 #[derive(Debug)]
 pub(crate) struct LockMacro {
     pub(crate) shop: Shop,
@@ -14,13 +14,11 @@ pub(crate) struct LockMacro {
 }
 
 impl LockMacro {
-    /// Locks the shop: one key from the arguments, however many goods are in the order.
-    ///
-    /// An attribute has one key, and an order has several goods. Locking them one by one would mean a
-    /// function that calls itself for the rest of the goods while it holds the first; who wants that finds
-    /// [`LockManager::lock_all`] shorter. What people do with an attribute is what this does: they lock the
-    /// thing that all orders share, and accept that buyers of different goods wait for each other too.
-    #[distributed_lock(key = "shop:<self.shop.name>", ttl = "3s", wait = "30s", manager = self.manager)]
+    /// Holds the leases of all goods of the order while the body runs.
+    #[distributed_lock(
+        keys = order.lines().map(|(good, _)| format!("goods:{good}")),
+        ttl = "3s", wait = "30s", manager = self.manager
+    )]
     pub(crate) async fn order(&self, order: &Order) -> Result<Sale> {
         self.shop.sell(order).await
     }

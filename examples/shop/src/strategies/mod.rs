@@ -21,21 +21,21 @@ use self::optimistic::Optimistic;
 use crate::order::Order;
 use crate::shop::{Sale, Shop};
 
-/// What keeps buyers out of each other's way.
+/// A way to keep buyers apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 #[serde(rename_all = "kebab-case")]
 pub(crate) enum Strategy {
     /// Nothing: oversells
     None,
-    /// A mutex in each instance: right with one instance, oversells with two
+    /// A mutex in each instance: correct with one instance, oversells with two
     LocalMutex,
-    /// A version column: right, begins anew when somebody was quicker
+    /// A version column: correct, begins again when somebody was quicker
     Optimistic,
-    /// A lock on every good of the order, `manager.lock_all(keys)`: right
+    /// A lock on every good of the order, `manager.lock_all(keys)`: correct
     LockCore,
-    /// A lock on the shop, `#[distributed_lock]` on a function: right
+    /// A lock on every good of the order, `#[distributed_lock]` on a function: correct
     LockMacro,
-    /// A lock on the shop, `LockLayer` in front of an HTTP handler: right
+    /// A lock on the shop, `LockLayer` in front of an HTTP handler: correct
     LockLayer,
 }
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use crate::order::Order;
 use crate::shop::{Sale, Shop};
 
-/// Sells to everybody at once, and lets all but the quickest begin anew.
+/// Sells to everybody at once, and lets all except the quickest begin again.
 #[derive(Debug)]
 pub(crate) struct Optimistic {
     pub(crate) shop: Shop,

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use crate::support::{
-    plot::{self, Peer},
+    plot::peers::{self, Peer},
     report::{digits, told},
     stats::Rounds,
 };
@@ -55,13 +55,13 @@ impl Figures {
             let row = self.rows.iter().find(|row| row.measure == measure).expect("the measure was taken");
             row.columns[library].value().median
         };
-        let peers = (0..self.libraries.len()).map(|library| Peer {
+        let columns = (0..self.libraries.len()).map(|library| Peer {
             name: self.libraries[library],
             handoff_p50: median("handoff_p50", library),
             handoff_p99: median("handoff_p99", library),
             owner_changes: median("owner_changes_per_second", library),
         });
-        plot::peers(file, processes, &peers.collect::<Vec<_>>());
+        peers::draw(file, processes, &columns.collect::<Vec<_>>());
     }
 
     fn print_json(&self, row: &Row) {

@@ -6,7 +6,7 @@ use plotters::prelude::*;
 use plotters::style::text_anchor::HPos;
 
 use super::{
-    Area, Axis, DRAWS, FAINT, GRID, INK, OURS, Picture, SMALL, THEIRS, WIDTH, count, microseconds, style, write,
+    Area, Axis, DRAWS, FAINT, GRID, INK, OURS, Picture, SMALL, THEIRS, WIDTH, microseconds, style, whole, write,
 };
 
 /// What was measured of a library.
@@ -20,17 +20,15 @@ pub(crate) struct Peer {
 }
 
 /// Draws the time of a handoff and the changes of the owner, for each library; lock-core comes first.
-pub(crate) fn peers(file: &Path, processes: usize, peers: &[Peer]) {
-    let picture = Picture::new(file);
-    picture.title(
-        "Passing a key from process to process",
-        &format!("Left: two processes, shorter is better. Right: {processes} processes on one key, more is better."),
-    );
+pub(crate) fn draw(file: &Path, processes: usize, peers: &[Peer]) {
+    let note =
+        format!("Left: two processes, shorter is better. Right: {processes} processes on one key, more is better.");
+    let picture = Picture::new(file, "Passing a key from process to process", &note);
     let (left, right) = picture.below_title().split_horizontally(WIDTH as i32 * 11 / 20);
     let handoffs = || peers.iter().map(|peer| [peer.handoff_p50, peer.handoff_p99]);
     rows(&left, peers, handoffs().collect(), "time of a handoff, p50 to p99, on a logarithmic scale", microseconds);
     let changes = || peers.iter().map(|peer| [peer.owner_changes; 2]);
-    rows(&right, peers, changes().collect(), "changes of the owner a second, on a logarithmic scale", count);
+    rows(&right, peers, changes().collect(), "changes of the owner a second, on a logarithmic scale", whole);
     picture.end();
 }
 
@@ -45,7 +43,7 @@ fn rows(area: &Area<'_>, peers: &[Peer], values: Vec<[f64; 2]>, name: &'static s
         .margin(8)
         .margin_left(24)
         .x_label_area_size(52)
-        .build_cartesian_2d(x, Axis::linear(y, "", count))
+        .build_cartesian_2d(x, Axis::linear(y, "", whole))
         .expect(DRAWS);
     chart
         .configure_mesh()

@@ -1,4 +1,4 @@
-//! What a backend that keeps queues is checked for.
+//! Checks for backends that keep queues.
 
 use std::{sync::Arc, time::Duration};
 

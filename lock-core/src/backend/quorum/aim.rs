@@ -11,7 +11,7 @@ use crate::{
 /// An estimate of what the clock of the fastest node shows.
 ///
 /// It is made of the nodes' clocks and never of their counters, which an aim may have raised: else it would raise itself.
-/// What is known sinks a little all the time, more than clocks drift apart, so that it follows a clock that was set back.
+/// The estimate sinks a little all the time, more than clocks drift apart, so that it follows a clock that was set back.
 #[derive(Debug, Default)]
 pub(super) struct Aim {
     known: Option<Known>,

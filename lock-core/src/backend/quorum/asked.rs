@@ -1,4 +1,4 @@
-//! What a node was asked, and how it was reached; pure.
+//! A request to a node, and how the node was reached; pure.
 
 use std::{collections::HashSet, time::Duration};
 
@@ -7,7 +7,7 @@ use crate::{
     clock::Moment,
 };
 
-/// What a node was asked.
+/// A request to a node.
 #[derive(Clone, Debug)]
 pub(super) struct Asked {
     pub(super) node: usize,

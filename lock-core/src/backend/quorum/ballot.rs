@@ -1,7 +1,7 @@
-//! What the nodes of a quorum make of a batch together; pure.
+//! The votes of a quorum's nodes on a batch; pure.
 //!
 //! An operation has happened when it has on a majority: then no other majority can say otherwise. (Redlock: *Distributed
-//! locks with Redis*, redis.io.) What Redlock lacks is the fencing token: the largest of a majority, which a majority has
+//! locks with Redis*, redis.io.) Redlock lacks the fencing token. It is the largest of a majority, which a majority has
 //! to count from before the lease begins, so that the next holder, whose majority shares a node with that one, gets a
 //! larger one.
 
@@ -60,7 +60,7 @@ impl Ballot {
         }
     }
 
-    /// The same for tokens of which these had places before.
+    /// Notes which of the tokens had places before.
     pub(super) fn with_placed(self, placed: Vec<bool>) -> Self {
         Self { placed, ..self }
     }
@@ -206,9 +206,9 @@ impl Ballot {
     }
 }
 
-/// What an outcome says of the operation that it decides. A node that lacks a lease is asked to take it instead of
-/// renewing it; whatever it answers, it has lacked it: another may have held the key there, and the lease only goes on
-/// if a majority had it all the time.
+/// The meaning of an outcome for the operation that it decides. A node that lacks a lease is asked to take it instead of
+/// renewing it. Its answer does not count for the lease: another holder may have had the key there, and the lease goes on only if
+/// a majority had it all the time.
 fn as_answer_to(operation: &Operation, outcome: Outcome) -> Outcome {
     match (operation, outcome) {
         (Operation::Renew(_), Outcome::Renewed { .. }) => outcome,
@@ -220,7 +220,7 @@ fn as_answer_to(operation: &Operation, outcome: Outcome) -> Outcome {
     }
 }
 
-/// The request that has a node count to `last`, where it has the token.
+/// The request that makes a node count to `last`, if the node has the token.
 fn write_back(operation: &Operation, last: u64) -> Option<Operation> {
     match operation {
         Operation::Acquire(acquire) => {

@@ -24,8 +24,8 @@ use crate::{
 };
 
 impl Quorum {
-    /// Executes a batch, split where a later operation needs a key that an earlier one acquires: the acquire has to be decided by a
-    /// majority before the next part is sent, or nodes that refused it would execute the rest for a lease that does not exist.
+    /// Executes a batch. It is split before an operation that needs a key which an earlier one acquires. A majority has to decide the
+    /// acquire before the next part is sent; otherwise nodes that refused it would execute the rest for a lease that does not exist.
     pub(super) async fn call(self: Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         if batch.is_empty() {
             return self.ping().await;
@@ -47,8 +47,8 @@ impl Quorum {
         Ok(whole)
     }
 
-    /// Asks all nodes at once, and answers as soon as they have decided: on a majority, and when those that are not
-    /// slower than others have been heard.
+    /// Asks all nodes at once, and answers as soon as a majority has decided and all nodes that are not slower than others have
+    /// answered.
     async fn decide(self: &Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         let _asking = Asking::begin(self, &batch);
         let (places, placed) = {

@@ -1,4 +1,4 @@
-//! The ledger of a quorum: what each node is known to have, and what it still has to be told; pure.
+//! The ledger of a quorum: what each node is known to have, and which releases it is still owed; pure.
 
 #[cfg(test)]
 mod tests;
@@ -31,7 +31,7 @@ pub(super) struct Ledger {
     aim: Aim,
     /// Tokens of acquires whose votes are being counted, with how many; but not those that were released meanwhile.
     asking: HashMap<Token, u32>,
-    /// The longest ttl that was asked for: how long anything can stand at a node that nobody hears of.
+    /// The longest ttl that was asked for: how long a node that does not answer can have a token.
     longest: Duration,
 }
 
@@ -52,13 +52,13 @@ impl Ledger {
 
     /// How long it is worth waiting for these nodes where others have decided.
     pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
-        // Of one that is not known, as long as of the slowest.
+        // A node whose round trip is not known yet counts like the slowest one.
         let slowest = self.nodes.iter().filter_map(|node| node.round_trip).max();
         let round_trips = nodes.filter_map(|node| self.nodes[node].round_trip.or(slowest));
         round_trips.max().map_or(LEAST_PATIENCE, |longest| (longest * PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE))
     }
 
-    /// What is known of a node.
+    /// The part of the ledger for a node.
     pub(super) fn node(&mut self, node: usize) -> &mut Node {
         &mut self.nodes[node]
     }
@@ -113,7 +113,7 @@ impl Ledger {
         for operation in &mut asked.batch {
             match operation {
                 Operation::Acquire(acquire) => {
-                    // Without the script a node does not tell who holds a key that is not free, and its vote has to.
+                    // Without the script, a node does not report the holder of a busy key, and a vote has to name it.
                     acquire.expects_free = false;
                     acquire.place = acquire.place.take().filter(|_| keeps_places).map(|place| state.place(place));
                 }
@@ -173,7 +173,7 @@ impl Ledger {
     }
 
     /// Takes a node's answer to what it was asked; what does not count as a renewal becomes [`Outcome::Gone`]. Returns
-    /// whether the node has to be told something once more.
+    /// whether the node is owed a release.
     pub(super) fn answered(
         &mut self,
         asked: &Asked,
@@ -288,8 +288,8 @@ impl Ledger {
         self.nodes.iter().filter(has).count() >= majority(self.nodes.len())
     }
 
-    /// Lets what nodes have of a lease count if a majority is known to have had it when they got it, and has the others
-    /// asked whether they still have it if not. (At once and not by the next renewal: a node may fail before that.)
+    /// Counts a lease at the nodes that got it back, if a majority is known to have had it at that time. Otherwise the other nodes
+    /// are asked whether they still have it. (At once and not by the next renewal: a node may fail before that.)
     fn confirm(&mut self, key: &LockKey, token: Token, now: Moment) {
         for node in 0..self.nodes.len() {
             let Some(Possession { put_back: Some(since), .. }) = self.nodes[node].surely.get(&token).copied() else {
@@ -312,8 +312,7 @@ impl Ledger {
         }
     }
 
-    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether the node has to be told
-    /// something once more.
+    /// Takes note that no request waits for a node's answer, in an epoch of the node. Returns whether the node is owed a release.
     pub(super) fn unheard(&mut self, asked: &Asked, now: Moment, epoch: u64) -> bool {
         let left = asked.has_left(epoch);
         let longest = self.longest;
@@ -353,23 +352,23 @@ impl Ledger {
         !state.owed.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
-    /// Whether no node has to be told anything.
+    /// Whether no node is owed a release.
     pub(super) fn is_settled(&self) -> bool {
         self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
-    /// What a node is asked that is to be looked at: for leases that it may have, or nothing.
+    /// The questions for a node that is to be checked: about leases that it may have, or none.
     pub(super) fn look(&mut self, node: usize, sent: Moment, way: Way, most: usize) -> Asked {
         let batch = self.nodes[node].take_looks(sent, way, most);
         Asked::new(node, batch, sent, way)
     }
 
-    /// Whether only nodes that do not answer have to be told anything.
+    /// Whether only nodes that do not answer are owed releases.
     pub(super) fn is_held_up(&self) -> bool {
         !self.is_settled() && self.nodes.iter().all(|node| node.owed.is_empty() || node.silent)
     }
 
-    /// When a node is to be told something again.
+    /// When a release is sent to a node again.
     pub(super) fn next(&self) -> Option<Moment> {
         let next = |node: &Node| {
             let owed = node.owed.next().filter(|_| !node.paying);
@@ -379,7 +378,7 @@ impl Ledger {
         self.nodes.iter().flat_map(next).flatten().min()
     }
 
-    /// Takes note of whether a node can call this process. Returns whether any can, where that is news to those who wait.
+    /// Takes note of whether a node can notify this process. If that changes something for waiters, returns whether any node can.
     pub(super) fn listens(&mut self, node: usize, listening: bool) -> Option<bool> {
         let before = (self.any_listens(), self.places().queue_node);
         self.nodes[node].listening = listening;

@@ -32,7 +32,7 @@ use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 ///
 /// A lease is held while a majority of the nodes has it, so it survives the failure of the others. It can be acquired while a
 /// majority answers. All nodes are asked at once, and a node that is slower than usual is not waited for. Fencing tokens keep rising
-/// from holder to holder, whichever majority each had.
+/// from holder to holder, even if each had another majority.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.
 /// Nodes with the same [`identity`](Backend::identity) have one vote, and a manager does not connect to them.
@@ -47,7 +47,7 @@ use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 /// data (`appendfsync always`), or keep a node that restarted empty out for the longest ttl.
 ///
 /// The set of nodes must not change while leases are held: majorities of the old and of the new one need not share a
-/// node. Stop everybody first, or wait for the longest ttl. Clocks of the nodes that differ by more than 10 ms cost a second
+/// node. Stop all processes first, or wait for the longest ttl. Clocks of the nodes that differ by more than 10 ms cost a second
 /// round trip for an acquire.
 ///
 /// A manager has a `QuorumBackend` of its own; nodes may be shared. If it is dropped or shut down while a node does not
@@ -72,7 +72,7 @@ impl QuorumBackend {
     /// Makes the store of these nodes. With a single node this behaves exactly like that node.
     ///
     /// # Errors
-    /// [`BuildError`] for no node at all, and for two: they need each other, so that either one's failure stops both.
+    /// [`BuildError`] for no nodes, and for two nodes: a majority of two is both, so the failure of either would stop the lock.
     pub fn new(nodes: impl IntoIterator<Item = Arc<dyn Backend>>) -> Result<Self, BuildError> {
         let nodes: Vec<_> = nodes.into_iter().collect();
         let Some(first) = nodes.first() else {
@@ -99,7 +99,7 @@ impl Backend for QuorumBackend {
         Reply::new(async move { list(&quorum, prefix).await })
     }
 
-    /// Over all nodes, since the managers that are connected may differ from one to another.
+    /// Publishes over all nodes, since each may be connected to other managers.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         let published = self.quorum.nodes.iter().map(|node| node.publish(Arc::clone(&channel), message.clone()));
         let published = join_all(published);
@@ -128,7 +128,7 @@ impl Backend for QuorumBackend {
         self.quorum.nodes.iter().map(|node| node.time_limit()).max().unwrap_or(Duration::MAX)
     }
 
-    /// Of all nodes. One that is another one's server has no vote, and counts as down.
+    /// Returns the state of all nodes. A node that is the same server as another one has no vote, and counts as down.
     fn health(&self) -> Vec<NodeHealth> {
         let of_node = |(number, node): (usize, &Arc<dyn Backend>)| {
             let same = self.quorum.same_server(number, node.identity().as_deref());

@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub(super) owed_tokens: HashSet<Token>,
     /// Whether a call with some of them is in flight.
     pub(super) paying: bool,
-    /// When to ask it for a sign of life: it was too slow to be heard, and nobody knows how slow it is.
+    /// When to ask it for a sign of life: its last answer did not come in time, so it is not known how slow it is.
     pub(super) probe: Option<Moment>,
     /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
     pub(super) looks: BTreeMap<LockKey, Look>,
@@ -56,7 +56,7 @@ pub(super) struct Look {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Possession {
     pub(super) until: Moment,
-    /// When the latest request was sent that found it there: answers are not heard in the order of the requests.
+    /// When the latest request was sent that found it there: answers do not come in the order of the requests.
     pub(super) found: Moment,
     /// When it was put back there. It counts once a majority of others is known to have had it then.
     pub(super) put_back: Option<Moment>,
@@ -85,17 +85,17 @@ impl Node {
         self.placed.get(&token).is_some_and(|until| *until > now)
     }
 
-    /// Whether it was too slow to be heard, and has not given a sign of life since.
+    /// Whether an answer did not come in time, and there was no sign of life since.
     pub(super) fn is_late(&self) -> bool {
         self.probe.is_some()
     }
 
-    /// Takes note that it was too slow to be heard.
+    /// Takes note that an answer did not come in time.
     pub(super) fn was_late(&mut self, now: Moment) {
         self.probe.get_or_insert(now);
     }
 
-    /// Takes note of how long an answer took. One that waited for its connection says nothing.
+    /// Takes note of how long an answer took. The time of a request that waited for a connection does not count.
     pub(super) fn took(&mut self, round_trip: Duration, open: bool) {
         let average = |usual: Duration| (usual * 7 + round_trip) / 8;
         if open {
@@ -143,7 +143,7 @@ impl Node {
     pub(super) fn released(&mut self, token: Token, answered: bool, asked: &Asked, epoch: u64) -> Option<Doubt> {
         let entry = self.unanswered.get_mut(&token)?;
         let doubt = entry.doubt;
-        // Of those that waited for a connection nobody knows which left first.
+        // The order of requests that waited for a connection is not known.
         let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch)
             || Mutant::ReleaseSettlesAll.is_on();
         if !answered || !(came_after || asked.sent >= doubt.until) {
@@ -209,7 +209,7 @@ impl Node {
             parting.keep_until = sent + release.after;
         }
         let until = release.until.min(sent + longest);
-        // What is in doubt may have been renewed since.
+        // A token in doubt may have been renewed since.
         let until = doubt.map_or(until, |doubt| until.max(doubt.until));
         let unanswered_since = doubt.filter(|doubt| doubt.until > now).and_then(|doubt| doubt.unanswered_since);
         if now < until {
@@ -230,7 +230,7 @@ impl Node {
         self.owed.push(parting, Doubt { until: now + acquire.ttl, unanswered_since: None }, now);
     }
 
-    /// The releases that it is due to be told once more; to be answered by [`paid`](Self::paid).
+    /// Takes the releases that are due to be sent again. Each must be answered by [`paid`](Self::paid).
     pub(super) fn due(&mut self, now: Moment, most: usize) -> Option<Vec<Try>> {
         let Self { owed, owed_tokens, paying, .. } = self;
         if *paying {
@@ -253,7 +253,7 @@ impl Node {
         due
     }
 
-    /// What it is asked when it is looked at: for leases that it may have, or nothing.
+    /// Takes the questions with which the node is checked: about leases that it may have, or none.
     pub(super) fn take_looks(&mut self, sent: Moment, way: Way, most: usize) -> Batch {
         let mut batch = Batch::new();
         while batch.len() < most
@@ -277,7 +277,7 @@ impl Node {
             self.looks.clear();
         }
         if self.probe.is_some() && answered {
-            // It was not heard before: it may be slower than it was.
+            // The node may have become slower since its round trip was measured last.
             self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
@@ -294,7 +294,7 @@ impl Node {
     ) {
         (self.silent, self.paying) = (result.is_err(), false);
         if result.is_ok() {
-            // It was not heard before: it may be slower than it was.
+            // The node may have become slower since its round trip was measured last.
             self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
         let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
@@ -320,5 +320,5 @@ impl Node {
     }
 }
 
-/// Between two questions to a node that was not heard.
+/// The time between two questions to a node whose answer did not come in time.
 const PROBE: Duration = Duration::from_millis(500);

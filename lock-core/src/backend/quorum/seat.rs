@@ -1,4 +1,4 @@
-//! What one node says of one operation, and how many say the same; pure.
+//! The answer of one node to one operation, and how many nodes answer the same; pure.
 
 use std::time::Duration;
 
@@ -87,7 +87,7 @@ pub(super) struct Tally {
     pub(super) away: usize,
     /// Held, renewed or released.
     pub(super) granted: usize,
-    /// Not held with this token, or not by anybody. A key of another type is one too.
+    /// The key is free, or held with another token. A key of another type counts, too.
     pub(super) gone: usize,
     pub(super) failed: usize,
     /// Of the failed ones, those that may have done it all the same.

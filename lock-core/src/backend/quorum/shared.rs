@@ -1,4 +1,4 @@
-//! What the calls to a quorum and its upkeep share.
+//! The state that the calls to a quorum and its upkeep share.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -23,7 +23,7 @@ pub(super) struct Quorum {
     voters: Mutex<Voters>,
     /// Held while nodes are asked: what is entered first leaves first.
     pub(super) order: Mutex<()>,
-    /// Tells the upkeep that a node has to be told something.
+    /// Wakes the upkeep when a node is owed a release.
     pub(super) owing: Notify,
 }
 

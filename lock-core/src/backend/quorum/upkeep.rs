@@ -1,4 +1,4 @@
-//! What goes on between the calls to a quorum: the nodes' own upkeep, answers that come late, and releases that a node has
+//! The upkeep between the calls to a quorum: the nodes' own upkeep, answers that come late, and releases that a node has
 //! not answered.
 
 use std::{

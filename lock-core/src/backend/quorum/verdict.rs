@@ -1,4 +1,4 @@
-//! What the nodes say together of one operation; pure.
+//! The common answer of the nodes to one operation; pure.
 
 use super::{
     majority::{majority, too_few},
@@ -14,7 +14,7 @@ use crate::{
 pub(super) enum Verdict {
     /// The nodes that have answered do not decide.
     Open,
-    /// Decided, but the others had better be heard.
+    /// Decided, but the answers of the others are worth a short wait.
     Likely(Result<Outcome, BackendError>),
     Sure(Result<Outcome, BackendError>),
 }
@@ -97,11 +97,11 @@ impl Row<'_> {
         }
         let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
-            // It may yet be granted. But not all who want the key should wait for a node that is slow, each with a part.
+            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
             return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
         }
         if tally.failed > self.seats.len() - most {
-            // Those that were not heard may have it, and one may keep a place for it.
+            // Nodes that did not answer may have the token, and one of them may keep a place for it.
             let in_doubt = self.seats.iter().any(Seat::may_have_something);
             return Verdict::Sure(Err(self.too_few(in_doubt)));
         }
@@ -109,7 +109,7 @@ impl Row<'_> {
         if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) }
     }
 
-    /// What an acquire answers that was not granted.
+    /// The answer to an acquire that was not granted.
     fn lost(&self, tally: &Tally) -> Outcome {
         // A token with a place is kept though a node may take it late: the next check finds that, and the place is released
         // everywhere in the end. Else any node that hangs would cost every waiter its place.
@@ -126,7 +126,7 @@ impl Row<'_> {
         position(&self.seats[self.queue_node]).or_else(|| self.seats.iter().find_map(position))
     }
 
-    /// What an acquire answers that has happened nowhere.
+    /// The answer to an acquire that has happened nowhere.
     fn refused(&self) -> Outcome {
         let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
@@ -156,7 +156,7 @@ impl Row<'_> {
             let fences = fences.filter(|_| all_count);
             let (fence, block) = (fences.map(|fences| fences.first), fences.map_or(0, |fences| fences.size));
             let outcome = Ok(Outcome::Renewed { remaining, fence, block });
-            // The others are heard too, so that what they have counts next time.
+            // The others' answers are awaited, too, so that their leases count next time.
             return if tally.waiting > 0 { Verdict::Likely(outcome) } else { Verdict::Sure(outcome) };
         }
         if tally.gone > self.seats.len() - most {
@@ -205,7 +205,7 @@ impl Row<'_> {
         if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
     }
 
-    /// What an acquire answers that some nodes may have granted.
+    /// The answer to an acquire that some nodes may have granted.
     fn split(&self) -> Outcome {
         let (remaining, foreign) = holders(self.seats);
         Outcome::Split { remaining: remaining.filter(|remaining| !remaining.is_zero()), foreign }

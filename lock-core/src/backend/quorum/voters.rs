@@ -8,7 +8,7 @@ use crate::{backend::BackendError, error::ErrorKind};
 #[derive(Debug)]
 pub(super) struct Voters {
     nodes: Vec<Voter>,
-    /// Nodes that have lost their votes, and who has them; to be told.
+    /// Nodes that have lost their votes, each with the node that votes for its server; to be logged.
     news: Vec<(usize, usize)>,
 }
 

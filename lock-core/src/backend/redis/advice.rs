@@ -1,4 +1,4 @@
-//! What works less well with this server or this user than it could: said once for each manager, not at each reconnect.
+//! Advice about a server or a user with which something works less well than it could: logged once for each manager, not at each reconnect.
 
 use std::{
     fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use super::info;
 
-/// What was said already.
+/// The advice that was given already.
 #[derive(Default)]
 pub(super) struct Advice {
     no_publish: AtomicBool,
@@ -48,8 +48,8 @@ impl Advice {
         }
     }
 
-    /// Fewer replicas are connected than are wanted for most leases. `replication` is what INFO says of them; nothing where it
-    /// may not be asked.
+    /// Warns if fewer replicas are connected than leases require by default. `replication` is the answer of INFO; empty if the user
+    /// may not ask.
     pub(super) fn replicas(&self, address: &str, wanted: u32, replication: &str) {
         if let Some(connected) = info::replicas(replication)
             && connected < wanted
@@ -64,8 +64,8 @@ impl Advice {
         }
     }
 
-    /// A server whose memory is limited may drop any key with a ttl, as every lock is one, unless its policy is
-    /// `noeviction`. `info` is what INFO says of its memory; nothing where it may not be asked.
+    /// Warns of a server that may evict locks: if its memory is limited, it may drop any key with a ttl unless its policy is
+    /// `noeviction`. `info` is the answer of INFO about memory; empty if the user may not ask.
     pub(super) fn memory(&self, address: &str, info: &str) {
         let limited = info::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
         let policy = info::field(info, "maxmemory_policy").unwrap_or("noeviction");

@@ -40,7 +40,7 @@ pub(super) async fn call(way: Way<'_>, mut batch: Batch) -> Result<Answer, Backe
     let mut answer = answered(first, counts[0]);
     let second = answered(second, counts[1]);
     answer.by = answer.by.or_else(|| second.by.clone());
-    // If one part was sent again, so was the whole, as far as is told: that is the careful side.
+    // If one part was sent again, the whole counts as sent again, which is the safe side.
     answer.append(second);
     Ok(answer)
 }
@@ -60,7 +60,7 @@ pub(super) fn answered(answer: Result<Answer, BackendError>, count: usize) -> An
     answer.unwrap_or_else(|error| Answer::new((0..count).map(|_| Err(error.clone()))))
 }
 
-/// What has become of a batch so far.
+/// The history of a batch.
 #[derive(Clone, Default)]
 struct Tried {
     /// Why the last connection that carried it did not answer, if one was lost.
@@ -145,7 +145,7 @@ async fn run(mut way: Way<'_>, mut batch: Batch, limit: Instant, tried: &mut Tri
                 renewals::see(&batch, &seen, &mut answer);
                 return Ok(answer);
             }
-            // A forced release names no token. Sent again, it would remove whoever holds the key by now.
+            // A forced release names no token. Sent again, it would remove the next holder.
             Err(Unanswered::Broken(error)) if batch.iter().any(|item| matches!(item, Operation::Force { .. })) => {
                 return Err(error);
             }
@@ -195,7 +195,7 @@ fn answer(
     Ok(answer)
 }
 
-/// What becomes of a batch that the server has refused as a whole.
+/// Handles a batch that the server has refused as a whole.
 async fn refused(
     way: Way<'_>,
     connection: Connection,
@@ -213,15 +213,15 @@ async fn refused(
         // A user who may not run the script could acquire by a transaction, but never release. So no transactions either.
         connection.note_no_transactions();
     }
-    // A batch is refused as a whole where the user may not touch one of its keys.
+    // A batch is refused as a whole if the user may not access one of its keys.
     if matches!(error.kind(), ErrorKind::Denied) && batch.len() > 1 {
         return one_by_one(way, batch, limit, tried).await;
     }
     Err(tried.judge(error))
 }
 
-/// Runs the script by its hash, or by its source where the server does not have it. Returns the reply, and what stood at the
-/// keys afterwards where they are watched from then on.
+/// Runs the script by its hash, or by its source if the server does not have it. Returns the reply, and the values of the keys
+/// afterwards if they are watched from then on.
 async fn evaluate(
     way: &mut Way<'_>,
     connection: Connection,
@@ -243,7 +243,7 @@ async fn evaluate(
     result
 }
 
-/// What is sent in the same write as a command.
+/// Commands that are sent in the same write as another one.
 struct Around {
     before: Vec<Cmd>,
     after: Vec<Cmd>,

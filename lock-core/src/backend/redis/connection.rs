@@ -39,7 +39,7 @@ pub(super) struct About {
     transactions: AtomicBool,
     /// The run of the server.
     run: Option<Arc<String>>,
-    /// The channels of slots that it listens to, where a node of a cluster can tell waiters.
+    /// The channels of slots that it listens to, if it is to a node of a cluster that can notify waiters.
     listens: Option<Mutex<HashSet<Arc<str>>>>,
     /// Whether it may not listen to some of them.
     deaf: AtomicBool,
@@ -49,7 +49,7 @@ pub(super) struct About {
     misread: Arc<AtomicBool>,
 }
 
-/// What is sent in one go and answered by one reply.
+/// A request that is sent in one go and answered by one reply.
 #[derive(Clone, Copy)]
 pub(super) enum Ask<'a> {
     Command(&'a Cmd),
@@ -64,7 +64,7 @@ impl<'a> From<&'a Cmd> for Ask<'a> {
     }
 }
 
-/// What carries a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
+/// The driver of a connection: reads and writes for as long as it is polled. The upkeep polls it, so that a request takes
 /// no detour through another task. It may have ended before the handshake is known to be over, so it may be polled after its
 /// end, and is pending then.
 pub(super) struct Driver(Fuse<Pin<Box<dyn Future<Output = ()> + Send>>>);
@@ -106,12 +106,12 @@ impl Connection {
         self.about.since
     }
 
-    /// Returns the run of the server, if the server tells.
+    /// Returns the run of the server, if it is known.
     pub(super) fn run(&self) -> Option<Arc<String>> {
         self.about.run.clone()
     }
 
-    /// Returns whether a node of a cluster can tell this connection what is said on the channels of its slots.
+    /// Returns whether this connection can receive messages on the channels of a node's slots.
     pub(super) fn can_listen(&self) -> bool {
         self.about.listens.is_some() && !self.about.deaf.load(Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ impl Connection {
         }
     }
 
-    /// Takes note that the server has refused to tell it what is said on some channel: for good, if that is forbidden.
+    /// Takes note that the server has refused a subscription: permanently, if it is forbidden.
     pub(super) fn note_refused_channels(&self, is_forbidden: bool) {
         if let Some(mut channels) = self.listens() {
             channels.clear();
@@ -215,9 +215,9 @@ impl Driver {
             if let Poll::Ready(done) = exchange.as_mut().poll(cx) {
                 return Poll::Ready(done);
             }
-            // At its end, what waits for an answer is told that the connection has ended.
+            // If the connection has ended, this poll ends the requests that wait for answers.
             let _ = self.poll_unpin(cx);
-            // What has come counts, also if the time is over by now.
+            // An answer that has arrived counts, even if the time is over by now.
             exchange.as_mut().poll(cx)
         })
         .await

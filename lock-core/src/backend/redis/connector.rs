@@ -1,4 +1,4 @@
-//! What reaches one node: the one ordered connection that requests share, replaced when it breaks or falls silent.
+//! The connector of one node: the one ordered connection that requests share, replaced when it breaks or falls silent.
 //!
 //! The `redis` crate's own `ConnectionManager` keeps a connection that fell silent and forgets the client's name on a
 //! reconnect; this one replaces the connection as soon as a command or a heartbeat runs out of time. No lock is held
@@ -36,7 +36,7 @@ use super::{
 };
 use crate::{backend::BackendError, error::ErrorKind, health::NodeHealth};
 
-/// What requests and upkeep share.
+/// The connection to one node, shared by requests and upkeep.
 pub(super) struct Connector {
     pub(super) settings: Settings,
     pub(super) role: Role,
@@ -56,7 +56,7 @@ pub(super) struct Connector {
     /// Whether the provider of credentials is being asked.
     pub(super) asks_provider: AtomicBool,
     pub(super) link: Link,
-    /// What waits for replicas of this server.
+    /// The requests that wait for replicas of this server.
     pub(super) replication: Replication,
     /// When the server last answered an attempt to connect that may still succeed.
     heard: Mutex<Option<Instant>>,
@@ -67,12 +67,12 @@ pub(super) struct Connector {
     /// How many attempts in a row ended when the server closed the connection on HELLO.
     pub(super) closed_at_hello: AtomicU32,
     pub(super) advice: Arc<Advice>,
-    /// The managers that share the connection, and are told of grants.
+    /// The managers that share the connection and receive grants.
     pub(super) listeners: Arc<Listeners>,
     pub(super) status: Status,
 }
 
-/// What the nodes of a cluster have in common.
+/// State that the nodes of a cluster share.
 #[derive(Clone, Default)]
 pub(super) struct Shared {
     /// Numbers their connections together. Rises with each of them, and when a slot has moved.
@@ -81,7 +81,7 @@ pub(super) struct Shared {
     pub(super) listeners: Arc<Listeners>,
 }
 
-/// What a server is to us.
+/// The role of a server for this manager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// It keeps all locks.
@@ -190,7 +190,7 @@ impl Connector {
         Arc::clone(&self.name)
     }
 
-    /// What the server is, for the log; nothing where it keeps locks.
+    /// The role of the server for the log, or `None` if it keeps locks.
     pub(super) fn role_in_log(&self) -> Option<&'static str> {
         (self.role == Role::Sentinel).then_some("sentinel")
     }
@@ -259,8 +259,8 @@ impl Connector {
         let mut ended = pin!(ended);
         let out_of_time = async {
             sleep_until(limit).await;
-            // If all threads of the runtime stood still, the answer may be there, and not have been read yet. That takes
-            // longer where the machine is so busy that this comes late, too.
+            // If all threads of the runtime stood still, the answer may have arrived and not been read yet. Reading takes longer on a
+            // machine that is so busy that this timer was late, too.
             sleep(limit.elapsed().clamp(TO_READ, LATE_TO_READ)).await;
         };
         tokio::select! {
@@ -306,7 +306,7 @@ impl Connector {
         self.read(error)
     }
 
-    /// Reads an error of the server, whatever it is to us.
+    /// Reads an error of the server, according to its role.
     pub(super) fn read(&self, error: RedisError) -> BackendError {
         let read = if self.role == Role::Sentinel { failure::of_sentinel } else { failure::of };
         read(error, &self.address())
@@ -336,7 +336,7 @@ impl Connector {
         BackendError::new(ErrorKind::Backend, format!("{address} did not answer within {limit:?}; {check}"))
     }
 
-    /// Who named the address of the latest attempt to connect; `None` if a URL did.
+    /// The source of the address of the latest attempt to connect; `None` if a URL named it.
     pub(super) fn named(&self) -> Option<Named<'_>> {
         if self.is_announced {
             return Some(Named::ByCluster);
@@ -359,7 +359,7 @@ impl Connector {
         if connection.since().elapsed() > DEMOTED_AGAIN {
             self.link.replace(connection.epoch, Duration::ZERO);
         } else {
-            // The next heartbeat replaces it, lest the next request finds out once more.
+            // The next heartbeat replaces the connection, so that not every request meets the same error.
             connection.mark_demoted();
         }
     }

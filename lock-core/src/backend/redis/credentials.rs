@@ -66,7 +66,7 @@ impl Connector {
             Ok((None, _)) => failure::no_credentials("ended without giving any", &self.address()),
             Err(_) => failure::no_credentials(&format!("gave none within {limit:?}"), &self.address()),
         };
-        // There is no hurry to ask again: whatever the provider asks has to be mended first.
+        // There is no hurry to ask again: the provider's source has to be repaired first.
         Err(Failure { error, refused: true })
     }
 
@@ -132,6 +132,6 @@ impl Drop for Asked<'_> {
     }
 }
 
-/// The least time from one login over a connection to the next, lest a provider that always has another keep the
-/// engine busy.
+/// The least time from one login over a connection to the next, so that a provider which always has another login does not keep
+/// the engine busy.
 const BETWEEN_LOGINS: Duration = Duration::from_secs(1);

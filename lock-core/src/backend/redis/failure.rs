@@ -1,4 +1,4 @@
-//! What an error of the server or of the connection means for a request.
+//! The meaning of an error of the server or of the connection for a request.
 
 use std::{error, fmt, io};
 
@@ -76,7 +76,7 @@ pub(super) fn no_credentials(what: &str, address: &str) -> BackendError {
     BackendError::new(ErrorKind::Backend, message).did_not_happen()
 }
 
-/// What has named the address of a server that stands in no URL.
+/// The source of a server's address that is not in a URL.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Named<'a> {
     /// Sentinels, as the primary of this service.
@@ -147,8 +147,8 @@ pub(super) fn of_message(message: &str, address: &str) -> BackendError {
     of_server(code, detail, address)
 }
 
-/// Makes one error of those of several servers, none of which did `what`; `None` if there is no error. An error that an
-/// operator has to mend counts more than that of a server that was not reached.
+/// Makes one error of the errors of several servers, none of which did `what`; `None` if there is no error. An error that an
+/// operator has to act on counts more than that of a server that was not reached.
 pub(super) fn of_several(errors: &[BackendError], what: &str) -> Option<BackendError> {
     let lasting = errors.iter().find(|error| error.kind() != ErrorKind::Backend);
     // One server that is wrong may be replaced by another that was not reached now.
@@ -266,7 +266,7 @@ const REFUSED_BEFORE_EXECUTION: [&str; 8] =
 /// Errors of a server that is not the primary of its data, or not yet.
 const DEMOTED: [&str; 3] = ["LOADING", "MASTERDOWN", "READONLY"];
 
-/// What a server says, without its full stop: our sentence goes on.
+/// The message of a server without its full stop: our sentence continues.
 pub(super) fn sentence(detail: &str) -> &str {
     detail.trim_end_matches(['.', ' '])
 }

@@ -37,7 +37,7 @@ pub(super) fn transaction(tag: Tag, batch: &[Operation]) -> Pipeline {
     commands
 }
 
-/// What became of a transaction.
+/// The result of a transaction.
 pub(super) enum Taken {
     /// Each key was taken, or was not free.
     Whole(Answer),
@@ -102,7 +102,7 @@ fn acquires(batch: &[Operation]) -> impl Iterator<Item = &Acquire> {
     })
 }
 
-/// What a node of a cluster answers that cannot execute commands of a slot.
+/// The errors of a cluster's node that cannot execute commands of a slot.
 const REDIRECTED: [&str; 4] = ["ASK", "CLUSTERDOWN", "MOVED", "TRYAGAIN"];
 /// How many fencing tokens a millisecond of the counter has.
 const OF_A_MILLISECOND: u64 = 1_000;

@@ -43,9 +43,9 @@ pub(super) struct Connected {
     pub(super) pushes: mpsc::UnboundedReceiver<PushInfo>,
     /// Where the server is.
     pub(super) address: Address,
-    /// The run of the server, if the server tells.
+    /// The run of the server, if it is known.
     pub(super) run: Option<Arc<String>>,
-    /// The number of the connection within that run, if the server tells.
+    /// The number of the connection within that run, if it is known.
     pub(super) id: Option<i64>,
     /// Whether calls come over it.
     pub(super) listening: bool,
@@ -80,8 +80,8 @@ impl From<BackendError> for Failure {
 }
 
 impl Connector {
-    /// Makes an attempt to connect, with the credentials of a provider if there is one. Nobody is told of anything over a
-    /// connection without `calls`: it neither subscribes nor tracks.
+    /// Makes an attempt to connect, with the credentials of a provider if there is one. A connection without `calls` receives no
+    /// messages: it neither subscribes nor tracks.
     pub(super) async fn attempt(
         &self,
         login: Option<(Login, Logins)>,
@@ -94,8 +94,8 @@ impl Connector {
         Ok(Connected { logins, ..connected })
     }
 
-    /// Makes a connection that is ready for use. `former` is the connection that it replaces, which is killed where that
-    /// is allowed, so that nothing that it still carries is executed later.
+    /// Makes a connection that is ready for use. `former` is the connection that it replaces. It is killed if that is allowed, so
+    /// that its requests are not executed later.
     async fn connect(
         &self,
         login: Option<&Login>,
@@ -117,14 +117,14 @@ impl Connector {
             self.closed_at_hello.fetch_add(u32::from(is_broken(&error)), Ordering::Relaxed);
             self.refused(error, login.is_some())
         })?;
-        // The guess would be for good. So who has hung up is asked once more: it may have been a balancer whose server was not
-        // up yet.
+        // The guess would be permanent. So HELLO is tried once more: a balancer may have closed the connection because its server
+        // was not up yet.
         if is_guess && let Ok(Ok(speaks_resp3)) = self.open(login, false).await {
             (connected, resp2) = (speaks_resp3, false);
         }
         self.identify(&mut connected, resp2, calls).await?;
-        // Its commands come before all others on this connection, so that nobody has to wait for the answer. In
-        // another run of the server, the former number may be that of somebody else's connection.
+        // The kill is sent before all other commands on this connection, so no request has to wait for its answer. In another run
+        // of the server, the former number may belong to another client.
         if let (Some(former), Some(run)) = (former, &connected.run)
             && former.run == *run
             && connected.id != Some(former.id)
@@ -349,15 +349,15 @@ impl Connector {
         }
         if self.role == Role::Primary && field(replication, "role") == Some("slave") {
             let message = format!("{address} is a replica; connect to the primary");
-            // The sentinels say soon who that is.
+            // Sentinels will name the new primary soon, so their refusal is not permanent.
             let refused = self.sentinels().is_none();
             return Err(Failure { error: BackendError::new(ErrorKind::Backend, message), refused });
         }
         Ok(())
     }
 
-    /// Whether to try RESP2 because the server closes the connection on HELLO, as some do on any command that they do not
-    /// know. A server that goes down does, too: so twice says more than once, and none has spoken RESP3 before.
+    /// Whether to try RESP2 because the server closes the connection on HELLO, as some do on any unknown command. A server that
+    /// goes down closes it, too, so it must have done so twice, and must never have spoken RESP3.
     fn guesses_resp2(&self) -> bool {
         self.link.newest() == 0 && self.closed_at_hello.load(Ordering::Relaxed) % 3 == 2
     }

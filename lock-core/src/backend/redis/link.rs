@@ -27,7 +27,7 @@ pub(super) struct Link {
     newest: AtomicU64,
     /// The newest epoch whose connection was found broken.
     broken: AtomicU64,
-    /// That epoch again, and for how long its connection had been silent by then.
+    /// That epoch again, and for how long its connection had been silent when it broke.
     silent: Mutex<(u64, Duration)>,
     found_broken: Notify,
     /// Told when a request waits for a connection.
@@ -117,9 +117,9 @@ impl Link {
 
     /// Returns the connection, waiting until `limit` for one that is newer than `after` and not known to be broken.
     ///
-    /// Fails at once while the server is known to be down, or refuses in a way that waiting cannot mend (a wrong password,
-    /// a server that is too old). But if nobody has looked for a while, it looks, for a moment. The error is `None` if all
-    /// that is known is that the time ran out.
+    /// Fails at once while the server is known to be down, or refuses for a reason that waiting does not remove (a wrong password,
+    /// a server that is too old). But the first request for a while waits a moment for an attempt. The error is `None` if it is
+    /// only known that the time ran out.
     pub(super) async fn connection(&self, after: u64, limit: Instant) -> Result<Connection, Option<BackendError>> {
         if let State::Up(connection) = &*self.state.borrow()
             && self.is_newer(connection, after)
@@ -153,7 +153,7 @@ impl Link {
     }
 
     /// Returns when the connection of an epoch has ended, or nothing reads its answers. One that another upkeep of
-    /// this backend has put a newer one beside goes on. Looks at the link from now on, polled or not.
+    /// this backend has put a newer one beside goes on. The link is watched from the call on, polled or not.
     pub(super) fn ended(&self, epoch: u64) -> impl Future<Output = ()> {
         let mut state = self.state.subscribe();
         async move {
@@ -217,7 +217,7 @@ impl Link {
     pub(super) fn take_down(&self, epoch: u64) -> Option<bool> {
         let mut ended = None;
         self.broken.fetch_max(epoch, Ordering::AcqRel);
-        // Whatever is up: what is in flight over the one that has ended looks at the link.
+        // Sent even if a newer connection is up: requests in flight over the ended one watch the link.
         self.state.send_modify(|state| {
             if !matches!(state, State::Up(connection) if connection.epoch != epoch) {
                 ended = Some(mem::replace(state, State::down()));
@@ -292,8 +292,8 @@ impl Down {
 }
 
 impl Attempt {
-    /// Returns until when a request looks at it that does not wait for the server: not for long, nor for one that began
-    /// before and has met silence.
+    /// Returns until when a request that does not wait for the server watches this attempt: not for long, and not at all if the
+    /// attempt began before and has met silence.
     fn glance(self, now: Instant) -> Option<Instant> {
         let from = match self {
             Self::Due(due) => (due <= now).then_some(now)?,

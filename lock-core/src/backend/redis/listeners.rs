@@ -1,4 +1,4 @@
-//! The managers that are told of grants on the channels of slots.
+//! The managers that receive grants on the channels of slots.
 
 use std::sync::{Mutex, PoisonError};
 
@@ -22,7 +22,7 @@ impl Listeners {
         self.with(|listeners| listeners.len())
     }
 
-    /// Whether somebody here listens to a channel.
+    /// Whether a manager of this process listens to a channel.
     pub(super) fn has(&self, channel: &str) -> bool {
         self.with(|listeners| listeners.iter().any(|calls| **calls.channel() == *channel))
     }

@@ -127,7 +127,7 @@ impl RedisBackend {
 impl Backend for RedisBackend {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         let servers = self.servers.clone();
-        // What is polled first is sent first, and an answer that is there counts, however much else the task has done.
+        // Calls are sent in the order in which they are polled, and an answer that has arrived counts, however much else the task has done.
         Reply::new(unconstrained(async move {
             match servers {
                 Servers::Primary(connector) => {
@@ -269,8 +269,8 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
     Ok(Answer::new([]))
 }
 
-/// Whether the server has scripts, and the user may run them: else no lock could ever be waited for or released. What else
-/// goes wrong is told by the requests that follow.
+/// Whether the server has scripts, and the user may run them. Otherwise no request could ever wait for a lock or release it. Other
+/// problems show in the requests that follow.
 async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
     let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
     let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());

@@ -13,7 +13,7 @@ pub(super) fn fence_counter(tag: Tag) -> Cow<'static, str> {
     name(tag, FENCE_COUNTER, "fence")
 }
 
-/// Until when somebody may be waiting for a key under that counter.
+/// The key that says until when a client may be waiting for a key under that counter.
 pub(super) fn waiting(tag: Tag) -> Cow<'static, str> {
     name(tag, "{0}lock-core:waiting", "waiting")
 }

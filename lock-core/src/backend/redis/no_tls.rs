@@ -1,4 +1,4 @@
-//! What stands in for TLS if the feature is off: settings refuse it, so none of this is called.
+//! A stand-in for TLS if the feature is off: settings refuse TLS, so none of this is called.
 
 use std::io;
 

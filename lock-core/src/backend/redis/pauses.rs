@@ -24,7 +24,7 @@ pub(super) fn drawn(longest: Duration) -> Duration {
 pub(super) const HURRIED_PAUSE: Duration = Duration::from_millis(100);
 /// The longest pause while none does: a fleet of idle processes must not wear a server out that comes up.
 const IDLE_PAUSE: Duration = Duration::from_secs(1);
-/// The longest pause after the server refused us: an operator has to mend that first.
+/// The longest pause after a refusal of the server: an operator has to act first.
 pub(super) const REFUSED_PAUSE: Duration = Duration::from_millis(750);
 /// How long slower nodes are waited for after the first answer.
 pub(super) const PATIENCE: Duration = Duration::from_millis(50);

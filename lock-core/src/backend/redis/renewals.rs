@@ -11,7 +11,7 @@ use super::{
 };
 use crate::backend::{Answer, BackendError, Operation, Outcome, Renew};
 
-/// What the script says for a lease that is gone.
+/// The script's answer for a lease that is gone.
 const GONE: i64 = -1;
 
 /// Returns whether a batch consists of renewals that ask for nothing but the ttl.
@@ -34,8 +34,8 @@ pub(super) fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     call
 }
 
-/// The commands that make the server say when somebody else writes at the keys of a batch, if any renewal asks for it. It is
-/// said once for each key, and has to be asked for again after each write of our own. (Redis calls it client-side caching.)
+/// The commands with which the server reports writes of other clients to the keys of a batch, if any renewal asks for it. The
+/// server reports once for each key, and has to be asked again after each write of our own. (Redis calls it client-side caching.)
 pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
     let is_watched = connection.tracks() && is_plain(batch) && renewals(batch).any(|renew| renew.watch);
     if !is_watched {

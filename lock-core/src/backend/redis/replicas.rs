@@ -36,7 +36,7 @@ use crate::{
 /// All that waits for replicas of a node. Clones of a backend share it.
 #[derive(Debug, Default)]
 pub(super) struct Replication {
-    /// What joins the line next.
+    /// Requests that join the line next.
     newcomers: Mutex<Vec<Asked>>,
     /// Worked on by one of the requests at a time, for all.
     line: AsyncMutex<Line>,
@@ -112,7 +112,7 @@ impl Line {
     async fn step(&mut self, connector: &Connector, newcomers: &Mutex<Vec<Asked>>) {
         self.waiting.retain(|waiting| !waiting.sender.is_closed());
         if self.open.is_none() {
-            // What they have written was written over a connection that is gone.
+            // Their writes went over a connection that is gone.
             self.fail(&broken_off(connector));
         }
         let newcomers = std::mem::take(&mut *lock(newcomers));
@@ -130,7 +130,7 @@ impl Line {
         }
     }
 
-    /// Takes the connection, or makes one. One that nobody has used for long may have ended unnoticed.
+    /// Takes the connection, or makes one. A connection that was not used for long may have ended unnoticed, and is replaced.
     async fn usable(&mut self, connector: &Connector) -> Result<Open, BackendError> {
         match self.open.take() {
             Some(open) if !self.waiting.is_empty() => Ok(open),
@@ -282,8 +282,8 @@ async fn evaluate_all(
     Ok(whole)
 }
 
-/// A renewal that always writes. Redis does not tell replicas of an expiry that stays the same, so there would be nothing to
-/// wait for. The fencing token that is drawn is not used.
+/// A renewal that always writes. Redis does not replicate an expiry that stays the same, so there would be nothing to wait for.
+/// The fencing token that is drawn is not used.
 fn writing(operation: &Operation) -> Operation {
     let mut operation = operation.clone();
     if let Operation::Renew(renew) = &mut operation {
@@ -342,7 +342,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 
 /// How many renewals one call has at most.
 const BATCH: usize = 256;
-/// How long a connection that nobody uses is trusted.
+/// How long a connection that is not used counts as usable.
 const IDLE: Duration = Duration::from_secs(10);
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use crate::{
     clock::Moment,
 };
 
-/// What the reply begins an item with that failed.
+/// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
 
 /// Runs scripts that do nothing, by source and by hash: whether that is allowed.
@@ -34,7 +34,7 @@ pub(super) fn evalsha(tag: Tag, batch: &[Operation]) -> Cmd {
     call("EVALSHA", script.get_hash(), tag, batch)
 }
 
-/// The same call with the source, for a server that does not have the script.
+/// The call of a batch with the source of the script, for a server that does not have it.
 pub(super) fn eval(tag: Tag, batch: &[Operation]) -> Cmd {
     call("EVAL", SOURCE, tag, batch)
 }

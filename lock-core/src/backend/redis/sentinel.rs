@@ -40,7 +40,7 @@ pub(super) struct Sentinels {
     /// The name under which they know the primary.
     service: String,
     sentinels: Vec<Arc<Connector>>,
-    /// What each of them said last.
+    /// The latest answer of each sentinel.
     words: watch::Sender<Vec<Option<Word>>>,
     /// The number of the newest configuration that any of them has named.
     known: AtomicU64,
@@ -48,7 +48,7 @@ pub(super) struct Sentinels {
     wanted: Notify,
 }
 
-/// What a sentinel says.
+/// The answer of a sentinel.
 #[derive(Clone, Debug)]
 enum Word {
     /// The primary, and the number of the configuration that has made it the primary.
@@ -77,7 +77,7 @@ impl Sentinels {
     /// Asks all of them for as long as it is polled.
     pub(super) async fn keep(&self) {
         let keep = self.sentinels.iter().enumerate().map(|(index, sentinel)| async move {
-            // The connector itself is told what the sentinel pushes.
+            // Messages of the sentinel go to the connector itself, not to an engine.
             let (nobody, _) = Calls::new("".into());
             join(upkeep::keep_link(Arc::clone(sentinel), nobody), self.ask(index, sentinel)).await;
         });
@@ -164,7 +164,7 @@ impl Sentinels {
         command
     }
 
-    /// The error where it is not known which server is the primary.
+    /// The error if the primary is not known.
     fn no_primary(&self, words: &[Option<Word>]) -> BackendError {
         let service = &self.service;
         let named = words.iter().zip(&self.sentinels).filter_map(|(word, sentinel)| match word {

@@ -1,4 +1,4 @@
-//! How to reach a node: what its URL or a client says, and what the builder was told.
+//! How to reach a node: the settings of its URL or client, and those of the builder.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,13 +19,13 @@ pub(super) struct Settings {
     pub(super) access: Arc<Access>,
 }
 
-/// What is the same for every node that is reached by one URL.
+/// Settings that are the same for every node of one URL.
 pub(super) struct Access {
     /// How the connection is encrypted, if it is.
     pub(super) tls: Option<Tls>,
     /// User, password and database.
     pub(super) redis: RedisConnectionInfo,
-    /// What gives user and password for each connection.
+    /// The provider of user and password for each connection.
     pub(super) credentials: Option<Provider>,
     /// The options of a TCP connection.
     pub(super) tcp: TcpSettings,
@@ -40,7 +40,7 @@ pub(super) struct Access {
     pub(super) connect_limit: Duration,
 }
 
-/// What names a node.
+/// The URL or client that names a node.
 struct Source<'a> {
     /// For messages: a URL, or a client.
     name: &'static str,
@@ -264,7 +264,7 @@ fn has_wrong_port(rest: &str) -> bool {
 /// Whether there is TLS.
 const TLS: bool = cfg!(feature = "tls-no-provider");
 
-/// What to do about a client whose certificates are not known.
+/// The remedy for a client whose certificates are not known.
 const CONFIG: &str = "give a configuration of rustls to `LockManager::builder().tls(..)`";
 
 #[cfg(test)]

@@ -8,14 +8,14 @@ use std::{fmt, sync::LazyLock};
 /// How many slots a cluster has.
 pub(super) const SLOTS: u16 = 16_384;
 
-/// What stands between the braces of a side key: the least number, written in decimal, that belongs to the slot.
+/// The tag between the braces of a side key: the least number, written in decimal, that belongs to the slot.
 ///
 /// A server without slots has one tag for all keys, and therefore one counter of fencing tokens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Tag(u32);
 
 impl Tag {
-    /// The tag where there are no slots.
+    /// The tag of a server without slots.
     pub(super) const ONE: Self = Self(0);
 
     /// The tag of a slot.

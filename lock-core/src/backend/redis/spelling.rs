@@ -1,4 +1,4 @@
-//! What is often written wrong in a URL, and what to write instead. Nothing that may be a part of a password is shown.
+//! Common mistakes in a URL, and their corrections. Nothing that may be a part of a password is shown.
 
 /// Returns what is wrong with the fragment of a URL; `None` if it has no fragment.
 pub(super) fn fragment(url: &str) -> Option<&'static str> {

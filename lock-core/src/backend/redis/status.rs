@@ -1,4 +1,4 @@
-//! What a node tells of itself without being asked: whether there is a connection, and what went wrong last.
+//! The status of a node, known without a request: whether there is a connection, and the last error.
 
 use std::{
     error::Error as _,

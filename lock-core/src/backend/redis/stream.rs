@@ -88,7 +88,7 @@ const READS: u32 = 16;
 /// Looks names up on the runtime's threads for blocking work, a few at a time.
 ///
 /// The system's resolver cannot be interrupted, and keeps its thread for up to half a minute when no name server
-/// answers. So a lookup counts until the resolver has returned, even if nobody waits for it any longer; otherwise the
+/// answers. So a lookup counts until the resolver has returned, even if no attempt waits for it; otherwise the
 /// attempts to connect would fill all of the runtime's threads, and stop the application's file access.
 pub(super) struct Resolver {
     free: Arc<Semaphore>,
@@ -139,8 +139,8 @@ pub(super) async fn tcp(addresses: Vec<SocketAddr>, settings: &TcpSettings) -> i
 /// * What was sent over a connection that was given up stays with the system, which sends it again for a quarter of an
 ///   hour. When the network is whole again, requests of long ago would be executed. TCP_USER_TIMEOUT bounds that age. It
 ///   is not shorter than the limit of a command: no command that is still waited for is ended by it.
-/// * While the process stands still (SIGSTOP, a debugger, blocked threads) nobody sends a heartbeat, and a firewall or a
-///   NAT forgets the connection. Keepalive is sent by the system all the same.
+/// * While the process stands still (SIGSTOP, a debugger, blocked threads), it sends no heartbeat, and a firewall or a NAT would
+///   drop the connection. The system sends keepalive all the same.
 pub(super) fn tcp_settings(given: &TcpSettings, limit: Duration) -> TcpSettings {
     let usual = TcpKeepalive::new().with_time(KEEPALIVE_AFTER).with_interval(KEEPALIVE_EVERY);
     let keepalive = given.keepalive().cloned().unwrap_or(usual);

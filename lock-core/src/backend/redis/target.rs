@@ -1,4 +1,4 @@
-//! What a URL leads to: one server, the primary that sentinels name, or a cluster.
+//! The target of a URL: one server, the primary that sentinels name, or a cluster.
 
 use redis::IntoConnectionInfo;
 
@@ -35,7 +35,7 @@ struct Several<'a> {
     credentials: &'a str,
     hosts: Vec<&'a str>,
     path: &'a str,
-    /// What stands behind the `?`.
+    /// The part behind the `?`.
     options: &'a str,
 }
 
@@ -108,7 +108,7 @@ impl<'a> Several<'a> {
         }
         let database = self.parameter("db").map_or(String::new(), |database| format!("/{database}"));
         let credentials = self.credentials_of_sentinels(options)?;
-        // What else the builder says of user and database is about the servers.
+        // The builder's other settings of user and database are about the servers.
         let of_sentinels = options.of_sentinels();
         let sentinels = self
             .hosts

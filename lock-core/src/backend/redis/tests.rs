@@ -74,12 +74,12 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     numbers.into_iter().map(Value::Int).collect()
 }
 
-/// What the script says of these outcomes, and whether it was let call others.
+/// The reply of the script that has these outcomes; `refused` says that it could not notify others.
 fn reply(outcomes: &[Outcome], refused: bool) -> Vec<Value> {
     outcomes.iter().flat_map(said).chain([Value::Int(i64::from(refused))]).collect()
 }
 
-/// What was found to matter, and is tried each time: what the script says, and how many items it is to be the answer to.
+/// Cases that mattered once, tried each time: the reply of the script, and how many items it has to answer.
 const CORPUS: &[(&[i64], usize)] = &[
     (&[], 0),
     (&[4], 1),

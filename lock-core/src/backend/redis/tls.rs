@@ -1,4 +1,4 @@
-//! TLS: with the certificates of the platform, or as the builder was told.
+//! TLS: with the certificates of the platform, or with the configuration of the builder.
 
 use std::{error::Error as _, io, sync::Arc};
 
@@ -113,7 +113,7 @@ pub(super) fn failure(error: &io::Error, address: &str, host: &str) -> Option<Ba
     Some(BackendError::new(ErrorKind::Backend, message).did_not_happen().with_source(error.clone()))
 }
 
-/// Reads an error of the first command over TLS: a server tells only then that it wants a certificate of the client.
+/// Reads an error of the first command over TLS: only then does a server report that it requires a certificate of the client.
 pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) -> Option<BackendError> {
     if !is_broken(error) {
         return None;
@@ -125,7 +125,7 @@ pub(super) fn failure_at_hello(error: &RedisError, address: &str, host: &str) ->
     }
     let error = source.downcast_ref::<io::Error>()?;
     failure(error, address, host).or_else(|| {
-        // What the server tells is lost if it closes the connection before it has read what was sent meanwhile.
+        // The server's own message is lost if it closes the connection before it has read everything that was sent.
         let message = format!(
             "{address} closed the connection before its first answer; check that it runs, and whether it wants a \
              certificate of this client (`LockManager::builder().tls(..)`)"

@@ -67,7 +67,7 @@ impl<'a> Way<'a> {
         self.after = connection.epoch;
     }
 
-    /// Names the channels on which the waiters of a batch are told, and returns what has to be sent before it.
+    /// Sets the channels on which the waiters of a batch are notified, and returns the commands that have to be sent before it.
     pub(super) fn prepare(&mut self, connection: &Connection, batch: &mut [Operation]) -> Vec<Cmd> {
         let To::Slot(slot) = &mut self.to else { return Vec::new() };
         let asks = slot.takes_up_asking();

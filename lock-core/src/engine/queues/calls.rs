@@ -51,7 +51,7 @@ pub(crate) struct List {
     pub(crate) asked: Asked<Vec<LockKey>>,
 }
 
-/// What an operation in flight is for.
+/// The purpose of an operation in flight.
 #[derive(Debug)]
 pub(crate) enum Purpose {
     /// The acquire of a contender, and until when it can block others.
@@ -90,7 +90,7 @@ impl InFlight {
     }
 }
 
-/// What a call is for.
+/// The purpose of a call.
 #[derive(Debug)]
 pub(super) enum Work {
     Renew(Vec<Renewing>),

@@ -11,14 +11,14 @@ use crate::{
     mutants::Mutant,
 };
 
-/// What represents a process in the queue of a key: a tenure-to-be.
+/// The representative of a process in the queue of a key: a tenure-to-be.
 #[derive(Debug)]
 pub(crate) struct Contender {
     /// A new token for each tenure, kept for as long as its place or its unanswered request exists.
     pub(crate) token: Token,
-    /// What must be true before the token can be forgotten.
+    /// The condition under which the token can be forgotten.
     doubt: Doubt,
-    /// How many requests it has sent, and how many of them somebody waits for still.
+    /// How many requests it has sent, and for how many of them an answer may still come.
     sent: u32,
     in_flight: u32,
     /// Whether it has a place, as far as is known.
@@ -41,16 +41,16 @@ pub(crate) struct Contender {
     pub(crate) trouble: Option<Error>,
     /// How often it has polled, or failed.
     tries: u32,
-    /// Whether the holder was another library, when it was heard of last: that calls nobody.
+    /// Whether the holder was another library, as the last answer said. Such a holder notifies no waiter.
     pub(crate) foreign: bool,
     /// Its place in the queue, as the last answer says.
     pub(crate) position: Option<u32>,
 }
 
-/// What an answer said of the key.
+/// An answer that says that the key is busy.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Refusal {
-    /// What the holder's ttl has left, if it has one.
+    /// The rest of the holder's ttl, if it has one.
     pub(crate) remaining: Option<Duration>,
     /// Whether the holder is another library, which notifies no waiter.
     pub(crate) foreign: bool,
@@ -162,6 +162,7 @@ impl Contender {
 
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
+        // The key is as busy as before, so `answered` stays: newcomers know that, and do not fail with the backend's next failure.
         let Self { tries, heard, free_at, foreign, .. } = *self;
         *self = Self { tries, heard, free_at, foreign, answered: true, ..Self::new(token) };
     }
@@ -188,6 +189,7 @@ impl Contender {
         self.placed |= placed;
         self.foreign = foreign;
         if placed && listening && !self.callable {
+            // The place was made before messages could reach this process. Asking at once makes one that can be notified.
             return Duration::ZERO;
         }
         let near = position.is_none_or(|position| position <= NEAR);

@@ -1,4 +1,4 @@
-//! What the contender of a key asks the backend, and what becomes of the answers and of grants.
+//! The requests of a key's contender, their answers, and grants.
 
 use std::{sync::Arc, time::Duration};
 
@@ -69,6 +69,7 @@ impl Queues {
                 // The script is asked next time instead of the transaction: its errors name the command that was refused.
                 self.lately.found_busy(key, now);
                 return match error.kind() {
+                    // A later request was answered, so the failure of an older one says nothing about the backend now.
                     ErrorKind::Backend if outdated => {}
                     ErrorKind::Backend => self.failed(id, error, now),
                     _ => self.fail(key, &Error::backend(ACQUIRE, Some(key), error), now),
@@ -135,6 +136,7 @@ impl Queues {
             let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
             self.cleanup.push(parting, contender.doubt(), now);
         }
+        // The release of the old token may be executed late. It would end the next lease if that had the same token.
         if !Mutant::SplitTokenAgain.is_on() {
             contender.begin_anew(anew);
         }
@@ -163,8 +165,8 @@ impl Queues {
         self.wheel.set(id, now + pause);
     }
 
-    /// A key was granted to a place of this process: its waiter holds, or confirms, or there is no waiter left that wants
-    /// the key.
+    /// Takes a grant of a key to a place of this process: its waiter holds or confirms, or no waiter wants the key any longer, and
+    /// its token is released.
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
         if Mutant::CallNotHeard.is_on() {
             return;
@@ -192,7 +194,7 @@ impl Queues {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
         } else if !Mutant::StrayKept.is_on() {
-            // It ends by itself then.
+            // Without a release, the key expires after `lasts`.
             let doubt = Doubt { until: now + lasts, unanswered_since: None };
             self.release_stray(key, token, doubt, now);
         }
@@ -218,7 +220,7 @@ impl Queues {
         }
     }
 
-    /// Takes what the backend tells of its own accord.
+    /// Takes a message of the backend that was not asked for.
     pub(crate) fn handle_notice(&mut self, notice: Notice, now: Moment) {
         match notice {
             Notice::Granted(grant) => self.granted(grant, now),
@@ -244,6 +246,8 @@ impl Queues {
     /// Starts again after the engine's task has ended and its requests with it.
     pub(crate) fn restart(&mut self, now: Moment) {
         self.listening = false;
+        // Releases in flight go back to the outbox first, which takes their entries off the clean-up list. Only then are the next tries
+        // of the list planned: planned before, some would name entries that no longer exist.
         self.put_back();
         self.cleanup.restart(now);
         let ended = self.tenures.lose_all(LossReason::ShutDown);
@@ -272,7 +276,7 @@ impl Queues {
                 self.fail(&key, &error(&key), now);
             }
         }
-        // No waiter is left in line that could have the hold that was offered to another.
+        // Offered holds end only now that no waiter is left in line. Otherwise `abandon` would pass them on to the next waiter.
         for id in self.lines.ids() {
             let waiter = self.lines.waiter(id);
             if let Standing::Failed(_) = waiter.state {
@@ -292,12 +296,12 @@ impl Queues {
     pub(super) fn ask(&mut self, key: &LockKey, token: Token, confirms: bool) {
         let Some((id, contender)) = self.lines.contender(key, token) else { return };
         let was_queued = std::mem::replace(&mut contender.queued, true);
-        // A check that waits already is overtaken; when its turn comes, it is no longer sent.
+        // The confirmation overtakes a check that waits already. That check is not sent when its turn comes.
         if was_queued && (!confirms || std::mem::replace(&mut contender.confirms, true)) {
             return;
         }
         contender.confirms = confirms;
-        // As it was asked for: the key of a push does not say how much of it is the manager's prefix.
+        // The waiter's own key is used: the key of a message does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
         let item = Item::Ask(if confirms && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
         if confirms && !Mutant::ConfirmLast.is_on() {
@@ -360,7 +364,7 @@ impl Queues {
         (round_trip * 4).clamp(LEAST_RESERVED, LONGEST_RESERVED).max(least).min(ttl.max(LEAST_RESERVED))
     }
 
-    /// Takes note of how long a call to the backend took.
+    /// Takes note of how long a call to the backend took. (Smoothed like the round trips of TCP, RFC 6298.)
     pub(super) fn record_round_trip(&mut self, round_trip: Duration) {
         let round_trip = u64::try_from(round_trip.as_nanos()).unwrap_or(u64::MAX).min(LONGEST_ROUND_TRIP);
         self.round_trip = match self.round_trip {

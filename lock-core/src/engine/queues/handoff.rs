@@ -38,7 +38,7 @@ impl Queues {
         true
     }
 
-    /// Asks for another block of fencing tokens if those who wait will need it.
+    /// Asks for another block of fencing tokens if the waiters will need it.
     fn refill(&mut self, key: &LockKey, tenure: TenureId, now: Moment) {
         if let Some(line) = self.lines.of(key).filter(|line| line.length > 0)
             && let Some(refill) = self.tenures.refill(tenure, line.length as usize, line.holds, now)
@@ -54,7 +54,7 @@ impl Queues {
         self.wake(id);
     }
 
-    /// The contender's request was granted.
+    /// Begins a tenure, since the contender's request was granted.
     pub(super) fn held(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
@@ -82,7 +82,7 @@ impl Queues {
         self.begin_tenure(key, id, &terms, acquired, now);
     }
 
-    /// The contender was told of a grant that it trusts, which keeps the key for `kept`.
+    /// Begins a tenure by a grant that the contender trusts, and that keeps the key for `kept`.
     pub(super) fn holds_by(&mut self, id: WaiterId, grant: &Grant, kept: Ttl, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &waiter.state else { return };
@@ -114,6 +114,8 @@ impl Queues {
         let tenure = offer.0.tenure;
         self.lines.possess(key, tenure);
         self.offer(id, offer, now);
+        // After the offer, which takes the new holder out of its line: those behind it learn that the key is busy, and a holder that
+        // only tries must not be rejected with them.
         self.note_busy_for_all(key, now);
         tenure
     }
@@ -131,7 +133,7 @@ impl Queues {
         }
     }
 
-    /// Fails everybody who waits for a key: what the backend said of it holds for all.
+    /// Fails all waiters of a key, since the backend's answer is the same for all of them.
     pub(super) fn fail(&mut self, key: &LockKey, error: &Error, now: Moment) {
         while let Some(id) = self.lines.first(key) {
             let contender = self.lines.take_out(id, Standing::Failed(error.clone()));
@@ -144,7 +146,7 @@ impl Queues {
         self.lines.tidy(key);
     }
 
-    /// A contender has given up: the next waiter on the same terms takes its place over, or it is left.
+    /// Passes the place of a contender that has given up to the next waiter with the same terms, or leaves the place.
     pub(super) fn hand_on_place(
         &mut self,
         key: &LockKey,
@@ -201,7 +203,7 @@ impl Queues {
         self.lines.tenure(key).into_iter().chain(taken_up).collect()
     }
 
-    /// A tenure is over: the first waiter contends, if there is one.
+    /// Ends a tenure for its line: the first waiter contends, if there is one.
     pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId, holds: u32) {
         if let Some(taken_up) = self.taken_up.get_mut(key) {
             taken_up.retain(|other| *other != tenure);

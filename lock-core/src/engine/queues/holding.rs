@@ -1,4 +1,4 @@
-//! What a holder does: it enters, releases its hold, and hands its token to another process.
+//! The holder's side of a key: entering, releasing the hold, and handing the token to another process.
 
 use std::{collections::HashMap, time::Duration};
 
@@ -31,6 +31,7 @@ impl Queues {
         self.keep_busy(&parting, now);
         let key = parting.key.clone();
         let (asked, response) = ask();
+        // The release is registered before the next waiter contends: both travel in one call, and the acquire must find the key released.
         self.request_release(parting, doubt, asked);
         self.free(&key, hold.tenure, tenure.holds());
         Departure::Released(response)
@@ -78,7 +79,7 @@ impl Queues {
         (id, hold)
     }
 
-    /// Has the tokens of tenures that ended by themselves cleaned up; who waits goes on.
+    /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.
     pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
         for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
             if lapsed {

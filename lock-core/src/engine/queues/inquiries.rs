@@ -1,4 +1,4 @@
-//! What this process says of its holders and waiters when a manager asks, and what it is told when it asks itself.
+//! Questions about holders and waiters: answering those of other managers, and collecting the answers to this manager's own.
 
 use std::time::Duration;
 

@@ -7,8 +7,8 @@ use crate::{
     key::{HashOfKey, LockKey},
 };
 
-/// Remembers when keys were last found busy, in a fixed number of slots. Keys may share one, and one that is wrongly thought to
-/// have been busy is only asked for in the longer way.
+/// Remembers when keys were last found busy, in a fixed number of slots. Keys may share a slot. A key that is wrongly taken for
+/// busy only uses the script, which is slower.
 #[derive(Debug)]
 pub(super) struct Lately {
     until: Box<[Moment]>,
@@ -19,7 +19,7 @@ impl Lately {
         Self { until: vec![Moment::from_origin(Duration::ZERO); SLOTS].into() }
     }
 
-    /// Takes note that somebody else has the key.
+    /// Takes note that another holder has the key.
     pub(super) fn found_busy(&mut self, key: &LockKey, now: Moment) {
         self.until[slot(key)] = now + LATELY;
     }
@@ -30,12 +30,11 @@ impl Lately {
 }
 
 fn slot(key: &LockKey) -> usize {
-    // The lower bits of the hash.
     usize::try_from(HashOfKey::default().hash_one(key) % SLOTS as u64).unwrap_or(0)
 }
 
-/// For how long a key that was busy is thought to be so still: one that is asked for meanwhile is asked for by the script, which
-/// takes one round trip if it is busy again.
+/// How long a key that was busy counts as busy. A request during that time uses the script, which takes one round trip even if the
+/// key is busy; without the script it would take two.
 const LATELY: Duration = Duration::from_secs(2);
 
 const SLOTS: usize = 1_024;

@@ -1,7 +1,7 @@
 //! The waiters of each key in this process, in the order of arrival; pure.
 //!
-//! The waiters of all keys live in one slab and are linked through it, so that one who gives up in the middle of a line
-//! leaves at once and at no cost.
+//! The waiters of all keys are in one slab and linked through it, so that a waiter which gives up in the middle of a line
+//! leaves it in constant time.
 
 use std::{collections::HashMap, sync::Arc, task::Waker};
 
@@ -19,7 +19,7 @@ use crate::{
     key::{HashOfKey, LockKey},
 };
 
-/// All lines. There is one for a key exactly while this process possesses it or somebody waits for it.
+/// All lines. A key has one exactly while this process possesses the key or a request waits for it.
 #[derive(Debug, Default)]
 pub(crate) struct Lines {
     lines: HashMap<LockKey, Line, HashOfKey>,
@@ -32,11 +32,11 @@ pub(crate) struct Lines {
 pub(crate) struct Line {
     first: Link,
     last: Link,
-    /// How many waiters stand in it.
+    /// How many waiters it has.
     pub(crate) length: u32,
     /// How many of them do not know yet whether the key is busy.
     unknowing: u32,
-    /// How many of them try once, and are gone when that is known.
+    /// How many of them try only once, and leave when they know that the key is busy.
     tries: u32,
     /// The tenure whose holds may follow one another in the process.
     pub(crate) tenure: Option<TenureId>,
@@ -54,7 +54,7 @@ pub(crate) struct Newcomer<'a> {
     pub(crate) terms: Terms,
     /// Whether it tries once and takes no place.
     pub(crate) tries: bool,
-    /// Its task, unless that polls again at once.
+    /// Its task, unless that task polls again at once.
     pub(crate) waker: Option<&'a Waker>,
 }
 
@@ -67,7 +67,7 @@ pub(crate) struct Waiter {
     /// When it asked for the key.
     pub(crate) asked: Moment,
     /// Whether it knows that the key is, or was, busy. Until then it waits for the first answer, and no longer than a
-    /// request may take; from then on it waits in line, whatever becomes of the backend meanwhile.
+    /// request may take. From then on it waits in line, through outages of the backend.
     pub(crate) knows: bool,
     /// Whether its wait is over and only the first answer is missing.
     pub(crate) overdue: bool,
@@ -81,13 +81,13 @@ pub(crate) struct Waiter {
 
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// In line; the first is the contender where the process does not possess the key.
+    /// In line; the first is the contender unless the process possesses the key.
     InLine(Option<Contender>),
     /// Its turn has come: the hold is its own as soon as its future is polled.
     Turn(HoldId, Arc<Hold>),
-    /// Its turn has passed because its future was not polled; out of the line until it is.
+    /// Its turn has passed because its future was not polled. It is out of the line until its future is polled again.
     Missed,
-    /// Out of the line, with what its future is to answer.
+    /// Out of the line, with the error for its future.
     Failed(Error),
 }
 
@@ -97,12 +97,12 @@ type Link = u32;
 const NOBODY: Link = Link::MAX;
 
 impl Lines {
-    /// The line of a key that somebody in this process has or wants.
+    /// The line of a key that this process has or wants.
     pub(crate) fn of(&self, key: &LockKey) -> Option<&Line> {
         self.lines.get(key)
     }
 
-    /// The keys that somebody in this process has or wants.
+    /// The keys that this process has or wants.
     pub(crate) fn keys(&self) -> impl Iterator<Item = &LockKey> {
         self.lines.keys()
     }
@@ -200,8 +200,8 @@ impl Lines {
         self.waiters[id].next = NOBODY;
     }
 
-    /// Takes a waiter that is in line out of it, and gives it a new state; its contender is returned. Must be followed by
-    /// [`tidy`](Self::tidy) where nobody else comes to possess or to contend for the key.
+    /// Takes a waiter out of its line, gives it a new state, and returns its contender. Must be followed by [`tidy`](Self::tidy)
+    /// unless the process possesses the key or another waiter contends for it.
     pub(crate) fn take_out(&mut self, id: WaiterId, state: Standing) -> Option<Contender> {
         let waiter = &mut self.waiters[id];
         let Standing::InLine(contender) = &mut waiter.state else { return None };
@@ -302,14 +302,14 @@ impl Lines {
         first
     }
 
-    /// Removes the line of a key that nobody possesses or wants.
+    /// Removes the line of a key that this process neither possesses nor wants.
     pub(crate) fn tidy(&mut self, key: &LockKey) {
         if self.lines.get(key).is_some_and(|line| line.length == 0 && line.tenure.is_none()) {
             self.lines.remove(key);
         }
     }
 
-    /// Whether there is no line, whoever is left out of it.
+    /// Whether there is no line. There may still be waiters that are out of their lines.
     pub(crate) fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
@@ -318,7 +318,7 @@ impl Lines {
 impl Line {
     const EMPTY: Self = Self { first: NOBODY, last: NOBODY, length: 0, unknowing: 0, tries: 0, tenure: None, holds: 0 };
 
-    /// How many stand in it to wait.
+    /// How many waiters in it do not leave when they know that the key is busy.
     pub(crate) fn waiters(&self) -> usize {
         (self.length - self.tries) as usize
     }

@@ -62,9 +62,9 @@ pub(crate) struct Queues {
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
-    /// Tenures that came without a line, by their key: as a rule one, as a rule none.
+    /// Tenures that were taken up, and so are in no line, by their key. Usually there are none.
     taken_up: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
-    /// Tokens that were given away, and until when their leases may last: they are over here, and not to be cleaned up.
+    /// Tokens that were handed over, and until when their leases may last. They are over in this process, but must not be cleaned up.
     handed_over: HashMap<Token, Moment>,
     /// Tokens that were released, and until when their keys stay busy all the same.
     kept: HashMap<Token, Moment>,
@@ -72,7 +72,7 @@ pub(crate) struct Queues {
     lately: Lately,
     /// A timer for each waiter: the end of its turn, the contender's next request, or the end of its patience.
     wheel: Wheel,
-    /// What waits to be sent, in order.
+    /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
     lists: Vec<List>,
     /// Questions of this manager and of others.
@@ -89,24 +89,25 @@ pub(crate) struct Queues {
     complaint: Moment,
     deferred: Deferred,
     losses: Losses,
-    /// When a request failed last, and why: what a waiter is told whose own request could not even be sent in time.
+    /// When a request failed last, and why: the error of a waiter whose own request could not even be sent in time.
     trouble: Option<(Moment, BackendError)>,
-    /// Where calls reach this process, and whether they do at present.
+    /// The channel on which messages reach this process; `listening` says whether they do at present.
     channel: Arc<str>,
     no_channel: Arc<str>,
     listening: bool,
     /// Whether a grant of the backend's is a lease.
     pub(crate) trusts: bool,
-    /// How many calls are in flight, except renewals, and of those, too, if they are more.
+    /// How many shared calls may be in flight, and how many calls of renewals, if that is more than their usual number.
     pub(crate) calls_at_once: usize,
-    /// Whether the backend has let this process call nobody: then others call it neither, in all likelihood.
+    /// Whether the backend has refused to notify a waiter for this process. Then it probably refuses that to other processes, too, and
+    /// no message of a grant reaches this one.
     calls_refused: bool,
     /// The smoothed round trip of a call to the backend, in nanoseconds.
     round_trip: u64,
     limits: Limits,
 }
 
-/// What a holder that is done has to do.
+/// The next step of a holder that is done.
 #[derive(Debug)]
 pub(crate) enum Departure<R> {
     /// Nothing: the next hold of the tenure has followed.
@@ -166,24 +167,23 @@ impl Queues {
         self.random.random()
     }
 
-    /// What is to be done when no lock is held.
+    /// Takes the work that must wait until no lock is held.
     pub(crate) fn take_deferred(&mut self) -> Option<Deferred> {
         self.deferred.is_any().then(|| std::mem::take(&mut self.deferred))
     }
 
-    /// Whether nobody has, wants or has left anything. There may be waiters left that need not be asked for: the futures
-    /// that are to tell of their end were not polled yet.
+    /// Whether no key is held, wanted or to be released. Waiters may be left that are out of their lines and were not polled since.
     pub(crate) fn is_done(&self) -> bool {
         self.tenures.len() == 0 && self.is_released() && self.lines.is_empty()
     }
 
-    /// The same, and that no waiter is left.
+    /// Whether no key is held, wanted or to be released, and no waiter is left.
     #[cfg(test)]
     pub(crate) fn is_empty(&self) -> bool {
         self.is_done() && self.lines.ids().is_empty()
     }
 
-    /// Whether no call is in flight that matters to anybody.
+    /// Whether no call is in flight, or only abandoned ones.
     pub(crate) fn waits_for_nothing(&self) -> bool {
         self.in_flight.iter().all(|(_, call)| call.is_abandoned())
     }
@@ -205,8 +205,8 @@ impl Queues {
         self.cleanup.is_empty() && self.outbox.is_empty()
     }
 
-    /// Does what is due `now`: leases and turns that end, requests that were not answered in time, and contenders that ask
-    /// on their own account.
+    /// Handles all timers that are due `now`: the ends of leases and turns, requests that were not answered in time, and the checks
+    /// of contenders.
     pub(crate) fn handle_timeout(&mut self, now: Moment) {
         let ended = self.tenures.advance(now);
         self.clean_up_ended(ended, now);
@@ -238,18 +238,18 @@ impl Queues {
     }
 }
 
-/// How long a waiter whose turn has come may take to be polled.
+/// How long the future of a waiter whose turn has come may take to be polled.
 const TURN: Duration = Duration::from_millis(100);
 /// The least time that a key is kept for a waiter that it was granted to.
 const LEAST_RESERVED: Duration = Duration::from_millis(100);
-/// The same for a waiter that cannot be told, and comes by itself.
+/// The least time that a key is kept for a waiter that cannot be notified, and polls.
 const LEAST_UNHEARD: Duration = Duration::from_millis(250);
 /// The least time that a place lasts without another request: three checks.
 const LEAST_LIFE: Duration = Duration::from_millis(1_500);
-/// What a round trip counts for at most, in nanoseconds: a process that stood still for a minute would otherwise have keys
+/// The longest round trip that counts, in nanoseconds: a process that stood still for a minute would otherwise have keys
 /// kept for it for as long.
 const LONGEST_ROUND_TRIP: u64 = 1_000_000_000;
-/// What the first round trip counts for at most, which may have included connecting.
+/// The longest first round trip that counts, since the first one may have included connecting.
 const LONGEST_FIRST_ROUND_TRIP: u64 = 250_000_000;
 /// The longest time that a key is kept for a waiter that it was granted to.
 const LONGEST_RESERVED: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
 //! Outages: waiters while the backend does not answer.
 //!
-//! A waiter that was never told whether its key is busy fails with its request, and in any case when the backend has had
-//! its time. One that knows its key to be busy has nothing to gain from an error: it stays in line, keeps its place there
-//! and in the backend, and goes on when that answers again, until its own wait is over.
+//! A waiter that does not know yet whether its key is busy fails with its request, at the latest when the backend's time limit is
+//! over. A waiter that knows its key to be busy would gain nothing from an error. It stays in line, keeps its place in the backend,
+//! and continues when the backend answers again, until its own wait is over.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ use crate::{
 impl Waiter {
     /// When it has waited for its first answer for too long, if requests are answered within `limit`.
     fn loses_patience(&self, limit: Duration) -> Moment {
-        // A call that was sent at once fails just before that, and knows better why.
+        // A call that was sent at once fails just before this, with an error that names the cause.
         if self.knows { Moment::NEVER } else { self.asked + limit.saturating_add(LATE) }
     }
 
@@ -46,7 +46,7 @@ impl Queues {
         self.deferred.wake(waker);
     }
 
-    /// Notes that the key of this contender is busy: everybody in its line knows now, and those that do not wait leave. The
+    /// Notes that the key of this contender is busy: all waiters in its line know now, and those that do not wait leave. The
     /// contender itself is left to the caller.
     pub(super) fn note_busy(&mut self, contender: WaiterId, now: Moment) {
         self.lines.note_busy(contender);
@@ -54,7 +54,7 @@ impl Queues {
         self.note_busy_for_all(&key, now);
     }
 
-    /// Notes that a key is busy, for everybody in its line.
+    /// Notes that a key is busy, for all waiters in its line.
     pub(super) fn note_busy_for_all(&mut self, key: &LockKey, now: Moment) {
         for id in self.lines.unknowing(key) {
             self.lines.note_busy(id);
@@ -66,7 +66,7 @@ impl Queues {
         }
     }
 
-    /// The contender's request failed, and the next one may not.
+    /// Takes a failure of the contender's request, after which a later request may succeed.
     pub(super) fn failed(&mut self, contender: WaiterId, error: BackendError, now: Moment) {
         let key = self.lines.waiter(contender).key.clone();
         let trouble = Error::backend(ACQUIRE, Some(&key), error.clone());
@@ -90,7 +90,7 @@ impl Queues {
         }
     }
 
-    /// A waiter has waited for its first answer for too long.
+    /// Fails a waiter that has waited for its first answer for too long.
     pub(super) fn was_not_answered(&mut self, id: WaiterId, now: Moment) {
         let (limit, key) = (self.limits.answer, self.lines.waiter(id).key.clone());
         let recent = self.trouble.as_ref().filter(|(at, _)| now < *at + limit);

@@ -51,6 +51,7 @@ impl Queues {
 
     /// Has requests that go unanswered looked for when one that was made at `asked` is late.
     fn expect_answer(&mut self, asked: Moment) {
+        // All requests have the same limit, so a moment that is set already belongs to an earlier request.
         if self.answers_due == Moment::NEVER {
             self.answers_due = asked + self.limits.answer;
         }
@@ -99,7 +100,7 @@ impl Queues {
     pub(crate) fn poll_transmit(&mut self, now: Moment, epoch: u64) -> Calls {
         let mut calls = Calls::new();
         loop {
-            // As many as there are: nothing is gained by having them wait for each other, and others behind them.
+            // No limit applies to calls of their own: waiting would gain nothing, and would hold up the requests behind them.
             while let Some((batch, work)) = self.own_call() {
                 calls.push((self.register(work, now), batch));
             }
@@ -123,14 +124,15 @@ impl Queues {
     fn own_call(&mut self) -> Option<(Batch, Work)> {
         loop {
             let Some(Item::Call(_, asked)) = self.outbox.front() else { return None };
+            // A request whose limit has passed is answered already. It is not sent any longer, because its caller has gone on.
             let cancelled = asked.is_cancelled() || asked.is_answered();
             let Some(Item::Call(batch, asked)) = self.outbox.pop_front() else { unreachable!("it was looked at") };
             if cancelled {
-                // Its waker may own a task, and that a guard: it goes when no lock is held.
+                // Its waker may own a task, and that task a guard, so the waker is dropped when no lock is held.
                 self.deferred.discard(asked.waker());
                 continue;
             }
-            // The next holder may have the key by the time a forced release is sent again.
+            // A forced release is not sent again: the next holder may have the key by then.
             let again = !batch.iter().any(|operation| matches!(operation, Operation::Force { .. }));
             return Some((Batch::clone(&batch), Work::Call(again.then_some(batch), asked)));
         }
@@ -138,8 +140,8 @@ impl Queues {
 
     /// Takes requests that share a call.
     fn shared_call(&mut self, now: Moment, epoch: u64) -> (Batch, Work) {
-        // Releases first: their keys are granted the sooner, and the next contender of the same key comes after it. At
-        // most half of a call, so that a mass of releases does not hold up the requests.
+        // Releases come first: the next contender for a key may be in the same call, and its acquire must find the key released. They
+        // leave half of the call to requests, so that a mass of releases does not hold up the requests.
         let room = BATCH - self.outbox.len().min(BATCH / 2);
         let tries = self.cleanup.due(now, room);
         let mut batch = Batch::new();
@@ -151,8 +153,8 @@ impl Queues {
     /// Takes what waits to be sent `now`, up to a request with a call of its own, and adds it to a call.
     pub(super) fn send(&mut self, batch: &mut Batch, now: Moment, epoch: u64) -> Vec<Purpose> {
         let mut purposes = Vec::new();
-        // Acquires of keys that may be free come behind the rest, so that they can be a call of their own. Their order is of
-        // no account.
+        // Acquires of keys that are thought to be free come behind the rest, since the backend sends them in another way. Their own order
+        // does not matter, because each has a key of its own.
         let (before, mut rest) = (batch.len(), 0);
         while batch.len() < BATCH
             && !matches!(self.outbox.front(), Some(Item::Call(..)))
@@ -169,12 +171,12 @@ impl Queues {
                     }
                 }
                 Item::Release(parting, doubt, asked) => {
-                    // On the list from now on, lest it be forgotten if the engine's task ends.
+                    // On the list from now on, so that it is not forgotten if the engine's task ends.
                     let Try { entry, release } = self.cleanup.begin(parting, doubt, now);
                     batch.push(Operation::Release(release));
                     purposes.push(Purpose::Release(entry, asked));
                 }
-                // After its release it would lengthen what its key is kept on for.
+                // Executed after the release of its tenure, it would extend a key that is left to expire (`at_least`).
                 Item::Refill(refill) if !self.tenures.has(&refill) => continue,
                 Item::Refill(refill) | Item::LastRenewal(refill) => {
                     batch.push(Operation::Renew(refill.request.clone()));
@@ -203,7 +205,8 @@ impl Queues {
         let line::Waiter { terms, tries, .. } = *self.lines.waiter(waiter);
         let (waiters, holds) = self.lines.of(key).map_or((1, 0), |line| (line.length as usize, line.holds));
         let mut request = self.acquire(key, &terms, token, tries, block_for(waiters, holds), now);
-        // A key that is kept on after its release always ends by its expiry, where waiters elsewhere would be passed over.
+        // A key with `at_least` ends by its expiry, each time. A request without the script would then pass the waiters of other
+        // processes, so such keys always use the script.
         let free = terms.at_least.is_zero() && !self.lately.was_busy(key, now);
         request.expects_free = first && waiters == 1 && free;
         if let Some((_, contender)) = self.lines.contender(key, token) {
@@ -287,7 +290,7 @@ impl Queues {
         let RoundTrip { sent, now, epoch, .. } = trip;
         let (repeated, out_of_order) =
             result.as_ref().map_or((false, false), |answer| (answer.repeated, answer.out_of_order));
-        // Until somebody is called again, waiters come by themselves.
+        // Until a grant arrives again, waiters poll, because the server refuses to notify them.
         self.calls_refused |= result.as_ref().is_ok_and(|answer| answer.calls_refused);
         let (outcomes, error) = match result {
             Ok(answer) => (answer.outcomes, None),
@@ -315,7 +318,8 @@ impl Queues {
                 _ => None,
             };
             self.answered(purpose, outcome, RoundTrip { repeated, ..trip });
-            // Its release, if there was one, may have been executed and answered before it.
+            // An acquire out of order may have been executed after the release of its own token. Then the key holds a token that nothing
+            // else would release.
             if let Some((key, token, doubt)) = late {
                 self.release_stray(key, token, doubt, now);
             }

@@ -1,4 +1,4 @@
-//! What a waiter does: it arrives, asks how it stands, gives up, and leaves.
+//! The waiter's side of a key: arriving, polling, giving up, and leaving.
 
 use std::{
     task::{Poll, Waker},
@@ -61,7 +61,7 @@ impl Queues {
         Ok(waiter)
     }
 
-    /// Asks how a waiter stands, whose task is to be woken when that changes.
+    /// Returns the result of a waiter, if there is one; until then its task is woken when its state changes.
     pub(crate) fn poll(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         match &waiter.state {
@@ -106,9 +106,11 @@ impl Queues {
         self.poll(id, waker, now)
     }
 
-    /// Ends the wait of a waiter whose time is over. It has to wait for the first answer if it does not know yet whether
-    /// its key is busy, and one that has left the line since it was polled has to be polled for what it has come to.
-    /// Returns the backend's trouble, if there is some, as nobody knows then what became of the key.
+    /// Ends the wait of a waiter whose time is over. The error is the backend's trouble if there is some, because the state of the key
+    /// is not known then.
+    ///
+    /// Pending in two cases: the waiter does not know yet whether its key is busy, and has to wait for the first answer; or it has left
+    /// the line since it was polled, and its next poll returns the result.
     pub(crate) fn give_up(&mut self, id: WaiterId, now: Moment) -> Poll<Error> {
         let waiter = self.lines.waiter(id);
         if !matches!(waiter.state, Standing::InLine(_)) || !waiter.knows {
@@ -122,8 +124,8 @@ impl Queues {
         Poll::Ready(error)
     }
 
-    /// The error of a waiter that goes because the key is busy. It says for how long, as far as that was heard last: what
-    /// this process has left of the key, or another holder's ttl, less the time since the answer.
+    /// The error of a waiter that leaves because the key is busy. It says for how long at most, as far as is known: the rest of this
+    /// process's own lease, or of another holder's ttl, less the time since the answer.
     pub(super) fn busy(&mut self, key: &LockKey, now: Moment) -> Error {
         let free_at = match self.lines.tenure(key) {
             Some(tenure) => self.tenures.end(tenure),
@@ -133,7 +135,7 @@ impl Queues {
         Error::busy(ACQUIRE, key, Duration::ZERO).free_in(remaining)
     }
 
-    /// Forgets a waiter whose future is done or was dropped; what it leaves is passed on or cleaned up.
+    /// Removes a waiter whose future is done or was dropped. Its hold or place is passed on or cleaned up.
     pub(crate) fn leave(&mut self, id: WaiterId, now: Moment) {
         let contender = self.lines.take_out(id, Standing::Missed);
         let waiter = self.lines.waiter(id);
@@ -143,7 +145,7 @@ impl Queues {
                 offered.finish(End::Released);
                 self.abandon(hold, now);
             }
-            // What `take_out` makes of one that was in line.
+            // A waiter that was in line: `take_out` has given it this state.
             Standing::Missed => match contender {
                 Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
                 None => self.lines.tidy(&key),
@@ -152,7 +154,7 @@ impl Queues {
         }
     }
 
-    /// Forgets a waiter that is out of the line, and returns how it stood.
+    /// Removes a waiter that is out of the line, and returns its state.
     fn forget(&mut self, id: WaiterId) -> Standing {
         self.wheel.unset(id);
         let line::Waiter { state, waker, .. } = self.lines.forget(id);

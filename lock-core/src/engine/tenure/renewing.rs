@@ -22,8 +22,8 @@ const LOOKS_APART: Duration = Duration::from_millis(10);
 const CONNECTIONS_APART: Duration = Duration::from_secs(1);
 
 impl Tenures {
-    /// The request for another block of fencing tokens, where the present one comes to its end and `waiters` are left;
-    /// `holds` is how many followed one another in the last tenure.
+    /// The request for another block of fencing tokens, if the present one is half used and `waiters` are left. `holds` is how many
+    /// holds followed one another in the last tenure.
     pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, holds: u32, now: Moment) -> Option<Renewing> {
         let found = self.get_mut(tenure)?;
         let block = block_for(waiters, found.number.max(holds));
@@ -110,7 +110,7 @@ impl Tenures {
         renewals
     }
 
-    /// Has a tenure renewed soon, since somebody else has written at its key: then it shows whether that is still its own.
+    /// Has a tenure renewed soon because another client has written to its key. The renewal shows whether the key is still its own.
     pub(crate) fn look_at(&mut self, id: TenureId, now: Moment) {
         let Some(tenure) = self.get_mut(id) else { return };
         // A renewal in flight may have been executed before the change, so its success would prove nothing. Another one follows its
@@ -289,8 +289,8 @@ impl Tenure {
         };
     }
 
-    /// Takes note of what is left at the key, where that is more than any request so far can have asked for: then the
-    /// backend's clock was set back, and the key would outlive a holder that dies by as much.
+    /// Takes note of the time that is left at the key. If that is more than any request can have asked for, the backend's clock was
+    /// set back, and the key would outlive a holder that dies by as much.
     fn found(&mut self, remaining: Duration, sent: Moment) {
         let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
         self.too_far = (remaining > most).then_some(remaining);

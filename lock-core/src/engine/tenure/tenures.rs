@@ -127,8 +127,9 @@ impl Tenures {
         true
     }
 
-    /// Has the hold of the next waiter follow one that is over, if the tenure can go on: the terms fit, the key need
-    /// not be kept for the old hold, half the ttl and a fencing token are left, and others have not waited for too long.
+    /// Has the hold of the next waiter follow one that is over, if the tenure can continue. The terms have to fit, and the key must
+    /// not be kept for the old hold. Half the ttl and a fencing token have to be left. And other processes must not have waited for
+    /// too long.
     pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, clock: &Arc<dyn Clock>, now: Moment) -> Option<Offer> {
         let tenure = self.present(hold)?;
         let validity = tenure.hold.validity();
@@ -164,7 +165,7 @@ impl Tenures {
         Some(offer)
     }
 
-    /// Ends a tenure whose time is over, if nobody noticed before.
+    /// Ends a tenure whose time is over, if that was not noticed before.
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
         let (over, ending) = self.get(tenure)?.hold.settle(None);
         self.finish(tenure, over?, ending)
@@ -184,7 +185,7 @@ impl Tenures {
         self.get(tenure).map(|tenure| tenure.hold.end().max(tenure.keep_until))
     }
 
-    /// Takes a tenure out because its holder is done with it. None if that hold is over already.
+    /// Takes a tenure out because its holder is done with it. Returns `None` if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
         if Mutant::RenewalAfterRelease.is_on() {
@@ -251,6 +252,8 @@ impl Tenures {
     /// not passed on.
     pub(crate) fn take_away(&mut self, id: TenureId, reason: LossReason) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
+        // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
+        // on a key that is no longer its own.
         tenure.passes = false;
         let (over, ending) = tenure.hold.settle(Some(End::Lost(reason)));
         self.finish(id, over?, ending)

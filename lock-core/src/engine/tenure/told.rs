@@ -1,13 +1,14 @@
-//! What a tenure is told of its key after it has begun: by answers to its contender's requests, and by grants; pure.
+//! News of its key that reaches a tenure after it has begun: late answers to its contender's requests, and grants; pure.
 
 use super::{Ended, Renewing, Tenure, TenureId, Tenures};
 use crate::{clock::Moment, engine::trust, error::LossReason, mutants::Mutant};
 
 impl Tenures {
     /// Takes note that another request with a tenure's token, sent at `sent`, was granted, with the fencing token `fence`.
-    /// One that was executed before the tenure began says nothing. One that found the key free afterwards ends the
-    /// tenure: the key was lost in between, and another may have held it. Else the deadline is raised, before the user
-    /// could change it.
+    ///
+    /// A request that was executed before the tenure began changes nothing. A request that found the key free afterwards ends the
+    /// tenure: the key was lost in between, and another holder may have had it. Any other one raises the deadline, unless the user
+    /// has lowered it.
     pub(crate) fn held_again(&mut self, id: TenureId, fence: u64, was_free: bool, sent: Moment) -> Option<Ended> {
         let tenure = self.get_mut(id)?;
         let first = tenure.first_fence();
@@ -24,16 +25,15 @@ impl Tenures {
         None
     }
 
-    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` for a request that was
-    /// sent before one that succeeded, or that made the place which the key was granted to: it may have been executed
-    /// before.
+    /// Ends a tenure whose own request, sent at `sent`, found another holder. Returns `None` if a later request succeeded, or if the
+    /// key was granted to the place that this request made: then it may have been executed before that.
     pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
         let is_later = trust::is_later(sent, self.get(tenure)?.proven);
         if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 
-    /// Ends a tenure whose key was granted to its token once more, with a fencing token above that which it began with: the
-    /// key was lost in between, and another may have held it.
+    /// Ends a tenure whose key was granted to its token once more, with a larger fencing token than its first one: the key was lost
+    /// in between, and another holder may have had it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.first_fence();
         if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }

@@ -304,7 +304,7 @@ fn a_lease_that_lapsed_at_a_node_does_not_count_there_when_it_is_put_back() {
         let asked = ledger.asks_for(node, &renew(), at(1_000), way(0));
         ledger.answered(&asked, &mut renewed(), at(1_001), 0);
     }
-    // What node 2 had is over, and another may have had the key there since.
+    // The lease of node 2 is over, and another holder may have had the key there since.
     let asked = ledger.asks_for(2, &renew(), at(3_500), way(0));
     assert!(puts_back(&asked));
     ledger.answered(&asked, &mut held(), at(3_501), 0);

@@ -29,7 +29,7 @@ pub(super) struct Node {
     stopped: Arc<Mutex<Option<Vec<Stopped>>>>,
     /// How long its answers take, in ms.
     pub(super) slow: Arc<AtomicU64>,
-    /// What it says it is, once it was asked for anything.
+    /// The identity that it gives, once it was asked for anything.
     identity: Arc<Mutex<Option<Arc<str>>>>,
     asked: Arc<AtomicBool>,
     /// Its connections break as soon as they have carried an answer.

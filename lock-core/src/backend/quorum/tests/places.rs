@@ -1,4 +1,4 @@
-//! What waiters lose while a node hangs, and what grants of single nodes mean.
+//! Places of waiters while a node hangs, and the meaning of grants of single nodes.
 
 use std::time::Duration;
 

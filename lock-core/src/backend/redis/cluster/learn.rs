@@ -28,7 +28,7 @@ use super::{
 };
 use crate::{backend::BackendError, error::ErrorKind};
 
-/// What a node says of the cluster.
+/// A node's view of the cluster.
 struct View {
     ranges: Vec<Range>,
     /// Whether the cluster takes commands, as far as the node knows; `None` if the user may not ask.
@@ -70,7 +70,7 @@ fn note_replaced(cluster: &Cluster, new: &Arc<Map>) {
     }
 }
 
-/// What the connected nodes say, without the slow ones.
+/// Asks the connected nodes for their views, and leaves out the slow ones.
 async fn asked(cluster: &Cluster) -> Vec<View> {
     let map = cluster.map();
     let mut answers: FuturesUnordered<_> =
@@ -91,7 +91,7 @@ async fn asked(cluster: &Cluster) -> Vec<View> {
     views
 }
 
-/// What the nodes say that the URL names: the first that can be worked with, or else the best of all.
+/// Asks the nodes of the URL for their views, and returns the first usable one, or else the best of all.
 async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
     let mut answers: FuturesUnordered<_> = cluster.seeds.iter().map(|seed| view_of_seed(seed)).collect();
     let (mut views, mut errors) = (Vec::new(), Vec::new());
@@ -119,7 +119,7 @@ async fn seeded(cluster: &Cluster) -> Result<View, BackendError> {
     })
 }
 
-/// What counts of what several nodes say: that all is well, and then the newest.
+/// Chooses among the views of several nodes: one that says that all is well, and then the newest.
 fn best(views: impl IntoIterator<Item = View>) -> Option<View> {
     views.into_iter().max_by_key(|view| (!view.ranges.is_empty(), view.is_ok, view.epoch))
 }
@@ -138,7 +138,7 @@ async fn view_of(node: &Connector) -> Result<View, BackendError> {
     view(slots?, about.ok(), &node.settings.address).ok_or_else(|| misread(node))
 }
 
-/// What a node that the URL names says. While it answers, the cluster does not count as down.
+/// Asks a node of the URL for its view. While it answers, the cluster does not count as down.
 async fn view_of_seed(seed: &Connector) -> Result<View, BackendError> {
     seed.forget_heard();
     let view = asked_once(seed).await;
@@ -183,7 +183,7 @@ fn question(name: &str) -> Cmd {
     command
 }
 
-/// The error where the nodes have just been made, or were reset.
+/// The error of a cluster whose nodes have just been made, or were reset.
 fn without_slots(cluster: &Cluster) -> BackendError {
     let message = format!("{} has given none of its slots to a node yet (redis-cli --cluster create)", cluster.name());
     BackendError::new(ErrorKind::Backend, message).did_not_happen()

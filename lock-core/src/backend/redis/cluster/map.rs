@@ -28,7 +28,7 @@ pub(in super::super) struct Map {
 /// A slot that no node has.
 const NOBODY: u16 = u16::MAX;
 
-/// What makes nodes: how to reach them, and what they share.
+/// The maker of nodes: how to reach them, and the state that they share.
 pub(super) struct Nodes {
     pub(super) settings: Settings,
     pub(super) shared: Shared,
@@ -109,7 +109,7 @@ impl Map {
         self.kept().find(|node| node.settings.address == *address)
     }
 
-    /// Whether any node has told it.
+    /// Whether the map was learned from any node.
     pub(super) fn is_known(&self) -> bool {
         !self.nodes.is_empty()
     }

@@ -1,7 +1,7 @@
 //! A cluster: many nodes, each of which has some of the slots.
 //!
-//! A batch is cut by slot; each part goes to the node that has the slot, over the connection of that node. Where a part has
-//! to go is known from a map, which the nodes tell (`CLUSTER SLOTS`) and correct (`MOVED`).
+//! A batch is cut by slot; each part goes to the node that has the slot, over the connection of that node. The node of a slot is
+//! known from a map, which is learned from the nodes (`CLUSTER SLOTS`) and corrected by them (`MOVED`).
 
 mod learn;
 mod map;
@@ -52,7 +52,7 @@ pub(super) struct Cluster {
     seeds: Vec<Arc<Connector>>,
     nodes: Nodes,
     map: watch::Sender<Arc<Map>>,
-    /// The map as the nodes told it last, without what redirections say.
+    /// The map as it was learned last, without the corrections of redirections.
     learned: Mutex<Arc<Map>>,
     /// Whether the cluster takes commands, as the nodes said last; `None` if they have not.
     is_ok: watch::Sender<Option<bool>>,
@@ -165,8 +165,8 @@ impl Cluster {
 
     /// Returns the map, waiting for it until `limit`.
     ///
-    /// Fails sooner as [`Link::connection`] does: at once while the cluster is known to be down, or if the nodes refuse in a
-    /// way that waiting cannot mend.
+    /// Fails sooner as [`Link::connection`] does: at once while the cluster is known to be down, or if the nodes refuse for a reason
+    /// that waiting does not remove.
     async fn known_map(&self, limit: Instant) -> Result<Arc<Map>, BackendError> {
         let mut map = self.map.subscribe();
         if !map.borrow().is_known() {
@@ -181,7 +181,7 @@ impl Cluster {
         }
     }
 
-    /// The error where no node has told the map yet, nor failed to.
+    /// The error of a request that ran out of time before any node has answered or failed.
     fn unknown(&self) -> BackendError {
         if let Some(seed) = self.seeds.iter().find(|seed| seed.asks_for_credentials()) {
             return seed.out_of_time();

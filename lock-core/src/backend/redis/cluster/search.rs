@@ -1,4 +1,4 @@
-//! What is known of a cluster until its map was learned for the first time: whether it counts as down, and why.
+//! The state of a cluster until its map was learned for the first time: whether it counts as down, and why.
 
 use std::{error::Error as _, future::pending};
 
@@ -79,7 +79,7 @@ impl<'a> Search<'a> {
             tracing::warn!(address, %error, cause = error.source(), "could not connect; retrying for as long as the manager lives");
         }
         self.failures += 1;
-        // One that was heard had more time until now.
+        // A cluster that gave a sign of life had more time until now.
         self.known |= self.begun.elapsed() >= self.cluster.limit();
         self.cluster.search.note_failure(Down {
             since: self.begun,

@@ -34,7 +34,7 @@ impl Cluster {
                 lost = lost(&map, until) => lost,
                 () = self.replaced(&map) => continue,
             };
-            // What an operator has to mend is told, though other nodes work.
+            // A problem that an operator has to solve is reported, although other nodes work.
             let lasting = lost.iter().find(|(_, error)| error.kind() != ErrorKind::Backend);
             match lasting.or_else(|| lost.first()) {
                 None if uncovered == 0 && !self.says_fail() => return Ok(Answer::new([])),

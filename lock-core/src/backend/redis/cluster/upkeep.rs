@@ -33,7 +33,7 @@ use crate::{
 
 type Upkeep = Abortable<Pin<Box<dyn Future<Output = ()> + Send>>>;
 
-/// What keeps the connections to the nodes.
+/// The keeper of the connections to the nodes.
 struct Keeper<'a> {
     cluster: &'a Cluster,
     calls: &'a Calls,
@@ -110,7 +110,7 @@ impl Pace {
     fn note(&mut self, learned: &Result<(), BackendError>, cluster: &Cluster) {
         self.failures = if learned.is_ok() { 0 } else { self.failures + 1 };
         let now = Instant::now();
-        // At least, and while nobody waits for it.
+        // The least pause, and the pause while no request waits for the map.
         let (hurried, idle) = match learned {
             Ok(()) => (DOUBTED_PAUSE, DOUBTED_PAUSE),
             Err(error) if error.kind() != ErrorKind::Backend => (REFUSED_PAUSE, REFUSED_PAUSE),
@@ -138,7 +138,7 @@ impl Cluster {
     }
 }
 
-/// Is told of the grants on the channels of all slots until it is dropped.
+/// Receives the grants on the channels of all slots until it is dropped.
 struct Listener<'a> {
     cluster: &'a Cluster,
     channel: Arc<str>,
@@ -197,10 +197,10 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Passes on what a node's upkeep tells. Returns whether a node may have been lost.
+    /// Passes on a message of a node's upkeep. Returns whether a node may have been lost.
     fn heard(&mut self, node: Arc<str>, notice: Notice) -> bool {
         match notice {
-            // Those come to whoever listens to their channel.
+            // The listener on the channel receives grants.
             Notice::Granted(_) => {}
             Notice::Changed(keys) => self.calls.changed(keys),
             Notice::Connected => self.calls.connected(),
@@ -228,7 +228,7 @@ fn lost_pause(so_long: Duration) -> Duration {
 const LEARN_EVERY: Duration = Duration::from_secs(10);
 /// How often at most while a node is lost, which another one may replace.
 const LOST_PAUSE: Duration = Duration::from_millis(100);
-/// How often at least while a node is lost, which may be for good.
+/// How often at least while a node is lost, perhaps forever.
 const LONG_LOST_PAUSE: Duration = Duration::from_secs(2);
 /// How long after it was learned it may be doubted again.
 const DOUBTED_PAUSE: Duration = Duration::from_millis(50);

@@ -35,12 +35,12 @@ pub(in super::super) struct SlotWay<'a> {
     channel: Option<Arc<str>>,
 }
 
-/// What a batch has to do after a refusal that is not about it.
+/// The next step of a batch after a refusal that is not about the batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in super::super) enum Redirection {
     /// Go to another node, or to the same a moment later.
     Again,
-    /// The same, key by key: the keys of the slot are at two nodes.
+    /// Go again, key by key: the keys of the slot are at two nodes.
     Apart,
     /// Its time is over.
     TooLate,
@@ -111,7 +111,7 @@ impl<'a> SlotWay<'a> {
         self.asks.take().is_some()
     }
 
-    /// Sets the channel of each place in a batch, or an empty one if the server cannot tell waiters. Returns the command that
+    /// Sets the channel of each place in a batch, or an empty one if the server cannot notify waiters. Returns the command that
     /// subscribes to the channel, if that was not sent yet.
     pub(in super::super) fn listen(&mut self, connection: &Connection, batch: &mut [Operation]) -> Option<Cmd> {
         let mut places = batch.iter_mut().filter_map(|operation| match operation {
@@ -162,7 +162,7 @@ impl<'a> SlotWay<'a> {
             _ => return None,
         }
         self.redirections += 1;
-        // Two nodes that send to one another have not yet heard the same.
+        // Two nodes that redirect to one another do not know the same map yet.
         if self.redirections <= BEFORE_PAUSE {
             return Some(Redirection::Again);
         }
@@ -190,7 +190,7 @@ impl<'a> SlotWay<'a> {
         let _ = self.cluster.map.subscribe().wait_for(elsewhere).await.map(drop);
     }
 
-    /// Returns when a node has the slot, or when the map is known that says so.
+    /// Waits until the map is known or, if it is known already, until a node has the slot.
     async fn owned(&self, limit: Instant) -> Result<(), BackendError> {
         if !self.cluster.map().is_known() {
             return self.cluster.known_map(limit).await.map(drop);

@@ -73,7 +73,7 @@ fn a_waiter_whose_key_is_not_free_asks_again_with_its_token_and_leaves_nothing_b
     let (operations, _) = process.send();
     let [Operation::Acquire(again)] = &operations[..] else { panic!("{operations:?}") };
     assert!(again.token == request.token && !again.expects_free && again.place.is_some());
-    // What failed at last may have left the key with its token.
+    // The failed request may have left its token at the key.
     let failed = BackendError::new(ErrorKind::Unsupported, "no counter").did_not_happen();
     process.queues.acquired(&key(), request.token, Err(failed), process.trip());
     assert_eq!(process.error(id), ErrorKind::Unsupported);

@@ -165,7 +165,7 @@ impl Process {
         self.queues.leave(id, now);
     }
 
-    /// What is on the clean-up list, and due.
+    /// Takes the releases of the clean-up list that are due.
     pub(super) fn cleaned_up(&mut self) -> Vec<backend::Release> {
         let now = self.now();
         let due = self.queues.cleanup.due(now, 256);

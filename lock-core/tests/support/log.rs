@@ -1,13 +1,21 @@
 //! What is logged, for tests that look at it. Which events are of interest is kept for the whole process: so in a binary
 //! that has such a test, each test begins with a log.
 
+#![allow(dead_code, reason = "test code, of which each binary uses its part")]
+
 use std::{
     fmt, io,
     sync::{Arc, Mutex},
 };
 
 use tracing::subscriber::DefaultGuard;
-use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::{
+    filter::LevelFilter,
+    fmt::{
+        SubscriberBuilder,
+        format::{DefaultFields, Format},
+    },
+};
 
 /// Keeps what a subscriber writes.
 #[derive(Clone, Default)]
@@ -17,13 +25,26 @@ impl Log {
     /// Begins to keep what this thread logs, until the guard is dropped.
     pub(crate) fn begin() -> (Self, DefaultGuard) {
         let log = Self::default();
-        let subscriber = tracing_subscriber::fmt().with_ansi(false).with_writer(log.clone()).finish();
-        (log, tracing::subscriber::set_default(subscriber))
+        let guard = tracing::subscriber::set_default(log.subscriber().finish());
+        (log, guard)
+    }
+
+    /// Makes a subscriber that writes here.
+    pub(crate) fn subscriber(
+        &self,
+    ) -> SubscriberBuilder<DefaultFields, Format, LevelFilter, impl Fn() -> Self + Send + Sync + 'static> {
+        let log = self.clone();
+        tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone())
+    }
+
+    /// Returns what was logged since the log was cleared.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
     }
 
     /// How often a text was logged since the log was cleared.
     pub(crate) fn count(&self, text: &str) -> usize {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).matches(text).count()
+        self.text().matches(text).count()
     }
 
     /// Forgets what was logged.
@@ -43,16 +64,8 @@ impl io::Write for Log {
     }
 }
 
-impl<'a> MakeWriter<'a> for Log {
-    type Writer = Self;
-
-    fn make_writer(&'a self) -> Self {
-        self.clone()
-    }
-}
-
 impl fmt::Debug for Log {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&String::from_utf8_lossy(&self.0.lock().unwrap()))
+        f.write_str(&self.text())
     }
 }
