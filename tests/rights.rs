@@ -106,7 +106,11 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
 
         let held = manager.lock("k").await.expect("free");
         signed_in(&server, "+scan").await;
-        assert_eq!(manager.force_release_all("k").await.expect("with a right more"), 1);
+        let error = manager.list("k").await.expect_err("a right is missing");
+        assert!(error.to_string().contains("getrange"), "{error}");
+        signed_in(&server, "+getrange").await;
+        assert_eq!(manager.list("k").await.expect("with two rights more").len(), 1);
+        assert_eq!(manager.force_release_all("k").await.expect("with the same rights"), 1);
         assert!(held.release().await.is_err());
     }
 }

@@ -6,7 +6,9 @@
 //!
 //! # Example
 //!
-//! **Authentication is up to the caller**: everyone who can reach the service sees all keys, so put a layer around it:
+//! **Authentication is up to the caller**: everyone who can reach the service sees all keys, so put a layer around it. That nobody
+//! else can reach the network is not enough: a page elsewhere can have its own host name point at the service (DNS rebinding), and is
+//! of the same origin then. Check credentials, or at least that the header `Host` is yours.
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -87,7 +89,8 @@
 //!
 //! A look finds the keys by `SCAN` and asks every process, see [`LockManager::list`](lock_core::LockManager::list). One look is taken
 //! at a time, and shared by all requests of the next second at least, whatever their prefix; after a long look, of four times its
-//! duration. So nobody can flood Redis by reloading. Nothing is done while nobody asks.
+//! duration. So nobody can flood Redis by reloading. Nothing is done while nobody asks. A confirmation and a release look at their
+//! key alone, one at a time, and do not wait for a look at all.
 //!
 //! Tokens of leases and passwords are not shown. Keys and labels are, and keys stand in links: they are in the browser's
 //! history. Use the service in a tokio runtime with time enabled.

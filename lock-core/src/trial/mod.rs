@@ -3,6 +3,7 @@
 //! The idea is that of SQLite's anomaly tests, in which the n-th allocation fails, for every n until a run succeeds
 //! (<https://sqlite.org/testing.html>), applied to suspension points as `hyperactor`'s `assert_cancel_safe` does.
 
+mod limit;
 mod place;
 mod plan;
 mod store;
@@ -14,12 +15,12 @@ use std::{
     future::Future,
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     sync::Arc,
-    time::Duration,
 };
 
 pub use self::verdict::Verdict;
 pub(crate) use self::watch::poll_work;
 use self::{
+    limit::Stuck,
     plan::{Kind, Seen, Target},
     watch::Trial,
 };
@@ -89,8 +90,7 @@ enum End {
     Passed,
     Failed(String),
     Panicked(Box<dyn Any + Send>),
-    /// All of it waits, and nothing comes.
-    Stuck,
+    Stuck(Stuck),
 }
 
 impl End {
@@ -103,9 +103,7 @@ impl End {
                 let text = text.or_else(|| payload.downcast_ref::<String>().cloned());
                 text.unwrap_or_else(|| "the test panicked with a value that is not text".to_owned())
             }
-            Self::Stuck => {
-                "the test did not end within a day of virtual time; look for a wait without a timeout".to_owned()
-            }
+            Self::Stuck(stuck) => stuck.to_string(),
         }
     }
 
@@ -118,12 +116,12 @@ impl End {
 /// Runs the test once, on a runtime and a store of its own.
 fn run<F: Future<Output: Verdict>>(target: Option<Target>, body: &impl Fn(LockManager) -> F) -> Run {
     let trial = |store| Trial::new(store, target);
-    let (end, trial) = on_runtime(trial, async |_: &Trial, manager: LockManager| {
+    let (end, trial) = on_runtime(trial, async |trial: &Trial, manager: LockManager| {
         let test = manager.scope(body(manager.clone()));
         tokio::select! {
             biased;
             output = test => output.verdict().map_or_else(End::Failed, |()| End::Passed),
-            () = a_day() => End::Stuck,
+            stuck = limit::reached(trial) => End::Stuck(stuck),
         }
     });
     let (seen, fault) = trial.into_seen();
@@ -140,7 +138,7 @@ fn locate<F: Future>(target: Target, body: &impl Fn(LockManager) -> F) -> Option
             biased;
             _ = test => {}
             () = trial.located() => {}
-            () = a_day() => {}
+            _ = limit::reached(trial) => {}
         }
     });
     trial.place()
@@ -168,14 +166,6 @@ fn on_runtime<T>(
         })
     }));
     (caught, trial)
-}
-
-/// Ends when a day of virtual time has passed and the test has had time for what it does on other threads.
-///
-/// The clock leaps as soon as all tasks wait, also if they wait for a thread. It stands still while this one sleeps.
-async fn a_day() {
-    tokio::time::sleep(Duration::from_secs(24 * 60 * 60)).await;
-    let _ = tokio::task::spawn_blocking(|| std::thread::sleep(Duration::from_secs(2))).await;
 }
 
 /// The environment variable that names the only point to be run.

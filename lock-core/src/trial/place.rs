@@ -67,7 +67,7 @@ pub(super) fn polled_again(watched: Waker, dropped: Arc<Dropped>, poll: impl FnO
 /// Returns the line of the user's function that is called first inside [`polled_again`]: the work itself, rather than what
 /// it calls.
 fn outermost(backtrace: &str) -> Option<String> {
-    let (mut found, mut ours, mut name) = (None, None, "");
+    let (mut found, mut name) = (None, "");
     for line in backtrace.lines().map(str::trim) {
         let Some(place) = line.strip_prefix("at ") else {
             name = line.split_once(": ").map_or(line, |(_, name)| name);
@@ -77,11 +77,10 @@ fn outermost(backtrace: &str) -> Option<String> {
             continue;
         };
         let place = place.replace('\\', "/");
-        // The innermost place is in this file.
-        let ours = ours.get_or_insert_with(|| place.split_once(THIS_FILE).map(|(folder, _)| folder.to_owned()));
-        let of_ours = ours.as_ref().is_some_and(|ours| place.starts_with(ours.as_str()));
         let of_others = OTHERS.iter().any(|folder| place.contains(folder));
-        if !of_ours && !of_others && !name.trim_start_matches('<').starts_with(LAYER) {
+        // By name: a generic function of ours has its line in the user's program, even if the library has no debug information.
+        let of_ours = OURS.iter().any(|library| name.trim_start_matches('<').starts_with(library));
+        if !of_ours && !of_others {
             found = Some(without_column(&place));
         }
     }
@@ -93,11 +92,8 @@ fn without_column(place: &str) -> String {
     line.trim_start_matches("./").to_owned()
 }
 
-/// Where this file stands in the folder of the library's sources.
-const THIS_FILE: &str = "trial/place.rs";
-
-/// What stands between a request and its handler is not the user's.
-const LAYER: &str = "lock_tower::";
+/// What stands between a lock or a request and its work is not the user's.
+const OURS: [&str; 2] = ["lock_core::", "lock_tower::"];
 
 /// Files in these folders are of the standard library or of dependencies.
 const OTHERS: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/rustlib/src/"];
@@ -126,6 +122,9 @@ mod tests {
    8: shop::test::{{closure}}
              at ./src/shop.rs:99:30";
         assert_eq!(outermost(backtrace).as_deref(), Some("src/shop.rs:41"));
+        let (_, without_ours) = backtrace.split_once("place.rs:43:29").unwrap();
+        let vendored = without_ours.replace("/home/me", "./vendor");
+        assert_eq!(outermost(&vendored).as_deref(), Some("src/shop.rs:41"));
         assert_eq!(outermost(&backtrace.replace("polled_again", "inlined")), None);
         assert_eq!(outermost("   0: lock_core::trial::place::polled_again\n   1: shop::test"), None);
     }

@@ -66,6 +66,23 @@ fn list_has_a_line_for_each_key_with_what_it_begins_with() {
 }
 
 #[test]
+fn list_reads_no_large_values_of_other_programs() {
+    let server = Server::start();
+    let fill = "for i = 1, 64 do redis.call('SET', 'cache:' .. i, string.rep('x', 1000000)) end";
+    let _: () = server.call(&["EVAL", fill, "0"]);
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
+    let sent = || {
+        let stats: String = server.call(&["INFO", "stats"]);
+        let line = stats.lines().find_map(|line| line.strip_prefix("total_net_output_bytes:")).expect("it is counted");
+        line.trim().parse::<u64>().expect("a number")
+    };
+    let before = sent();
+    let done = server.done(&["list"]);
+    assert_eq!((done.code, done.out.lines().count()), (Some(0), 2), "{done:?}");
+    assert!(sent() - before < 1_000_000, "all values were read");
+}
+
+#[test]
 fn a_holder_that_stands_still_is_said_not_to_answer() {
     let server = Server::start();
     let holder = server.run(&["k", LONG], UNTIL_TOLD);
@@ -95,10 +112,16 @@ fn a_lock_of_another_library_is_said_to_be_one() {
 fn keys_and_labels_cannot_steer_a_terminal() {
     let server = Server::start();
     let key = "a\u{1b}[2Jb\nc";
-    let _holder = server.run(&[key, LONG, "--label", "x\u{1b}[2Jy\u{202e}z"], UNTIL_TOLD);
+    let label = "x\u{1b}[2Jy\u{202e}z\u{9b}2J\u{7f}\u{e0001}ü店";
+    let _holder = server.run(&[key, LONG, "--label", label], UNTIL_TOLD);
+    let shown = server.done(&["who", key, "--json"]).out;
+    assert!(shown.chars().all(|c| c == '\n' || c.escape_debug().len() == 1 || c == '"' || c == '\\'), "{shown}");
+    let read: Value = serde_json::from_str(&shown).expect("JSON");
+    assert_eq!((read["key"].as_str(), read["holder"]["label"].as_str()), (Some(key), Some(label)));
+    assert!(shown.contains("ü店"), "{shown}");
     for arguments in [&["list"][..], &["who", key], &["release", key, "--yes"]] {
         let done = server.done(arguments);
         assert!(done.out.contains(r"a\u{1b}[2Jb\nc"), "{done:?}");
-        assert!(!done.out.contains(['\u{1b}', '\u{202e}']), "{done:?}");
+        assert!(!done.out.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{done:?}");
     }
 }

@@ -1,6 +1,8 @@
 //! `lockctl run` when the lease is lost, or `lockctl` itself is.
 
-use crate::support::{LONG, Pipe, Run, Server, eventually};
+use std::{thread::sleep, time::Duration};
+
+use crate::support::{LONG, Pipe, Run, Server, eventually, is_running, kill};
 
 const OBEDIENT: &str = "echo ready; read -r line; echo not stopped";
 
@@ -72,12 +74,49 @@ fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
 }
 
 #[test]
+fn lockctl_ends_after_all_processes_of_a_command_that_it_stops() {
+    let server = Server::start();
+    let script = "sh -c 'trap \"\" TERM; echo $$; echo ready; while :; do sleep 0.1; done'; true";
+    let mut run = Run::start(server.lockctl(&["run", "k", "--ttl=1s", "--kill-after=1s", "--", "sh", "-c", script]));
+    let stubborn = run.line();
+    assert_eq!(run.line(), "ready");
+    let _: i64 = server.call(&["DEL", "k"]);
+    assert_eq!(run.end().code(), Some(79));
+    assert!(!is_running(&stubborn));
+    // The watcher leaves it to lockctl.
+    let done = run.done();
+    assert_eq!(done.err.lines().count(), 1, "{done:?}");
+}
+
+#[test]
 fn a_command_that_signals_its_own_group_does_not_end_its_watcher() {
     let server = Server::start();
-    let script = "trap : TERM; kill -s TERM 0; trap - TERM; echo ready; read -r line";
-    let mut run = server.run(&["k", LONG], script);
-    run.child.kill().expect("it runs");
-    assert_eq!(run.rest(), "");
+    for signal in ["TERM", "ALRM", "TSTP"] {
+        let _: i64 = server.call(&["DEL", "k"]);
+        let script = format!("trap : {signal}; kill -s {signal} 0; trap - {signal}; echo ready; read -r line");
+        let mut run = server.run(&["k", LONG], &script);
+        run.child.kill().expect("it runs");
+        assert_eq!(run.rest(), "", "{signal}");
+    }
+}
+
+#[test]
+fn a_command_that_was_stopped_for_longer_than_its_ttl_goes_on_if_the_lease_was_renewed() {
+    let server = Server::start();
+    let script = "echo ready; ps -o pgid= -p $$; while read -r line; do echo \"$line\"; done";
+    let mut run = server.run(&["k", "--ttl=3s", "--kill-after=100ms"], script);
+    let group = format!("-{}", run.line().trim());
+    for _ in 0..2 {
+        kill("STOP", &group);
+        // More than the ttl, which lockctl renews meanwhile.
+        sleep(Duration::from_millis(3_500));
+        kill("CONT", &group);
+        run.say("more");
+        assert_eq!(run.line(), "more");
+    }
+    drop(run.child.stdin.take());
+    let done = run.done();
+    assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use crate::support::{Done, LONG, Run, Server};
+use crate::support::{BINARY, Done, LONG, Run, Server};
 
 /// Says "ready", and ends with the next line of its input.
 const UNTIL_TOLD: &str = "echo ready; read -r line";
@@ -29,6 +29,26 @@ fn a_command_that_a_signal_ended_gives_128_and_its_number() {
         assert_eq!((done.code, done.err.as_str()), (Some(code), ""));
     }
     assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn exit_code_is_that_of_the_command_even_if_a_parent_ignores_the_end_of_children() {
+    let server = Server::start();
+    // Shells do not let SIGCHLD be ignored.
+    let ignores = "$SIG{CHLD} = 'IGNORE'; exec @ARGV";
+    let mut command = std::process::Command::new("perl");
+    command.args(["-e", ignores, BINARY, "run", "k", "--", "sh", "-c", "exit 7"]).env("LOCK_URL", &server.url);
+    let done = Done::of(command.stdin(Stdio::null()).output().expect("perl starts"));
+    assert_eq!((done.code, done.err.as_str()), (Some(7), ""));
+}
+
+#[test]
+fn any_time_can_be_given_to_a_command_that_is_stopped() {
+    let server = Server::start();
+    for time in ["0s", "1us", "18446744073709551615s"] {
+        let done = server.done(&["run", "k", "--kill-after", time, "--", "true"]);
+        assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{time}");
+    }
 }
 
 #[test]

@@ -1,8 +1,10 @@
 //! Signals to `lockctl run`.
 
+use std::{thread::sleep, time::Duration};
+
 use crate::{
     looking::until_waiters,
-    support::{LONG, Run, Server},
+    support::{LONG, Run, Server, eventually, is_running},
 };
 
 #[test]
@@ -28,6 +30,26 @@ fn the_key_stays_held_while_a_command_takes_its_time_after_a_signal() {
     assert!(server.is_locked("k"));
     run.say("go");
     assert_eq!(run.done().code, Some(0));
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn the_key_stays_held_while_a_program_of_a_shell_takes_its_time_after_a_signal() {
+    let server = Server::start();
+    // The outer shell ends at once with the signal.
+    let script = "echo $$; sh -c 'trap \"echo ending; read -r line; exit 0\" TERM; echo ready; read -r line'; true";
+    let mut run = Run::start(server.lockctl(&["run", "k", LONG, "--", "sh", "-c", script]));
+    let shell = run.line();
+    assert_eq!(run.line(), "ready");
+    run.signal("TERM");
+    assert_eq!(run.line(), "ending");
+    eventually("the shell ends", || !is_running(&shell));
+    for _ in 0..20 {
+        assert!(server.is_locked("k"));
+        sleep(Duration::from_millis(10));
+    }
+    run.say("go");
+    assert_eq!(run.done().code, Some(143));
     assert!(!server.is_locked("k"));
 }
 

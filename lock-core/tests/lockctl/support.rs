@@ -235,8 +235,14 @@ impl Drop for Pipe {
 }
 
 pub(crate) fn kill(signal: &str, process: &str) {
-    let status = Command::new("sh").args(["-c", "kill -s \"$0\" \"$1\"", signal, process]).status();
+    let status = Command::new("sh").args(["-c", "kill -s \"$0\" -- \"$1\"", signal, process]).status();
     assert!(status.expect("a shell starts").success(), "SIG{signal} could not be sent to {process}");
+}
+
+/// Returns whether a process runs: one that has ended and is not waited for does not.
+pub(crate) fn is_running(process: &str) -> bool {
+    let state = Command::new("ps").args(["-o", "stat=", "-p", process]).output().expect("ps starts").stdout;
+    !state.is_empty() && !state.starts_with(b"Z")
 }
 
 /// Waits until the condition holds.
@@ -257,6 +263,17 @@ pub(crate) fn eventually_some<T>(what: &str, mut probe: impl FnMut() -> Option<T
 
 /// Runs `lockctl` on a terminal of its own, and types a line when it has written `prompt`; `None` if the system has no `script` that can do that.
 pub(crate) fn on_terminal(server: &Server, arguments: &[&str], prompt: &str, typed: &str) -> Option<Done> {
+    on_terminal_while(server, arguments, prompt, || {}, typed)
+}
+
+/// Does something between the prompt and what is typed.
+pub(crate) fn on_terminal_while(
+    server: &Server,
+    arguments: &[&str],
+    prompt: &str,
+    meanwhile: impl FnOnce(),
+    typed: &str,
+) -> Option<Done> {
     let has_script = Command::new("script").arg("--version").output().is_ok_and(|output| output.status.success());
     if !has_script {
         let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
@@ -283,6 +300,7 @@ pub(crate) fn on_terminal(server: &Server, arguments: &[&str], prompt: &str, typ
         assert!(count > 0, "it ended without {prompt:?}: {:?}", String::from_utf8_lossy(&out));
         out.extend(&part[..count]);
     }
+    meanwhile();
     // The input stays open: its end would be typed, too.
     let mut input = child.stdin.take().expect("piped");
     input.write_all(format!("{typed}\n").as_bytes()).expect("it reads");

@@ -1,6 +1,6 @@
 //! `lockctl` on a terminal.
 
-use crate::support::{LONG, Server, on_terminal};
+use crate::support::{LONG, Server, on_terminal, on_terminal_while};
 
 #[test]
 fn a_command_on_a_terminal_can_read_from_it() {
@@ -51,4 +51,18 @@ fn a_release_asks_on_a_terminal() {
     let done = on_terminal(&server, &["release", "k"], "[y/N] ", "y").expect("as before");
     assert!(done.code == Some(0) && done.out.contains("\"k\" was released."), "{done:?}");
     assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn a_release_that_is_confirmed_late_spares_the_next_holder() {
+    let server = Server::start();
+    let first = std::cell::RefCell::new(server.run(&["k", LONG], "echo ready; read -r line"));
+    let next = std::cell::RefCell::new(None);
+    let another_comes = || {
+        first.borrow_mut().say("go");
+        *next.borrow_mut() = Some(server.run(&["k", LONG], "echo ready; read -r line"));
+    };
+    let Some(done) = on_terminal_while(&server, &["release", "k"], "[y/N] ", another_comes, "y") else { return };
+    assert!(done.code == Some(1) && done.out.contains("\"k\" may have another holder by now"), "{done:?}");
+    assert!(server.is_locked("k"));
 }

@@ -131,3 +131,16 @@ fn work_of_other_managers_is_left_alone() {
     });
     assert!(kinds(ends).iter().all(Option::is_none));
 }
+
+#[test]
+fn pause_longer_than_a_day_is_not_taken_for_a_wait_without_an_end() {
+    let day = Duration::from_secs(24 * 60 * 60);
+    let ends = Mutex::new(Vec::new());
+    test("name", async |locks: LockManager| {
+        let end = locks.lock("k").ttl(day * 2).run(async |_| round_trip().await).await;
+        // The test goes on after the pause.
+        round_trip().await;
+        ends.lock().unwrap().push(end);
+    });
+    assert_eq!(kinds(ends), [None, TAKEN, Some(ErrorKind::Backend), None, EXPIRED, None]);
+}

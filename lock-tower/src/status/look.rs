@@ -1,19 +1,25 @@
 //! One look at the store for all who ask at about the same time.
 
 use std::{
-    sync::Arc,
+    sync::{Arc, Mutex as StdMutex, PoisonError},
     time::{Duration, SystemTime},
 };
 
 use lock_core::{Error, KeyInfo, LockManager};
 use tokio::{sync::Mutex, time::Instant};
 
-/// Looks at all keys of a manager, one look at a time.
+/// Looks at all keys of a manager, one look at a time, and at single keys, one at a time.
+///
+/// A look at millions of keys takes long. What an operator does with one key does not wait for it.
 #[derive(Clone, Debug)]
 pub(super) struct Looks {
     pub(super) manager: LockManager,
     /// The last look. Locked while the next one is taken, so that all who ask meanwhile share it.
     last: Arc<Mutex<Option<Arc<Look>>>>,
+    /// Locked while a single key is looked at.
+    single: Arc<Mutex<()>>,
+    /// When a key was changed last: a look that began before is no longer shared.
+    changed: Arc<StdMutex<Option<Instant>>>,
 }
 
 /// What a look has found.
@@ -22,12 +28,13 @@ pub(super) struct Look {
     pub(super) at: SystemTime,
     /// All keys of the manager in the order of their bytes, or what went wrong.
     pub(super) keys: Result<Vec<KeyInfo>, String>,
+    began: Instant,
     until: Instant,
 }
 
 impl Looks {
     pub(super) fn new(manager: LockManager) -> Self {
-        Self { manager, last: Arc::default() }
+        Self { manager, last: Arc::default(), single: Arc::default(), changed: Arc::default() }
     }
 
     /// Returns the last look if it is new enough, and takes another one otherwise.
@@ -36,7 +43,7 @@ impl Looks {
     /// before this one has ended.
     pub(super) async fn look(&self) -> Arc<Look> {
         let mut last = Arc::clone(&self.last).lock_owned().await;
-        if let Some(look) = last.as_ref().filter(|look| Instant::now() < look.until) {
+        if let Some(look) = last.as_ref().filter(|look| self.is_fresh(look)) {
             return Arc::clone(look);
         }
         let manager = self.manager.clone();
@@ -49,15 +56,29 @@ impl Looks {
         task.await.unwrap_or_else(|error| Arc::new(Look::failed(error.to_string())))
     }
 
-    /// Looks at one key, which a list may lack: one that another library holds. No other look is taken meanwhile.
+    /// Returns a key as the last look has found it, if that is new enough and the key was held, and looks at the key otherwise.
+    pub(super) async fn key(&self, key: &str) -> Result<KeyInfo, Error> {
+        let last = self.last.try_lock().ok().and_then(|last| last.clone()).filter(|look| self.is_fresh(look));
+        match last.as_ref().and_then(|look| look.key(key)).filter(|info| info.is_locked()) {
+            Some(info) => Ok(info.clone()),
+            None => self.inspect(key).await,
+        }
+    }
+
+    /// Looks at one key. A list may lack it: one that another library holds.
     pub(super) async fn inspect(&self, key: &str) -> Result<KeyInfo, Error> {
-        let _last = self.last.lock().await;
+        let _single = self.single.lock().await;
         self.manager.inspect(key).await
     }
 
-    /// Forgets the last look, since a key was changed after it.
-    pub(super) async fn forget(&self) {
-        *self.last.lock().await = None;
+    /// Forgets the last look and the one in flight, since a key was changed after they began.
+    pub(super) fn forget(&self) {
+        *self.changed.lock().unwrap_or_else(PoisonError::into_inner) = Some(Instant::now());
+    }
+
+    fn is_fresh(&self, look: &Look) -> bool {
+        let changed = *self.changed.lock().unwrap_or_else(PoisonError::into_inner);
+        Instant::now() < look.until && changed.is_none_or(|changed| changed < look.began)
     }
 }
 
@@ -69,11 +90,17 @@ impl Look {
         let now = Instant::now();
         // A look at very many keys takes long: the store has a rest before the next one.
         let until = now + FRESH.max((now - began) * 4);
-        Self { at: SystemTime::now(), keys, until }
+        Self { at: SystemTime::now(), keys, began, until }
+    }
+
+    fn key(&self, key: &str) -> Option<&KeyInfo> {
+        let keys = self.keys.as_ref().ok()?;
+        keys.binary_search_by(|info| info.key().cmp(key)).ok().map(|index| &keys[index])
     }
 
     fn failed(error: String) -> Self {
-        Self { at: SystemTime::now(), keys: Err(error), until: Instant::now() }
+        let now = Instant::now();
+        Self { at: SystemTime::now(), keys: Err(error), began: now, until: now }
     }
 }
 
@@ -99,7 +126,7 @@ mod tests {
         tokio::time::advance(FRESH).await;
         let next = looks.look().await;
         assert!(!Arc::ptr_eq(&one, &next));
-        looks.forget().await;
+        looks.forget();
         assert!(!Arc::ptr_eq(&next, &looks.look().await));
     }
 
@@ -112,5 +139,26 @@ mod tests {
         assert!(is_pending && looks.last.try_lock().is_err(), "the next one has to wait for it");
         tokio::time::sleep(FRESH).await;
         assert!(looks.last.try_lock().unwrap().is_some());
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_single_key_does_not_wait_for_a_long_look_which_is_forgotten() {
+        let looks = Looks::new(LockManager::in_memory());
+        let _guard = looks.manager.lock("k").await.unwrap();
+        let in_flight = looks.last.lock().await;
+        let single = async {
+            let info = looks.key("k").await.unwrap();
+            looks.forget();
+            info
+        };
+        assert!(tokio::time::timeout(FRESH, single).await.unwrap().is_locked());
+        drop(in_flight);
+        let mut old = Look::take(&looks.manager).await;
+        tokio::time::advance(FRESH / 4).await;
+        looks.forget();
+        old.until = Instant::now() + FRESH;
+        let old = Arc::new(old);
+        *looks.last.lock().await = Some(Arc::clone(&old));
+        assert!(!Arc::ptr_eq(&old, &looks.look().await), "it began before the change");
     }
 }

@@ -17,17 +17,10 @@ use super::{
 
 /// Asks whether a key is to be released by force. Changes nothing.
 pub(super) async fn ask(looks: &Looks, question: &Question, key: &str) -> Answer {
-    let look = looks.look().await;
-    match &look.keys {
-        Ok(keys) => match keys.binary_search_by(|info| info.key().cmp(key)) {
-            Ok(index) if keys[index].is_locked() => confirmation(question, &keys[index], ""),
-            _ => match looks.inspect(key).await {
-                Ok(info) if info.is_locked() => confirmation(question, &info, ""),
-                Ok(_) => Outcome::WasFree.answer(question, key),
-                Err(error) => failed(question, &error),
-            },
-        },
-        Err(error) => message(question, StatusCode::SERVICE_UNAVAILABLE, error),
+    match looks.key(key).await {
+        Ok(info) if info.is_locked() => confirmation(question, &info, ""),
+        Ok(_) => Outcome::WasFree.answer(question, key),
+        Err(error) => failed(question, &error),
     }
 }
 
@@ -54,7 +47,7 @@ async fn attempt(looks: &Looks, question: &Question, key: &str) -> Result<Outcom
         return Ok(Outcome::Changed(Box::new(info)));
     }
     let was_held = looks.manager.force_release(key).await?;
-    looks.forget().await;
+    looks.forget();
     if !was_held {
         return Ok(Outcome::WasFree);
     }

@@ -278,23 +278,28 @@ async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
     errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
 }
 
-/// Returns the value of each key; `None` if it is not a string, or has left this node.
-async fn values(connector: &Connector, keys: &[LockKey]) -> Result<Vec<Option<Vec<u8>>>, BackendError> {
-    if connector.role != Role::Node {
-        let mut mget = redis::cmd("MGET");
-        for key in keys {
-            mget.arg(key.wire());
-        }
-        return connector.query(&mget).await;
-    }
-    // One command takes keys of one slot only; and that slot may be on its way to this node.
-    let mut gets = redis::Pipeline::with_capacity(2 * keys.len());
+/// Returns whether each key holds a token of ours: not if it holds something else, or has left this node.
+///
+/// Only the beginning of each value is read. The values of other programs may be large, and the leases are renewed over the
+/// same connection: they would wait behind the answer, and be lost.
+async fn are_ours(connector: &Connector, keys: &[LockKey]) -> Result<Vec<bool>, BackendError> {
+    let is_of_cluster = connector.role == Role::Node;
+    let mut reads = redis::Pipeline::with_capacity(2 * keys.len());
     for key in keys {
-        gets.cmd("ASKING").cmd("GET").arg(key.wire());
+        if is_of_cluster {
+            // The slot of the key may be on its way to this node.
+            reads.cmd("ASKING");
+        }
+        reads.cmd("GETRANGE").arg(key.wire()).arg(0).arg(TOKEN_MARK.len() - 1);
     }
-    let replies: Vec<Value> = connector.query(Ask::Each(&gets)).await?;
-    let values = replies.into_iter().skip(1).step_by(2);
-    Ok(values.map(|value| from_redis_value(value).unwrap_or_default()).collect())
+    let replies: Vec<Value> = connector.query(Ask::Each(&reads)).await?;
+    let (first, step) = if is_of_cluster { (1, 2) } else { (0, 1) };
+    let is_ours = |reply: Value| match reply.extract_error() {
+        Ok(begin) => Ok(from_redis_value::<String>(begin).is_ok_and(|begin| begin == TOKEN_MARK)),
+        Err(error) if matches!(error.code(), Some("WRONGTYPE" | "MOVED" | "ASK")) => Ok(false),
+        Err(error) => Err(connector.refusal(error)),
+    };
+    replies.into_iter().skip(first).step_by(step).map(is_ours).collect()
 }
 
 /// Waits for a connection until `limit`.
@@ -337,10 +342,8 @@ async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, Backe
         // Keys that are no keys of ours: not UTF-8, too long, or side keys.
         let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();
         if !keys.is_empty() {
-            let values: Vec<Option<Vec<u8>>> = values(connector, &keys).await?;
-            let ours =
-                |value: &Option<Vec<u8>>| value.as_ref().is_some_and(|value| value.starts_with(TOKEN_MARK.as_bytes()));
-            found.extend(keys.into_iter().zip(values).filter(|(_, value)| ours(value)).map(|(key, _)| key));
+            let ours = are_ours(connector, &keys).await?;
+            found.extend(keys.into_iter().zip(ours).filter(|(_, is_ours)| *is_ours).map(|(key, _)| key));
         }
         if next == 0 {
             // SCAN may give a key more than once.

@@ -59,7 +59,7 @@ pub(crate) enum Command {
 /// lockctl itself is killed or stopped.
 ///
 /// SIGINT, SIGTERM, SIGHUP, SIGQUIT, SIGUSR1 and SIGUSR2 are passed on to the command and its processes; the key is
-/// held until the command has ended. On a terminal the command stays in the foreground: keys such as Ctrl-C go to it
+/// held until they have ended. On a terminal the command stays in the foreground: keys such as Ctrl-C go to it
 /// directly, and only the command itself gets the other signals.
 #[derive(Debug, clap::Args)]
 #[command(after_help = SEE_HELP, after_long_help = RUN_CODES)]

@@ -3,13 +3,15 @@
 use std::{ffi::OsString, io, process::ExitStatus, time::Duration};
 
 use tokio::process::{Child, Command};
-
 #[cfg(unix)]
-use crate::watcher::Watcher;
+use tokio::time::{sleep, timeout};
+
 use crate::{
     describe::printable,
     exit::{Failure, NOT_FOUND, NOT_STARTED, OS_ERROR},
 };
+#[cfg(unix)]
+use crate::{group, watcher::Watcher};
 
 /// A command that runs.
 ///
@@ -22,6 +24,9 @@ pub(crate) struct Running {
     /// `None` on a terminal.
     #[cfg(unix)]
     watcher: Option<Watcher>,
+    /// Whether a signal that ends processes was sent to all of them.
+    #[cfg(unix)]
+    is_ending: bool,
 }
 
 impl Running {
@@ -53,6 +58,8 @@ impl Running {
                 child,
                 #[cfg(unix)]
                 watcher,
+                #[cfg(unix)]
+                is_ending: false,
             }),
             Err(error) => {
                 #[cfg(unix)]
@@ -70,7 +77,20 @@ impl Running {
     }
 
     /// Waits until the command has ended, and returns its exit code. Dropping the future loses nothing.
+    ///
+    /// After a signal that ends processes, those that the command has started are waited for, too: a shell ends at once, while
+    /// the program that it runs still ends its work, and needs the lock for that.
     pub(crate) async fn wait(&mut self) -> Result<i32, Failure> {
+        let code = self.ended().await?;
+        #[cfg(unix)]
+        if self.is_ending {
+            self.while_others(|others| others == Some(true)).await;
+        }
+        Ok(code)
+    }
+
+    /// Waits until the command alone has ended.
+    async fn ended(&mut self) -> Result<i32, Failure> {
         match self.child.wait().await {
             Ok(status) => Ok(code(status)),
             Err(error) => Err(Failure::new(OS_ERROR, format!("could not wait for the command: {error}"))),
@@ -89,7 +109,7 @@ impl Running {
 #[cfg(unix)]
 impl Running {
     /// Passes a signal on to the command and its processes.
-    pub(crate) fn pass_on(&self, number: i32) {
+    pub(crate) fn pass_on(&mut self, number: i32) {
         use rustix::process::Signal;
 
         let Some(signal) = Signal::from_named_raw(number) else { return };
@@ -97,6 +117,7 @@ impl Running {
         if self.watcher.is_none() && matches!(signal, Signal::INT | Signal::QUIT) {
             return;
         }
+        self.is_ending |= !matches!(signal, Signal::USR1 | Signal::USR2);
         self.signal(signal);
     }
 
@@ -107,23 +128,43 @@ impl Running {
         }
     }
 
-    /// Stops the command, and returns when it has ended.
+    /// Stops the command and the processes that it has started, and returns when they have ended.
     pub(crate) async fn stop(mut self, kill_after: Duration) -> Result<(), Failure> {
         use rustix::process::Signal;
 
+        // The watcher leaves it to this process, unless this process is stopped or killed meanwhile.
+        self.may_run_for(|| kill_after.saturating_add(A_SECOND)).await;
         self.signal(Signal::TERM);
         // A process that is stopped gets the other one only when it goes on.
         self.signal(Signal::CONT);
-        if let Ok(ended) = tokio::time::timeout(kill_after, self.wait()).await {
-            ended?;
-            // What the command has started may need its time, too.
-            if let Some(watcher) = self.watcher {
-                watcher.sweep().await;
-            }
-            return Ok(());
+        let all = async {
+            self.ended().await?;
+            // If the system does not say what goes on, something may.
+            self.while_others(|others| others != Some(false)).await;
+            Ok(())
+        };
+        if let Ok(ended) = timeout(kill_after, all).await {
+            self.finish().await;
+            return ended;
         }
+        // The watcher is one of the group.
         self.signal(Signal::KILL);
-        self.wait().await.map(drop)
+        self.ended().await?;
+        // A process that the system itself keeps, as for a disk that does not answer, is not waited for.
+        let _ = timeout(A_SECOND, self.while_others(|others| others == Some(true))).await;
+        Ok(())
+    }
+
+    /// Waits while what the system says of the command's other processes goes on: `None` if it says nothing. On a terminal they
+    /// share a group with others, and do not count.
+    async fn while_others(&self, go_on: impl Fn(Option<bool>) -> bool) {
+        let Some(watcher) = &self.watcher else { return };
+        let mut pause = Duration::from_millis(10);
+        while go_on(group::has_others(watcher.group())) {
+            sleep(pause).await;
+            // They may take minutes, and a look takes longer the more processes the machine has.
+            pause = (pause * 2).min(SELDOM);
+        }
     }
 
     fn signal(&self, signal: rustix::process::Signal) {
@@ -144,7 +185,7 @@ impl Running {
 #[cfg(not(unix))]
 impl Running {
     /// Does nothing: the command shares the console, and gets Ctrl-C by itself.
-    pub(crate) fn pass_on(&self, _: i32) {}
+    pub(crate) fn pass_on(&mut self, _: i32) {}
 
     /// Does nothing: there is no watcher.
     pub(crate) async fn may_run_for(&mut self, _: impl FnOnce() -> Duration) {
@@ -188,3 +229,10 @@ fn code(status: ExitStatus) -> i32 {
     }
     status.code().unwrap_or(OS_ERROR)
 }
+
+#[cfg(unix)]
+const A_SECOND: Duration = Duration::from_secs(1);
+
+/// How often to look for the processes of the command at least.
+#[cfg(unix)]
+const SELDOM: Duration = Duration::from_millis(320);

@@ -4,6 +4,8 @@ mod args;
 mod child;
 mod describe;
 mod exit;
+#[cfg(unix)]
+mod group;
 mod json;
 mod list;
 mod release;

@@ -1,5 +1,7 @@
 use std::io::{self, IsTerminal, Write};
 
+use lock_core::{Holder, KeyInfo};
+
 use crate::{
     args::{Release, Server},
     describe::{self, quoted},
@@ -35,6 +37,11 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
         writeln!(output, "Nothing was released.")?;
         return Ok(NO);
     }
+    // The operator may have taken minutes to read.
+    if !args.yes && !is_still(&info, &manager.inspect(&args.key).await?) {
+        writeln!(output, "{key} may have another holder by now, so nothing was released; look again.")?;
+        return Ok(NO);
+    }
     if !manager.force_release(&args.key).await? {
         writeln!(output, "{key} has become free meanwhile; nothing was released.")?;
         return Ok(NO);
@@ -49,6 +56,12 @@ fn confirmed(output: &mut impl Write) -> io::Result<bool> {
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
+/// Returns whether a key has the holder that was shown, or is free. A holder that did not answer cannot be told from another.
+fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
+    let token = |info: &KeyInfo| info.holder().map(Holder::fencing_token);
+    !now.is_locked() || (token(shown), shown.is_foreign()) == (token(now), now.is_foreign())
 }
 
 const BOTH: &str = "Until its old holder notices, two may rely on the key.";

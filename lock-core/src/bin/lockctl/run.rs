@@ -72,7 +72,7 @@ fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
 async fn hold(guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
     let token = guard.fencing_token().to_string();
     let environment = [("LOCK_KEY", args.key.clone()), ("LOCK_FENCING_TOKEN", token)];
-    let started = Running::start(&args.command, environment, args.kill_after, || spare(&guard, args) + LATE);
+    let started = Running::start(&args.command, environment, args.kill_after, || spare(&guard, args));
     let done = match started.await {
         Ok(running) => attend(&guard, running, args, signals).await,
         Err(failure) => Err(failure),
@@ -96,7 +96,7 @@ async fn attend(guard: &LockGuard, mut running: Running, args: &Run, signals: &m
                 duration(left)
             );
         }
-        running.may_run_for(|| spare(guard, args) + LATE).await;
+        running.may_run_for(|| spare(guard, args)).await;
         tokio::select! {
             biased;
             end = guard.ended() => break end.to_string(),
@@ -128,6 +128,3 @@ fn grace(args: &Run) -> Duration {
 /// How often the lease is looked at within its ttl. A renewal that was answered is seen before the watcher, which knows of
 /// the one before, has to stop the command.
 const LOOKS: u32 = 6;
-
-/// How much later than this process the watcher stops the command: only if this process does not.
-const LATE: Duration = Duration::from_millis(200);

@@ -28,12 +28,8 @@ impl Signals {
     }
 }
 
-/// Catches the signals and drops them, for a process that lives in the group of the command.
 #[cfg(unix)]
-pub(crate) fn swallow() -> io::Result<()> {
-    let (sender, _) = mpsc::unbounded_channel();
-    platform::catch(&sender)
-}
+pub(crate) use self::platform::swallow;
 
 #[cfg(unix)]
 mod platform {
@@ -46,6 +42,8 @@ mod platform {
     };
 
     pub(super) fn catch(sender: &UnboundedSender<i32>) -> io::Result<()> {
+        // If the parent process has this signal ignored, the system throws the exit code of the command away.
+        drop(signal(SignalKind::child())?);
         let ignored = ignored();
         for number in PASSED_ON.map(Signal::as_raw) {
             // `nohup`, and shells without job control, ignore signals for us and for the command, which inherits that.
@@ -57,6 +55,15 @@ mod platform {
             tokio::spawn(async move { while signals.recv().await.is_some() && sender.send(number).is_ok() {} });
         }
         Ok(())
+    }
+
+    /// Catches and drops what would end or stop this process, which lives in the group of the command: whatever that sends to
+    /// its group, or the terminal does when a command in the background reads from it.
+    pub(crate) fn swallow() -> io::Result<()> {
+        let more = [Signal::ALARM, Signal::VTALARM, Signal::PROF, Signal::IO, Signal::TSTP, Signal::TTIN, Signal::TTOU];
+        let mut all = PASSED_ON.into_iter().chain(more).map(Signal::as_raw);
+        // The handler stays when nobody receives.
+        all.try_for_each(|number| signal(SignalKind::from_raw(number)).map(drop))
     }
 
     /// Returns the signals that were ignored when this process began, as far as the system says: one bit for each, the lowest

@@ -13,6 +13,7 @@ use std::{
     time::Duration,
 };
 
+use humantime::format_duration;
 use rustix::{
     process::{Pid, Signal, getpgrp, kill_process_group},
     time::{ClockId, clock_gettime},
@@ -42,7 +43,7 @@ impl Watcher {
     /// Starts a watcher, and returns when it can no longer be ended by what is sent to its group.
     pub(crate) async fn start(kill_after: Duration) -> io::Result<Self> {
         let mut command = Command::new(own_program()?);
-        command.arg0("lockctl").arg("__watcher").arg(format!("--kill-after={}ms", kill_after.as_millis()));
+        command.arg0("lockctl").arg("__watcher").arg(format!("--kill-after={}", format_duration(kill_after)));
         let mut child = command.process_group(0).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn()?;
         let group = child.id().and_then(|pid| Pid::from_raw(pid.cast_signed()));
         let (Some(input), Some(mut output), Some(group)) = (child.stdin.take(), child.stdout.take(), group) else {
@@ -58,11 +59,12 @@ impl Watcher {
         self.group
     }
 
-    /// Lets the command run for as long as `time` returns.
+    /// Lets the command run for as long as `time` returns, and a little longer: the watcher stops it only if this process
+    /// does not.
     pub(crate) async fn allow(&mut self, time: impl FnOnce() -> Duration) {
         // In this order, since this process may be stopped between the two: rather too short than too long.
         let now = now();
-        let until = now.saturating_add(time());
+        let until = now.saturating_add(time()).saturating_add(LATE);
         if !self.is_gone && self.order(&format!("{UNTIL}{}", until.as_nanos())).await.is_err() {
             self.is_gone = true;
             warn(
@@ -79,11 +81,6 @@ impl Watcher {
         let _ = timeout(A_SECOND, self.child.wait()).await;
     }
 
-    /// Leaves it to the watcher to kill what remains of the group.
-    pub(crate) async fn sweep(mut self) {
-        let _ = self.order(SWEEP).await;
-    }
-
     async fn order(&mut self, order: &str) -> io::Result<()> {
         // A watcher that stands still must not keep this process from looking at its lease. A line fits into the pipe whole.
         timeout(A_SECOND, self.input.write_all(format!("{order}\n").as_bytes())).await?
@@ -96,8 +93,6 @@ enum Order {
     Until(Duration),
     /// The command has ended.
     Done,
-    /// The command has ended after SIGTERM; others of the group may need their time.
-    Sweep,
 }
 
 /// Is the watcher.
@@ -112,43 +107,40 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
         let lines = io::stdin().lines().map_while(Result::ok);
         lines.filter_map(|line| order(&line)).try_for_each(|order| sender.send(order))
     });
-    let mut until = Duration::MAX;
-    loop {
-        match orders.recv_timeout(until.saturating_sub(now())) {
-            Ok(Order::Until(later)) => until = later,
+    let (mut until, mut is_over) = (Duration::MAX, false);
+    let patience = loop {
+        let left = if is_over { GLANCE } else { until.saturating_sub(now()) };
+        match orders.recv_timeout(left) {
+            Ok(Order::Until(later)) => (until, is_over) = (later, false),
             Ok(Order::Done) => return Ok(0),
-            Ok(Order::Sweep) => break,
             // The clock that the channel waits by may stand still while the machine is suspended; ours does not.
             Err(RecvTimeoutError::Timeout) if now() < until => {}
+            // If the group was stopped for a while, this process was, too, and later orders are still in the pipe.
+            Err(RecvTimeoutError::Timeout) if !is_over => is_over = true,
             Err(RecvTimeoutError::Timeout) => {
                 warn("lockctl stands still, and its lease is about to end; stopping the command");
-                ask_to_end();
-                break;
+                // The watcher is late, and the end of the lease is not.
+                break kill_after.saturating_sub(LATE + GLANCE);
             }
             Err(RecvTimeoutError::Disconnected) => {
                 warn("lockctl was killed; stopping the command, and leaving the key to expire");
-                ask_to_end();
-                break;
+                break kill_after;
             }
         }
+    };
+    for signal in [Signal::TERM, Signal::CONT] {
+        // It cannot fail: this process is one of the group.
+        let _ = kill_process_group(getpgrp(), signal);
     }
-    thread::sleep(kill_after);
+    thread::sleep(patience);
     // This process is one of the group.
     kill_process_group(getpgrp(), Signal::KILL).map_err(|error| failed(error.into()))?;
     Ok(OS_ERROR)
 }
 
-fn ask_to_end() {
-    for signal in [Signal::TERM, Signal::CONT] {
-        // It cannot fail: this process is one of the group.
-        let _ = kill_process_group(getpgrp(), signal);
-    }
-}
-
 fn order(line: &str) -> Option<Order> {
     match line {
         DONE => Some(Order::Done),
-        SWEEP => Some(Order::Sweep),
         _ => line.strip_prefix(UNTIL)?.parse().ok().map(|time| Order::Until(Duration::from_nanos(time))),
     }
 }
@@ -177,6 +169,10 @@ const UNTIL: &str = "until ";
 
 const DONE: &str = "done";
 
-const SWEEP: &str = "sweep";
+/// How much later than the first process the watcher stops the command.
+const LATE: Duration = Duration::from_millis(200);
+
+/// How long to look for a later order before the command is stopped.
+const GLANCE: Duration = Duration::from_millis(50);
 
 const A_SECOND: Duration = Duration::from_secs(1);
