@@ -129,13 +129,14 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     fn list(&self, prefix: String) -> Reply<Vec<LockKey>>;
 
     /// Publishes a message to the managers of the store that listen on a channel: on the [channel](Calls::channel) of one, or on
-    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it, or `None` if that is not
-    /// known of all nodes. Used only
-    /// when somebody [looks](crate::LockManager::inspect) at holders and waiters, and no lease depends on it. Default: an error of
+    /// [`EVERYONE`]. What comes on either is passed on by [`Calls::message`]. Returns how many have received it, or `None` if that is
+    /// not known. Used only when somebody [looks](crate::LockManager::inspect) at holders and waiters, and no lease depends on it. Default: an error of
     /// kind [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         drop((channel, message));
-        Reply::ready(Err(BackendError::unsupported("this backend carries no messages between managers")))
+        Reply::ready(Err(
+            BackendError::unsupported("this backend carries no messages between managers").did_not_happen()
+        ))
     }
 
     /// Returns a number that changes whenever the order of requests may have been broken, as when a connection was
