@@ -210,8 +210,9 @@ impl LockManagerBuilder {
     /// request is linked to the trace of the holder.
     ///
     /// The request asks once, so the answer may be old when it fails. A request that is polled outside of a runtime does not ask.
-    /// Each question reaches every process that uses the store, so choose a time that few requests wait for; a manager asks
-    /// at most ten times a second.
+    /// Each question reaches every process that uses the store, so choose a time that few requests wait for. A manager asks
+    /// at most ten times a second; a request whose turn does not come at once tries again after half a second to one and a half.
+    /// Requests for one key share an answer for a second, and the request that has asked logs it.
     ///
     /// # Examples
     ///
