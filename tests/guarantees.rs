@@ -144,6 +144,28 @@ fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
     }
 }
 
+/// The items of the list that follows a line, whatever marks and wraps them.
+fn items_behind(file: &str, line: &str) -> Vec<String> {
+    let text = fs::read_to_string(root().join(file)).unwrap();
+    let (_, rest) = text.split_once(line).unwrap_or_else(|| panic!("{line:?} is not in {file}"));
+    let words: Vec<_> = rest.lines().map(|line| line.trim().trim_start_matches("///").trim()).collect();
+    let list = words.into_iter().map(|line| line.trim_matches(['*', '-', ' ', '"'])).filter(|line| !line.is_empty());
+    list.map(str::to_owned)
+        .take_while(|item| item.ends_with([';', '.']))
+        .map(|item| item.replace(['.', ';'], ""))
+        .collect()
+}
+
+#[test]
+fn all_pages_say_in_the_same_words_what_it_means_that_nobody_answered() {
+    let page = items_behind("docs/operations.md", "the status page). One of these is so:");
+    let program = items_behind("lock-core/src/bin/lockctl/describe.rs", "const NOBODY_ANSWERED: &str = \"");
+    let docs = items_behind("lock-core/src/info.rs", "/// Nobody answered means one of these:");
+    assert!(page.len() >= 4 && page[0] == "the holder has died, is stopped or is cut off", "{page:?}");
+    assert_eq!(program[..4], page[..4]);
+    assert_eq!(docs[..4], page[..4]);
+}
+
 /// What a link to a heading is called, or to a name that a heading had before.
 fn anchors(page: &str) -> BTreeSet<String> {
     let prose = page.split("```").step_by(2);

@@ -36,6 +36,8 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_clus
         eventually(SOON, "it has a place", async || !node.keys("*lock-core:queue:*").await.is_empty()).await;
         let told = node.call(&["PUBSUB", "SHARDCHANNELS", "*lock-core:calls:*"]).await;
         assert!(!told.items().is_empty(), "it waits to be told");
+        let info = other.inspect(&key).await.unwrap();
+        assert!(info.holder().is_some() && info.waiters().len() == 1, "{info:?}");
         held.release().await.unwrap();
         waits.await.unwrap().unwrap().release().await.unwrap();
     }
@@ -45,6 +47,20 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_clus
         let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
         assert!(refused.items().is_empty(), "{:?}", refused.items().iter().map(words).collect::<Vec<_>>());
     }
+}
+
+#[tokio::test]
+async fn a_user_of_a_cluster_who_may_subscribe_to_shards_only_is_told_once_that_holders_may_be_missed() {
+    let (log, _default) = Log::begin();
+    let cluster = Cluster::builder().replicas(0).start().await;
+    for node in cluster.nodes() {
+        node.call(&["ACL", "SETUSER", "shop", "on", ">password", "~*", "&*", "+@all", "-subscribe"]).await;
+    }
+    let manager = LockManager::connect(&cluster.url().replace("://", "://shop:password@")).await.unwrap();
+    let holds = LockManager::connect(&cluster.url()).await.unwrap();
+    let _held = holds.lock("k").ttl(LONG).await.unwrap();
+    assert!(manager.inspect("k").await.unwrap().nobody_answered());
+    assert_eq!(log.count("could not subscribe"), 1, "{log:?}");
 }
 
 #[tokio::test]

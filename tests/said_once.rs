@@ -87,6 +87,26 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     assert_eq!(log.count("secret"), 0);
     log.clear();
 
+    // No request waits, but one looks at holders: of a user without PUBLISH, or without the channels.
+    let holds = LockManager::connect(server.url()).await.unwrap();
+    let _held = holds.lock("held").await.unwrap();
+    for (rights, expected) in [("&* -publish", "may not PUBLISH"), ("resetchannels +publish", "could not subscribe")] {
+        let mut rules = vec!["ACL", "SETUSER", "looks", "on", ">secret", "~*", "+@all", "-info"];
+        rules.extend(rights.split(' '));
+        server.call(&rules).await;
+        let url = format!("redis://looks:secret@{}", server.address());
+        let looks = LockManager::builder().url(&url).client_name("ours").connect().await.unwrap();
+        for _ in 0..3 {
+            assert!(looks.inspect("held").await.unwrap().nobody_answered());
+        }
+        assert_eq!(log.count("may not PUBLISH"), 1, "{rights}");
+        assert_eq!(log.count(expected), 1, "{rights}");
+        let misses = "`inspect` and `list` may miss holders and waiters of other processes; grant the rights";
+        assert!(log.count(misses) > 0 && log.count("secret") == 0, "{rights}");
+        log.clear();
+    }
+    drop(holds);
+
     // Of several addresses it is said which is a sentinel's.
     let url = format!("redis+sentinel://127.0.0.1:{}/goods", free_port());
     LockManager::builder().url(url).command_timeout(ms(300)).connect().await.unwrap_err();

@@ -281,7 +281,8 @@ impl LockManagerBuilder {
     ///
     /// The request asks once, so the answer may be old when the request fails. A request that is polled outside of a runtime does
     /// not ask. Each question reaches every process that uses the store, so choose a time that few requests wait for. A manager
-    /// asks at most ten times a second.
+    /// asks at most ten times a second; a request whose turn does not come at once tries again after half a second to one and a half.
+    /// Requests for one key share an answer for a second, and the request that has asked logs it.
     ///
     /// # Examples
     ///

@@ -2,19 +2,21 @@ mod parties;
 
 use std::{fmt, time::Duration};
 
-pub(crate) use self::parties::Parties;
+pub(crate) use self::parties::Answers;
 use crate::fencing::FencingToken;
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
 /// it: whether it is held, by whom, and who waits.
 ///
-/// It is out of date as soon as it is there: good for a status page, not for a decision.
+/// It is out of date as soon as it is there: good for a status page, not for a decision. That the key is held comes from the store;
+/// [`holder`](Self::holder) and [`waiters`](Self::waiters) come from the processes that answered in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
     key: String,
     held: Option<Held>,
     holder: Option<Holder>,
     waiters: Vec<Waiter>,
+    is_truncated: bool,
 }
 
 /// What the store says of a key that is held.
@@ -28,13 +30,14 @@ pub(crate) struct Held {
 
 impl KeyInfo {
     pub(crate) fn new(key: impl Into<String>, held: Option<Held>) -> Self {
-        Self { key: key.into(), held, holder: None, waiters: Vec::new() }
+        Self { key: key.into(), held, holder: None, waiters: Vec::new(), is_truncated: false }
     }
 
     /// Adds what the processes say. A holder counts only while the store says that a lease of this library has the key.
-    pub(crate) fn with(mut self, holder: Option<Holder>, waiters: Vec<Waiter>) -> Self {
+    pub(crate) fn with(mut self, holder: Option<Holder>, waiters: Vec<Waiter>, is_truncated: bool) -> Self {
         self.holder = holder.filter(|_| self.held.is_some_and(|held| !held.foreign));
         self.waiters = waiters;
+        self.is_truncated = is_truncated;
         self
     }
 
@@ -65,13 +68,27 @@ impl KeyInfo {
 
     /// Returns the holder, as its process describes it.
     ///
-    /// Returns `None` if the key is free, if the holder is another library, and if no process answered for the key. In the last
-    /// case the process that holds the key has died, is stopped or is cut off; or it, or the process that asked, cannot use
-    /// messages (RESP2, or no rights to pub/sub); or the key is on its way from one holder to the next, handed over and not
-    /// taken up yet, or kept by `at_least`. The key becomes free after [`remaining`](Self::remaining) unless a process renews it.
+    /// Returns `None` if the key is free, if the holder is another library ([`is_foreign`](Self::is_foreign)), and if the key is held but
+    /// nobody answered ([`nobody_answered`](Self::nobody_answered)).
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         self.holder.as_ref()
+    }
+
+    /// Returns whether the key is held by a lease of this library and no process says that it holds the key.
+    ///
+    /// Nobody answered means one of these:
+    ///
+    /// * the holder has died, is stopped or is cut off;
+    /// * the holder is a client of another kind or an older version;
+    /// * the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
+    /// * the key is between two holders: handed over and not taken up yet, or kept by `at_least`;
+    /// * the answer [is truncated](Self::is_truncated).
+    ///
+    /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it.
+    #[must_use]
+    pub fn nobody_answered(&self) -> bool {
+        self.held.is_some_and(|held| !held.foreign) && self.holder.is_none()
     }
 
     /// Returns the requests that wait for the key, as their processes describe them, in the order of their
@@ -79,6 +96,16 @@ impl KeyInfo {
     #[must_use]
     pub fn waiters(&self) -> &[Waiter] {
         &self.waiters
+    }
+
+    /// Returns whether a process had more to say, so that waiters are missing, and in a list the holder may be missing.
+    ///
+    /// A process names at most 100 waiters of a key, and in a [list](crate::LockManager::list) at most 20,000 holders and waiters. An
+    /// answer that is still coming when the time for answers is over counts as truncated, too. In a list that lacks an unknown part of
+    /// an answer, every key is truncated.
+    #[must_use]
+    pub fn is_truncated(&self) -> bool {
+        self.is_truncated
     }
 }
 

@@ -102,18 +102,57 @@ async fn ten_thousand_keys_of_one_process_are_described() -> Result {
     assert_eq!(listed.len(), 10_000);
     let undescribed: Vec<_> = listed.iter().filter(|info| info.holder().is_none()).map(KeyInfo::key).collect();
     assert!(undescribed.is_empty(), "{} such as {:?}", undescribed.len(), undescribed[0]);
+    assert!(!listed.iter().any(KeyInfo::is_truncated));
     Ok(())
 }
 
 #[tokio::test(start_paused = true)]
-async fn at_most_a_hundred_waiters_of_a_process_are_described() -> Result {
+async fn a_list_of_more_than_a_process_may_name_says_so_whoever_asks() -> Result {
     let [one, two] = two().await?;
-    let _guard = one.lock("k").await?;
-    for _ in 0..150 {
-        tokio::spawn(two.lock("k").wait_forever().acquire());
+    let mut guards = Vec::new();
+    for number in 0..20_001 {
+        guards.push(one.lock(format!("k{number}")).await?);
     }
-    sleep(ms(100)).await;
-    assert_eq!(one.inspect("k").await?.waiters().len(), 100);
+    for manager in [&two, &one] {
+        let listed = manager.list("k").await?;
+        assert_eq!(listed.iter().filter(|info| info.holder().is_some()).count(), 20_000);
+        assert!(listed.iter().all(KeyInfo::is_truncated));
+    }
+    let info = two.inspect("k0").await?;
+    assert!(info.holder().is_some() && !info.is_truncated(), "a look at one key is whole");
+    guards.pop().expect("it was pushed").release().await?;
+    assert!(!two.list("k").await?.iter().any(KeyInfo::is_truncated));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn at_most_a_hundred_waiters_of_a_process_are_described_and_more_are_said_to_be_missing() -> Result {
+    let [one, two] = two().await?;
+    let _guards = one.lock_all(["k", "other"]).await?;
+    for (more, is_truncated) in [(100, false), (1, true), (49, true)] {
+        for _ in 0..more {
+            tokio::spawn(two.lock("k").wait_forever().acquire());
+        }
+        sleep(ms(100)).await;
+        let info = one.inspect("k").await?;
+        assert_eq!((info.waiters().len(), info.is_truncated()), (100, is_truncated));
+    }
+    let listed: Vec<_> = one.list("").await?.iter().map(|info| (info.key().to_owned(), info.is_truncated())).collect();
+    assert_eq!(listed, [("k".to_owned(), true), ("other".to_owned(), false)]);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_is_held_and_for_which_nobody_answers_is_told_from_a_free_one() -> Result {
+    let [one, two] = two().await?;
+    assert!(!two.inspect("k").await?.nobody_answered(), "it is free");
+    let guard = one.lock("k").await?;
+    assert!(!two.inspect("k").await?.nobody_answered());
+    let handover = guard.hand_over()?;
+    let info = two.inspect("k").await?;
+    assert!(info.is_locked() && info.holder().is_none() && info.nobody_answered(), "it is between two holders");
+    let _guard = two.take_up(handover).await?;
+    assert!(!one.inspect("k").await?.nobody_answered());
     Ok(())
 }
 
@@ -206,6 +245,38 @@ fn a_request_that_is_polled_without_a_runtime_does_not_ask() -> Result {
         let mut acquire = Box::pin(manager.lock("k").wait_forever().acquire());
         assert!(acquire.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     }
+    Ok(())
+}
+
+#[test]
+fn a_request_that_asks_later_is_served_though_its_first_runtime_has_ended() -> Result {
+    let new = || tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let (main, first) = (new()?, new()?);
+    let manager = LockManager::builder().backend(MemoryBackend::new()).explain_waits_after(ms(20)).build()?;
+    let guard = main.block_on(manager.lock("k").acquire())?;
+    let mut acquire = Box::pin(manager.lock("k").wait_forever().acquire());
+    first.block_on(async { assert!(futures_util::poll!(&mut acquire).is_pending()) });
+    drop(first);
+    main.block_on(async {
+        sleep(ms(40)).await;
+        assert!(futures_util::poll!(&mut acquire).is_pending(), "the time to ask has come, and its timer has ended");
+        guard.release().await?;
+        acquire.await?.release().await
+    })?;
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_that_come_together_do_not_try_to_ask_together_ever_again() -> Result {
+    let store = MemoryBackend::new();
+    let holds = manager(&store, "one")?;
+    let waits = LockManager::builder().backend(store).explain_waits_after(ms(500)).build()?;
+    let keys: Vec<_> = (0..100).map(|number| format!("k{number}")).collect();
+    let _guards = holds.lock_all(&keys).await?;
+    let requests = keys.iter().map(|key| waits.lock(key).wait(ms(30_000)).acquire());
+    let errors = futures_util::future::join_all(requests.map(tokio::spawn)).await;
+    let named = errors.into_iter().filter(|error| matches!(error, Ok(Err(error)) if error.holder().is_some()));
+    assert_eq!(named.count(), 100, "at ten questions a second there is time for all");
     Ok(())
 }
 

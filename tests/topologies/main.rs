@@ -12,6 +12,7 @@ mod conformance;
 mod inspecting;
 mod load;
 mod old_servers;
+mod questions;
 mod sentinel;
 mod sentinel_returns;
 mod sentinels_down;

@@ -95,6 +95,11 @@ impl BackendError {
         Self::unavailable(format!("the backend's answer does not match the request: {outcome:?}"))
     }
 
+    /// The error of a request at which the backend panicked.
+    pub(crate) fn panicked() -> Self {
+        Self::unavailable("the backend panicked, which is a bug in it; read the message of the panic")
+    }
+
     /// The error of a request that was not answered within `limit`.
     pub(crate) fn unanswered(limit: Duration) -> Self {
         Self::unavailable(format!("the backend did not answer within {limit:?}; check that it runs and can keep up"))

@@ -137,7 +137,9 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
     /// [`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported), so that a manager knows of its own holders and waiters only.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
         drop((channel, message));
-        Reply::ready(Err(BackendError::unsupported("this backend carries no messages between managers")))
+        Reply::ready(Err(
+            BackendError::unsupported("this backend carries no messages between managers").did_not_happen()
+        ))
     }
 
     /// Returns a number that changes whenever the order of requests may have been broken, as when a connection was

@@ -5,14 +5,17 @@
 //! in Hohpe and Woolf, *Enterprise Integration Patterns*, 2003.) What is said is for people: no decision rests on it.
 
 mod message;
+mod open;
 
 use std::{
-    collections::{HashSet, VecDeque},
+    collections::VecDeque,
+    iter::{once, repeat},
     sync::Arc,
     time::Duration,
 };
 
 pub(crate) use self::message::{Entry, Question, Statement, Subject, What};
+use self::open::Open;
 use crate::{
     clock::Moment,
     engine::{asked::Asked, hold::Hold},
@@ -42,12 +45,43 @@ impl Manager {
 /// A holder or waiter of this process, as it was when the question came. It is put into words when no lock is held.
 #[derive(Debug)]
 pub(crate) enum Seen {
-    Holder { hold: Arc<Hold>, held: Duration },
-    Waiter { key: LockKey, label: &'static str, waited: Duration, place: u32 },
+    Holder {
+        hold: Arc<Hold>,
+        held: Duration,
+    },
+    Waiter {
+        key: LockKey,
+        label: &'static str,
+        waited: Duration,
+        place: u32,
+    },
+    /// The key has more waiters than are named.
+    More {
+        key: LockKey,
+    },
+}
+
+/// The holders and waiters of this process that a question is about.
+#[derive(Debug, Default)]
+pub(crate) struct Sight {
+    pub(crate) seen: Vec<Seen>,
+    /// Whether there are more keys than an answer may name.
+    pub(crate) is_cut: bool,
+}
+
+impl Sight {
+    /// Puts what was seen into the parts of an answer.
+    pub(crate) fn answers<'a>(
+        &'a self,
+        question: &'a Question,
+        manager: &'a Manager,
+    ) -> impl Iterator<Item = Statement> + 'a {
+        question.answers(manager, &self.seen, Seen::entry, self.is_cut)
+    }
 }
 
 impl Seen {
-    pub(crate) fn entry(&self) -> Entry {
+    fn entry(&self) -> Entry {
         match self {
             Self::Holder { hold, held } => Entry {
                 key: hold.key.wire().to_owned(),
@@ -63,6 +97,13 @@ impl Seen {
                 trace: String::new(),
                 what: What::Waits { place: *place },
             },
+            Self::More { key } => Entry {
+                key: key.wire().to_owned(),
+                label: String::new(),
+                since: Duration::ZERO,
+                trace: String::new(),
+                what: What::More,
+            },
         }
     }
 }
@@ -71,15 +112,29 @@ impl Seen {
 #[derive(Debug)]
 pub(crate) enum Message {
     /// A question to all managers, and what this one has to say itself.
-    Ask(Question, Vec<Seen>),
+    Ask(Question, Sight),
     /// To the manager that asked.
-    Tell(Question, Vec<Seen>),
+    Tell(Question, Sight),
+}
+
+/// What managers have answered to a question.
+#[derive(Clone, Debug)]
+pub(crate) struct Heard {
+    pub(crate) statements: Vec<Statement>,
+    /// When the question ended.
+    pub(crate) at: Moment,
+    /// Whether a manager had more to say: more than an answer may name, or than it could say in time.
+    pub(crate) is_truncated: bool,
+    /// Whether another request has asked, and this one shares the answer.
+    pub(crate) is_shared: bool,
 }
 
 /// The questions of this manager that are not answered yet, and those of others that were.
 #[derive(Debug, Default)]
 pub(crate) struct Inquiries {
     open: Vec<Open>,
+    /// The last answers about the holder of a key, which other waiters for that key share.
+    holders: VecDeque<(String, Heard)>,
     /// The numbers of the last questions of others. One that comes over several connections is answered once.
     heard: VecDeque<u64>,
     /// Questions of others that wait for their answer. One is answered at a time, or many questions at once would have the
@@ -88,38 +143,27 @@ pub(crate) struct Inquiries {
     is_answering: bool,
 }
 
-/// A question of this manager.
-#[derive(Debug)]
-struct Open {
-    id: u64,
-    asked: Asked<Vec<Statement>>,
-    /// Whether the first holder is enough.
-    wants_holder: bool,
-    /// The managers that have said all they have to say.
-    done: Vec<Arc<str>>,
-    /// The parts that have come, by manager and number.
-    known: HashSet<(Arc<str>, u32)>,
-    statements: Vec<Statement>,
-    /// How many managers the question has reached, if that is known.
-    reached: Option<usize>,
-    until: Moment,
-}
-
-impl Open {
-    fn is_done(&self, now: Moment) -> bool {
-        now >= self.until
-            || self.reached.is_some_and(|reached| self.done.len() >= reached)
-            || self.wants_holder && self.statements.iter().any(|statement| !statement.entries.is_empty())
-            || self.asked.is_cancelled()
-    }
-}
-
 impl Inquiries {
-    /// Enters a question of this manager.
-    pub(crate) fn open(&mut self, question: &Question, asked: Asked<Vec<Statement>>, until: Moment) {
-        let (id, wants_holder) = (question.id, matches!(question.subject, Subject::Holder(_)));
-        let (done, known, statements) = (Vec::new(), HashSet::new(), Vec::new());
-        self.open.push(Open { id, asked, wants_holder, done, known, statements, reached: None, until });
+    /// Enters a question of this manager, which ends at `until`, or later if answers still come then.
+    pub(crate) fn open(&mut self, question: &Question, asked: Asked<Heard>, now: Moment, until: Moment) {
+        self.open.push(Open::new(question, asked, until, until.max(now + ANSWERS_WITHIN)));
+    }
+
+    /// Returns the holder of a key as another waiter was told of it less than a second ago.
+    pub(crate) fn known_holder(&mut self, key: &str, now: Moment) -> Option<Heard> {
+        self.holders.retain(|(_, heard)| now.since(heard.at) < SHARED);
+        let (_, heard) = self.holders.iter().find(|(of, _)| of == key)?;
+        Some(Heard { is_shared: true, ..heard.clone() })
+    }
+
+    /// Has a request share the answer to the question for the holder of a key that is in flight. Returns the request if there is
+    /// no such question.
+    pub(crate) fn join(&mut self, key: &str, asked: Asked<Heard>) -> Option<Asked<Heard>> {
+        let Some(open) = self.open.iter_mut().find(|open| open.holder_of.as_deref() == Some(key)) else {
+            return Some(asked);
+        };
+        open.asked.push(asked);
+        None
     }
 
     /// Takes note of how many managers a question has reached: zero if it could not be sent.
@@ -130,21 +174,32 @@ impl Inquiries {
     }
 
     /// Adds an answer. One that was heard before, over another connection, is left out.
-    pub(crate) fn add(&mut self, statement: Statement) {
-        let Some(open) = self.open.iter_mut().find(|open| open.id == statement.id) else { return };
-        if !open.known.insert((Arc::clone(&statement.manager.id), statement.part)) {
-            return;
+    pub(crate) fn add(&mut self, statement: Statement, now: Moment) {
+        if let Some(open) = self.open.iter_mut().find(|open| open.id == statement.id) {
+            open.add(statement, now);
         }
-        if statement.is_last {
-            open.done.push(Arc::clone(&statement.manager.id));
-        }
-        open.statements.push(statement);
     }
 
     /// Takes the questions that are answered, or whose time is over.
-    pub(crate) fn take_done(&mut self, now: Moment) -> Vec<(Asked<Vec<Statement>>, Vec<Statement>)> {
-        let done = self.open.extract_if(.., |open| open.is_done(now));
-        done.map(|open| (open.asked, open.statements)).collect()
+    pub(crate) fn take_done(&mut self, now: Moment) -> Vec<(Asked<Heard>, Heard)> {
+        let mut answers = Vec::new();
+        for open in self.open.extract_if(.., |open| open.is_done(now)) {
+            let holder_of = open.holder_of.clone();
+            let (asked, heard) = open.end(now);
+            let shared = Heard { is_shared: true, ..heard.clone() };
+            answers.extend(asked.into_iter().zip(once(heard.clone()).chain(repeat(shared))));
+            self.holders.extend(holder_of.map(|key| (key, heard)));
+        }
+        answers
+    }
+
+    /// Takes all questions of this manager, and forgets those of others, since the task has ended.
+    pub(crate) fn end(&mut self) -> Vec<(Asked<Heard>, Heard)> {
+        self.waiting.clear();
+        self.is_answering = false;
+        let done = self.take_done(Moment::NEVER);
+        self.holders.clear();
+        done
     }
 
     /// Enters a question of another manager, unless it is known, or too many wait.
@@ -177,12 +232,6 @@ impl Inquiries {
         self.is_answering = false;
     }
 
-    /// Forgets the questions of others.
-    pub(crate) fn forget(&mut self) {
-        self.waiting.clear();
-        self.is_answering = false;
-    }
-
     /// When the time of a question is over.
     pub(crate) fn next(&self) -> Moment {
         self.open.iter().map(|open| open.until).min().unwrap_or(Moment::NEVER)
@@ -195,8 +244,14 @@ const HEARD: usize = 64;
 /// How many questions of others wait for their answer at most.
 const WAITING: usize = 32;
 
-/// How long to wait for answers, two round trips apart.
+/// How long to wait for the next part of an answer, two round trips apart.
 pub(crate) const FOR_ANSWERS: Duration = Duration::from_millis(250);
+
+/// How long to wait for all parts of the answers, at most.
+pub(crate) const ANSWERS_WITHIN: Duration = Duration::from_secs(2);
+
+/// For how long waiters share what one of them was told of the holder of their key.
+const SHARED: Duration = Duration::from_secs(1);
 
 /// How many holders and waiters a manager names at most in one answer.
 pub(crate) const MOST_ENTRIES: usize = 20_000;

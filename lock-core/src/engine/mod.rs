@@ -16,6 +16,7 @@ pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 mod models;
+mod publish;
 pub(crate) mod queues;
 mod response;
 pub(crate) mod schedule;
@@ -40,7 +41,7 @@ use tokio::runtime::Handle;
 use self::{
     cleanup::{Doubt, Parting},
     core::Core,
-    inquiry::{Statement, Subject},
+    inquiry::{ANSWERS_WITHIN, Heard, Subject},
     limits::Limits,
     queues::{
         Departure, Queues,
@@ -176,21 +177,25 @@ impl Engine {
     pub(crate) fn list(&self, prefix: String) -> Response<Vec<LockKey>> {
         let (asked, response) = Response::new(&self.core, self.now());
         self.core.with(|state| state.queues.request_list(List { prefix, asked }));
-        response
+        // It takes many calls, each of which has a limit of its own.
+        response.without_limit()
     }
 
-    /// Asks all managers of the store for holders and waiters. A manager that does not answer in a quarter of a second is left out.
-    pub(crate) fn inquire(&self, subject: Subject) -> Response<Vec<Statement>> {
+    /// Asks all managers of the store who holds and who waits. Those that can be reached answer in a quarter of a second, or
+    /// are left out.
+    pub(crate) fn inquire(&self, subject: Subject) -> Response<Heard> {
         let now = self.now();
         let (asked, response) = Response::new(&self.core, now);
         self.core.with(|state| state.queues.inquire(subject, asked, now));
-        response
+        response.with_more_time(ANSWERS_WITHIN)
     }
 
-    /// [Inquires](Self::inquire) for a request that waits, unless another request has just asked.
-    pub(crate) fn inquire_at_times(&self, subject: Subject) -> Option<Response<Vec<Statement>>> {
+    /// Asks who holds the key of a request that waits. Returns after which time to try again if the request may not ask now.
+    pub(crate) fn explain(&self, key: &LockKey) -> Result<Response<Heard>, Duration> {
         let now = self.now();
-        self.core.with(|state| state.queues.may_explain(now)).then(|| self.inquire(subject))
+        let (asked, response) = Response::new(&self.core, now);
+        self.core.with(|state| state.queues.explain(key.wire(), asked, now))?;
+        Ok(response.with_more_time(ANSWERS_WITHIN))
     }
 
     /// After which wait a request asks who holds its key.

@@ -2,26 +2,25 @@
 
 use std::{
     future::{Future, poll_fn},
+    iter,
     panic::{self, AssertUnwindSafe},
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
 };
 
-use futures_util::{
-    future::join_all,
-    stream::{FuturesUnordered, StreamExt},
-};
+use futures_util::stream::{FuturesUnordered, StreamExt};
+use tokio::sync::mpsc;
 
 use super::{
     asked::Asked,
     core::{Core, Step},
-    inquiry::{EVERYONE, Message, Seen, Subject},
+    publish::publish,
     queues::calls::{CallId, List},
     turn::in_turn,
 };
 use crate::{
-    backend::{self, Answer, BackendError, Reply},
+    backend::{self, Answer, BackendError, Notice, Reply},
     clock::{Moment, Sleep},
     error::ErrorKind,
     key::LockKey,
@@ -72,9 +71,7 @@ impl Future for InFlight {
 
 /// Makes an error of a panic of the backend, which would end the task, and with it every lease.
 fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
-    panic::catch_unwind(AssertUnwindSafe(ask)).map_err(|_| {
-        BackendError::unavailable("the backend panicked, which is a bug in it; read the message of the panic")
-    })
+    panic::catch_unwind(AssertUnwindSafe(ask)).map_err(|_| BackendError::panicked())
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
@@ -129,28 +126,27 @@ async fn run(mut running: Running) {
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
                 if answers.is_multiple_of(ANSWERS) {
-                    while let Ok(notice) = notices.try_recv() {
-                        let now = core.clock.now();
-                        core.with(|state| state.queues.handle_notice(notice, now));
-                    }
+                    handle_notices(core, None, &mut notices);
                     tokio::task::yield_now().await;
                 }
             }
             Some(notice) = notices.recv() => {
-                let now = core.clock.now();
-                // All that have arrived are handled under one lock. One at a time, with a turn of the loop for each, they could
-                // arrive faster than they are handled.
-                core.with(|state| {
-                    state.queues.handle_notice(notice, now);
-                    while let Ok(notice) = notices.try_recv() {
-                        state.queues.handle_notice(notice, now);
-                    }
-                });
+                handle_notices(core, Some(notice), &mut notices);
             }
             () = core.wake.notified() => {}
             () = timer.until(core, until, now) => {}
         }
     }
+}
+
+/// Handles notices that have arrived, under one lock: one at a time, with a turn of the loop for each, they could arrive faster than
+/// they are handled. A bounded number of them, because no request gets the lock meanwhile.
+fn handle_notices(core: &Core, first: Option<Notice>, notices: &mut mpsc::UnboundedReceiver<Notice>) {
+    let now = core.clock.now();
+    core.with(|state| {
+        let rest = iter::from_fn(|| notices.try_recv().ok());
+        first.into_iter().chain(rest).take(NOTICES).for_each(|notice| state.queues.handle_notice(notice, now));
+    });
 }
 
 type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -169,40 +165,6 @@ fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + 
     Box::pin(async move {
         let keys = reply.await;
         unanswered.answer(keys);
-    })
-}
-
-/// Publishes a question, or the answer to one.
-fn publish(core: &Arc<Core>, message: Message) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    let core = Arc::clone(core);
-    Box::pin(async move {
-        let is_own = matches!(message, Message::Ask(..));
-        let (Message::Ask(question, seen) | Message::Tell(question, seen)) = message;
-        let only_holders = matches!(question.subject, Subject::Holder(_));
-        let statements = question.answers(&core.manager, seen.iter().map(Seen::entry).collect());
-        let send = |channel: Arc<str>, message: String| {
-            caught(|| core.backend.publish(channel, message)).unwrap_or_else(|error| Reply::ready(Err(error)))
-        };
-        if is_own {
-            // First, since the message may take long.
-            let now = core.clock.now();
-            core.with(|state| statements.into_iter().for_each(|part| state.queues.was_told(part, now)));
-            let reached = match send(EVERYONE.into(), question.write()).await {
-                Ok(None) => return,
-                Ok(Some(reached)) => reached,
-                Err(_) => 0,
-            };
-            let now = core.clock.now();
-            core.with(|state| state.queues.has_reached(question.id, reached, now));
-        } else {
-            if !only_holders || !seen.is_empty() {
-                // A few at a time, so that requests of leases come in between.
-                for parts in statements.chunks(PARTS) {
-                    join_all(parts.iter().map(|part| send(question.channel.clone(), part.write()))).await;
-                }
-            }
-            core.with(|state| state.queues.was_answered());
-        }
     })
 }
 
@@ -249,8 +211,33 @@ impl Timer {
     }
 }
 
-/// How many parts of an answer to a question are in flight.
-const PARTS: usize = 4;
+/// How many notices are handled under one lock.
+const NOTICES: usize = 64;
 
 /// After so many answers the runtime has a turn, even if more are there.
 const ANSWERS: usize = 16;
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::{
+        backend::{Backend, Calls, MemoryBackend},
+        engine::{Engine, Looks, limits::Limits},
+    };
+
+    #[test]
+    fn a_bounded_number_of_notices_is_handled_under_one_lock() {
+        let backend = Arc::new(MemoryBackend::new());
+        let looks = Looks { service: "test".into(), explain_after: None };
+        let limits = Limits { per_key: usize::MAX, in_all: usize::MAX, answer: Duration::MAX };
+        let engine = Engine::new(backend.clone(), backend.clock(), None, Some(1), looks, limits);
+        let (calls, mut notices) = Calls::new("channel".into());
+        (0..10 * NOTICES).for_each(|_| calls.connected());
+        handle_notices(&engine.core, None, &mut notices);
+        assert_eq!(notices.len(), 9 * NOTICES);
+        handle_notices(&engine.core, Some(Notice::Connected), &mut notices);
+        assert_eq!(notices.len(), 8 * NOTICES + 1);
+    }
+}

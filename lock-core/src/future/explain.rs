@@ -13,11 +13,8 @@ use tracing::Span;
 use crate::{
     backend::BackendError,
     clock::Moment,
-    engine::{
-        Engine, Response, Timer,
-        inquiry::{Statement, Subject},
-    },
-    info::{Holder, Parties},
+    engine::{Engine, Response, Timer, inquiry::Heard},
+    info::{Answers, Holder},
     key::LockKey,
     trace,
 };
@@ -26,8 +23,8 @@ use crate::{
 pub(super) enum Explain {
     /// To be asked when the timer ends.
     Later(Timer),
-    Asking(Response<Vec<Statement>>),
-    /// What was answered.
+    Asking(Response<Heard>),
+    /// The holder, and when it was named.
     Done(Option<(Moment, Box<Holder>)>),
 }
 
@@ -44,17 +41,14 @@ impl Explain {
                 Self::Later(timer) => match polled(timer, cx) {
                     Poll::Pending => return,
                     Poll::Ready(Err(_)) => Self::Done(None),
-                    Poll::Ready(Ok(())) => match engine.inquire_at_times(Subject::Holder(key.wire().to_owned())) {
-                        Some(response) => Self::Asking(response),
-                        None => engine.timer(BETWEEN).map_or(Self::Done(None), Self::Later),
+                    Poll::Ready(Ok(())) => match engine.explain(key) {
+                        Ok(response) => Self::Asking(response),
+                        Err(pause) => engine.timer(pause).map_or(Self::Done(None), Self::Later),
                     },
                 },
                 Self::Asking(response) => match Pin::new(response).poll(cx) {
                     Poll::Pending => return,
-                    Poll::Ready(statements) => {
-                        let holder = span.in_scope(|| told(key, statements.unwrap_or_default(), span));
-                        Self::Done(holder.map(|holder| (engine.now(), holder)))
-                    }
+                    Poll::Ready(heard) => Self::Done(heard.ok().and_then(|heard| told(key, heard, span))),
                 },
                 Self::Done(_) => return,
             };
@@ -71,20 +65,24 @@ impl Explain {
     }
 }
 
-/// Reads and logs what was answered.
-fn told(key: &LockKey, statements: Vec<Statement>, span: &Span) -> Option<Box<Holder>> {
-    let holder = Parties::of(statements).remove(key.wire()).and_then(|parties| parties.holder).map(Box::new);
-    match &holder {
-        Some(holder) => {
-            let (party, held) = (holder.party(), holder.held());
-            tracing::info!(%key, holder = %party, ?held, "still waiting for the lock");
-            if let Some(context) = holder.trace_context() {
-                trace::link(span, context);
-            }
+/// Reads what was answered. Only the request that has asked logs it: thousands of waiters may share an answer.
+fn told(key: &LockKey, heard: Heard, span: &Span) -> Option<(Moment, Box<Holder>)> {
+    let (at, logs) = (heard.at, !heard.is_shared);
+    let _entered = span.enter();
+    let Some(holder) = Answers::of(Some(heard)).take(key.wire()).holder else {
+        if logs {
+            tracing::info!(%key, "still waiting for the lock; no process says that it holds the key");
         }
-        None => tracing::info!(%key, "still waiting for the lock; no process says that it holds the key"),
+        return None;
+    };
+    if logs {
+        let (party, held) = (holder.party(), holder.held());
+        tracing::info!(%key, holder = %party, ?held, "still waiting for the lock");
     }
-    holder
+    if let Some(context) = holder.trace_context() {
+        trace::link(span, context);
+    }
+    Some((at, Box::new(holder)))
 }
 
 /// Polls a timer, whose runtime may have ended since: it then panics, and only the question is given up.
@@ -92,6 +90,3 @@ fn polled(timer: &mut Timer, cx: &mut Context<'_>) -> Poll<Result<(), BackendErr
     panic::catch_unwind(AssertUnwindSafe(|| Pin::new(timer).poll(cx)))
         .unwrap_or_else(|_| Poll::Ready(Err(BackendError::ended())))
 }
-
-/// How long to wait if this manager has just asked for another request.
-const BETWEEN: Duration = Duration::from_secs(1);

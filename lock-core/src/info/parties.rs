@@ -4,29 +4,55 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use super::{Held, Holder, KeyInfo, Party, Waiter};
 use crate::{
-    engine::inquiry::{Entry, Manager, Statement, What},
+    engine::inquiry::{Entry, Heard, Manager, Statement, What},
     key::LockKey,
 };
+
+/// What all processes have said, key by key.
+#[derive(Debug, Default)]
+pub(crate) struct Answers {
+    of_keys: BTreeMap<String, Parties>,
+    /// Whether a process had more to say, about any of the keys.
+    is_truncated: bool,
+}
 
 /// What all processes have said of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Parties {
     pub(crate) holder: Option<Holder>,
     waiters: Vec<Waiter>,
+    /// Whether a process had more to say.
+    is_truncated: bool,
+}
+
+impl Answers {
+    /// Sorts what was said, if anything was, by keys, as the store knows them.
+    pub(crate) fn of(heard: Option<Heard>) -> Self {
+        let mut answers = Self::default();
+        let Some(Heard { statements, is_truncated, .. }) = heard else { return answers };
+        answers.is_truncated = is_truncated;
+        for Statement { manager, entries, .. } in statements {
+            for Entry { key, label, since, trace, what } in entries {
+                answers.of_keys.entry(key).or_default().add(party(&manager, label), since, trace, what);
+            }
+        }
+        answers
+    }
+
+    /// Returns the keys of which something was said and that were not taken.
+    pub(crate) fn keys(&self) -> impl Iterator<Item = &str> {
+        self.of_keys.keys().map(String::as_str)
+    }
+
+    /// Takes what was said of a key, which may be nothing.
+    pub(crate) fn take(&mut self, key: &str) -> Parties {
+        let mut parties = self.of_keys.remove(key).unwrap_or_default();
+        parties.is_truncated |= self.is_truncated;
+        parties
+    }
 }
 
 impl Parties {
-    /// Sorts what was said by keys, as the store knows them.
-    pub(crate) fn of(statements: Vec<Statement>) -> BTreeMap<String, Self> {
-        let mut parties = BTreeMap::<String, Self>::new();
-        for Statement { manager, entries, .. } in statements {
-            for Entry { key, label, since, trace, what } in entries {
-                parties.entry(key).or_default().add(party(&manager, label), since, trace, what);
-            }
-        }
-        parties
-    }
-
     fn add(&mut self, party: Party, since: Duration, trace: String, what: What) {
         match what {
             What::Holds { ttl, fence: fencing_token } => {
@@ -38,12 +64,13 @@ impl Parties {
                 }
             }
             What::Waits { place } => self.waiters.push(Waiter { party, waited: since, place }),
+            What::More => self.is_truncated = true,
         }
     }
 
     pub(crate) fn describe(mut self, key: &LockKey, held: Option<Held>) -> KeyInfo {
         self.waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters)
+        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters, self.is_truncated)
     }
 }
 

@@ -7,7 +7,7 @@ use crate::{
     backend::{BackendError, Batch, Operation, Outcome},
     engine::inquiry::Subject,
     error::Error,
-    info::{Held, KeyInfo, Parties},
+    info::{Answers, Held, KeyInfo},
     key::LockKey,
 };
 
@@ -15,15 +15,18 @@ impl LockManager {
     /// Looks at a key: whether it is held, for how long still, by whom, and who waits for it.
     ///
     /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
-    /// to every process that uses the store; each answers for itself. So this takes one round trip if the key is free, and
-    /// otherwise two more, or 250 ms and two round trips if a process does not answer (for example because it is stopped) and on a cluster or quorum, where
-    /// nobody knows how many processes there are. Do not use it in
-    /// the path of a request; [`is_locked`](Self::is_locked) is one round trip.
+    /// to every process that uses the store; each answers for itself. Processes that do not answer are left out: see
+    /// [`KeyInfo::nobody_answered`].
+    ///
+    /// This takes one round trip if the key is free, and two more if it is held. It takes 250 ms and two round trips if a process does
+    /// not answer, for example because it is stopped, and if not all nodes of a cluster or quorum know the same number of processes. Do
+    /// not use it in the path of a request; [`is_locked`](Self::is_locked) is one round trip.
     ///
     /// # Errors
     /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) for a key out of range; [`ErrorKind::Backend`](crate::ErrorKind::Backend),
     /// [`ErrorKind::WrongType`](crate::ErrorKind::WrongType), [`ErrorKind::Denied`](crate::ErrorKind::Denied) and the like as for
-    /// an acquire. A process that cannot be asked is not an error: see [`KeyInfo::holder`].
+    /// an acquire. A process that cannot be asked is not an error: see [`KeyInfo::nobody_answered`]. A user who may not use the
+    /// channels is warned of once, in the log.
     ///
     /// # Cancel safety
     /// Dropping the future changes nothing.
@@ -49,9 +52,8 @@ impl LockManager {
         if held.is_none() {
             return Ok(KeyInfo::new(key.as_str(), None));
         }
-        let statements = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.unwrap_or_default();
-        let parties = Parties::of(statements).remove(key.wire()).unwrap_or_default();
-        Ok(parties.describe(&key, held))
+        let heard = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.ok();
+        Ok(Answers::of(heard).take(key.wire()).describe(&key, held))
     }
 
     /// Returns the keys that begin with `prefix` and are held or waited for, in the order of their bytes, each as
@@ -59,7 +61,7 @@ impl LockManager {
     ///
     /// The keys are found by `SCAN`, which does not block the server but looks at every key of the database; then their
     /// expiries are asked for in calls of 256, and all processes for their holders and waiters in one message. Each process describes
-    /// at most 20,000 of them; keys beyond have no [`holder`](KeyInfo::holder). An empty prefix lists all keys of the manager.
+    /// at most 20,000 of them; if one has more, [`KeyInfo::is_truncated`] says so. An empty prefix lists all keys of the manager.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -83,10 +85,10 @@ impl LockManager {
         self.engine.admit(LIST)?;
         let prefix = format!("{}{}", self.settings.prefix, prefix.as_ref());
         let asked = self.engine.inquire(Subject::Prefix(prefix.clone()));
-        let (keys, statements) = join(self.engine.list(prefix), asked).await;
+        let (keys, heard) = join(self.engine.list(prefix), asked).await;
         let mut keys = keys.map_err(|error| Error::backend(LIST, None, error))?;
-        let mut parties = Parties::of(statements.unwrap_or_default());
-        keys.extend(parties.keys().filter_map(|key| LockKey::new(key).ok()));
+        let mut answers = Answers::of(heard.ok());
+        keys.extend(answers.keys().filter_map(|key| LockKey::new(key).ok()));
         keys.sort_unstable();
         keys.dedup();
         let keys: Vec<_> = keys.into_iter().map(|key| key.behind(&self.settings.prefix)).collect();
@@ -97,7 +99,7 @@ impl LockManager {
             for (key, outcome) in keys.iter().zip(answer.outcomes) {
                 // A key that holds something else by now is not a lock.
                 let Ok(held) = outcome.and_then(held) else { continue };
-                let info = parties.remove(key.wire()).unwrap_or_default().describe(key, held);
+                let info = answers.take(key.wire()).describe(key, held);
                 infos.extend((info.is_locked() || !info.waiters().is_empty()).then_some(info));
             }
         }

@@ -35,7 +35,7 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     assert_eq!((&said["holder"]["process"], &said["holder"]["ttl_ms"]), (&process.into(), &60_000.into()));
     assert_eq!((&said["holder"]["label"], &said["holder"]["service"]), (&"nightly backup".into(), &"lockctl".into()));
     assert_eq!((&said["waiters"][0]["place"], &said["waiters"][0]["label"]), (&1.into(), &"echo".into()));
-    assert!(said["ttl_left_ms"].as_u64().is_some_and(|left| left > 0) && said["holder"]["fencing_token"].is_u64());
+    assert!(said["remaining_ms"].as_u64().is_some_and(|left| left > 0) && said["holder"]["fencing_token"].is_u64());
 }
 
 #[test]
@@ -89,11 +89,14 @@ fn a_holder_that_stands_still_is_said_not_to_answer() {
     holder.signal("STOP");
     let done = server.done(&["who", "k"]);
     assert_eq!(done.code, Some(0));
-    assert!(done.out.contains("no process answers for it: its holder has died, is stopped, or is cut off"), "{done:?}");
+    assert!(
+        done.out.contains("but nobody answered. One of these is so:\n  - the holder has died, is stopped"),
+        "{done:?}"
+    );
     let said = json(&server, &["who", "k"]);
-    assert_eq!((&said["locked"], &said["holder"]), (&true.into(), &Value::Null));
+    assert_eq!((&said["locked"], &said["holder"], &said["truncated"]), (&true.into(), &Value::Null, &false.into()));
     let listed = server.done(&["list"]).out;
-    assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    ?")), "{listed}");
+    assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    nobody answered ")), "{listed}");
     holder.signal("CONT");
 }
 

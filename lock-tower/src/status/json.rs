@@ -60,10 +60,11 @@ fn key(info: &KeyInfo) -> Value {
     json!({
         "key": info.key(),
         "locked": info.is_locked(),
-        "other_library": info.is_foreign(),
+        "foreign": info.is_foreign(),
         "remaining_ms": info.remaining().map(ms),
         "holder": info.holder().map(holder),
         "waiters": info.waiters().iter().map(waiter).collect::<Value>(),
+        "truncated": info.is_truncated(),
     })
 }
 

@@ -20,8 +20,10 @@ impl Display for HolderOf<'_> {
             write!(f, "<p>Held for <b>{}</b> by {}</p>", Age(holder.held()), Named(holder.party()))?;
         } else if info.is_foreign() {
             f.write_str("<p>Held by <b>another library</b>, which does not say since when.</p>")?;
+        } else if info.is_locked() && info.is_truncated() {
+            f.write_str("<p>Held by a process that has <b>too many keys</b> to name all; <code>lockctl who</code> asks for one.</p>")?;
         } else if info.is_locked() {
-            f.write_str("<p>Held by a process that <b>does not answer</b>: it has died, is stopped or cut off.</p>")?;
+            f.write_str(NOBODY_ANSWERED)?;
         } else {
             f.write_str("<p><b>Free</b>, and about to be acquired.</p>")?;
         }
@@ -54,17 +56,21 @@ impl Display for Named<'_> {
     }
 }
 
-/// Says how many requests wait for a key; there may be more, since a process names a hundred of a key at most.
+/// Says how many requests wait for a key. There may be more than the processes have named.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitersOf<'a>(pub(super) &'a KeyInfo);
 
 impl Display for WaitersOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let number = self.0.waiters().len();
-        let at_least = if number >= 100 { "at least " } else { "" };
+        let at_least = if self.0.is_truncated() { "at least " } else { "" };
         write!(f, "{at_least}{} waiting", Count(number, "request"))
     }
 }
+
+/// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
+const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped or is cut off, is a client of another \
+                               kind or an older version, or cannot use messages.</p>";
 
 /// What a loss is called, in JSON and in words.
 pub(super) fn loss(reason: LossReason) -> (&'static str, &'static str) {

@@ -19,13 +19,16 @@ mod voters;
 
 use std::{fmt, future::Future, pin::Pin, sync::Arc, time::Duration};
 
-use futures_util::future::join_all;
+use futures_util::{
+    future::join_all,
+    stream::{FuturesUnordered, StreamExt},
+};
 
 use self::{
     majority::{majority, too_few},
     shared::Quorum,
 };
-use super::{Answer, Backend, BackendError, Batch, Calls, Reply};
+use super::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, Reply};
 use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 
 /// A lease store on several independent nodes, none of which is a single point of failure: Redlock with fencing tokens.
@@ -101,12 +104,27 @@ impl Backend for QuorumBackend {
 
     /// Publishes over all nodes, since each may be connected to other managers.
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
+        let is_question = *channel == *EVERYONE;
         let published = self.quorum.nodes.iter().map(|node| node.publish(Arc::clone(&channel), message.clone()));
-        let published = join_all(published);
+        let mut published: FuturesUnordered<_> = published.collect();
         Reply::new(async move {
-            let is_sent = published.await.iter().any(Result::is_ok);
-            // Nobody knows which managers are connected to which nodes.
-            is_sent.then_some(None).ok_or_else(|| BackendError::unavailable("no node of the quorum carries messages"))
+            let (mut counts, mut errors) = (Vec::new(), Vec::new());
+            while let Some(result) = published.next().await {
+                match result {
+                    // An answer has arrived. A node that hangs must not hold up the next one.
+                    Ok(Some(reached @ 1..)) if !is_question => return Ok(Some(reached)),
+                    Ok(reached) => counts.push(reached),
+                    Err(error) => errors.push(error),
+                }
+            }
+            match counts.split_first() {
+                // All managers are connected to all nodes that answer if these have the same number of them.
+                Some((first, others)) => Ok(first.filter(|_| others.iter().all(|other| other == first))),
+                None => {
+                    let error = errors.into_iter().max_by_key(BackendError::may_have_happened);
+                    Err(error.unwrap_or_else(|| BackendError::unavailable("the quorum has no nodes").did_not_happen()))
+                }
+            }
         })
     }
 

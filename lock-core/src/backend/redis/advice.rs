@@ -18,13 +18,15 @@ pub(super) struct Advice {
 }
 
 impl Advice {
-    /// Waiters of other processes cannot be called, and will come by themselves.
+    /// Waiters of other processes cannot be called, and will come by themselves. Questions about holders and waiters cannot be asked or
+    /// answered.
     pub(super) fn no_publish(&self, address: &str) {
         if first(&self.no_publish) {
             tracing::warn!(
                 address,
-                "the user may not PUBLISH to `lock-core:calls:*` (in a cluster: SPUBLISH to `{{*}}lock-core:calls:*`); waiters in \
-                 other processes are not notified and will poll"
+                "the user may not PUBLISH to `lock-core:calls:*` (in a cluster also SPUBLISH to `{{*}}lock-core:calls:*`); waiters \
+                 in other processes are not notified and will poll, and `inspect` and `list` may miss holders and waiters of other \
+                 processes; grant the rights that docs/protocol.md lists"
             );
         }
     }
@@ -35,8 +37,9 @@ impl Advice {
             tracing::warn!(
                 address,
                 %error,
-                "could not subscribe to `lock-core:calls:*` (in a cluster: `{{*}}lock-core:calls:*`, which needs Redis 7); \
-                 waiters will poll"
+                "could not subscribe to `lock-core:calls:*` (in a cluster also `{{*}}lock-core:calls:*`, which needs Redis 7); \
+                 waiters will poll, and `inspect` and `list` may miss holders and waiters of other processes; grant the rights that \
+                 docs/protocol.md lists"
             );
         }
     }
@@ -44,7 +47,11 @@ impl Advice {
     /// Nobody can call this process: the server, or a proxy before it, speaks only the older protocol.
     pub(super) fn no_resp3(&self, address: &str) {
         if first(&self.no_resp3) {
-            tracing::info!(address, "the server does not support RESP3; falling back to RESP2, waiters will poll");
+            tracing::info!(
+                address,
+                "the server does not support RESP3; falling back to RESP2, waiters will poll, and `inspect` and `list` may miss \
+                 holders and waiters of other processes"
+            );
         }
     }
 

@@ -268,6 +268,11 @@ impl Connector {
                     let channels = [&**calls.channel(), &*everyone];
                     let subscribed =
                         tokio::join!(try_shards(&mut subscribes, calls.channel()), messages.subscribe(&channels));
+                    if let Err(error) = &subscribed.1
+                        && !is_broken(error)
+                    {
+                        self.advice.no_subscribe(&self.address(), error);
+                    }
                     Some(subscribed.0)
                 }
             }

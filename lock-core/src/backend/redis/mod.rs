@@ -13,6 +13,7 @@ mod handshake;
 mod info;
 mod link;
 mod listeners;
+mod messages;
 mod names;
 mod pauses;
 mod renewals;
@@ -158,23 +159,7 @@ impl Backend for RedisBackend {
     }
 
     fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
-        let servers = self.servers.clone();
-        Reply::new(async move {
-            let mut publish = redis::cmd("PUBLISH");
-            match servers {
-                Servers::Primary(connector) => {
-                    let channel = names::of_database(&channel, connector.settings.access.redis.db());
-                    publish.arg(&*channel).arg(message);
-                    connector.query(&publish).await.map(Some)
-                }
-                // The node counts its own subscribers only.
-                Servers::Cluster(cluster) => {
-                    let channel = names::of_database(&channel, 0);
-                    publish.arg(&*channel).arg(message);
-                    cluster.query_any::<usize>(&publish).await.map(|_| None)
-                }
-            }
-        })
+        Reply::new(messages::publish(self.servers.clone(), channel, message))
     }
 
     fn epoch(&self) -> u64 {

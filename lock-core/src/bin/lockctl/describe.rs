@@ -16,7 +16,8 @@ pub(crate) fn key(info: &KeyInfo) -> String {
         return text;
     }
     let requests = if waiters.len() == 1 { "request waits" } else { "requests wait" };
-    let _ = writeln!(text, "{} {requests} for it:", waiters.len());
+    let at_least = if info.is_truncated() { "At least " } else { "" };
+    let _ = writeln!(text, "{at_least}{} {requests} for it:", waiters.len());
     for waiter in waiters {
         let _ = writeln!(text, "  {}", self::waiter(waiter));
     }
@@ -43,9 +44,8 @@ fn holder(info: &KeyInfo) -> String {
         (false, left) => {
             let left = left.as_deref().unwrap_or("an unknown part");
             format!(
-                "{key} is held, and {left} of the ttl are left, but no process answers for it: its holder has died, is \
-                 stopped, or is cut off from Redis, or it cannot receive messages (RESP2, or no rights to pub/sub).\nThe \
-                 key becomes free when the ttl is over, unless the holder goes on renewing it; look again then.\n"
+                "{key} is held, and {left} of the ttl are left, but nobody answered. One of these is so:\n\
+                 {NOBODY_ANSWERED}The key becomes free when the ttl is over, unless a process renews it; look again then.\n"
             )
         }
     }
@@ -101,3 +101,10 @@ pub(crate) fn printable(text: &str) -> String {
     }
     printable
 }
+
+/// What it means that nobody answered, in the words of `KeyInfo::nobody_answered` and of docs/operations.md.
+const NOBODY_ANSWERED: &str = "  - the holder has died, is stopped or is cut off;
+  - the holder is a client of another kind or an older version;
+  - the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
+  - the key is between two holders: handed over and not taken up yet, or kept by `at_least`.
+";

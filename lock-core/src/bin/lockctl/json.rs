@@ -5,7 +5,8 @@ use std::{io, time::Duration};
 use lock_core::{KeyInfo, Party};
 use serde_json::{Value, json};
 
-/// Makes the object of a key. Times are whole milliseconds; what is unknown is `null`.
+/// Makes the object of a key, with the names that the status page of lock-tower uses too. Times are whole milliseconds; what is
+/// unknown is `null`.
 pub(crate) fn key(info: &KeyInfo) -> Value {
     let holder = info.holder().map(|holder| {
         let held = json!({
@@ -28,9 +29,10 @@ pub(crate) fn key(info: &KeyInfo) -> Value {
         "key": info.key(),
         "locked": info.is_locked(),
         "foreign": info.is_foreign(),
-        "ttl_left_ms": info.remaining().map(ms),
+        "remaining_ms": info.remaining().map(ms),
         "holder": holder,
         "waiters": waiters.collect::<Vec<_>>(),
+        "truncated": info.is_truncated(),
     })
 }
 

@@ -31,8 +31,10 @@ fn row(info: &KeyInfo) -> [String; 6] {
         "nobody"
     } else if info.is_foreign() {
         "another library"
+    } else if info.is_truncated() {
+        "unknown"
     } else {
-        "?"
+        "nobody answered"
     };
     let none = || "-".to_owned();
     let holder = info.holder();
@@ -42,7 +44,7 @@ fn row(info: &KeyInfo) -> [String; 6] {
         holder.map_or_else(none, |holder| duration(holder.held())),
         info.remaining().map_or_else(none, duration),
         holder.map_or_else(none, |holder| holder.fencing_token().to_string()),
-        info.waiters().len().to_string(),
+        format!("{}{}", info.waiters().len(), if info.is_truncated() { "+" } else { "" }),
     ]
 }
 

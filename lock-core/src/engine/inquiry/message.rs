@@ -34,10 +34,12 @@ pub(crate) struct Statement {
     pub(crate) part: u32,
     /// Whether the answer ends with it.
     pub(crate) is_last: bool,
+    /// Whether it ends there although the manager has more to say.
+    pub(crate) is_cut: bool,
     pub(crate) entries: Vec<Entry>,
 }
 
-/// A holder or waiter.
+/// A holder or waiter, or that there are more waiters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Entry {
     /// The key as the store knows it.
@@ -52,8 +54,15 @@ pub(crate) struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    Holds { ttl: Duration, fence: FencingToken },
-    Waits { place: u32 },
+    Holds {
+        ttl: Duration,
+        fence: FencingToken,
+    },
+    Waits {
+        place: u32,
+    },
+    /// The key has more waiters than are named.
+    More,
 }
 
 impl Question {
@@ -83,32 +92,40 @@ impl Question {
         Some(Self { id, channel, subject })
     }
 
-    /// Makes the parts of an answer.
-    pub(crate) fn answers(&self, manager: &Manager, entries: Vec<Entry>) -> Vec<Statement> {
-        let mut entries = entries.into_iter().peekable();
-        let mut parts = Vec::new();
-        loop {
-            let part = u32::try_from(parts.len()).unwrap_or(u32::MAX);
-            let of_part: Vec<_> = entries.by_ref().take(ENTRIES).collect();
-            let is_last = entries.peek().is_none();
-            parts.push(Statement { id: self.id, manager: manager.clone(), part, is_last, entries: of_part });
-            if is_last {
-                return parts;
-            }
-        }
+    /// Makes the parts of an answer one by one. To make them all at once would take the engine's task from the leases for too long.
+    pub(crate) fn answers<'a, S>(
+        &'a self,
+        manager: &'a Manager,
+        seen: &'a [S],
+        entry: impl Fn(&S) -> Entry + 'a,
+        is_cut: bool,
+    ) -> impl Iterator<Item = Statement> + 'a {
+        let parts = seen.len().div_ceil(ENTRIES).max(1);
+        (0..parts).map(move |part| {
+            let entries = seen.iter().skip(part * ENTRIES).take(ENTRIES).map(&entry).collect();
+            let (is_last, manager) = (part + 1 == parts, manager.clone());
+            let part = u32::try_from(part).unwrap_or(u32::MAX);
+            Statement { id: self.id, manager, part, is_last, is_cut: is_last && is_cut, entries }
+        })
     }
 }
 
 impl Statement {
     pub(crate) fn write(&self) -> String {
-        let Self { id, manager: Manager { id: manager, service, host, process }, part, is_last, entries } = self;
-        let last = if *is_last { "last" } else { "" };
+        let Self { id, manager: Manager { id: manager, service, host, process }, part, is_last, is_cut, entries } =
+            self;
+        let last = match (is_last, is_cut) {
+            (true, false) => LAST,
+            (true, true) => CUT,
+            (false, _) => "",
+        };
         let head = [&id.to_string(), &**manager, service, host, &process.to_string(), &part.to_string(), last];
         let mut message = write(STATEMENT, head);
         for Entry { key, label, since, trace, what } in entries {
             let (form, ttl, number) = match what {
                 What::Holds { ttl, fence } => ("holds", *ttl, fence.get()),
                 What::Waits { place } => ("waits", Duration::ZERO, u64::from(*place)),
+                What::More => ("more", Duration::ZERO, 0),
             };
             let [since, ttl] = [since, &ttl].map(|duration| duration.as_millis().to_string());
             add(&mut message, [form, key, label, &since, &ttl, &number.to_string(), trace]);
@@ -123,7 +140,8 @@ impl Statement {
         // They are shown on terminals and in logs.
         let [service, host] = [service, host].map(|text: Arc<str>| text.escape_debug().to_string().into());
         let manager = Manager { id: manager, service, host, process: fields.number()? };
-        let (part, is_last) = (fields.number()?, fields.next()? == "last");
+        let (part, last) = (fields.number()?, fields.next()?);
+        let (is_last, is_cut) = (matches!(last, LAST | CUT), last == CUT);
         let mut entries = Vec::new();
         while !fields.0.is_empty() {
             let form = fields.next()?;
@@ -133,12 +151,13 @@ impl Statement {
             let what = match form {
                 "holds" => What::Holds { ttl, fence: FencingToken::new(number) },
                 "waits" => What::Waits { place: u32::try_from(number).ok()? },
+                "more" => What::More,
                 _ => return None,
             };
             let trace = fields.next()?.to_owned();
             entries.push(Entry { key, label, since, trace, what });
         }
-        Some(Self { id, manager, part, is_last, entries })
+        Some(Self { id, manager, part, is_last, is_cut, entries })
     }
 }
 
@@ -179,5 +198,9 @@ const CHANNELS: &str = "lock-core:calls:";
 const QUESTION: &str = "lock-core:who:1 ";
 /// How an answer begins.
 const STATEMENT: &str = "lock-core:told:1 ";
+/// Says that an answer ends, with all that the manager has to say.
+const LAST: &str = "last";
+/// Says that an answer ends, and that the manager has more to say.
+const CUT: &str = "cut";
 /// How many holders and waiters one part of an answer names.
 const ENTRIES: usize = 200;

@@ -9,36 +9,46 @@ use crate::{
     clock::Moment,
     engine::{
         asked::Asked,
-        inquiry::{FOR_ANSWERS, MOST_ENTRIES, MOST_WAITERS, Message, Question, Seen, Statement, Subject},
+        inquiry::{FOR_ANSWERS, Heard, MOST_ENTRIES, MOST_WAITERS, Message, Question, Seen, Sight, Statement, Subject},
     },
     key::LockKey,
 };
 
 impl Queues {
     /// Begins to ask all managers of the store.
-    pub(crate) fn inquire(&mut self, subject: Subject, asked: Asked<Vec<Statement>>, now: Moment) {
+    pub(crate) fn inquire(&mut self, subject: Subject, asked: Asked<Heard>, now: Moment) {
         let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
         let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
-        self.inquiries.open(&question, asked, until);
-        let seen = self.seen(&question.subject, now);
-        self.messages.push(Message::Ask(question, seen));
+        self.inquiries.open(&question, asked, now, until);
+        let sight = self.sight(&question.subject, now);
+        self.messages.push(Message::Ask(question, sight));
     }
 
-    /// Whether a waiter may ask who holds its key: every process of the store has to answer, so not all waiters may at once.
-    pub(crate) fn may_explain(&mut self, now: Moment) -> bool {
-        let may = now >= self.next_explanation;
-        if may {
-            self.next_explanation = now + BETWEEN_EXPLANATIONS;
+    /// Asks who holds the key of a waiter. Returns after which time the waiter may try again if it may not ask now.
+    ///
+    /// Each question reaches every process of the store. So the waiters of a key share an answer, and those of different keys ask
+    /// one after the other.
+    pub(crate) fn explain(&mut self, key: &str, asked: Asked<Heard>, now: Moment) -> Result<(), Duration> {
+        if let Some(heard) = self.inquiries.known_holder(key, now) {
+            self.deferred.wake(asked.answer(Ok(heard)));
+            return Ok(());
         }
-        may
+        let Some(asked) = self.inquiries.join(key, asked) else { return Ok(()) };
+        if now < self.next_explanation {
+            // Random, or waiters that came together would all try again together, and all but one of them in vain.
+            return Err(BEFORE_NEXT_TRY.mul_f64(0.5 + self.jitter()));
+        }
+        self.next_explanation = now + BETWEEN_EXPLANATIONS;
+        self.inquire(Subject::Holder(key.to_owned()), asked, now);
+        Ok(())
     }
 
     /// Takes the messages that are to be published.
     pub(crate) fn poll_messages(&mut self, now: Moment) -> Vec<Message> {
         let mut messages = std::mem::take(&mut self.messages);
         if let Some(question) = self.inquiries.begin_answer() {
-            let seen = self.seen(&question.subject, now);
-            messages.push(Message::Tell(question, seen));
+            let sight = self.sight(&question.subject, now);
+            messages.push(Message::Tell(question, sight));
         }
         messages
     }
@@ -56,8 +66,9 @@ impl Queues {
     /// Ends the inquiries with what there is, and forgets the questions of others, since the task has ended.
     pub(super) fn end_inquiries(&mut self) {
         self.messages.clear();
-        self.inquiries.forget();
-        self.answer_inquiries(Moment::NEVER);
+        for (asked, heard) in self.inquiries.end() {
+            self.deferred.wake(asked.answer(Ok(heard)));
+        }
     }
 
     /// Takes note of how many managers a question of this one has reached.
@@ -75,42 +86,44 @@ impl Queues {
 
     /// Takes note of what a manager has answered.
     pub(crate) fn was_told(&mut self, statement: Statement, now: Moment) {
-        self.inquiries.add(statement);
+        self.inquiries.add(statement, now);
         self.answer_inquiries(now);
     }
 
     /// Ends the inquiries that are answered, or whose time is over `now`.
     pub(super) fn answer_inquiries(&mut self, now: Moment) {
-        for (asked, statements) in self.inquiries.take_done(now) {
-            self.deferred.wake(asked.answer(Ok(statements)));
+        for (asked, heard) in self.inquiries.take_done(now) {
+            self.deferred.wake(asked.answer(Ok(heard)));
         }
     }
 
-    fn seen(&self, subject: &Subject, now: Moment) -> Vec<Seen> {
-        let mut seen = Vec::new();
+    fn sight(&self, subject: &Subject, now: Moment) -> Sight {
+        let mut sight = Sight::default();
+        let seen = &mut sight.seen;
         match subject {
             Subject::Key(key) => {
                 if let Ok(key) = LockKey::new(key) {
-                    self.see(&key, now, &mut seen);
+                    self.see(&key, now, seen);
                 }
             }
             Subject::Holder(key) => {
                 if let Ok(key) = LockKey::new(key) {
-                    self.see_holders(&key, now, &mut seen);
+                    self.see_holders(&key, now, seen);
                 }
             }
             Subject::Prefix(prefix) => {
                 let taken_up = self.taken_up.keys().filter(|key| self.lines.of(key).is_none());
                 let keys = self.lines.keys().chain(taken_up).filter(|key| key.wire().starts_with(prefix));
                 for key in keys {
-                    self.see(key, now, &mut seen);
                     if seen.len() >= MOST_ENTRIES {
+                        sight.is_cut = true;
                         break;
                     }
+                    self.see(key, now, seen);
                 }
             }
         }
-        seen
+        sight
     }
 
     fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
@@ -122,7 +135,8 @@ impl Queues {
     fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
         self.see_holders(key, now, seen);
         let mut place = 0;
-        for (waiter, contender) in self.lines.waiters_of(key).take(MOST_WAITERS) {
+        let mut waiters = self.lines.waiters_of(key);
+        for (waiter, contender) in waiters.by_ref().take(MOST_WAITERS) {
             // The others of a process stand behind its contender.
             place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
             if !waiter.tries {
@@ -130,8 +144,14 @@ impl Queues {
                 seen.push(Seen::Waiter { key: key.clone(), label, waited, place });
             }
         }
+        if waiters.next().is_some() {
+            seen.push(Seen::More { key: key.clone() });
+        }
     }
 }
 
 /// The least time between two questions of waiters of this process.
 const BETWEEN_EXPLANATIONS: Duration = Duration::from_millis(100);
+
+/// After how long, on average, a waiter tries again that could not ask because another one had just asked.
+const BEFORE_NEXT_TRY: Duration = Duration::from_secs(1);

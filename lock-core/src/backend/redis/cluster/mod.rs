@@ -17,8 +17,7 @@ use std::{
     time::Duration,
 };
 
-use futures_util::future::join_all;
-use redis::{Cmd, FromRedisValue};
+use futures_util::future::{join, join_all};
 use tokio::{
     sync::{Notify, watch},
     time::Instant,
@@ -33,7 +32,7 @@ use super::{
     call,
     connector::{Connector, Shared},
     link::Link,
-    replicas,
+    messages, replicas,
     settings::Settings,
     slot,
     stream::Address,
@@ -134,11 +133,26 @@ impl Cluster {
         Ok(found)
     }
 
-    /// Sends a command to any node that is connected.
-    pub(super) async fn query_any<T: FromRedisValue>(&self, command: &Cmd) -> Result<T, BackendError> {
+    /// Publishes a message at any node that is connected; the nodes pass it on to each other. Returns how many subscribers there are
+    /// if that is asked for and all nodes have the same number, as they do if each manager is connected to each node.
+    pub(super) async fn publish(
+        &self,
+        channel: &str,
+        message: &str,
+        is_counted: bool,
+    ) -> Result<Option<usize>, BackendError> {
         let map = self.known_map(Instant::now() + self.limit()).await?;
         let node = map.nodes().iter().find(|node| node.link.is_up()).or_else(|| map.nodes().first());
-        node.ok_or_else(|| self.unknown())?.query(command).await
+        let node = node.ok_or_else(|| self.unknown())?;
+        let published = messages::at_node(node, channel, message);
+        if !is_counted {
+            return published.await.map(|_| None);
+        }
+        let others = map.nodes().iter().filter(|other| !Arc::ptr_eq(other, node));
+        let (reached, counts) =
+            join(published, join_all(others.map(|node| messages::subscribers(node, channel)))).await;
+        let reached = reached?;
+        Ok(counts.into_iter().all(|count| count.is_ok_and(|count| count == reached)).then_some(reached))
     }
 
     /// Executes the part of a batch that is about one slot.

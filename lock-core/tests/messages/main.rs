@@ -1,0 +1,257 @@
+//! Looks at holders and waiters over a network that loses or delays the messages, or counts them.
+
+mod quorum;
+
+use std::{
+    collections::HashSet,
+    fmt,
+    future::Future,
+    pin::Pin,
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use futures_util::future::join_all;
+use lock_core::{
+    KeyInfo, LockGuard, LockManager,
+    backend::{Answer, Backend, BackendError, Batch, Calls, EVERYONE, MemoryBackend, Reply},
+    clock::Clock,
+    key::LockKey,
+};
+use tokio::time::{Instant, sleep};
+
+type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
+type Carry = dyn Fn(MemoryBackend, Arc<str>, String) -> Reply<Option<usize>> + Send + Sync;
+
+/// A store whose messages go through a function.
+#[derive(Clone)]
+struct Network {
+    store: MemoryBackend,
+    carry: Arc<Carry>,
+    /// How long a list of keys takes.
+    scan: Duration,
+}
+
+impl Network {
+    fn new(carry: impl Fn(MemoryBackend, Arc<str>, String) -> Reply<Option<usize>> + Send + Sync + 'static) -> Self {
+        Self { store: MemoryBackend::new(), carry: Arc::new(carry), scan: Duration::ZERO }
+    }
+
+    /// Two managers that both run, of which the first has some keys.
+    async fn two(&self, keys: usize) -> Result<([LockManager; 2], Vec<LockGuard>)> {
+        let managers = [self.manager("one").build()?, self.manager("two").build()?];
+        for manager in &managers {
+            begin(manager).await?;
+        }
+        let mut guards = Vec::new();
+        for number in 0..keys {
+            guards.push(managers[0].lock(format!("k{number}")).ttl(ms(60_000)).await?);
+        }
+        Ok((managers, guards))
+    }
+
+    fn manager(&self, name: &str) -> lock_core::LockManagerBuilder {
+        LockManager::builder().backend(self.clone()).client_name(name)
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network").finish_non_exhaustive()
+    }
+}
+
+impl Backend for Network {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        self.store.call(batch)
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        let (store, scan) = (self.store.clone(), self.scan);
+        Reply::new(async move {
+            sleep(scan).await;
+            store.list(prefix).await
+        })
+    }
+
+    fn time_limit(&self) -> Duration {
+        ms(1_000)
+    }
+
+    fn publish(&self, channel: Arc<str>, message: String) -> Reply<Option<usize>> {
+        (self.carry)(self.store.clone(), channel, message)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.store.clock()
+    }
+
+    fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.store.upkeep(calls)
+    }
+}
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Has a manager listen.
+async fn begin(manager: &LockManager) -> Result {
+    manager.is_locked("begin").await?;
+    // The task has to be polled before it listens.
+    tokio::task::yield_now().await;
+    Ok(())
+}
+
+fn lost() -> Reply<Option<usize>> {
+    Reply::ready(Err(BackendError::unavailable("no answer within the limit of commands")))
+}
+
+fn undescribed(listed: &[KeyInfo]) -> usize {
+    listed.iter().filter(|info| info.nobody_answered()).count()
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_is_answered_though_the_store_does_not_confirm_it_in_time() -> Result {
+    let network = Network::new(|store, channel, message| {
+        let is_question = *channel == *EVERYONE;
+        let carried = store.publish(channel, message);
+        if is_question { lost() } else { carried }
+    });
+    let ([_, two], _guards) = network.two(1).await?;
+    assert!(two.inspect("k0").await?.holder().is_some());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_part_of_an_answer_that_is_lost_is_sent_again_and_counts_once() -> Result {
+    let lost_before = Mutex::new(HashSet::new());
+    let network = Network::new(move |store, channel, message| {
+        let is_new = *channel != *EVERYONE && lost_before.lock().unwrap().insert(message.clone());
+        // Every second one arrives, and only the answer of the store is lost.
+        let carried = (!is_new || message.len() % 2 == 0).then(|| store.publish(channel, message));
+        if is_new { lost() } else { carried.expect("it is carried") }
+    });
+    let ([_, two], _guards) = network.two(1_000).await?;
+    let listed = two.list("k").await?;
+    assert_eq!((listed.len(), undescribed(&listed)), (1_000, 0));
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_question_that_is_refused_ends_at_once_with_what_the_process_knows() -> Result {
+    for error in [BackendError::denied("no rights"), BackendError::unavailable("not connected").did_not_happen()] {
+        let network = Network::new(move |_, _, _| Reply::ready(Err(error.clone())));
+        let ([one, two], _guards) = network.two(1).await?;
+        let begun = Instant::now();
+        assert!(one.inspect("k0").await?.holder().is_some());
+        assert!(two.inspect("k0").await?.nobody_answered());
+        assert_eq!(begun.elapsed(), Duration::ZERO);
+    }
+    Ok(())
+}
+
+/// A network on which the messages to one manager take so long.
+fn slow(delay: Duration) -> Network {
+    Network::new(move |store, channel, message| {
+        let delay = if *channel == *EVERYONE { Duration::ZERO } else { delay };
+        Reply::new(async move {
+            sleep(delay).await;
+            store.publish(channel, message).await
+        })
+    })
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_long_answer_is_waited_for_while_its_parts_still_come() -> Result {
+    let ([_, two], _guards) = slow(ms(100)).two(5_000).await?;
+    let begun = Instant::now();
+    let listed = two.list("k").await?;
+    assert_eq!((listed.len(), undescribed(&listed)), (5_000, 0));
+    assert!(!listed.iter().any(KeyInfo::is_truncated));
+    assert!(begun.elapsed() > ms(500), "it came in {:?}", begun.elapsed());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_takes_too_long_is_said_to_be_truncated() -> Result {
+    let ([_, two], _guards) = slow(ms(240)).two(10_000).await?;
+    let begun = Instant::now();
+    let listed = two.list("k").await?;
+    let undescribed = undescribed(&listed);
+    assert!(undescribed > 0 && undescribed < listed.len(), "{undescribed} of {}", listed.len());
+    assert!(listed.iter().all(KeyInfo::is_truncated));
+    assert!(begun.elapsed() < ms(3_000), "it came in {:?}", begun.elapsed());
+    // The process that answered does not go on with the rest, and answers the next question.
+    sleep(ms(500)).await;
+    assert!(two.inspect("k0").await?.holder().is_some());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn own_holders_are_described_though_a_message_takes_long() -> Result {
+    let network = Network::new(|store, channel, message| {
+        Reply::new(async move {
+            sleep(ms(400)).await;
+            store.publish(channel, message).await
+        })
+    });
+    let ([one, _], _guards) = network.two(1).await?;
+    assert!(one.inspect("k0").await?.holder().is_some());
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_backend_that_panics_at_a_message_ends_no_lease() -> Result {
+    let network = Network::new(|_, _, _| Reply::new(async { panic!("as the test says") }));
+    let ([one, two], guards) = network.two(1).await?;
+    let guard = two.lock("other").ttl(ms(1_000)).await?;
+    assert!(two.inspect("k0").await?.nobody_answered());
+    assert!(one.inspect("k0").await?.holder().is_some());
+    sleep(ms(5_000)).await;
+    assert!(guards[0].is_held() && guard.is_held(), "they are still renewed");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn waiters_of_one_key_share_an_answer() -> Result {
+    let messages = Arc::new(AtomicUsize::new(0));
+    let counted = Arc::clone(&messages);
+    let network = Network::new(move |store, channel, message| {
+        counted.fetch_add(1, Ordering::Relaxed);
+        store.publish(channel, message)
+    });
+    let mut managers = Vec::new();
+    for _ in 0..10 {
+        let manager = network.manager("waits").explain_waits_after(ms(500)).build()?;
+        begin(&manager).await?;
+        managers.push(manager);
+    }
+    let _guard = managers[0].lock("k").await?;
+    let mut waits = Vec::new();
+    for number in 0..1_000 {
+        waits.push(tokio::spawn(managers[number % 10].lock("k").wait(ms(10_000)).acquire()));
+        if number % 50 == 0 {
+            sleep(ms(20)).await;
+        }
+    }
+    let errors = join_all(waits).await;
+    let named = errors.into_iter().filter(|error| matches!(error, Ok(Err(error)) if error.holder().is_some()));
+    assert_eq!(named.count(), 1_000);
+    // Each manager asks once. The first one has the key, and needs no answer.
+    assert_eq!(messages.load(Ordering::Relaxed), 10 + 9);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_list_may_take_longer_than_a_call() -> Result {
+    let network =
+        Network { scan: ms(10_000), ..Network::new(|store, channel, message| store.publish(channel, message)) };
+    let ([_, two], _guards) = network.two(10).await?;
+    let listed = two.list("k").await?;
+    assert_eq!((listed.len(), undescribed(&listed)), (10, 0));
+    Ok(())
+}

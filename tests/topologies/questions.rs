@@ -1,0 +1,127 @@
+//! Questions about holders: whom they reach, how long they take, and that nobody can harm a lease by asking.
+
+use futures_util::future::join_all;
+use lock_core::LockGuard;
+
+use super::*;
+
+#[tokio::test]
+async fn questions_stay_within_a_database() {
+    let server = RedisServer::start().await;
+    let of = async |database: u32, name| manager(&format!("{}/{database}", server.url()), name).await;
+    let (first, second, asks) = (of(0, "first").await, of(1, "second").await, of(0, "asks").await);
+    let _first = first.lock("k").ttl(LONG).await.expect("free");
+    // The other database gives the higher fencing tokens.
+    for _ in 0..10 {
+        second.lock("x").await.expect("free").release().await.expect("held");
+    }
+    let _second = second.lock("k").ttl(LONG).await.expect("free");
+    let _waits = tokio::spawn(second.lock("k").wait(LONG).acquire());
+    let waits = async || second.inspect("k").await.expect("answers").waiters().len() == 1;
+    eventually(SOON, "one waits in the second database", waits).await;
+    let info = asks.inspect("k").await.expect("answers");
+    assert_eq!(info.holder().map(|holder| holder.party().service()), Some("first"));
+    assert_eq!(info.waiters(), []);
+}
+
+#[tokio::test]
+async fn own_holders_are_described_though_a_node_of_the_quorum_is_stopped() {
+    let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
+    let connect = async |name| {
+        let builder = LockManager::builder().quorum(servers.each_ref().map(RedisServer::url)).client_name(name);
+        builder.connect().await.expect("connects")
+    };
+    let (own, other) = (connect("own").await, connect("other").await);
+    let _guard = own.lock("k").ttl(LONG).await.expect("free");
+    servers[2].pause();
+    for manager in [&own, &other, &own, &other] {
+        let info = within(SOON, manager.inspect("k")).await.expect("answers");
+        assert!(info.holder().is_some(), "{info:?}");
+    }
+    servers[2].resume();
+}
+
+#[tokio::test]
+async fn a_look_at_a_cluster_ends_when_all_have_answered() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let (holds, asks) = (manager(&cluster.url(), "holds").await, manager(&cluster.url(), "asks").await);
+    let _guard = holds.lock("k").ttl(LONG).await.expect("free");
+    eventually(SOON, "a look ends before the time for answers is over", async || {
+        let begun = Instant::now();
+        let info = asks.inspect("k").await.expect("answers");
+        let took = begun.elapsed();
+        info.holder().is_some() && took < FOR_ANSWERS
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_user_of_a_cluster_who_may_not_count_subscribers_waits_for_all_answers() {
+    let cluster = Cluster::builder().replicas(0).start().await;
+    let holds = manager(&cluster.url(), "holds").await;
+    let _guard = holds.lock("k").ttl(LONG).await.expect("free");
+    for node in cluster.nodes() {
+        node.call(&["ACL", "SETUSER", "limited", "on", ">p", "~*", "&*", "+@all", "-pubsub"]).await;
+    }
+    let url = cluster.url().replacen("://", "://limited:p@", 1);
+    let asks = manager(&url, "asks").await;
+    let begun = Instant::now();
+    let info = asks.inspect("k").await.expect("answers");
+    assert!(info.holder().is_some() && begun.elapsed() >= FOR_ANSWERS, "{info:?} in {:?}", begun.elapsed());
+}
+
+/// Has a manager hold so many keys.
+async fn hold(manager: &LockManager, keys: usize) -> Vec<LockGuard> {
+    let keys: Vec<_> = (0..keys).map(|number| format!("k:some-entity:{number}")).collect();
+    let mut guards = Vec::new();
+    for keys in keys.chunks(500) {
+        let acquires =
+            keys.iter().map(|key| manager.lock(key).label("k:some-entity:<id>").ttl(TEN).wait(LONG).acquire());
+        guards.extend(join_all(acquires).await.into_iter().map(|guard| guard.expect("free")));
+    }
+    guards
+}
+
+/// A client with the right to publish can ask as often as it likes, in the name of another manager.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn forged_questions_cost_no_lease() {
+    let server = RedisServer::start().await;
+    let (holds, victim) = (manager(&server.url(), "holds").await, manager(&server.url(), "victim").await);
+    let victims = victim.lock("victim").ttl(TEN).await.expect("free");
+    let channels = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
+    let channels: Vec<_> = channels.items().iter().filter_map(Reply::text).collect();
+    let guards = hold(&holds, 20_000).await;
+    eventually(SOON, "all are described", async || {
+        let begun = Instant::now();
+        let listed = victim.list("k:").await.expect("answers");
+        let described = listed.iter().filter(|info| info.holder().is_some()).count();
+        println!("{described} of {} are described in {:?}", listed.len(), begun.elapsed());
+        described == guards.len()
+    })
+    .await;
+    let begun = Instant::now();
+    let mut client = server.connect().await.expect("connects");
+    let to = channels.iter().filter(|channel| !channel.contains(":all:"));
+    for (id, channel) in to.cycle().take(300).enumerate() {
+        let id = id.to_string();
+        let question = format!("lock-core:who:1 {}:{id},{}:{channel},6:prefix,0:,", id.len(), channel.len());
+        client.call(&["PUBLISH", "lock-core:calls:all:0", &question]).await.expect("answers");
+    }
+    // All leases are renewed at least three times from here.
+    let mut worst = Duration::ZERO;
+    while begun.elapsed() < TEN + ms(1_000) {
+        let begun = Instant::now();
+        holds.lock("pair").wait(LONG).await.expect("free").release().await.expect("held");
+        worst = worst.max(begun.elapsed());
+        sleep(ms(50)).await;
+    }
+    let lost = guards.iter().filter(|guard| !guard.is_held()).count();
+    println!("the slowest acquire and release took {worst:?}");
+    assert!(lost == 0 && victims.is_held(), "{lost} leases were lost");
+    let described = victim.inspect("k:some-entity:7").await.expect("answers");
+    assert!(described.holder().is_some(), "those that ask honestly are answered again");
+}
+
+const TEN: Duration = ms(10_000);
+/// How long a look waits for a process that does not answer.
+const FOR_ANSWERS: Duration = ms(250);
