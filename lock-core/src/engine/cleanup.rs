@@ -148,6 +148,19 @@ impl CleanUp {
         self.entries.try_remove(entry).map(|Entry { parting, doubt, .. }| (parting, doubt))
     }
 
+    /// Whether an entry is about a token.
+    pub(crate) fn is_of(&self, entry: usize, token: Token) -> bool {
+        self.entries.get(entry).is_some_and(|entry| entry.parting.token == token)
+    }
+
+    /// Has the token of an entry released again until a moment, after the release that is in flight.
+    pub(crate) fn release_again(&mut self, entry: usize, until: Moment) {
+        if let Some(Entry { parting, doubt, .. }) = self.entries.get_mut(entry) {
+            parting.place = true;
+            *doubt = Doubt { until: doubt.until.max(until), unanswered_since: Some(Doubt::NO_EPOCH) };
+        }
+    }
+
     pub(crate) fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }

@@ -101,6 +101,15 @@ pub(super) enum Work {
 }
 
 impl Work {
+    /// The entries of the clean-up list whose first release is in it.
+    pub(super) fn releases(&self) -> impl Iterator<Item = usize> {
+        let purposes = if let Self::Send(_, purposes) = self { Some(purposes) } else { None };
+        purposes.into_iter().flatten().filter_map(|purpose| match purpose {
+            Purpose::Release(entry, _) => Some(*entry),
+            Purpose::Ask(..) | Purpose::Refill(_) => None,
+        })
+    }
+
     /// The requests in it whose futures wait for an answer.
     pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {
         let (shared, own) = match self {

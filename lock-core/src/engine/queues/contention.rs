@@ -208,6 +208,12 @@ impl Queues {
         if self.outbox.iter().any(is_released) {
             return;
         }
+        // The same holds for one that is in flight: if the connection is replaced, a clean-up may overtake it. The token is
+        // released again when it is answered.
+        let mut in_flight = self.in_flight.iter().flat_map(|(_, call)| call.work.releases());
+        if let Some(entry) = in_flight.find(|entry| self.cleanup.is_of(*entry, token)) {
+            return self.cleanup.release_again(entry, doubt.until);
+        }
         let is_over = self.lines.contender(&key, token).is_none()
             && !self.handed_over.contains_key(&token)
             && self.tenure_of(&key, token).is_none();

@@ -1,6 +1,7 @@
 //! How holds and waits end that do not end by themselves: a shutdown, the end of the task, force.
 
 use super::*;
+use crate::backend::Answer;
 
 #[test]
 fn a_shut_down_sends_every_waiter_away_and_leaves_no_place() {
@@ -58,6 +59,26 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
     assert_eq!(process.grant(), ["release"]);
     process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
     assert_eq!(process.cleaned_up().len(), 1, "it may have been executed after the release");
+}
+
+#[test]
+fn a_release_that_is_in_flight_is_not_overtaken_by_a_clean_up_of_its_token() {
+    let mut process = Process::new();
+    let id = process.wait();
+    process.grant();
+    let held = process.hold(id);
+    let token = process.queues.tenures.token(held.0.tenure).unwrap();
+    assert!(matches!(process.release(held), Departure::Released(())));
+    let mut calls = process.queues.poll_transmit(at(0), 1);
+    let (call, batch) = calls.pop().unwrap();
+    assert!(matches!(&batch[..], [Operation::Release(release)] if release.token == token));
+    // A second copy of the message that the key was granted arrives.
+    process.queues.release_stray(key(), token, Doubt { until: at(50), unanswered_since: None }, at(0));
+    assert!(process.cleaned_up().is_empty(), "over a new connection it might be executed first");
+    process.queues.handle_response(call, Ok(Answer::new([Ok(Outcome::Released)])), at(1), 1);
+    assert!(!process.queues.cleanup.is_empty(), "what the message is about may have been executed after the release");
+    let again = process.queues.cleanup.next().unwrap();
+    assert!(at(1) < again && again < at(9_000), "{again:?}");
 }
 
 #[test]
