@@ -115,7 +115,6 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -167,7 +166,7 @@ impl Status {
             _ if !self.releases => refused(StatusCode::METHOD_NOT_ALLOWED, "this page only shows").allow("GET, HEAD"),
             (Method::GET | Method::HEAD, Some(key)) => ask(&self.looks, &question, &key).await,
             (Method::POST, Some(key)) => match origin::same_origin(&headers, &uri) {
-                Ok(()) => release(self.looks, Arc::new(question), key).await,
+                Ok(()) => release(self.looks, question, key).await,
                 Err(why) => refused(StatusCode::FORBIDDEN, why),
             },
             (Method::POST, None) => refused(StatusCode::BAD_REQUEST, "the request does not name a key to release"),

@@ -1,6 +1,6 @@
 //! The forced release of a key: first a confirmation, then a form.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
 use http::StatusCode;
 use lock_core::{Error, ErrorKind, KeyInfo};
@@ -27,7 +27,7 @@ pub(super) async fn ask(looks: &Looks, question: &Question, key: &str) -> Answer
 /// Releases a key by force, if its holder is the one that the confirmation named.
 ///
 /// It is done to its end, and logged, even if the caller no longer waits for it.
-pub(super) async fn release(looks: Looks, question: Arc<Question>, key: String) -> Answer {
+pub(super) async fn release(looks: Looks, question: Question, key: String) -> Answer {
     let task = tokio::spawn(async move {
         match attempt(&looks, &question, &key).await {
             Ok(outcome) => outcome.answer(&question, &key),
