@@ -31,6 +31,16 @@ pub(super) enum Order {
     Key,
 }
 
+impl Order {
+    /// The value of the parameter, which is left out if it is empty.
+    fn in_query(self) -> &'static str {
+        match self {
+            Self::Age => "",
+            Self::Key => "key",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Html,
@@ -65,8 +75,7 @@ impl Question {
 
     /// The link to the list as it is shown, from its beginning.
     pub(super) fn list(&self) -> String {
-        let order = if self.order == Order::Key { "key" } else { "" };
-        link(&[("prefix", &self.prefix), ("order", order), ("refresh", &self.seconds())])
+        link(&[("prefix", &self.prefix), ("order", self.order.in_query()), ("refresh", &self.seconds())])
     }
 
     pub(super) fn ordered(&self, order: Order) -> String {
@@ -82,7 +91,7 @@ impl Question {
     }
 
     pub(super) fn as_json(&self) -> String {
-        let order = if self.order == Order::Key { "key" } else { "" };
+        let order = self.order.in_query();
         link(&[("prefix", &self.prefix), ("order", order), ("after", &self.after), ("format", "json")])
     }
 
