@@ -178,7 +178,7 @@ impl Status {
         let look = self.looks.look().await;
         let health = self.looks.manager.health();
         let status = if look.keys.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        if question.is_json() {
+        if question.json {
             return Answer::json(status, &json::list(question, &health, &look));
         }
         let list = List { question, health: &health, look: &look, releases: self.releases };

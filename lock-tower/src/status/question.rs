@@ -18,7 +18,8 @@ pub(super) struct Question {
     pub(super) holder: String,
     /// Whether the style sheet is asked for.
     pub(super) style: bool,
-    pub(super) format: Option<Format>,
+    /// Whether JSON is asked for, and not a page.
+    pub(super) json: bool,
 }
 
 /// In which order keys are shown.
@@ -41,16 +42,10 @@ impl Order {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Html,
-    Json,
-}
-
 impl Question {
     /// Reads a query. What it does not know is passed over, and of two values the last one counts.
     pub(super) fn read(query: &str, headers: &HeaderMap) -> Self {
-        let mut question = Self::default();
+        let (mut question, mut json) = (Self::default(), None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "prefix" => question.prefix = value.into_owned(),
@@ -60,17 +55,12 @@ impl Question {
                 "release" => question.release = Some(value.into_owned()),
                 "holder" => question.holder = value.into_owned(),
                 "style" => question.style = true,
-                "format" if value == "json" => question.format = Some(Format::Json),
-                "format" => question.format = Some(Format::Html),
+                "format" => json = Some(value == "json"),
                 _ => {}
             }
         }
-        question.format = question.format.or_else(|| wants_json(headers).then_some(Format::Json));
+        question.json = json.unwrap_or_else(|| wants_json(headers));
         question
-    }
-
-    pub(super) fn is_json(&self) -> bool {
-        self.format == Some(Format::Json)
     }
 
     /// The link to the list as it is shown, from its beginning.
@@ -141,7 +131,7 @@ mod tests {
     fn json_is_for_clients_that_say_so() {
         let wants = |accept, query| {
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-            Question::read(query, &headers).is_json()
+            Question::read(query, &headers).json
         };
         assert!(wants("application/json", "") && wants("*/*", "format=json") && wants("text/html", "format=json"));
         assert!(!wants("text/html,application/json;q=0.9", "") && !wants("*/*", ""));

@@ -69,10 +69,10 @@ impl Outcome {
         let (status, name, sentence) = match self {
             Self::Released => (StatusCode::OK, "released", "was released by force"),
             Self::WasFree => (StatusCode::OK, "free", "is free: nothing was changed"),
-            Self::Changed(info) if !question.is_json() => return confirmation(question, &info, CHANGED),
+            Self::Changed(info) if !question.json => return confirmation(question, &info, CHANGED),
             Self::Changed(_) => (StatusCode::CONFLICT, "changed", ""),
         };
-        if question.is_json() {
+        if question.json {
             return Answer::json(status, &json!({ "key": key, "outcome": name }));
         }
         let (key, list) = (Text(key), question.list());
@@ -89,7 +89,7 @@ impl Outcome {
 fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
     let holder = named(info);
     let status = if notice.is_empty() { StatusCode::OK } else { StatusCode::CONFLICT };
-    if question.is_json() {
+    if question.json {
         return Answer::json(status, &json!({ "key": info.key(), "outcome": "to be confirmed", "holder": holder }));
     }
     let key = Text(info.key());
@@ -134,7 +134,7 @@ fn failed(question: &Question, error: &Error) -> Answer {
 
 /// Says why something was not done.
 pub(super) fn message(question: &Question, status: StatusCode, text: &str) -> Answer {
-    if question.is_json() {
+    if question.json {
         return Answer::json(status, &json!({ "error": text }));
     }
     let (text, list) = (Text(text), question.list());
