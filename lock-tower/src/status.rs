@@ -98,7 +98,6 @@
 //! history. Use the service in a tokio runtime with time enabled.
 
 mod answer;
-mod frame;
 mod json;
 mod look;
 mod origin;
@@ -182,7 +181,7 @@ impl Status {
             return Answer::json(status, &json::list(question, &health, &look));
         }
         let list = List { question, health: &health, look: &look, releases: self.releases };
-        Answer::html(status, list.html())
+        Answer::page(status, "Locks", question.refresh, &list.body())
     }
 }
 

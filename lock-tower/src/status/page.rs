@@ -8,7 +8,6 @@ use std::{
 use lock_core::{Health, KeyInfo, NodeHealth};
 
 use super::{
-    frame::Frame,
     look::Look,
     question::{Order, Question},
     selection::{PAGE, Selection, waited},
@@ -28,11 +27,11 @@ pub(super) struct List<'a> {
 }
 
 impl List<'_> {
-    pub(super) fn html(&self) -> String {
+    pub(super) fn body(&self) -> String {
         let mut body = String::new();
         // Nothing fails that is written into a string.
         let _ = self.write(&mut body);
-        Frame { title: "Locks", refresh: self.question.refresh, body: &body }.to_string()
+        body
     }
 
     fn write(&self, body: &mut String) -> fmt::Result {

@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::{
     answer::Answer,
-    frame::Frame,
     look::Looks,
     question::Question,
     sentences::{HolderOf, WaitersOf},
@@ -75,13 +74,8 @@ impl Outcome {
         if question.json {
             return Answer::json(status, &json!({ "key": key, "outcome": name }));
         }
-        let (key, list) = (Text(key), question.list());
-        let body = format!(
-            "<h1>Locks</h1><p class=done role=status><code>{key}</code> {sentence}.</p>\
-             <p><a class=button href=\"{}\">Back to the list</a>",
-            Attribute(&list),
-        );
-        Answer::html(status, Frame { title: "Locks", refresh: None, body: &body }.to_string())
+        let key = Text(key);
+        back(question, status, &format!("<p class=done role=status><code>{key}</code> {sentence}.</p>"))
     }
 }
 
@@ -123,7 +117,7 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         Attribute(&question.release(info.key(), &holder)),
         Attribute(&question.list()),
     );
-    Answer::html(status, Frame { title: "Release a lock by force", refresh: None, body: &body }.to_string())
+    Answer::page(status, "Release a lock by force", None, &body)
 }
 
 fn failed(question: &Question, error: &Error) -> Answer {
@@ -137,13 +131,16 @@ pub(super) fn message(question: &Question, status: StatusCode, text: &str) -> An
     if question.json {
         return Answer::json(status, &json!({ "error": text }));
     }
-    let (text, list) = (Text(text), question.list());
-    let body = format!(
-        "<h1>Locks</h1><p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>\
-         <p><a class=button href=\"{}\">Back to the list</a>",
-        Attribute(&list),
-    );
-    Answer::html(status, Frame { title: "Locks", refresh: None, body: &body }.to_string())
+    let text = Text(text);
+    back(question, status, &format!("<p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>"))
+}
+
+/// Says a sentence, with a link back to the list.
+fn back(question: &Question, status: StatusCode, sentence: &str) -> Answer {
+    let list = question.list();
+    let list = Attribute(&list);
+    let body = format!("<h1>Locks</h1>{sentence}<p><a class=button href=\"{list}\">Back to the list</a>");
+    Answer::page(status, "Locks", None, &body)
 }
 
 /// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret.
