@@ -3,7 +3,7 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgGroup, Parser, Subcommand};
-use lock_core::{BuildError, LockManager, LockManagerBuilder};
+use lock_core::{BuildError, LockManager};
 
 /// Runs a command while it holds a lock in Redis, shows who has which lock, and releases locks by force.
 #[derive(Debug, Parser)]
@@ -156,11 +156,7 @@ pub(crate) struct Release {
 impl Server {
     /// Connects, or says why not.
     pub(crate) async fn connect(&self) -> Result<LockManager, BuildError> {
-        self.builder().connect().await
-    }
-
-    fn builder(&self) -> LockManagerBuilder {
-        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl")
+        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl").connect().await
     }
 }
 
