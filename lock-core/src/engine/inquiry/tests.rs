@@ -95,6 +95,19 @@ fn an_inquiry_ends_with_what_there_is_when_its_time_is_over() {
 }
 
 #[test]
+fn an_inquiry_is_dropped_when_no_request_waits_for_it() {
+    let (mut inquiries, _, waits) = ask(Subject::Holder("k".into()));
+    let second = Asked::new(at(1));
+    let second_waits = Arc::clone(&second.slot);
+    assert!(inquiries.join("k", second).is_none(), "the question is in flight");
+    drop(waits);
+    assert!(inquiries.take_done(at(1)).is_empty(), "the second waits");
+    drop(second_waits);
+    assert_eq!(inquiries.take_done(at(1)).len(), 2);
+    assert_eq!(inquiries.next(), Moment::NEVER);
+}
+
+#[test]
 fn an_inquiry_waits_for_the_rest_of_an_answer_and_not_forever() {
     let (mut inquiries, question, _waits) = ask(Subject::Prefix(String::new()));
     let parts = answers(&question, "1", vec![entry("k", "", 1, true); 2_000], false);
