@@ -2,7 +2,7 @@ mod parties;
 
 use std::{fmt, time::Duration};
 
-pub(crate) use self::parties::Answers;
+pub(crate) use self::parties::{Answers, Parties};
 use crate::fencing::FencingToken;
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
@@ -29,18 +29,6 @@ pub(crate) struct Held {
 }
 
 impl KeyInfo {
-    pub(crate) fn new(key: impl Into<String>, held: Option<Held>) -> Self {
-        Self { key: key.into(), held, holder: None, waiters: Vec::new(), is_truncated: false }
-    }
-
-    /// Adds what the processes say. A holder counts only while the store says that a lease of this library has the key.
-    pub(crate) fn with(mut self, holder: Option<Holder>, waiters: Vec<Waiter>, is_truncated: bool) -> Self {
-        self.holder = holder.filter(|_| self.held.is_some_and(|held| !held.foreign));
-        self.waiters = waiters;
-        self.is_truncated = is_truncated;
-        self
-    }
-
     /// Returns the key, without the prefix of the manager that was asked.
     #[must_use]
     pub fn key(&self) -> &str {

@@ -68,9 +68,13 @@ impl Parties {
         }
     }
 
-    pub(crate) fn describe(mut self, key: &LockKey, held: Option<Held>) -> KeyInfo {
-        self.waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters, self.is_truncated)
+    /// Describes the key by what the store says and these say. A holder counts only while the store says that a lease of this
+    /// library has the key.
+    pub(crate) fn describe(self, key: &LockKey, held: Option<Held>) -> KeyInfo {
+        let Self { holder, mut waiters, is_truncated } = self;
+        let holder = holder.filter(|_| held.is_some_and(|held| !held.foreign));
+        waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
+        KeyInfo { key: key.as_str().to_owned(), held, holder, waiters, is_truncated }
     }
 }
 
