@@ -3,7 +3,7 @@ mod parties;
 use std::{fmt, time::Duration};
 
 pub(crate) use self::parties::{Answers, Parties};
-use crate::fencing::FencingToken;
+use crate::{engine::inquiry::Process, fencing::FencingToken};
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
 /// it: whether it is held, by whom, and who waits.
@@ -116,29 +116,27 @@ impl fmt::Display for Mode {
 /// A request and the process that made it: who holds a key, or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    pub(crate) service: String,
-    pub(crate) host: String,
-    pub(crate) process: u32,
-    pub(crate) label: String,
+    process: Process,
+    label: String,
 }
 
 impl Party {
     /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) of its manager.
     #[must_use]
     pub fn service(&self) -> &str {
-        &self.service
+        &self.process.service
     }
 
     /// Returns the name of the host.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.host
+        &self.process.host
     }
 
     /// Returns the number of the process on its host.
     #[must_use]
     pub fn process(&self) -> u32 {
-        self.process
+        self.process.number
     }
 
     /// Returns the [`label`](crate::LockRequest::label) of the request; empty if it has none.
@@ -150,8 +148,8 @@ impl Party {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, host, process, label } = self;
-        write!(f, "{service} on {host} (process {process}")?;
+        let Self { process: Process { service, host, number }, label } = self;
+        write!(f, "{service} on {host} (process {number}")?;
         if label.is_empty() { f.write_str(")") } else { write!(f, ", {label:?})") }
     }
 }

@@ -6,8 +6,8 @@ use crate::{clock::Moment, fencing::FencingToken};
 /// The channel of the manager that asks.
 const CHANNEL: &str = "lock-core:calls:0123456789abcdef0123456789abcdef";
 
-fn manager(id: &str) -> Manager {
-    Manager { id: id.into(), service: "shop".into(), host: "web-3".into(), process: 812 }
+fn manager(id: &str) -> Identity {
+    Identity { id: id.into(), process: Process { service: "shop".into(), host: "web-3".into(), number: 812 } }
 }
 
 fn entry(key: &str, label: &str, number: u64, holds: bool) -> Entry {
