@@ -2,8 +2,8 @@ mod parties;
 
 use std::{fmt, time::Duration};
 
-pub(crate) use self::parties::Answers;
-use crate::fencing::FencingToken;
+pub(crate) use self::parties::{Answers, Parties};
+use crate::{engine::inquiry::Process, fencing::FencingToken};
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
 /// it: whether it is held, by whom, and who waits.
@@ -29,18 +29,6 @@ pub(crate) struct Held {
 }
 
 impl KeyInfo {
-    pub(crate) fn new(key: impl Into<String>, held: Option<Held>) -> Self {
-        Self { key: key.into(), held, holder: None, waiters: Vec::new(), is_truncated: false }
-    }
-
-    /// Adds what the processes say. A holder counts only while the store says that a lease of this library has the key.
-    pub(crate) fn with(mut self, holder: Option<Holder>, waiters: Vec<Waiter>, is_truncated: bool) -> Self {
-        self.holder = holder.filter(|_| self.held.is_some_and(|held| !held.foreign));
-        self.waiters = waiters;
-        self.is_truncated = is_truncated;
-        self
-    }
-
     /// Returns the key, without the prefix of the manager that was asked.
     #[must_use]
     pub fn key(&self) -> &str {
@@ -128,29 +116,27 @@ impl fmt::Display for Mode {
 /// A request and the process that made it: who holds a key, or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    pub(crate) service: String,
-    pub(crate) host: String,
-    pub(crate) process: u32,
-    pub(crate) label: String,
+    process: Process,
+    label: String,
 }
 
 impl Party {
     /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) of its manager.
     #[must_use]
     pub fn service(&self) -> &str {
-        &self.service
+        &self.process.service
     }
 
     /// Returns the name of the host.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.host
+        &self.process.host
     }
 
     /// Returns the number of the process on its host.
     #[must_use]
     pub fn process(&self) -> u32 {
-        self.process
+        self.process.number
     }
 
     /// Returns the [`label`](crate::LockRequest::label) of the request; empty if it has none.
@@ -162,8 +148,8 @@ impl Party {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { service, host, process, label } = self;
-        write!(f, "{service} on {host} (process {process}")?;
+        let Self { process: Process { service, host, number }, label } = self;
+        write!(f, "{service} on {host} (process {number}")?;
         if label.is_empty() { f.write_str(")") } else { write!(f, ", {label:?})") }
     }
 }

@@ -157,7 +157,7 @@ async fn a_key_that_is_held_and_for_which_nobody_answers_is_told_from_a_free_one
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_look_that_is_dropped_leaves_nothing() -> Result {
+async fn a_look_is_answered_after_others_were_dropped() -> Result {
     let [one, two] = two().await?;
     let _guard = one.lock("k").await?;
     for polls in 0..6 {

@@ -98,7 +98,6 @@
 //! history. Use the service in a tokio runtime with time enabled.
 
 mod answer;
-mod frame;
 mod json;
 mod look;
 mod origin;
@@ -115,7 +114,6 @@ use std::{
     fmt,
     future::Future,
     pin::Pin,
-    sync::Arc,
     task::{Context, Poll},
 };
 
@@ -167,7 +165,7 @@ impl Status {
             _ if !self.releases => refused(StatusCode::METHOD_NOT_ALLOWED, "this page only shows").allow("GET, HEAD"),
             (Method::GET | Method::HEAD, Some(key)) => ask(&self.looks, &question, &key).await,
             (Method::POST, Some(key)) => match origin::same_origin(&headers, &uri) {
-                Ok(()) => release(self.looks, Arc::new(question), key).await,
+                Ok(()) => release(self.looks, question, key).await,
                 Err(why) => refused(StatusCode::FORBIDDEN, why),
             },
             (Method::POST, None) => refused(StatusCode::BAD_REQUEST, "the request does not name a key to release"),
@@ -179,11 +177,11 @@ impl Status {
         let look = self.looks.look().await;
         let health = self.looks.manager.health();
         let status = if look.keys.is_ok() { StatusCode::OK } else { StatusCode::SERVICE_UNAVAILABLE };
-        if question.is_json() {
+        if question.json {
             return Answer::json(status, &json::list(question, &health, &look));
         }
         let list = List { question, health: &health, look: &look, releases: self.releases };
-        Answer::html(status, list.html())
+        Answer::page(status, "Locks", question.refresh, &list.body())
     }
 }
 

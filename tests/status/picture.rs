@@ -1,6 +1,10 @@
 //! The pictures of the documentation: `cargo test -p lock-tests --test status -- --ignored`.
 
-use std::{path::Path, process::Command, time::Duration};
+use std::{
+    path::{Path, PathBuf},
+    process::Command,
+    time::Duration,
+};
 
 use lock_tests::{LONG, RedisServer};
 use tokio::time::sleep;
@@ -34,24 +38,18 @@ async fn draw() {
 
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/img");
     std::fs::create_dir_all(&folder).expect("a folder can be made");
-    let draw = async |name: &str, query: &str, width, height, is_phone, scheme: &str| {
+    let draw = async |path: PathBuf, query: &str, width, height, is_phone, scheme: &str| {
         browser.screen(width, height, is_phone).await;
         browser.scheme(scheme).await;
         browser.open(&format!("http://{address}/locks{query}")).await;
-        save(&folder.join(name), &browser.picture().await);
+        save(&path, &browser.picture().await);
     };
-    draw("status.png", "", 1_180, 760, false, "light").await;
+    draw(folder.join("status.png"), "", 1_180, 760, false, "light").await;
     // To be looked at, and not kept.
     let folder = std::env::temp_dir();
-    let draw = async |name: &str, query: &str, width, height, is_phone, scheme: &str| {
-        browser.screen(width, height, is_phone).await;
-        browser.scheme(scheme).await;
-        browser.open(&format!("http://{address}/locks{query}")).await;
-        save(&folder.join(name), &browser.picture().await);
-    };
-    draw("status-phone.png", "", 390, 1_600, true, "light").await;
-    draw("status-dark.png", "?refresh=5", 1_180, 760, false, "dark").await;
-    draw("status-confirm.png", "?release=goods:7", 390, 844, true, "dark").await;
+    draw(folder.join("status-phone.png"), "", 390, 1_600, true, "light").await;
+    draw(folder.join("status-dark.png"), "?refresh=5", 1_180, 760, false, "dark").await;
+    draw(folder.join("status-confirm.png"), "?release=goods:7", 390, 844, true, "dark").await;
 }
 
 fn save(path: &Path, base64: &str) {

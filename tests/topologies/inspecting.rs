@@ -74,16 +74,14 @@ async fn managers_of_a_quorum_describe_each_other() {
 }
 
 #[tokio::test]
-async fn a_holder_that_is_stopped_is_not_described_and_costs_the_look_a_quarter_of_a_second() {
+async fn a_holder_that_is_stopped_is_not_described() {
     let server = RedisServer::start().await;
     let manager = manager(&server.url(), "looks").await;
     let mut holder = role!("hold", server.url(), "k", LONG.as_millis(), 0);
     holder.expect("held", SOON).await;
     assert!(manager.inspect("k").await.expect("answers").holder().is_some());
     holder.pause();
-    let begun = Instant::now();
     let info = within(SOON, manager.inspect("k")).await.expect("answers");
-    println!("a look with a process that is stopped: {:?}", begun.elapsed());
     assert!(info.is_locked() && info.nobody_answered(), "{info:?}");
     holder.resume();
     let described = async || manager.inspect("k").await.expect("answers").holder().is_some();

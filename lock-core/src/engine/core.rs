@@ -16,7 +16,7 @@ use tokio::{runtime::Handle, sync::Notify};
 use super::{
     Looks,
     deferred::Deferred,
-    inquiry::{Manager, Message},
+    inquiry::{Identity, Message},
     queues::{
         Queues,
         calls::{Calls, List},
@@ -35,7 +35,7 @@ pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
     /// How the manager names itself to others.
-    pub(super) manager: Manager,
+    pub(super) manager: Identity,
     pub(super) explain_after: Option<Duration>,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
@@ -77,7 +77,7 @@ impl Core {
         looks: Looks,
         queues: Queues,
     ) -> Arc<Self> {
-        let manager = Manager::here(queues.channel(), &looks.service);
+        let manager = Identity::here(queues.channel(), &looks.service);
         let state = State {
             queues,
             running: false,

@@ -27,18 +27,25 @@ pub(crate) const EVERYONE: &str = "lock-core:calls:all";
 
 /// How a manager is named in its answers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Manager {
+pub(crate) struct Identity {
     /// A number that no other manager has.
     pub(crate) id: Arc<str>,
-    pub(crate) service: Arc<str>,
-    pub(crate) host: Arc<str>,
-    pub(crate) process: u32,
+    pub(crate) process: Process,
 }
 
-impl Manager {
+/// The process of a manager, as people know it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Process {
+    pub(crate) service: Arc<str>,
+    pub(crate) host: Arc<str>,
+    pub(crate) number: u32,
+}
+
+impl Identity {
     pub(crate) fn here(id: &str, service: &str) -> Self {
         let host = gethostname::gethostname().to_string_lossy().into_owned().into();
-        Self { id: id.into(), service: service.into(), host, process: std::process::id() }
+        let process = Process { service: service.into(), host, number: std::process::id() };
+        Self { id: id.into(), process }
     }
 }
 
@@ -74,7 +81,7 @@ impl Sight {
     pub(crate) fn answers<'a>(
         &'a self,
         question: &'a Question,
-        manager: &'a Manager,
+        manager: &'a Identity,
     ) -> impl Iterator<Item = Statement> + 'a {
         question.answers(manager, &self.seen, Seen::entry, self.is_cut)
     }

@@ -4,7 +4,7 @@ use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
 use super::{Held, Holder, KeyInfo, Party, Waiter};
 use crate::{
-    engine::inquiry::{Entry, Heard, Manager, Statement, What},
+    engine::inquiry::{Entry, Heard, Statement, What},
     key::LockKey,
 };
 
@@ -33,7 +33,8 @@ impl Answers {
         answers.is_truncated = is_truncated;
         for Statement { manager, entries, .. } in statements {
             for Entry { key, label, since, trace, what } in entries {
-                answers.of_keys.entry(key).or_default().add(party(&manager, label), since, trace, what);
+                let party = Party { process: manager.process.clone(), label };
+                answers.of_keys.entry(key).or_default().add(party, since, trace, what);
             }
         }
         answers
@@ -68,13 +69,12 @@ impl Parties {
         }
     }
 
-    pub(crate) fn describe(mut self, key: &LockKey, held: Option<Held>) -> KeyInfo {
-        self.waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo::new(key.as_str(), held).with(self.holder, self.waiters, self.is_truncated)
+    /// Describes the key by what the store says and these say. A holder counts only while the store says that a lease of this
+    /// library has the key.
+    pub(crate) fn describe(self, key: &LockKey, held: Option<Held>) -> KeyInfo {
+        let Self { holder, mut waiters, is_truncated } = self;
+        let holder = holder.filter(|_| held.is_some_and(|held| !held.foreign));
+        waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
+        KeyInfo { key: key.as_str().to_owned(), held, holder, waiters, is_truncated }
     }
-}
-
-fn party(manager: &Manager, label: String) -> Party {
-    let Manager { service, host, process, .. } = manager;
-    Party { service: (**service).to_owned(), host: (**host).to_owned(), process: *process, label }
 }

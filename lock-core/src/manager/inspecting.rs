@@ -7,7 +7,7 @@ use crate::{
     backend::{BackendError, Batch, Operation, Outcome},
     engine::inquiry::Subject,
     error::Error,
-    info::{Answers, Held, KeyInfo},
+    info::{Answers, Held, KeyInfo, Parties},
     key::LockKey,
 };
 
@@ -50,7 +50,7 @@ impl LockManager {
         let key = self.key(key.as_ref())?;
         let held = self.held(&key).await?;
         if held.is_none() {
-            return Ok(KeyInfo::new(key.as_str(), None));
+            return Ok(Parties::default().describe(&key, None));
         }
         let heard = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.ok();
         Ok(Answers::of(heard).take(key.wire()).describe(&key, held))

@@ -22,12 +22,12 @@ pub(super) struct Dropped {
 }
 
 /// A waker that tells where its last clone was dropped.
-struct Watched {
+struct Probe {
     waker: Waker,
     dropped: Arc<Dropped>,
 }
 
-impl Wake for Watched {
+impl Wake for Probe {
     fn wake(self: Arc<Self>) {
         self.waker.wake_by_ref();
     }
@@ -37,7 +37,7 @@ impl Wake for Watched {
     }
 }
 
-impl Drop for Watched {
+impl Drop for Probe {
     fn drop(&mut self) {
         if self.dropped.looks.load(Ordering::SeqCst) {
             let backtrace = Backtrace::force_capture();
@@ -47,16 +47,16 @@ impl Drop for Watched {
 }
 
 /// Makes a waker that nothing else has, and what tells where it is dropped.
-pub(super) fn watched(waker: &Waker) -> (Waker, Arc<Dropped>) {
+pub(super) fn probe(waker: &Waker) -> (Waker, Arc<Dropped>) {
     let dropped = Arc::<Dropped>::default();
-    (Arc::new(Watched { waker: waker.clone(), dropped: Arc::clone(&dropped) }).into(), dropped)
+    (Arc::new(Probe { waker: waker.clone(), dropped: Arc::clone(&dropped) }).into(), dropped)
 }
 
 /// Polls with another waker, and returns the line of the await at which the first one was kept. `None` if it was not kept, or
 /// if the program has no debug information.
 #[inline(never)]
-pub(super) fn polled_again(watched: Waker, dropped: Arc<Dropped>, poll: impl FnOnce()) -> Option<String> {
-    drop(watched);
+pub(super) fn polled_again(probe: Waker, dropped: Arc<Dropped>, poll: impl FnOnce()) -> Option<String> {
+    drop(probe);
     dropped.looks.store(true, Ordering::SeqCst);
     poll();
     dropped.looks.store(false, Ordering::SeqCst);
@@ -104,7 +104,7 @@ mod tests {
 
     #[test]
     fn the_line_is_that_of_the_work_and_not_of_what_it_calls() {
-        let backtrace = "   0: <lock_core::trial::place::Watched as core::ops::drop::Drop>::drop
+        let backtrace = "   0: <lock_core::trial::place::Probe as core::ops::drop::Drop>::drop
              at /home/me/lock-core/src/trial/place.rs:43:29
    1: core::task::wake::Waker::drop
              at /rustc/5980/library/core/src/task/wake.rs:20:1

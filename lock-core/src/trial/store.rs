@@ -10,9 +10,9 @@ use crate::{
 
 /// The store in memory, which executes every request and loses the answer that the trial wants to be lost.
 #[derive(Debug)]
-pub(super) struct Watched(pub(super) Arc<Trial>);
+pub(super) struct Store(pub(super) Arc<Trial>);
 
-impl Backend for Watched {
+impl Backend for Store {
     fn answers_at_once(&self) -> bool {
         true
     }

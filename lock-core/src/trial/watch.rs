@@ -16,7 +16,7 @@ use tokio::sync::Notify;
 use super::{
     place,
     plan::{Kind, Point, Seen, Target},
-    store::Watched,
+    store::Store,
 };
 use crate::{
     backend::{Acquire, Backend, Batch, MemoryBackend, Operation, Token},
@@ -89,8 +89,8 @@ impl Trial {
     }
 
     /// The store for the manager of the test.
-    pub(super) fn store(self: &Arc<Self>) -> Watched {
-        Watched(Arc::clone(self))
+    pub(super) fn store(self: &Arc<Self>) -> Store {
+        Store(Arc::clone(self))
     }
 
     pub(super) fn memory(&self) -> &MemoryBackend {
@@ -162,12 +162,12 @@ impl Trial {
         cx: &mut Context<'_>,
         mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Poll<T> {
-        let (watched, dropped) = place::watched(cx.waker());
-        let polled = work(&mut Context::from_waker(&watched));
+        let (probe, dropped) = place::probe(cx.waker());
+        let polled = work(&mut Context::from_waker(&probe));
         if polled.is_ready() || !self.meets_work(Kind::Await, guards) {
             return polled;
         }
-        let place = place::polled_again(watched, dropped, || drop(work(cx)));
+        let place = place::polled_again(probe, dropped, || drop(work(cx)));
         self.state().place = place;
         self.located.notify_one();
         Poll::Pending

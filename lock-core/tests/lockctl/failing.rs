@@ -66,7 +66,7 @@ fn what_is_out_of_its_range_is_a_code_of_its_own() {
 }
 
 #[test]
-fn a_wrong_command_line_is_64_and_help_names_every_code() {
+fn a_wrong_command_line_is_64_and_help_shows_no_secret() {
     let server = Server::start();
     for arguments in [
         &["run", "k"][..],
@@ -83,8 +83,5 @@ fn a_wrong_command_line_is_64_and_help_names_every_code() {
     let help = server.lockctl(&["--help"]).env("LOCK_URL", format!("redis://:{SECRET}@127.0.0.1")).output();
     let help = Done::of(help.expect("it starts"));
     assert_eq!((help.code, help.err.as_str()), (Some(0), ""));
-    for code in [0, 1, 64, 69, 71, 75, 77, 78, 79, 126, 127] {
-        assert!(help.out.contains(&format!("\n  {code:<5}")), "{code}: {}", help.out);
-    }
     assert!(!help.out.contains(SECRET) && !help.out.contains("__watcher"), "{}", help.out);
 }

@@ -2,27 +2,14 @@
 
 use serde_json::Value;
 
-use crate::support::{LONG, Run, Server, eventually};
-
-fn json(server: &Server, arguments: &[&str]) -> Value {
-    let done = server.done(&[arguments, &["--json"]].concat());
-    serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
-}
-
-/// Waits until so many requests wait for a key.
-pub(crate) fn until_waiters(server: &Server, key: &str, count: usize) {
-    let waiters = || json(server, &["who", key])["waiters"].as_array().map(Vec::len);
-    eventually(&format!("{count} wait for {key}"), || waiters() == Some(count));
-}
-
-const UNTIL_TOLD: &str = "echo ready; read -r line";
+use crate::support::{LONG, Run, Server, UNTIL_TOLD};
 
 #[test]
 fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     let server = Server::start();
-    let holder = server.run(&["k", LONG, "--label", "nightly backup"], "echo ready; read -r line");
+    let holder = server.run(&["k", LONG, "--label", "nightly backup"], UNTIL_TOLD);
     let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
-    until_waiters(&server, "k", 1);
+    server.until_waiters("k", 1);
     let done = server.done(&["who", "k"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let process = holder.child.id();
@@ -30,7 +17,7 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     assert!(done.out.contains(&format!("(process {process}, \"nightly backup\") for ")), "{done:?}");
     assert!(done.out.contains(" of its ttl of 1m are left.\n1 request waits for it:\n  1. lockctl on "), "{done:?}");
     assert!(done.out.contains(&format!("(process {}, \"echo\"), for ", waiter.child.id())), "{done:?}");
-    let said = json(&server, &["who", "k"]);
+    let said = server.json(&["who", "k"]);
     assert_eq!((&said["key"], &said["locked"], &said["foreign"]), (&"k".into(), &true.into(), &false.into()));
     assert_eq!((&said["holder"]["process"], &said["holder"]["ttl_ms"]), (&process.into(), &60_000.into()));
     assert_eq!((&said["holder"]["label"], &said["holder"]["service"]), (&"nightly backup".into(), &"lockctl".into()));
@@ -43,7 +30,7 @@ fn who_exits_with_1_if_the_key_is_free() {
     let server = Server::start();
     let done = server.done(&["who", "k"]);
     assert_eq!((done.code, done.out.as_str()), (Some(1), "\"k\" is free.\n"));
-    assert_eq!(json(&server, &["who", "k"])["holder"], Value::Null);
+    assert_eq!(server.json(&["who", "k"])["holder"], Value::Null);
 }
 
 #[test]
@@ -58,11 +45,11 @@ fn list_has_a_line_for_each_key_with_what_it_begins_with() {
     assert_eq!(lines.len(), 3);
     let keys =
         |said: Value| said.as_array().expect("an array").iter().map(|key| key["key"].clone()).collect::<Vec<_>>();
-    assert_eq!(keys(json(&server, &["list"])), ["other", "shop:1", "shop:2"]);
-    assert_eq!(keys(json(&server, &["list", "--prefix", "shop:"])), ["1", "2"], "without the prefix");
+    assert_eq!(keys(server.json(&["list"])), ["other", "shop:1", "shop:2"]);
+    assert_eq!(keys(server.json(&["list", "--prefix", "shop:"])), ["1", "2"], "without the prefix");
     let none = server.done(&["list", "nothing"]);
     assert_eq!((none.code, none.out.as_str()), (Some(0), ""));
-    assert_eq!(json(&server, &["list", "nothing"]), Value::Array(Vec::new()));
+    assert_eq!(server.json(&["list", "nothing"]), Value::Array(Vec::new()));
 }
 
 #[test]
@@ -93,7 +80,7 @@ fn a_holder_that_stands_still_is_said_not_to_answer() {
         done.out.contains("but nobody answered. One of these is so:\n  - the holder has died, is stopped"),
         "{done:?}"
     );
-    let said = json(&server, &["who", "k"]);
+    let said = server.json(&["who", "k"]);
     assert_eq!((&said["locked"], &said["holder"], &said["truncated"]), (&true.into(), &Value::Null, &false.into()));
     let listed = server.done(&["list"]).out;
     assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    nobody answered ")), "{listed}");
@@ -108,7 +95,7 @@ fn a_lock_of_another_library_is_said_to_be_one() {
     assert!(done.out.contains("another library") && done.out.contains("without a ttl"), "{done:?}");
     let _: i64 = server.call(&["PEXPIRE", "k", "60000"]);
     assert!(server.done(&["who", "k"]).out.contains(" of its ttl are left."));
-    assert_eq!(json(&server, &["who", "k"])["foreign"], Value::Bool(true));
+    assert_eq!(server.json(&["who", "k"])["foreign"], Value::Bool(true));
 }
 
 #[test]

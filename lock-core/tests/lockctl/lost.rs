@@ -2,9 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::support::{LONG, Pipe, Run, Server, eventually, is_running, kill};
-
-const OBEDIENT: &str = "echo ready; read -r line; echo not stopped";
+use crate::support::{LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill};
 
 /// Outlives SIGTERM, as a whole.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
@@ -15,7 +13,7 @@ const STUBBORN_CHILD: &str = "(trap '' TERM; while :; do sleep 0.1; done) & echo
 #[test]
 fn a_command_is_stopped_when_its_key_is_taken_away() {
     let server = Server::start();
-    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+    for script in [UNLESS_STOPPED, STUBBORN, STUBBORN_CHILD] {
         let run = server.run(&["k", "--ttl=1s", "--kill-after=300ms"], script);
         let _: i64 = server.call(&["DEL", "k"]);
         let done = run.done();
@@ -28,7 +26,7 @@ fn a_command_is_stopped_when_its_key_is_taken_away() {
 #[test]
 fn a_command_is_stopped_when_the_server_is_gone() {
     let server = Server::start();
-    let run = server.run(&["k", "--ttl=3s"], OBEDIENT);
+    let run = server.run(&["k", "--ttl=3s"], UNLESS_STOPPED);
     drop(server);
     let done = run.done();
     assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{done:?}");
@@ -39,7 +37,7 @@ fn a_command_is_stopped_when_the_server_is_gone() {
 #[test]
 fn a_command_is_stopped_when_the_server_hangs() {
     let server = Server::start();
-    let run = server.run(&["k", "--ttl=3s"], OBEDIENT);
+    let run = server.run(&["k", "--ttl=3s"], UNLESS_STOPPED);
     server.pause();
     assert_eq!(run.done().code, Some(79));
 }
@@ -47,7 +45,7 @@ fn a_command_is_stopped_when_the_server_hangs() {
 #[test]
 fn a_command_does_not_outlive_lockctl_and_ends_before_its_key_expires() {
     let server = Server::start();
-    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+    for script in [UNLESS_STOPPED, STUBBORN, STUBBORN_CHILD] {
         let _: i64 = server.call(&["DEL", "k"]);
         let mut run = server.run(&["k", LONG, "--kill-after=300ms"], script);
         run.child.kill().expect("it runs");
@@ -60,7 +58,7 @@ fn a_command_does_not_outlive_lockctl_and_ends_before_its_key_expires() {
 #[test]
 fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
     let server = Server::start();
-    for script in [OBEDIENT, STUBBORN, STUBBORN_CHILD] {
+    for script in [UNLESS_STOPPED, STUBBORN, STUBBORN_CHILD] {
         // Its output is lockctl's, too, which has not ended; so it has a pipe of its own.
         let pipe = Pipe::new();
         let run = server.run(&["k", "--ttl=2s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", pipe.path()));
@@ -124,9 +122,9 @@ fn a_lease_that_was_waited_for_is_not_taken_for_one_that_is_about_to_end() {
     let server = Server::start();
     // A third of the ttl, far more than a granted lease may begin with.
     let patient = ["run", "k", LONG, "--kill-after=20s", "--wait-forever", "--", "echo", "ran"];
-    let mut first = server.run(&["k", LONG], "echo ready; read -r line");
+    let mut first = server.run(&["k", LONG], UNTIL_TOLD);
     let waiters: Vec<_> = (0..3).map(|_| Run::start(server.lockctl(&patient))).collect();
-    crate::looking::until_waiters(&server, "k", 3);
+    server.until_waiters("k", 3);
     first.say("go");
     for waiter in waiters {
         let done = waiter.done();

@@ -76,7 +76,7 @@ fn commands_of_the_page_say_what_it_shows() {
     let _holder = Run::start(server.lockctl(&["run", "backup", "--", "sleep", "600"]));
     eventually("the backup runs", || server.is_locked("backup"));
     let _waiter = Run::start(server.lockctl(&["run", "backup", "--wait-forever", "--", "true"]));
-    crate::looking::until_waiters(&server, "backup", 1);
+    server.until_waiters("backup", 1);
     let mut count = 0;
     for block in blocks(&page, "console") {
         for example in block.split("$ lockctl ").skip(1) {

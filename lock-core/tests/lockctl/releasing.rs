@@ -1,13 +1,11 @@
 //! `lockctl release`.
 
-use crate::support::{LONG, Server};
-
-const UNTIL_TOLD: &str = "echo ready; read -r line; echo not stopped";
+use crate::support::{LONG, Server, UNLESS_STOPPED};
 
 #[test]
 fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {
     let server = Server::start();
-    let holder = server.run(&["k", "--ttl=2s"], UNTIL_TOLD);
+    let holder = server.run(&["k", "--ttl=2s"], UNLESS_STOPPED);
     let done = server.done(&["release", "k", "--yes"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let lines: Vec<_> = done.out.lines().collect();
@@ -22,7 +20,7 @@ fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {
 #[test]
 fn nothing_is_released_without_a_terminal_or_yes() {
     let server = Server::start();
-    let mut holder = server.run(&["k", LONG], UNTIL_TOLD);
+    let mut holder = server.run(&["k", LONG], UNLESS_STOPPED);
     let done = server.done(&["release", "k"]);
     assert_eq!((done.code, done.out.as_str()), (Some(64), ""));
     assert!(

@@ -2,10 +2,7 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use crate::support::{BINARY, Done, LONG, Run, Server};
-
-/// Says "ready", and ends with the next line of its input.
-const UNTIL_TOLD: &str = "echo ready; read -r line";
+use crate::support::{BINARY, Done, LONG, Run, Server, UNTIL_TOLD};
 
 #[test]
 fn a_command_gets_key_and_token_and_lockctl_exits_with_its_code() {
@@ -103,7 +100,7 @@ fn a_command_waits_for_its_turn() {
     let mut first = server.run(&["k", LONG], UNTIL_TOLD);
     let command = ["run", "k", LONG, "--wait-forever", "--", "echo", "second"];
     let second = Run::start(server.lockctl(&command));
-    crate::looking::until_waiters(&server, "k", 1);
+    server.until_waiters("k", 1);
     first.say("go");
     assert_eq!(first.done().code, Some(0));
     let done = second.done();

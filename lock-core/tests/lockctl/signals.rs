@@ -2,10 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::{
-    looking::until_waiters,
-    support::{LONG, Run, Server, eventually, is_running},
-};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, is_running};
 
 #[test]
 fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_have_ended() {
@@ -56,14 +53,14 @@ fn the_key_stays_held_while_a_program_of_a_shell_takes_its_time_after_a_signal()
 #[test]
 fn a_signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
     let server = Server::start();
-    let _holder = server.run(&["k", LONG], "echo ready; read -r line");
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
     for (signal, code) in [("INT", 130), ("TERM", 143)] {
         let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "echo", "ran"]));
-        until_waiters(&server, "k", 1);
+        server.until_waiters("k", 1);
         waiter.signal(signal);
         let done = waiter.done();
         assert_eq!((done.code, done.out.as_str()), (Some(code), ""));
-        until_waiters(&server, "k", 0);
+        server.until_waiters("k", 0);
         let left: Vec<String> = server.call(&["KEYS", "*queue*"]);
         assert!(left.is_empty(), "{left:?}");
     }

@@ -15,6 +15,7 @@ use std::{
 };
 
 use redis::FromRedisValue;
+use serde_json::Value;
 
 /// A server on a free port. It ends on drop, and also if this process dies in any other way.
 pub(crate) struct Server {
@@ -87,6 +88,18 @@ impl Server {
     /// Runs `lockctl` to its end.
     pub(crate) fn done(&self, arguments: &[&str]) -> Done {
         Done::of(self.lockctl(arguments).output().expect("it starts"))
+    }
+
+    /// Returns what `lockctl` writes as JSON.
+    pub(crate) fn json(&self, arguments: &[&str]) -> Value {
+        let done = self.done(&[arguments, &["--json"]].concat());
+        serde_json::from_str(&done.out).unwrap_or_else(|error| panic!("{error}: {done:?}"))
+    }
+
+    /// Waits until so many requests wait for a key.
+    pub(crate) fn until_waiters(&self, key: &str, count: usize) {
+        let waiters = || self.json(&["who", key])["waiters"].as_array().map(Vec::len);
+        eventually(&format!("{count} wait for {key}"), || waiters() == Some(count));
     }
 
     /// Starts `lockctl run`, and returns when its command has said "ready".
@@ -321,3 +334,9 @@ pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockctl");
 
 /// A ttl whose end no test waits for.
 pub(crate) const LONG: &str = "--ttl=60s";
+
+/// A script that says "ready", and ends with the next line of its input.
+pub(crate) const UNTIL_TOLD: &str = "echo ready; read -r line";
+
+/// A script that also says so if nothing has stopped it before that line.
+pub(crate) const UNLESS_STOPPED: &str = "echo ready; read -r line; echo not stopped";

@@ -1,6 +1,6 @@
 //! `lockctl` on a terminal.
 
-use crate::support::{LONG, Server, on_terminal, on_terminal_while};
+use crate::support::{LONG, Server, UNTIL_TOLD, on_terminal, on_terminal_while};
 
 #[test]
 fn a_command_on_a_terminal_can_read_from_it() {
@@ -40,7 +40,7 @@ fn what_a_terminal_sends_to_all_is_not_passed_on_a_second_time() {
 #[test]
 fn a_release_asks_on_a_terminal() {
     let server = Server::start();
-    let _holder = server.run(&["k", LONG], "echo ready; read -r line");
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
     for answer in ["n", ""] {
         let Some(done) = on_terminal(&server, &["release", "k"], "[y/N] ", answer) else { return };
         assert!(done.out.contains("two may rely on the key.\r\nRelease it? [y/N] "), "{done:?}");
@@ -56,11 +56,11 @@ fn a_release_asks_on_a_terminal() {
 #[test]
 fn a_release_that_is_confirmed_late_spares_the_next_holder() {
     let server = Server::start();
-    let first = std::cell::RefCell::new(server.run(&["k", LONG], "echo ready; read -r line"));
+    let first = std::cell::RefCell::new(server.run(&["k", LONG], UNTIL_TOLD));
     let next = std::cell::RefCell::new(None);
     let another_comes = || {
         first.borrow_mut().say("go");
-        *next.borrow_mut() = Some(server.run(&["k", LONG], "echo ready; read -r line"));
+        *next.borrow_mut() = Some(server.run(&["k", LONG], UNTIL_TOLD));
     };
     let Some(done) = on_terminal_while(&server, &["release", "k"], "[y/N] ", another_comes, "y") else { return };
     assert!(done.code == Some(1) && done.out.contains("\"k\" may have another holder by now"), "{done:?}");

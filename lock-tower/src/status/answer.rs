@@ -15,8 +15,17 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    pub(super) fn html(status: StatusCode, body: String) -> Self {
-        Self { status, media: "text/html; charset=utf-8", body, allow: None }
+    /// Makes a page of its body: HTML, with all that is not ours escaped. It reloads itself after `refresh` seconds.
+    pub(super) fn page(status: StatusCode, title: &'static str, refresh: Option<u32>, body: &str) -> Self {
+        let version = env!("CARGO_PKG_VERSION");
+        let refresh = refresh.map(|seconds| format!("<meta http-equiv=refresh content={seconds}>")).unwrap_or_default();
+        let page = format!(
+            "<!doctype html><html lang=en><head><meta charset=utf-8><title>{title}</title>\
+             <meta name=viewport content=\"width=device-width, initial-scale=1\">\
+             <meta name=color-scheme content=\"light dark\"><link rel=stylesheet href=\"?style={version}\">\
+             {refresh}</head><body><main>{body}</main></body></html>"
+        );
+        Self { status, media: "text/html; charset=utf-8", body: page, allow: None }
     }
 
     pub(super) fn json(status: StatusCode, body: &Value) -> Self {

@@ -1,11 +1,13 @@
 //! The list of keys as a page.
 
-use std::fmt::{self, Display, Write as _};
+use std::{
+    fmt::{self, Display, Write as _},
+    time::Duration,
+};
 
 use lock_core::{Health, KeyInfo, NodeHealth};
 
 use super::{
-    frame::Frame,
     look::Look,
     question::{Order, Question},
     selection::{PAGE, Selection, waited},
@@ -25,11 +27,11 @@ pub(super) struct List<'a> {
 }
 
 impl List<'_> {
-    pub(super) fn html(&self) -> String {
+    pub(super) fn body(&self) -> String {
         let mut body = String::new();
         // Nothing fails that is written into a string.
         let _ = self.write(&mut body);
-        Frame { title: "Locks", refresh: self.question.refresh, body: &body }.to_string()
+        body
     }
 
     fn write(&self, body: &mut String) -> fmt::Result {
@@ -66,20 +68,11 @@ impl List<'_> {
         if let Some(selection) = selection {
             figure(body, "Keys", Number(selection.matching))?;
             figure(body, "Requests waiting", Number(selection.waiting))?;
-            figure(
-                body,
-                "Longest wait",
-                selection.longest_wait.map_or_else(|| "none".to_owned(), |wait| Age(wait).to_string()),
-            )?;
-            figure(
-                body,
-                "Longest hold",
-                selection.longest_hold.map_or_else(|| "none".to_owned(), |hold| Age(hold).to_string()),
-            )?;
+            figure(body, "Longest wait", age_or("none", selection.longest_wait))?;
+            figure(body, "Longest hold", age_or("none", selection.longest_hold))?;
         }
         body.write_str("</dl>")?;
-        let slack =
-            self.health.renewal_slack().map_or_else(|| "nothing renewed".to_owned(), |slack| Age(slack).to_string());
+        let slack = age_or("nothing renewed", self.health.renewal_slack());
         let lost = self.health.losses().iter().filter(|(_, number)| *number > 0);
         let lost: Vec<_> = lost.map(|(reason, number)| format!("{number} {}", loss(*reason).1)).collect();
         let lost = if lost.is_empty() { "none".to_owned() } else { lost.join(", ") };
@@ -195,6 +188,10 @@ impl Display for Node<'_> {
 
 fn figure(body: &mut String, name: &str, value: impl Display) -> fmt::Result {
     write!(body, "<div><dt>{name}<dd>{value}</div>")
+}
+
+fn age_or(none: &str, age: Option<Duration>) -> String {
+    age.map_or_else(|| none.to_owned(), |age| Age(age).to_string())
 }
 
 /// A link, or the same text without one if it is what is shown.

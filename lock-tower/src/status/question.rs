@@ -18,7 +18,8 @@ pub(super) struct Question {
     pub(super) holder: String,
     /// Whether the style sheet is asked for.
     pub(super) style: bool,
-    pub(super) format: Option<Format>,
+    /// Whether JSON is asked for, and not a page.
+    pub(super) json: bool,
 }
 
 /// In which order keys are shown.
@@ -31,16 +32,20 @@ pub(super) enum Order {
     Key,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Format {
-    Html,
-    Json,
+impl Order {
+    /// The value of the parameter, which is left out if it is empty.
+    fn in_query(self) -> &'static str {
+        match self {
+            Self::Age => "",
+            Self::Key => "key",
+        }
+    }
 }
 
 impl Question {
     /// Reads a query. What it does not know is passed over, and of two values the last one counts.
     pub(super) fn read(query: &str, headers: &HeaderMap) -> Self {
-        let mut question = Self::default();
+        let (mut question, mut json) = (Self::default(), None);
         for (name, value) in form_urlencoded::parse(query.as_bytes()) {
             match &*name {
                 "prefix" => question.prefix = value.into_owned(),
@@ -50,23 +55,17 @@ impl Question {
                 "release" => question.release = Some(value.into_owned()),
                 "holder" => question.holder = value.into_owned(),
                 "style" => question.style = true,
-                "format" if value == "json" => question.format = Some(Format::Json),
-                "format" => question.format = Some(Format::Html),
+                "format" => json = Some(value == "json"),
                 _ => {}
             }
         }
-        question.format = question.format.or_else(|| wants_json(headers).then_some(Format::Json));
+        question.json = json.unwrap_or_else(|| wants_json(headers));
         question
-    }
-
-    pub(super) fn is_json(&self) -> bool {
-        self.format == Some(Format::Json)
     }
 
     /// The link to the list as it is shown, from its beginning.
     pub(super) fn list(&self) -> String {
-        let order = if self.order == Order::Key { "key" } else { "" };
-        link(&[("prefix", &self.prefix), ("order", order), ("refresh", &self.seconds())])
+        link(&[("prefix", &self.prefix), ("order", self.order.in_query()), ("refresh", &self.seconds())])
     }
 
     pub(super) fn ordered(&self, order: Order) -> String {
@@ -82,7 +81,7 @@ impl Question {
     }
 
     pub(super) fn as_json(&self) -> String {
-        let order = if self.order == Order::Key { "key" } else { "" };
+        let order = self.order.in_query();
         link(&[("prefix", &self.prefix), ("order", order), ("after", &self.after), ("format", "json")])
     }
 
@@ -132,7 +131,7 @@ mod tests {
     fn json_is_for_clients_that_say_so() {
         let wants = |accept, query| {
             let headers = HeaderMap::from_iter([(ACCEPT, HeaderValue::from_static(accept))]);
-            Question::read(query, &headers).is_json()
+            Question::read(query, &headers).json
         };
         assert!(wants("application/json", "") && wants("*/*", "format=json") && wants("text/html", "format=json"));
         assert!(!wants("text/html,application/json;q=0.9", "") && !wants("*/*", ""));

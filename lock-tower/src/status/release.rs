@@ -1,6 +1,6 @@
 //! The forced release of a key: first a confirmation, then a form.
 
-use std::{fmt::Write as _, sync::Arc};
+use std::fmt::Write as _;
 
 use http::StatusCode;
 use lock_core::{Error, ErrorKind, KeyInfo};
@@ -8,7 +8,6 @@ use serde_json::json;
 
 use super::{
     answer::Answer,
-    frame::Frame,
     look::Looks,
     question::Question,
     sentences::{HolderOf, WaitersOf},
@@ -27,7 +26,7 @@ pub(super) async fn ask(looks: &Looks, question: &Question, key: &str) -> Answer
 /// Releases a key by force, if its holder is the one that the confirmation named.
 ///
 /// It is done to its end, and logged, even if the caller no longer waits for it.
-pub(super) async fn release(looks: Looks, question: Arc<Question>, key: String) -> Answer {
+pub(super) async fn release(looks: Looks, question: Question, key: String) -> Answer {
     let task = tokio::spawn(async move {
         match attempt(&looks, &question, &key).await {
             Ok(outcome) => outcome.answer(&question, &key),
@@ -69,19 +68,14 @@ impl Outcome {
         let (status, name, sentence) = match self {
             Self::Released => (StatusCode::OK, "released", "was released by force"),
             Self::WasFree => (StatusCode::OK, "free", "is free: nothing was changed"),
-            Self::Changed(info) if !question.is_json() => return confirmation(question, &info, CHANGED),
+            Self::Changed(info) if !question.json => return confirmation(question, &info, CHANGED),
             Self::Changed(_) => (StatusCode::CONFLICT, "changed", ""),
         };
-        if question.is_json() {
+        if question.json {
             return Answer::json(status, &json!({ "key": key, "outcome": name }));
         }
-        let (key, list) = (Text(key), question.list());
-        let body = format!(
-            "<h1>Locks</h1><p class=done role=status><code>{key}</code> {sentence}.</p>\
-             <p><a class=button href=\"{}\">Back to the list</a>",
-            Attribute(&list),
-        );
-        Answer::html(status, Frame { title: "Locks", refresh: None, body: &body }.to_string())
+        let key = Text(key);
+        back(question, status, &format!("<p class=done role=status><code>{key}</code> {sentence}.</p>"))
     }
 }
 
@@ -89,7 +83,7 @@ impl Outcome {
 fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
     let holder = named(info);
     let status = if notice.is_empty() { StatusCode::OK } else { StatusCode::CONFLICT };
-    if question.is_json() {
+    if question.json {
         return Answer::json(status, &json!({ "key": info.key(), "outcome": "to be confirmed", "holder": holder }));
     }
     let key = Text(info.key());
@@ -123,7 +117,7 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         Attribute(&question.release(info.key(), &holder)),
         Attribute(&question.list()),
     );
-    Answer::html(status, Frame { title: "Release a lock by force", refresh: None, body: &body }.to_string())
+    Answer::page(status, "Release a lock by force", None, &body)
 }
 
 fn failed(question: &Question, error: &Error) -> Answer {
@@ -134,16 +128,19 @@ fn failed(question: &Question, error: &Error) -> Answer {
 
 /// Says why something was not done.
 pub(super) fn message(question: &Question, status: StatusCode, text: &str) -> Answer {
-    if question.is_json() {
+    if question.json {
         return Answer::json(status, &json!({ "error": text }));
     }
-    let (text, list) = (Text(text), question.list());
-    let body = format!(
-        "<h1>Locks</h1><p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>\
-         <p><a class=button href=\"{}\">Back to the list</a>",
-        Attribute(&list),
-    );
-    Answer::html(status, Frame { title: "Locks", refresh: None, body: &body }.to_string())
+    let text = Text(text);
+    back(question, status, &format!("<p class=alarm role=alert><b>Nothing was changed:</b> {text}.</p>"))
+}
+
+/// Says a sentence, with a link back to the list.
+fn back(question: &Question, status: StatusCode, sentence: &str) -> Answer {
+    let list = question.list();
+    let list = Attribute(&list);
+    let body = format!("<h1>Locks</h1>{sentence}<p><a class=button href=\"{list}\">Back to the list</a>");
+    Answer::page(status, "Locks", None, &body)
 }
 
 /// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret.

@@ -1,6 +1,6 @@
 //! A client that shows what comes over the wire, and what it talks to.
 
-use std::{net::SocketAddr, time::Duration};
+use std::net::SocketAddr;
 
 use axum::Router;
 use lock_core::{LockManager, backend::MemoryBackend};
@@ -75,15 +75,4 @@ pub(super) async fn two() -> [LockManager; 2] {
         tokio::task::yield_now().await;
     }
     managers
-}
-
-/// Waits until somebody waits for a key.
-pub(super) async fn until_waited_for(manager: &LockManager, key: &str) {
-    for _ in 0..1_000 {
-        if !manager.inspect(key).await.unwrap().waiters().is_empty() {
-            return;
-        }
-        tokio::time::sleep(Duration::from_millis(5)).await;
-    }
-    panic!("waited in vain for somebody to wait for {key:?}");
 }

@@ -4,8 +4,8 @@ use lock_core::{LockManager, LossReason};
 use lock_tower::status::Status;
 
 use crate::{
-    client::{get, mounted, post, releasing, send, two, until_waited_for},
-    support::soon,
+    client::{get, mounted, post, releasing, send, two},
+    support::{soon, until_waited_for},
 };
 
 #[tokio::test]

@@ -8,8 +8,8 @@ use lock_tower::status::Status;
 use serde_json::Value;
 
 use crate::{
-    client::{get, mounted, post, releasing, send, two, until_waited_for},
-    support::{serve, until},
+    client::{get, mounted, post, releasing, send, two},
+    support::{serve, until, until_waited_for},
 };
 
 #[tokio::test]

@@ -260,6 +260,17 @@ pub(crate) async fn until_free(manager: &LockManager, key: &str) {
     panic!("waited in vain until {key:?} was free");
 }
 
+/// Waits until somebody waits for a key.
+pub(crate) async fn until_waited_for(manager: &LockManager, key: &str) {
+    for _ in 0..1_000 {
+        if !manager.inspect(key).await.unwrap().waiters().is_empty() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("waited in vain for somebody to wait for {key:?}");
+}
+
 /// Polls a future once.
 pub(crate) fn poll_once<F: Future + Unpin>(future: &mut F) -> Poll<F::Output> {
     std::pin::Pin::new(future).poll(&mut Context::from_waker(Waker::noop()))

@@ -3,7 +3,22 @@
 use std::{ffi::OsString, time::Duration};
 
 use clap::{ArgGroup, Parser, Subcommand};
-use lock_core::{BuildError, LockManager, LockManagerBuilder};
+use lock_core::{BuildError, LockManager};
+
+/// The examples of both forms of the help.
+macro_rules! examples {
+    () => {
+        "\
+Examples:
+  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run deploy:shop --wait 10m -- make deploy
+  lockctl list shop:
+  lockctl who nightly
+  lockctl release nightly
+
+Times are written as 500ms, 3s, 10m or 1h."
+    };
+}
 
 /// Runs a command while it holds a lock in Redis, shows who has which lock, and releases locks by force.
 #[derive(Debug, Parser)]
@@ -110,7 +125,7 @@ pub(crate) struct Run {
 /// A question mark means that no process answers for a key that is held: `lockctl who` says more. The keys are found
 /// by SCAN, which does not block Redis. Locks of other libraries are listed only if a request waits for them.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SEE_HELP, after_long_help = CODES)]
+#[command(after_help = SEE_HELP)]
 pub(crate) struct List {
     /// The text that the keys begin with; all keys if it is missing
     #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
@@ -124,7 +139,7 @@ pub(crate) struct List {
 ///
 /// Exits with 0 if the key is held, and with 1 if it is free.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SEE_HELP, after_long_help = CODES)]
+#[command(after_help = SEE_HELP)]
 pub(crate) struct Who {
     /// The lock
     pub(crate) key: String,
@@ -141,7 +156,7 @@ pub(crate) struct Who {
 ///
 /// Exits with 0 if the key was released, and with 1 if it was free or the release was not confirmed.
 #[derive(Debug, clap::Args)]
-#[command(after_help = SEE_HELP, after_long_help = CODES)]
+#[command(after_help = SEE_HELP)]
 pub(crate) struct Release {
     /// The lock
     pub(crate) key: String,
@@ -156,33 +171,15 @@ pub(crate) struct Release {
 impl Server {
     /// Connects, or says why not.
     pub(crate) async fn connect(&self) -> Result<LockManager, BuildError> {
-        self.builder().connect().await
-    }
-
-    fn builder(&self) -> LockManagerBuilder {
-        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl")
+        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl").connect().await
     }
 }
 
-const EXAMPLES: &str = "\
-Examples:
-  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
-  lockctl run deploy:shop --wait 10m -- make deploy
-  lockctl list shop:
-  lockctl who nightly
-  lockctl release nightly
+const EXAMPLES: &str = concat!(examples!(), "\n\n`lockctl --help` has the exit codes.");
 
-Times are written as 500ms, 3s, 10m or 1h. `lockctl help run` has the exit codes.";
-
-const EXAMPLES_AND_CODES: &str = "\
-Examples:
-  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
-  lockctl run deploy:shop --wait 10m -- make deploy
-  lockctl list shop:
-  lockctl who nightly
-  lockctl release nightly
-
-Times are written as 500ms, 3s, 10m or 1h.
+const EXAMPLES_AND_CODES: &str = concat!(
+    examples!(),
+    "
 
 Exit codes:
   0    done; for `run`: the command ended with 0, or --skip-if-busy found the key busy
@@ -196,35 +193,22 @@ Exit codes:
   79   the lease was lost, and the command was stopped (run)
   126  the command could not be started (run)
   127  the command was not found (run)
-Every other code of `run` is that of the command, 128 + N if signal N ended it.";
+Every other code of `run` is that of the command, 128 + N if signal N ended it."
+);
 
-const SEE_HELP: &str = "`--help` says more, and has the exit codes.";
+const SEE_HELP: &str = "`lockctl --help` has the exit codes.";
 
 const RUN_CODES: &str = "\
 Times are written as 500ms, 3s, 10m or 1h.
 
-Exit codes:
+Exit codes of its own; `lockctl --help` has all:
   75   the key is busy; --busy-code changes it, --skip-if-busy makes it 0
   79   the lease was lost, and the command was stopped
-  64   the command line is wrong
-  69   Redis cannot be reached, or did not answer in time
-  71   the system refused something, such as another process
-  77   Redis refused the user, the password or the access to the key
-  78   the URL, the key, an option or the server is not fit for a lock
   126  the command could not be started
   127  the command was not found
-Every other code is that of the command, 128 + N if signal N ended it. A signal that comes while the key is waited for
-ends lockctl with 128 + N, too.
+A code that is in neither list is that of the command, 128 + N if signal N ended it.
+A signal that comes while the key is waited for ends lockctl with 128 + N, too.
 
 Examples:
   lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
   lockctl run report --ttl 1m --wait-forever -- sh -c 'make report && make mail'";
-
-const CODES: &str = "\
-Exit codes:
-  0    done
-  1    no: the key is free (who, release), or the release was not confirmed
-  64   the command line is wrong
-  69   Redis cannot be reached, or did not answer in time
-  77   Redis refused the user, the password or the access to the key
-  78   the URL, the key or the server is not fit for a lock";

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::Manager;
+use super::{Identity, Process};
 use crate::fencing::FencingToken;
 
 /// The keys that a question is about, as the store knows them.
@@ -29,7 +29,7 @@ pub(crate) struct Question {
 pub(crate) struct Statement {
     /// The number of the question.
     pub(crate) id: u64,
-    pub(crate) manager: Manager,
+    pub(crate) manager: Identity,
     /// The number of the part.
     pub(crate) part: u32,
     /// Whether the answer ends with it.
@@ -95,7 +95,7 @@ impl Question {
     /// Makes the parts of an answer one by one. To make them all at once would take the engine's task from the leases for too long.
     pub(crate) fn answers<'a, S>(
         &'a self,
-        manager: &'a Manager,
+        manager: &'a Identity,
         seen: &'a [S],
         entry: impl Fn(&S) -> Entry + 'a,
         is_cut: bool,
@@ -112,14 +112,14 @@ impl Question {
 
 impl Statement {
     pub(crate) fn write(&self) -> String {
-        let Self { id, manager: Manager { id: manager, service, host, process }, part, is_last, is_cut, entries } =
-            self;
+        let Self { id, manager: Identity { id: manager, process }, part, is_last, is_cut, entries } = self;
+        let Process { service, host, number } = process;
         let last = match (is_last, is_cut) {
             (true, false) => LAST,
             (true, true) => CUT,
             (false, _) => "",
         };
-        let head = [&id.to_string(), &**manager, service, host, &process.to_string(), &part.to_string(), last];
+        let head = [&id.to_string(), &**manager, service, host, &number.to_string(), &part.to_string(), last];
         let mut message = write(STATEMENT, head);
         for Entry { key, label, since, trace, what } in entries {
             let (form, ttl, number) = match what {
@@ -139,7 +139,7 @@ impl Statement {
         let [manager, service, host] = [fields.next()?, fields.next()?, fields.next()?].map(Arc::from);
         // They are shown on terminals and in logs.
         let [service, host] = [service, host].map(|text: Arc<str>| text.escape_debug().to_string().into());
-        let manager = Manager { id: manager, service, host, process: fields.number()? };
+        let manager = Identity { id: manager, process: Process { service, host, number: fields.number()? } };
         let (part, last) = (fields.number()?, fields.next()?);
         let (is_last, is_cut) = (matches!(last, LAST | CUT), last == CUT);
         let mut entries = Vec::new();

@@ -3,8 +3,11 @@ use proptest::prelude::*;
 use super::*;
 use crate::{clock::Moment, fencing::FencingToken};
 
-fn manager(id: &str) -> Manager {
-    Manager { id: id.into(), service: "shop".into(), host: "web-3".into(), process: 812 }
+/// The channel of the manager that asks.
+const CHANNEL: &str = "lock-core:calls:0123456789abcdef0123456789abcdef";
+
+fn manager(id: &str) -> Identity {
+    Identity { id: id.into(), process: Process { service: "shop".into(), host: "web-3".into(), number: 812 } }
 }
 
 fn entry(key: &str, label: &str, number: u64, holds: bool) -> Entry {
@@ -26,7 +29,7 @@ proptest! {
         id: u64, text in ".{0,40}", label in "[a-z:<>,\n]{0,9}", numbers in prop::collection::vec((prop_oneof![Just(0), any::<u32>()], any::<bool>()), 0..450), is_cut: bool
     ) {
         let subject = Subject::Prefix(text.clone());
-        let question = Question { id, channel: "lock-core:calls:0123456789abcdef0123456789abcdef".into(), subject };
+        let question = Question { id, channel: CHANNEL.into(), subject };
         prop_assert_eq!(Question::read(&question.write()), Some(question.clone()));
         let entries: Vec<_> =
             numbers.into_iter().map(|(number, holds)| entry(&text, &label, number.into(), holds)).collect();
@@ -58,8 +61,7 @@ fn at(ms: u64) -> Moment {
 
 /// A question that was asked at 0 and ends at 250, and the slot of the request that waits for the answer.
 fn ask(subject: Subject) -> (Inquiries, Question, Arc<impl Sized>) {
-    let channel = "lock-core:calls:0123456789abcdef0123456789abcdef".into();
-    let (question, mut inquiries) = (Question { id: 7, channel, subject }, Inquiries::default());
+    let (question, mut inquiries) = (Question { id: 7, channel: CHANNEL.into(), subject }, Inquiries::default());
     let asked = Asked::new(at(0));
     let waits = Arc::clone(&asked.slot);
     inquiries.open(&question, asked, at(0), at(250));
@@ -92,6 +94,19 @@ fn an_inquiry_ends_with_what_there_is_when_its_time_is_over() {
     assert!(inquiries.take_done(at(249)).is_empty());
     let (_, heard) = inquiries.take_done(at(250)).remove(0);
     assert!(!heard.is_truncated, "those that say nothing at all may have nothing to say");
+}
+
+#[test]
+fn an_inquiry_is_dropped_when_no_request_waits_for_it() {
+    let (mut inquiries, _, waits) = ask(Subject::Holder("k".into()));
+    let second = Asked::new(at(1));
+    let second_waits = Arc::clone(&second.slot);
+    assert!(inquiries.join("k", second).is_none(), "the question is in flight");
+    drop(waits);
+    assert!(inquiries.take_done(at(1)).is_empty(), "the second waits");
+    drop(second_waits);
+    assert_eq!(inquiries.take_done(at(1)).len(), 2);
+    assert_eq!(inquiries.next(), Moment::NEVER);
 }
 
 #[test]
@@ -170,8 +185,8 @@ fn waiters_share_the_answer_about_their_key_for_a_second() {
 fn a_question_whose_answer_would_go_to_another_channel_is_refused() {
     let subject = Subject::Key("k".into());
     let question = |channel: &str| Question { id: 7, channel: channel.into(), subject: subject.clone() }.write();
-    assert!(Question::read(&question("lock-core:calls:0123456789abcdef0123456789abcdef")).is_some());
-    for elsewhere in ["orders", "{0}lock-core:calls:0123456789abcdef0123456789abcdef", "lock-core:calls:all", ""] {
+    assert!(Question::read(&question(CHANNEL)).is_some());
+    for elsewhere in ["orders", &format!("{{0}}{CHANNEL}"), "lock-core:calls:all", ""] {
         assert_eq!(Question::read(&question(elsewhere)), None, "{elsewhere}");
     }
 }
