@@ -8,15 +8,16 @@
 use std::{
     io::{self, Write},
     process::Stdio,
-    sync::mpsc::{self, RecvTimeoutError},
     thread,
     time::Duration,
 };
 
 use humantime::format_duration;
 use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
     process::{Pid, Signal, getpgrp, kill_process_group},
-    time::{ClockId, clock_gettime},
+    time::{ClockId, Timespec, clock_gettime},
 };
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -87,6 +88,16 @@ impl Watcher {
     }
 }
 
+/// Why the watcher has nothing more to wait for.
+enum Over {
+    /// The command has ended.
+    Done,
+    /// The first process has given no newer order in time.
+    Late,
+    /// The first process has ended.
+    Killed,
+}
+
 /// What the watcher is told.
 enum Order {
     /// The command may run until then.
@@ -102,30 +113,16 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
     signals::swallow().map_err(failed)?;
     let mut output = io::stdout();
     output.write_all(READY).and_then(|()| output.flush()).map_err(failed)?;
-    let (sender, orders) = mpsc::channel();
-    thread::spawn(move || {
-        let lines = io::stdin().lines().map_while(Result::ok);
-        lines.filter_map(|line| order(&line)).try_for_each(|order| sender.send(order))
-    });
-    let (mut until, mut is_over) = (Duration::MAX, false);
-    let patience = loop {
-        let left = if is_over { GLANCE } else { until.saturating_sub(now()) };
-        match orders.recv_timeout(left) {
-            Ok(Order::Until(later)) => (until, is_over) = (later, false),
-            Ok(Order::Done) => return Ok(0),
-            // The clock that the channel waits by may stand still while the machine is suspended; ours does not.
-            Err(RecvTimeoutError::Timeout) if now() < until => {}
-            // If the group was stopped for a while, this process was, too, and later orders are still in the pipe.
-            Err(RecvTimeoutError::Timeout) if !is_over => is_over = true,
-            Err(RecvTimeoutError::Timeout) => {
-                warn("lockctl stands still, and its lease is about to end; stopping the command");
-                // The watcher is late, and the end of the lease is not.
-                break kill_after.saturating_sub(LATE + GLANCE);
-            }
-            Err(RecvTimeoutError::Disconnected) => {
-                warn("lockctl was killed; stopping the command, and leaving the key to expire");
-                break kill_after;
-            }
+    let patience = match until_over(Orders::default()).map_err(failed)? {
+        Over::Done => return Ok(0),
+        Over::Late => {
+            warn("lockctl stands still, and its lease is about to end; stopping the command");
+            // The watcher is late, and the end of the lease is not.
+            kill_after.saturating_sub(LATE)
+        }
+        Over::Killed => {
+            warn("lockctl was killed; stopping the command, and leaving the key to expire");
+            kill_after
         }
     };
     for signal in [Signal::TERM, Signal::CONT] {
@@ -136,6 +133,64 @@ pub(crate) fn watch(kill_after: Duration) -> Result<i32, Failure> {
     // This process is one of the group.
     kill_process_group(getpgrp(), Signal::KILL).map_err(|error| failed(error.into()))?;
     Ok(OS_ERROR)
+}
+
+/// Returns when the command has ended or must be stopped.
+fn until_over(mut orders: Orders) -> io::Result<Over> {
+    let mut until = Duration::MAX;
+    while orders.come_before(until)? {
+        match orders.read()? {
+            Some(Order::Until(later)) => until = later,
+            Some(Order::Done) => return Ok(Over::Done),
+            None if orders.is_closed => return Ok(Over::Killed),
+            None => {}
+        }
+    }
+    Ok(Over::Late)
+}
+
+/// The orders that come in over standard input.
+#[derive(Default)]
+struct Orders {
+    /// What was read and not yet taken.
+    text: Vec<u8>,
+    is_closed: bool,
+}
+
+impl Orders {
+    /// Waits until there is something to read; returns whether that is so before the clock shows `until`. If the group was stopped
+    /// for a while, this process was, too: what came in meanwhile counts, however late it is.
+    fn come_before(&self, until: Duration) -> io::Result<bool> {
+        let stdin = io::stdin();
+        while !self.text.contains(&b'\n') {
+            // The clock that `poll` waits by may stand still while the machine is suspended; ours does not.
+            let left = until.saturating_sub(now());
+            let time = Timespec::try_from(left.min(LONGEST)).map_err(io::Error::other)?;
+            match poll(&mut [PollFd::new(&stdin, PollFlags::IN)], Some(&time)) {
+                Ok(0) if left.is_zero() => return Ok(false),
+                Ok(0) | Err(Errno::INTR) => {}
+                Ok(_) => break,
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(true)
+    }
+
+    /// Takes the first order, reading once if there is none; a line that is no order is skipped.
+    fn read(&mut self) -> io::Result<Option<Order>> {
+        if !self.text.contains(&b'\n') {
+            let mut part = [0; 512];
+            match rustix::io::read(io::stdin(), &mut part) {
+                Ok(0) => self.is_closed = true,
+                Ok(count) => self.text.extend_from_slice(&part[..count]),
+                Err(Errno::INTR) => {}
+                Err(error) => return Err(error.into()),
+            }
+        }
+        let Some(end) = self.text.iter().position(|byte| *byte == b'\n') else { return Ok(None) };
+        let line: Vec<u8> = self.text.drain(..=end).collect();
+        Ok(std::str::from_utf8(&line[..end]).ok().and_then(order))
+    }
 }
 
 fn order(line: &str) -> Option<Order> {
@@ -172,7 +227,7 @@ const DONE: &str = "done";
 /// How much later than the first process the watcher stops the command.
 const LATE: Duration = Duration::from_millis(200);
 
-/// How long to look for a later order before the command is stopped.
-const GLANCE: Duration = Duration::from_millis(50);
+/// The longest time to wait at once.
+const LONGEST: Duration = Duration::from_secs(3_600);
 
 const A_SECOND: Duration = Duration::from_secs(1);
