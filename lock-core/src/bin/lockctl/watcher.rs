@@ -176,7 +176,7 @@ impl Orders {
         Ok(true)
     }
 
-    /// Takes the first order, reading once if there is none; a line that is no order is skipped.
+    /// Takes the first order, reading once if there is none; a line of another form is skipped.
     fn read(&mut self) -> io::Result<Option<Order>> {
         if !self.text.contains(&b'\n') {
             let mut part = [0; 512];
