@@ -60,12 +60,22 @@ async fn a_refused_request_says_what_the_server_says_is_left_of_the_ttl() {
     let left = async |key: &str| ms(server.call(&["PTTL", key]).await.integer().unwrap().try_into().unwrap());
     for key in ["ours", "foreign"] {
         for wait in [Duration::ZERO, ms(300)] {
-            let before = left(key).await;
-            let said = ours.lock(key).wait(wait).await.unwrap_err().retry_after().unwrap();
-            let after = left(key).await;
-            // The server counts in whole milliseconds, and so may be off by one. What is left counts from the moment when the
-            // answer was read, which a busy machine does late; without the wait it would be off by 300 ms.
-            assert!(after <= said + ms(2) && said + wait <= before + ms(100), "{key}: {after:?} {said:?} {before:?}");
+            let mut tried = Vec::new();
+            // What is left counts from the moment when the answer was read, and a busy machine may read one late, but not each.
+            let fits = 'tries: {
+                for _ in 0..5 {
+                    let before = left(key).await;
+                    let said = ours.lock(key).wait(wait).await.unwrap_err().retry_after().unwrap();
+                    let after = left(key).await;
+                    tried.push((after, said, before));
+                    // The server counts in whole milliseconds, and so may be off by one.
+                    if after <= said + ms(2) && said + wait <= before + ms(2) {
+                        break 'tries true;
+                    }
+                }
+                false
+            };
+            assert!(fits, "{key}: {tried:?}");
         }
     }
     let several = ours.lock_all(["free", "ours"]).wait(Duration::ZERO).await.unwrap_err();

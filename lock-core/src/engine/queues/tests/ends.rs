@@ -45,14 +45,20 @@ fn a_release_that_was_sent_when_the_task_ended_is_sent_again() {
     assert!(process.queues.is_empty());
 }
 
-#[test]
-fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token() {
+/// A process whose holder has asked for its release, which is not sent yet; and the token of the lease.
+fn releasing() -> (Process, Token) {
     let mut process = Process::new();
     let id = process.wait();
     process.grant();
     let held = process.hold(id);
-    let token = process.queues.tenures.token(held.0.tenure).unwrap();
+    let token = process.queues.tenures.token(held.0.tenure).expect("it is held");
     assert!(matches!(process.release(held), Departure::Released(())));
+    (process, token)
+}
+
+#[test]
+fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token() {
+    let (mut process, token) = releasing();
     // An older request of the same token was answered out of order.
     process.queues.release_stray(key(), token, Doubt { until: at(0), unanswered_since: None }, at(0));
     assert!(process.cleaned_up().is_empty(), "the release would find nothing");
@@ -63,21 +69,15 @@ fn a_release_that_waits_to_be_sent_is_not_forestalled_by_a_clean_up_of_its_token
 
 #[test]
 fn a_release_that_is_in_flight_is_not_overtaken_by_a_clean_up_of_its_token() {
-    let mut process = Process::new();
-    let id = process.wait();
-    process.grant();
-    let held = process.hold(id);
-    let token = process.queues.tenures.token(held.0.tenure).unwrap();
-    assert!(matches!(process.release(held), Departure::Released(())));
-    let mut calls = process.queues.poll_transmit(at(0), 1);
-    let (call, batch) = calls.pop().unwrap();
+    let (mut process, token) = releasing();
+    let (call, batch) = process.queues.poll_transmit(at(0), 1).pop().expect("the release is sent");
     assert!(matches!(&batch[..], [Operation::Release(release)] if release.token == token));
     // A second copy of the message that the key was granted arrives.
     process.queues.release_stray(key(), token, Doubt { until: at(50), unanswered_since: None }, at(0));
     assert!(process.cleaned_up().is_empty(), "over a new connection it might be executed first");
     process.queues.handle_response(call, Ok(Answer::new([Ok(Outcome::Released)])), at(1), 1);
     assert!(!process.queues.cleanup.is_empty(), "what the message is about may have been executed after the release");
-    let again = process.queues.cleanup.next().unwrap();
+    let again = process.queues.cleanup.next().expect("it is released again");
     assert!(at(1) < again && again < at(9_000), "{again:?}");
 }
 
