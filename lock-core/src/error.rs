@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::info::Holder;
+use crate::{info::Holder, key::LockKey, mode::Mode};
 
 mod build;
 mod case;
@@ -91,6 +91,14 @@ impl Error {
     pub(crate) fn detail(mut self, detail: impl Into<String>) -> Self {
         self.inner.detail = Some(detail.into());
         self
+    }
+
+    /// The error of a request for permits of another total than the key has.
+    pub(crate) fn other_total(key: &LockKey, mode: Mode, total: u32) -> Self {
+        let detail = format!(
+            "the key has {total} permits at present, and the request is for {mode}: use one total for a key, or another key"
+        );
+        Self::invalid(Argument::Permits, ACQUIRE, detail).on(key)
     }
 
     /// Says for how long the key was busy.

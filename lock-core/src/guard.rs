@@ -1,4 +1,5 @@
 mod all;
+mod downgrade;
 
 use std::{
     fmt,
@@ -420,9 +421,9 @@ impl LockGuard {
         let ended = |end| hold.error(HAND_OVER, end);
         hold.check().map_err(ended)?;
         let left = self.held.take().and_then(|(engine, id)| engine.hand_over(id));
-        let (parting, ttl) = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
+        let left = left.ok_or_else(|| ended(hold.finish(End::Lost(LossReason::Taken))))?;
         hold.finish(End::HandedOver);
-        Ok(Handover::new(parting.key, parting.token, ttl))
+        Ok(Handover::new(left.key().clone(), left.token, left.ttl))
     }
 
     /// Runs `work` for as long as the lease is held, then releases the lease: [`run`](crate::LockRequest::run) for an existing

@@ -4,6 +4,7 @@ use crate::{
     backend::Token,
     error::{Argument, Error},
     key::LockKey,
+    mode::Mode,
     ttl::Ttl,
 };
 
@@ -45,7 +46,10 @@ impl Handover {
     /// Returns the text that [`FromStr`] reads. It is a secret until the lease has been taken up or has expired.
     #[must_use]
     pub fn reveal(&self) -> String {
-        format!("{MARK}{}:{}:{}", self.ttl.get().as_millis(), self.token.reveal(), self.key.as_str())
+        let exclusive = self.token.in_mode(Mode::Exclusive).reveal();
+        let token = self.token.reveal();
+        let mode = token[exclusive.len()..].strip_prefix(':').unwrap_or(EXCLUSIVE);
+        format!("{MARK}{}:{mode}:{exclusive}:{}", self.ttl.get().as_millis(), self.key.as_str())
     }
 
     pub(crate) fn token(&self) -> Token {
@@ -57,8 +61,11 @@ impl Handover {
     }
 }
 
-/// The beginning of every text: the mark and the version of the format. Then ttl in ms, token, key, joined by colons.
+/// The beginning of every text: the mark and the version of the format. Then ttl in ms, mode, token, key, joined by colons.
 const MARK: &str = "lock-core-handover:1:";
+
+/// The mode of an exclusive token, whose own text says nothing of it.
+const EXCLUSIVE: &str = "exclusive";
 
 impl FromStr for Handover {
     type Err = Error;
@@ -72,9 +79,11 @@ impl FromStr for Handover {
             )
         };
         let (ttl, rest) = text.strip_prefix(MARK).and_then(|rest| rest.split_once(':')).ok_or_else(malformed)?;
+        let (mode, rest) = rest.split_once(':').ok_or_else(malformed)?;
         let token_length = Token::from_random(0).reveal().len();
         let (token, key) = rest.split_at_checked(token_length).ok_or_else(malformed)?;
         let key = key.strip_prefix(':').ok_or_else(malformed)?;
+        let token = if mode == EXCLUSIVE { token.to_owned() } else { format!("{token}:{mode}") };
         let ttl = Duration::from_millis(ttl.parse().map_err(|_| malformed())?);
         Ok(Self {
             key: LockKey::new(key).map_err(|_| malformed())?,
@@ -106,7 +115,10 @@ mod tests {
     #[test]
     fn a_handover_survives_its_text_whatever_the_key_holds() {
         for key in ["goods:1", ":", "a b\r\n", "{x}:\u{e9}"] {
-            assert_eq!(handover(key).reveal().parse::<Handover>().unwrap(), handover(key));
+            for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { total: 10, take: 2 }] {
+                let handover = Handover { token: Token::from_random(1).in_mode(mode), ..handover(key) };
+                assert_eq!(handover.reveal().parse::<Handover>().unwrap(), handover);
+            }
         }
     }
 

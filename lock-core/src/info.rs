@@ -3,7 +3,7 @@ mod parties;
 use std::{fmt, time::Duration};
 
 pub(crate) use self::parties::{Answers, Parties};
-use crate::{engine::inquiry::Process, fencing::FencingToken};
+use crate::{engine::inquiry::Process, fencing::FencingToken, mode::Mode};
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
 /// it: whether it is held, by whom, and who waits.
@@ -94,22 +94,6 @@ impl KeyInfo {
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
-    }
-}
-
-/// The mode in which a lease is held or waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
-pub enum Mode {
-    /// One holder at a time.
-    Exclusive,
-}
-
-impl fmt::Display for Mode {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Exclusive => "exclusive",
-        })
     }
 }
 

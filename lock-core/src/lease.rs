@@ -9,7 +9,7 @@ use std::{
 
 use tokio::time::Instant;
 
-use crate::{end::End, engine::hold::Hold, fencing::FencingToken};
+use crate::{end::End, engine::hold::Hold, fencing::FencingToken, mode::Mode};
 
 /// A view of a held lease for other tasks: key, fencing token, remaining time and end. It cannot release the lease.
 ///
@@ -53,7 +53,8 @@ impl Lease {
         self.hold.key.as_str()
     }
 
-    /// Returns the fencing token of this hold: larger than that of every holder of the key before it.
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
+    /// [share](crate::LockRequest::shared) a key may have the same.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         self.hold.fence
@@ -99,6 +100,12 @@ impl Lease {
     #[must_use]
     pub fn ttl(&self) -> Duration {
         self.hold.ttl.get()
+    }
+
+    /// Returns the mode in which the key is held.
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.hold.mode()
     }
 
     /// Returns whether the lease is still held: neither lost nor released, and its deadline not passed.

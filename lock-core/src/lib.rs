@@ -117,6 +117,7 @@ mod leases;
 #[cfg(feature = "macros")]
 mod macro_support;
 mod manager;
+mod mode;
 #[cfg(lock_mutants)]
 #[doc(hidden)]
 pub mod mutants;
@@ -155,10 +156,11 @@ pub use crate::{
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
-    info::{Holder, KeyInfo, Mode, Party, Waiter},
+    info::{Holder, KeyInfo, Party, Waiter},
     lease::Lease,
     leases::Leases,
     manager::LockManager,
+    mode::Mode,
     replicas::Replicas,
     request::{LockAllRequest, LockRequest},
     ttl::{MAX_TTL, MIN_TTL},

@@ -9,6 +9,7 @@ use crate::{
     handover::Handover,
     health::Health,
     key::LockKey,
+    mode::Mode,
     mutants::Mutant,
     request::{LockAllRequest, LockRequest, Options},
 };
@@ -197,6 +198,7 @@ impl LockManager {
     #[track_caller]
     pub fn take_up(&self, handover: Handover) -> LockRequest {
         let mut request = self.request(self.key(handover.key())).ttl(handover.ttl());
+        request.mode = handover.token().mode();
         request.from = Some(handover.token());
         request
     }
@@ -389,6 +391,8 @@ impl LockManager {
             keys,
             options: self.settings.options,
             from: None,
+            mode: Mode::Exclusive,
+            take: None,
             since: Location::caller(),
             label: "",
         }

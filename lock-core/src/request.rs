@@ -1,4 +1,5 @@
 mod all;
+mod modes;
 mod options;
 
 use std::{
@@ -13,11 +14,12 @@ pub(crate) use self::options::{Options, Wait};
 use crate::{
     backend::{BackendError, Token},
     engine::{Engine, tenure::Terms},
-    error::{ACQUIRE, Error, ErrorKind},
+    error::{ACQUIRE, Argument, Error, ErrorKind},
     future::{Acquire, protected::OnLost},
     guard::LockGuard,
     key::LockKey,
     lease::Lease,
+    mode::Mode,
     replicas::Replicas,
     ttl::Renewal,
 };
@@ -48,6 +50,9 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) engine: Arc<Engine>,
     /// The key or keys, or what is wrong with them.
     pub(crate) keys: Result<K, Error>,
+    pub(crate) mode: Mode,
+    /// How many permits it takes, if that was said.
+    pub(crate) take: Option<u32>,
     pub(crate) options: Options,
     /// The token of a lease that is taken up.
     pub(crate) from: Option<Token>,
@@ -326,28 +331,32 @@ impl<K> LockRequest<K> {
     #[must_use]
     pub fn problem(&self) -> Option<String> {
         let checked = self.options.check().map_err(|(_, detail)| detail);
-        let refused = checked.and_then(|_| self.refused_durability().map_or(Ok(()), |error| Err(error.to_string())));
+        let checked = checked.and_then(|_| self.checked_mode());
+        let refused = checked.and_then(|_| self.refused().map_or(Ok(()), |error| Err(error.to_string())));
         refused.err()
     }
 
-    /// Whether its durability, if it has one, is in its range and can be had of the backend.
-    pub(crate) fn check_durability(&self) -> Result<(), Error> {
-        if self.options.durability.is_none() {
+    /// Whether its durability and its permits, if it has any, are in their range and can be had of the backend.
+    pub(crate) fn check_backend(&self) -> Result<(), Error> {
+        if self.options.durability.is_none() && !matches!(self.mode, Mode::Permits { .. }) {
             return Ok(());
         }
         self.terms()?;
-        self.refused_durability().map_or(Ok(()), |error| Err(Error::backend(ACQUIRE, None, error)))
+        self.refused().map_or(Ok(()), |error| Err(Error::backend(ACQUIRE, None, error)))
     }
 
-    /// Why its durability cannot be had of the backend, if it has one.
-    fn refused_durability(&self) -> Option<BackendError> {
-        self.options.durability.and_then(|_| self.engine.waits_for_replicas().err())
+    /// Why its durability or its permits cannot be had of the backend, if it has any.
+    fn refused(&self) -> Option<BackendError> {
+        let replicas = self.options.durability.and_then(|_| self.engine.waits_for_replicas().err());
+        let counts = matches!(self.mode, Mode::Permits { .. });
+        replicas.or_else(|| if counts { self.engine.counts_permits().err() } else { None })
     }
 
     fn terms(&self) -> Result<Terms, Error> {
         let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
         let Options { renewal, max_hold, at_least, .. } = self.options;
-        Ok(Terms { ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
+        let mode = self.checked_mode().map_err(|detail| Error::invalid(Argument::Permits, ACQUIRE, detail))?;
+        Ok(Terms { mode, ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
     }
 }
 

@@ -1,11 +1,12 @@
 //! The suite that every [`Backend`] passes.
 //!
 //! [`run`] checks what the engine relies on: exclusion, ownership by token, rising fencing tokens, renewal that never
-//! shortens, idempotence, batches in order, taking over, expiry, and listing. If the backend keeps queues, waiters must be granted
-//! a key in order, and no request may pass them. The suite uses keys of its own under a random prefix, takes about a second of
+//! shortens, idempotence, batches in order, taking over, expiry, listing, and the modes: shared leases and permits. If the backend
+//! keeps queues, waiters must be granted a key in order, and no request may pass them. The suite uses keys of its own under a random prefix, takes about a second of
 //! real or virtual time, and panics with a sentence at the first breach.
 
 mod queues;
+mod shares;
 
 use std::{sync::Arc, time::Duration};
 
@@ -77,6 +78,7 @@ impl Suite<'_> {
         self.lists_what_is_held().await;
         self.keeps_keys_of_any_bytes_apart().await;
         self.keeps_queues().await;
+        self.shares_keys().await;
     }
 
     async fn answers_an_empty_batch(&self) {

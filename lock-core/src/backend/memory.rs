@@ -7,6 +7,8 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
+use smallvec::SmallVec;
+
 use super::{
     AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, EVERYONE, Grant, Operation, Outcome, Place,
     Release, Reply,
@@ -16,6 +18,7 @@ use crate::{
     clock::{Clock, Moment, TokioClock},
     health::NodeHealth,
     key::{HashOfKey, LockKey},
+    mode::Mode,
 };
 
 /// A store in the process: the same semantics as Redis, without a server.
@@ -65,8 +68,15 @@ struct State {
     sweep_above: usize,
 }
 
-#[derive(Clone, Copy)]
+/// Those who hold a key: one of them, unless they share it.
 struct Entry {
+    shares: SmallVec<[Share; 1]>,
+    /// The fencing token of shared leases.
+    fence: u64,
+}
+
+#[derive(Clone, Copy)]
+struct Share {
     token: Token,
     expires: Moment,
     /// Whether the key was granted to the token, which has not come yet.
@@ -178,7 +188,7 @@ impl Backend for MemoryBackend {
             .state()
             .entries
             .iter()
-            .filter(|(key, entry)| key.wire().starts_with(&prefix) && entry.expires > now)
+            .filter(|(key, entry)| key.wire().starts_with(&prefix) && entry.expires() > now)
             .filter_map(|(key, _)| LockKey::new(key.wire()).ok())
             .collect();
         Reply::ready(Ok(keys))
@@ -216,8 +226,42 @@ impl Backend for MemoryBackend {
 }
 
 impl Entry {
-    fn busy(self, now: Moment, position: Option<u32>) -> Outcome {
-        Outcome::Busy { remaining: Some(self.expires.since(now)), foreign: false, reserved: self.reserved, position }
+    /// When the last of its shares ends.
+    fn expires(&self) -> Moment {
+        self.shares.iter().map(|share| share.expires).max().unwrap_or(Moment::from_origin(Duration::ZERO))
+    }
+
+    fn share(&mut self, token: Token) -> Option<&mut Share> {
+        self.shares.iter_mut().find(|share| share.token == token)
+    }
+
+    /// What its holders have in common.
+    fn mode(&self) -> Mode {
+        self.shares.first().map_or(Mode::Exclusive, |share| share.token.mode())
+    }
+
+    /// Whether another lease may join those that hold the key.
+    fn has_room(&self, mode: Mode) -> bool {
+        let fits = match mode {
+            Mode::Permits { total, take } => {
+                let taken = |share: &Share| match share.token.mode() {
+                    Mode::Permits { take, .. } => u64::from(take),
+                    _ => 0,
+                };
+                self.shares.iter().map(taken).sum::<u64>() + u64::from(take) <= u64::from(total)
+            }
+            Mode::Exclusive | Mode::Shared => true,
+        };
+        fits && mode.goes_with(self.mode())
+    }
+
+    fn busy(&self, now: Moment, position: Option<u32>) -> Outcome {
+        let ends = self.shares.iter().map(|share| share.expires);
+        // The first permits that are given back may be enough.
+        let ends = if matches!(self.mode(), Mode::Permits { .. }) { ends.min() } else { ends.max() };
+        let remaining = ends.map(|end| end.since(now));
+        let reserved = self.shares.iter().any(|share| share.reserved);
+        Outcome::Busy { remaining, foreign: false, reserved, position }
     }
 }
 
@@ -225,20 +269,23 @@ impl State {
     fn execute(&mut self, operation: &Operation, now: Moment, time: u64) -> Outcome {
         match operation {
             Operation::Acquire(acquire) => self.acquire(acquire, now, time),
-            Operation::Renew(renew) => match self.held(&renew.key, now) {
-                Some(entry) if entry.token == renew.token => {
-                    let left = entry.expires.since(now);
+            Operation::Renew(renew) => match self.share(&renew.key, renew.token, now) {
+                Some(share) => {
+                    let left = share.expires.since(now);
                     let mends = renew.too_far.is_some_and(|found| left <= found && left + MENDS_WITHIN > found);
-                    entry.expires = if mends { now + renew.ttl } else { entry.expires.max(now + renew.ttl) };
-                    let remaining = entry.expires.since(now);
+                    share.expires = if mends { now + renew.ttl } else { share.expires.max(now + renew.ttl) };
+                    let remaining = share.expires.since(now);
                     let fence = (renew.block > 0).then(|| self.fences(renew.block, time, renew.floor, renew.aim));
                     Outcome::Renewed { remaining, fence, block: renew.block }
                 }
-                _ => Outcome::Gone,
+                None => Outcome::Gone,
             },
             Operation::Release(release) => self.release(release, now, time),
             Operation::Inspect { key } => match self.held(key, now) {
-                Some(entry) => Entry { reserved: false, ..*entry }.busy(now, None),
+                Some(entry) => {
+                    let remaining = Some(entry.expires().since(now));
+                    Outcome::Busy { remaining, foreign: false, reserved: false, position: None }
+                }
                 None => Outcome::Gone,
             },
             Operation::Force { key, .. } => {
@@ -254,16 +301,16 @@ impl State {
         let Release { key, token, .. } = release;
         // First, since the key might be granted to it.
         self.remove_place(key, *token);
-        let outcome = match self.held(key, now) {
-            Some(entry) if entry.token == *token && !release.after.is_zero() => {
-                entry.expires = now + release.after;
+        let outcome = match self.share(key, *token, now) {
+            Some(share) if !release.after.is_zero() => {
+                share.expires = now + release.after;
                 Outcome::Released
             }
-            Some(entry) if entry.token == *token => {
-                self.entries.remove(key);
+            Some(_) => {
+                self.end_share(key, *token);
                 Outcome::Released
             }
-            _ => Outcome::Gone,
+            None => Outcome::Gone,
         };
         if !release.quiet {
             self.grant(key, None, now, time);
@@ -272,28 +319,76 @@ impl State {
     }
 
     fn acquire(&mut self, acquire: &Acquire, now: Moment, time: u64) -> Outcome {
-        let Acquire { key, token, .. } = acquire;
-        if acquire.from.is_none() {
-            self.grant(key, Some(*token), now, time);
-        }
-        let mut expires = now + acquire.ttl;
-        let mut was_free = false;
-        match (self.held(key, now), acquire.from) {
-            (None, None) => was_free = true,
-            // It may be late, and the lease extended since.
-            (Some(entry), _) if entry.token == *token => expires = expires.max(entry.expires),
-            (Some(entry), from) if Some(entry.token) == from => {}
-            (Some(entry), None) => {
-                let entry = *entry;
-                return entry.busy(now, self.keep_place(acquire, now));
-            }
-            (_, Some(_)) => return Outcome::Gone,
-        }
+        let Acquire { key, token, from, .. } = acquire;
+        let mine = self.share(key, *token, now).map(|share| share.expires);
+        let is_late = from.is_none() && mine.is_none() && self.grant(key, Some(*token), now, time);
+        let taken = from.and_then(|from| self.share(key, from, now).map(|share| share.token));
+        // An exclusive lease may go on in any mode: nobody comes in between.
+        let taken = taken.filter(|from| from.mode().is_exclusive() || from.mode() == token.mode());
+        let is_held = match self.held(key, now) {
+            _ if mine.is_some() || taken.is_some() => true,
+            _ if from.is_some() => return Outcome::Gone,
+            Some(entry) => match (entry.mode(), token.mode()) {
+                (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
+                    self.remove_place(key, *token);
+                    return Outcome::OtherTotal { total };
+                }
+                _ if is_late || !entry.has_room(token.mode()) => {
+                    let busy = entry.busy(now, None);
+                    let place = self.keep_place(acquire, now);
+                    return match busy {
+                        Outcome::Busy { remaining, foreign, reserved, .. } => {
+                            Outcome::Busy { remaining, foreign, reserved, position: place }
+                        }
+                        other => other,
+                    };
+                }
+                _ => false,
+            },
+            None => false,
+        };
         self.sweep(now);
         self.remove_place(key, *token);
-        let fence = self.fences(acquire.block, time, acquire.floor, acquire.aim);
-        self.entries.insert(key.clone(), Entry { token: *token, expires, reserved: false });
-        Outcome::Held { fence, block: acquire.block, was_free }
+        let numbers = (acquire.block, acquire.floor, acquire.aim);
+        // It may be late, and the lease extended since.
+        let expires = mine.map_or(now + acquire.ttl, |expires| expires.max(now + acquire.ttl));
+        if let Some(over) = taken {
+            self.end_share(key, over);
+        }
+        let (fence, block) = self.join(key, Share { token: *token, expires, reserved: false }, numbers, time);
+        if taken.is_some() {
+            // Those that wait may share it now.
+            self.grant(key, None, now, time);
+        }
+        Outcome::Held { fence, block, was_free: !is_held }
+    }
+
+    /// Gives a token its share of a key, which has room for it. Returns its fencing tokens.
+    fn join(&mut self, key: &LockKey, share: Share, (block, floor, aim): (u32, u64, u64), time: u64) -> (u64, u32) {
+        let mode = share.token.mode();
+        let known = self.entries.get(key).map(|entry| entry.fence).filter(|fence| *fence >= floor.max(1));
+        let block = if mode.is_exclusive() { block } else { 1 };
+        let fence = match known {
+            Some(fence) if mode == Mode::Shared => fence,
+            _ => self.fences(block, time, floor, aim),
+        };
+        let entry = self.entries.entry(key.clone()).or_insert_with(|| Entry { shares: SmallVec::new(), fence });
+        entry.fence = fence;
+        match entry.share(share.token) {
+            Some(known) => *known = share,
+            None => entry.shares.push(share),
+        }
+        (fence, block)
+    }
+
+    /// Ends the share of a token that has one.
+    fn end_share(&mut self, key: &LockKey, token: Token) {
+        if let Some(entry) = self.entries.get_mut(key) {
+            entry.shares.retain(|share| share.token != token);
+            if entry.shares.is_empty() {
+                self.entries.remove(key);
+            }
+        }
     }
 
     /// Takes a block of fencing tokens, counted from the clock, or from `floor` or a near `aim` if these are ahead.
@@ -336,43 +431,59 @@ impl State {
         }
     }
 
-    /// Grants a key to the first live place, if the key is free, unless that place is `mine`. Places before it are dropped.
-    fn grant(&mut self, key: &LockKey, mine: Option<Token>, now: Moment, time: u64) {
-        if self.queues.is_empty() || self.held(key, now).is_some() {
-            return;
+    /// Grants a key to the first live place and to those that follow, in their order, for as long as they fit, up to the place that is
+    /// `mine`. Places on the way that are not live are dropped. Returns whether a live place is left that does not fit.
+    fn grant(&mut self, key: &LockKey, mine: Option<Token>, now: Moment, time: u64) -> bool {
+        if self.queues.is_empty() {
+            return false;
         }
+        let mut is_left = false;
         while let Some(first) = self.queues.get_mut(key).and_then(VecDeque::pop_front) {
-            if Some(first.token) == mine {
-                self.queues.entry(key.clone()).or_default().push_front(first);
-                return;
-            }
-            let Waiting { token, place, block, ends } = first;
-            let listener = self.listeners.get(&place.channel).cloned();
-            if now >= ends || (listener.is_none() && !place.channel.is_empty()) {
+            let listener = self.listeners.get(&first.place.channel).cloned();
+            let is_mine = Some(first.token) == mine;
+            if !is_mine && (now >= first.ends || (listener.is_none() && !first.place.channel.is_empty())) {
                 continue;
             }
-            let fence = self.fences(block, time, 0, 0);
-            self.entries.insert(key.clone(), Entry { token, expires: now + place.lasts, reserved: true });
+            is_left = !is_mine && self.held(key, now).is_some_and(|entry| !entry.has_room(first.token.mode()));
+            if is_mine || is_left {
+                self.queues.entry(key.clone()).or_default().push_front(first);
+                break;
+            }
+            let Waiting { token, place, block, .. } = first;
+            let share = Share { token, expires: now + place.lasts, reserved: true };
+            let fences = self.join(key, share, (block, 0, 0), time);
             if let Some(listener) = listener {
-                let grant = Grant::new(key.clone(), token, place.sent, place.lasts, (fence, block));
+                let grant = Grant::new(key.clone(), token, place.sent, place.lasts, fences);
                 self.grants.push((listener, grant));
             }
-            break;
         }
         if self.queues.get(key).is_some_and(VecDeque::is_empty) {
             self.queues.remove(key);
         }
+        is_left
     }
 
-    /// The entry of a key, if it has not expired.
+    /// Those who hold a key: not those whose time is over.
     fn held(&mut self, key: &LockKey, now: Moment) -> Option<&mut Entry> {
-        self.entries.get_mut(key).filter(|entry| entry.expires > now)
+        let entry = self.entries.get_mut(key)?;
+        if entry.shares.iter().any(|share| share.expires <= now) {
+            entry.shares.retain(|share| share.expires > now);
+        }
+        if entry.shares.is_empty() {
+            self.entries.remove(key);
+        }
+        self.entries.get_mut(key)
+    }
+
+    /// The share of a token, if it has one that is not over.
+    fn share(&mut self, key: &LockKey, token: Token, now: Moment) -> Option<&mut Share> {
+        self.held(key, now)?.share(token)
     }
 
     /// Removes expired entries, at a cost that spreads over the acquires: each time the number of entries has doubled.
     fn sweep(&mut self, now: Moment) {
         if self.entries.len() > self.sweep_above {
-            self.entries.retain(|_, entry| entry.expires > now);
+            self.entries.retain(|_, entry| entry.expires() > now);
             self.sweep_above = (self.entries.len() * 2).max(64);
             self.entries.shrink_to(self.sweep_above * 2);
             self.queues.retain(|_, queue| {

@@ -174,6 +174,15 @@ pub trait Backend: fmt::Debug + Send + Sync + 'static {
             .did_not_happen())
     }
 
+    /// Returns whether the store can count the holders of a key, so that it gives [permits](crate::Mode::Permits). Must not block.
+    /// Default: `Ok(())`.
+    ///
+    /// # Errors
+    /// [`BackendError::unsupported`] with the reason why it cannot.
+    fn counts_permits(&self) -> Result<(), BackendError> {
+        Ok(())
+    }
+
     /// Returns whether a request that is polled now is sent at once. Default: `true`. Without a connection, the request is sent
     /// when the [`epoch`](Self::epoch) changes, and never if it is dropped before.
     fn is_reachable(&self) -> bool {
@@ -262,6 +271,10 @@ impl<B: Backend + ?Sized> Backend for Arc<B> {
 
     fn waits_for_replicas(&self) -> Result<(), BackendError> {
         (**self).waits_for_replicas()
+    }
+
+    fn counts_permits(&self) -> Result<(), BackendError> {
+        (**self).counts_permits()
     }
 
     fn is_reachable(&self) -> bool {
@@ -397,6 +410,11 @@ pub enum Outcome {
         remaining: Option<Duration>,
         /// Whether the holder is another library, which notifies no waiter.
         foreign: bool,
+    },
+    /// The key is held by permits of another total: the answer to an acquire of permits. Its token has no place any longer.
+    OtherTotal {
+        /// How many permits the key has.
+        total: u32,
     },
     /// The expiry was moved out.
     Renewed {

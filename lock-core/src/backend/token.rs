@@ -1,27 +1,66 @@
 use std::{fmt, str::FromStr};
 
-/// Random proof of holding: the value of the key in the backend.
+use crate::mode::Mode;
+
+/// Random proof of holding: the value of the key in the backend, or one of the values there if the lease is not exclusive.
 ///
-/// 128 random bits, written as a fixed mark, the version of the format and 32 hexadecimal digits. A value with another
-/// mark or version belongs to a foreign holder (another library on the same key). Knowing a token is enough to release
-/// the lease, so `Debug` hides it and nothing logs it.
+/// 128 random bits, written as a fixed mark, the version of the format and 32 hexadecimal digits, and then the mode: nothing
+/// if it is exclusive, `:shared`, or `:2/10` for two of ten permits. A value with another mark or version belongs to a foreign
+/// holder (another library on the same key). Knowing a token is enough to release the lease, so `Debug` hides it and nothing
+/// logs it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-pub struct Token(u128);
+pub struct Token {
+    high: u64,
+    low: u64,
+    /// How many permits it takes of how many; zeros for an exclusive one, and one of none for a shared one.
+    take: u32,
+    total: u32,
+}
 
 /// The beginning of every token of this library: the mark and the version of the format.
 pub const TOKEN_MARK: &str = "lock-core:1:";
 
+const DIGITS: usize = 32;
+const SHARED: &str = ":shared";
+
 impl Token {
-    /// Makes a token of 128 random bits.
+    /// Makes an exclusive token of 128 random bits.
     #[must_use]
+    #[expect(clippy::cast_possible_truncation, reason = "in two halves")]
     pub const fn from_random(bits: u128) -> Self {
-        Self(bits)
+        Self { high: (bits >> 64) as u64, low: bits as u64, take: 0, total: 0 }
+    }
+
+    /// Makes it a token of a mode.
+    #[must_use]
+    pub const fn in_mode(mut self, mode: Mode) -> Self {
+        (self.take, self.total) = match mode {
+            Mode::Exclusive => (0, 0),
+            Mode::Shared => (1, 0),
+            Mode::Permits { total, take } => (take, total),
+        };
+        self
+    }
+
+    /// Returns the mode of the lease.
+    #[must_use]
+    pub const fn mode(&self) -> Mode {
+        match (self.take, self.total) {
+            (0, _) => Mode::Exclusive,
+            (_, 0) => Mode::Shared,
+            (take, total) => Mode::Permits { total, take },
+        }
     }
 
     /// Returns the value that goes over the wire.
     #[must_use]
     pub fn reveal(&self) -> String {
-        format!("{TOKEN_MARK}{:032x}", self.0)
+        let Self { high, low, .. } = self;
+        match self.mode() {
+            Mode::Exclusive => format!("{TOKEN_MARK}{high:016x}{low:016x}"),
+            Mode::Shared => format!("{TOKEN_MARK}{high:016x}{low:016x}{SHARED}"),
+            Mode::Permits { total, take } => format!("{TOKEN_MARK}{high:016x}{low:016x}:{take}/{total}"),
+        }
     }
 }
 
@@ -29,11 +68,28 @@ impl FromStr for Token {
     type Err = ForeignToken;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        text.strip_prefix(TOKEN_MARK)
-            .filter(|digits| digits.len() == 32 && digits.bytes().all(|digit| digit.is_ascii_hexdigit()))
-            .and_then(|digits| u128::from_str_radix(digits, 16).ok())
-            .map(Self)
-            .ok_or(ForeignToken)
+        let digits = text.strip_prefix(TOKEN_MARK).ok_or(ForeignToken)?;
+        let (digits, mode) = digits.split_at_checked(DIGITS).ok_or(ForeignToken)?;
+        if !digits.bytes().all(|digit| digit.is_ascii_hexdigit()) {
+            return Err(ForeignToken);
+        }
+        let bits = u128::from_str_radix(digits, 16).map_err(|_| ForeignToken)?;
+        Ok(Self::from_random(bits).in_mode(mode_of(mode)?))
+    }
+}
+
+fn mode_of(text: &str) -> Result<Mode, ForeignToken> {
+    match text {
+        "" => Ok(Mode::Exclusive),
+        SHARED => Ok(Mode::Shared),
+        _ => {
+            let (take, total) = text.strip_prefix(':').and_then(|rest| rest.split_once('/')).ok_or(ForeignToken)?;
+            let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
+            match (number(take), number(total)) {
+                (Some(take), Some(total)) if 0 < take && take <= total => Ok(Mode::Permits { total, take }),
+                _ => Err(ForeignToken),
+            }
+        }
     }
 }
 
@@ -62,18 +118,28 @@ mod tests {
 
     #[test]
     fn a_token_survives_its_text_and_debug_hides_it() {
-        let token = Token::from_random(0xfeed);
-        assert_eq!(token.reveal().parse(), Ok(token));
-        assert_eq!(token.reveal().len(), TOKEN_MARK.len() + 32);
-        assert!(!format!("{token:?}").contains("feed"));
+        for mode in [Mode::Exclusive, Mode::Shared, Mode::Permits { total: u32::MAX, take: 1 }] {
+            let token = Token::from_random(0xfeed << 64).in_mode(mode);
+            assert_eq!(token.reveal().parse(), Ok(token));
+            assert_eq!(token.mode(), mode);
+            assert!(!format!("{token:?}").contains("feed"));
+        }
+        assert_eq!(Token::from_random(1).reveal().len(), TOKEN_MARK.len() + DIGITS);
+        let shared = Token::from_random(1).in_mode(Mode::Shared);
+        assert_eq!(shared.reveal(), "lock-core:1:00000000000000000000000000000001:shared");
+        let permits = shared.in_mode(Mode::Permits { total: 10, take: 2 });
+        assert_eq!(permits.reveal(), "lock-core:1:00000000000000000000000000000001:2/10");
+        assert_eq!(permits.in_mode(Mode::Exclusive), Token::from_random(1));
     }
 
     #[test]
-    fn other_marks_versions_and_lengths_are_foreign() {
+    fn other_marks_versions_lengths_and_modes_are_foreign() {
         let text = Token::from_random(1).reveal();
-        for foreign in
-            ["", "2f1b", &text[1..], &text.replace(":1:", ":2:"), &format!("{text}0"), &text.replace('0', "+")]
-        {
+        let with = |mode: &str| format!("{text}{mode}");
+        let modes = ["0", ":", ":Shared", ":shared ", ":1", ":0/1", ":2/1", ":1/", ":+1/2", ":01/2", ":1/4294967296"];
+        let modes: Vec<_> = modes.into_iter().map(with).collect();
+        let others = ["", "2f1b", &text[1..], &text.replace(":1:", ":2:"), &text.replace('0', "+")];
+        for foreign in others.into_iter().chain(modes.iter().map(String::as_str)) {
             assert_eq!(foreign.parse::<Token>(), Err(ForeignToken), "{foreign}");
         }
     }

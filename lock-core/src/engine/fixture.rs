@@ -51,5 +51,6 @@ pub(crate) fn key() -> LockKey {
 pub(crate) fn terms(ttl_ms: u64) -> Terms {
     let ttl = Ttl::new(Duration::from_millis(ttl_ms)).unwrap();
     let (max_hold, at_least, label) = (None, Duration::ZERO, "");
-    Terms { ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
+    let mode = crate::Mode::Exclusive;
+    Terms { mode, ttl, renewal: Renewal::ThirdOfTtl, max_hold, at_least, since: Location::caller(), label }
 }

@@ -20,6 +20,7 @@ use crate::{
     error::{Error, LossReason},
     fencing::FencingToken,
     key::LockKey,
+    mode::Mode,
     mutants::Mutant,
     trace::TraceContext,
     ttl::Ttl,
@@ -33,6 +34,7 @@ pub(crate) struct Hold {
     pub(crate) since: &'static Location<'static>,
     /// Its label in metrics.
     label: &'static str,
+    mode: Mode,
     /// The ttl of its request.
     pub(crate) ttl: Ttl,
     /// Whether it was asked for without renewal.
@@ -86,7 +88,14 @@ impl Hold {
             trace: None,
             wakers: None,
         };
-        Self { key, fence, since, label, ttl, fixed: false, clock, state: Mutex::new(state) }
+        let mode = Mode::Exclusive;
+        Self { key, fence, since, label, mode, ttl, fixed: false, clock, state: Mutex::new(state) }
+    }
+
+    /// Makes it one that holds in a mode.
+    pub(crate) fn in_mode(mut self, mode: Mode) -> Self {
+        self.mode = mode;
+        self
     }
 
     /// Says whether it was asked for without renewal.
@@ -198,6 +207,15 @@ impl Hold {
     pub(crate) fn end(&self) -> Moment {
         let state = self.state();
         state.deadline.min(state.latest)
+    }
+
+    /// When `max_hold` ends it, if it is bounded.
+    pub(crate) fn latest(&self) -> Option<Moment> {
+        Some(self.state().latest).filter(|latest| *latest < Moment::NEVER)
+    }
+
+    pub(crate) fn mode(&self) -> Mode {
+        self.mode
     }
 
     pub(crate) fn version(&self) -> u32 {

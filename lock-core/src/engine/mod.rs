@@ -48,7 +48,7 @@ use self::{
         calls::List,
         line::{Newcomer, WaiterId},
     },
-    tenure::{Acquired, HoldId, Offer, Renewing, Terms},
+    tenure::{Acquired, HoldId, Offer, Renewing, Tenure, Terms},
 };
 pub(crate) use self::{
     core::{Owed, Timer},
@@ -169,6 +169,10 @@ impl Engine {
     }
 
     /// Whether the backend can wait for replicas, or why not.
+    pub(crate) fn counts_permits(&self) -> Result<(), BackendError> {
+        self.core.backend.counts_permits()
+    }
+
     pub(crate) fn waits_for_replicas(&self) -> Result<(), BackendError> {
         self.core.backend.waits_for_replicas()
     }
@@ -258,7 +262,7 @@ impl Engine {
     }
 
     /// Ends a hold and gives its token to the caller, who hands it on.
-    pub(crate) fn hand_over(&self, hold: HoldId) -> Option<(Parting, Ttl)> {
+    pub(crate) fn hand_over(&self, hold: HoldId) -> Option<Tenure> {
         let now = self.now();
         self.core.with(|state| state.queues.hand_over(hold, now))
     }

@@ -23,12 +23,14 @@ use crate::{
     error::LossReason,
     fencing::FencingToken,
     key::LockKey,
+    mode::Mode,
     ttl::{Renewal, Ttl},
 };
 
 /// The options of a request that concern its lease.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
+    pub(crate) mode: Mode,
     pub(crate) ttl: Ttl,
     pub(crate) renewal: Renewal,
     pub(crate) max_hold: Option<Duration>,
@@ -43,8 +45,12 @@ impl Terms {
         self.ttl == ttl && self.renewal == renewal && self.is_passed_on()
     }
 
-    /// Whether a lease with these terms may be passed on at all.
+    /// Whether a lease with these terms may be passed on at all. Those who share a key have a token each.
     pub(crate) fn is_passed_on(&self) -> bool {
+        self.is_renewed() && self.mode.is_exclusive()
+    }
+
+    pub(crate) fn is_renewed(&self) -> bool {
         self.renewal != Renewal::Never
     }
 }
@@ -172,6 +178,10 @@ impl Tenure {
         Parting { key: self.key().clone(), token: self.token, keep_until: self.keep_until, place: false, quiet: false }
     }
 
+    pub(crate) fn renewal(&self) -> Renewal {
+        self.renewal
+    }
+
     /// How many holds followed one another in it, or would have if there had been fencing tokens for them.
     pub(crate) fn holds(&self) -> u32 {
         if self.fences.left() == 0 { self.number.max(MANY_HOLDS) } else { self.number }
@@ -248,7 +258,7 @@ impl Terms {
     fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
         let fence = FencingToken::new(fence);
         let hold = Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity);
-        Arc::new(hold.fixed(self.renewal == Renewal::Never))
+        Arc::new(hold.fixed(self.renewal == Renewal::Never).in_mode(self.mode))
     }
 }
 

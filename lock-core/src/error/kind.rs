@@ -53,6 +53,11 @@ pub enum Argument {
     MaxHold,
     /// The least time that the key stays busy: at most 100 years.
     AtLeast,
+    /// The permits of a key and how many of them a lease takes: 1 to 1,000,000 in all, and the same number as the present holders
+    /// of the key have.
+    Permits,
+    /// The mode of a lease, for a request that another mode cannot have.
+    Mode,
     /// The replicas that must have a lease: at least one, within 1 ms to an hour, and at most half of the ttl.
     Durability,
     /// The text of a [`Handover`](crate::Handover).
@@ -115,6 +120,8 @@ impl fmt::Display for Argument {
             Self::RenewEvery => "the renewal interval",
             Self::MaxHold => "the longest hold",
             Self::AtLeast => "the least time that the key stays busy",
+            Self::Permits => "the number of permits",
+            Self::Mode => "the mode",
             Self::Durability => "the durability",
             Self::Handover => "the handover",
             Self::Settings => "the configuration of the manager",

@@ -216,7 +216,7 @@ impl Progress {
             match &mut self.step {
                 Step::Begin => {
                     let (key, terms) = request.check()?;
-                    request.check_durability().map_err(|error| error.on(key))?;
+                    request.check_backend().map_err(|error| error.on(key))?;
                     engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
                     reentry::refuse(engine, key, request.since, request.tries_once())?;
                     let now = self.now;

@@ -51,7 +51,7 @@ impl AcquireAll {
         if let Keys::All = keys {
             *give_up = engine.now() + request.options.wait.get();
             *keys = Keys::Left(request.keys.clone()?.into_iter());
-            request.check_durability()?;
+            request.check_backend()?;
         }
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {

@@ -36,7 +36,7 @@ pub(super) struct TakeUp {
 impl TakeUp {
     /// Sends the request that takes the lease over from `from`.
     pub(super) fn new(engine: &Arc<Engine>, key: LockKey, terms: Terms, from: Token, now: Moment) -> Self {
-        let token = engine.token();
+        let token = engine.token().in_mode(terms.mode);
         let request = backend::Acquire::new(key.clone(), token, terms.ttl.get()).from(from);
         // The epoch is read, and the token is owed, before the request is registered. So a connection that is replaced meanwhile leaves
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.

@@ -127,6 +127,8 @@ impl LockAllRequest {
         LockRequest {
             engine: Arc::clone(&self.engine),
             keys: Ok(key),
+            mode: self.mode,
+            take: self.take,
             // All keys are waited for together.
             options: Options { durability: None, ..self.options },
             from: None,

@@ -18,7 +18,7 @@ impl Suite<'_> {
         }
     }
 
-    async fn waiters_can_be_told(&mut self) -> bool {
+    pub(super) async fn waiters_can_be_told(&mut self) -> bool {
         let (key, one, two) = (self.key(), self.token(), self.token());
         self.acquire(&key, one, SHORT).await;
         let keeps_places = matches!(self.call(self.wait(&key, two)).await, Outcome::Busy { position: Some(1), .. });
@@ -141,7 +141,7 @@ impl Suite<'_> {
     }
 
     /// The next grant that has come or is on its way.
-    async fn granted(&mut self) -> Option<Grant> {
+    pub(super) async fn granted(&mut self) -> Option<Grant> {
         loop {
             match tokio::time::timeout(SHORT, self.told.recv()).await {
                 Ok(Some(Notice::Granted(grant))) if !grant.out_of_turn => return Some(grant),

@@ -128,6 +128,14 @@ impl Backend for QuorumBackend {
         })
     }
 
+    fn counts_permits(&self) -> Result<(), BackendError> {
+        Err(BackendError::unsupported(
+            "a quorum gives no permits: each holder needs a majority of the nodes, and that many nodes of three have room for half \
+             as many holders more; use one server, Sentinel or a cluster for this key",
+        )
+        .did_not_happen())
+    }
+
     fn waits_for_replicas(&self) -> Result<(), BackendError> {
         let why = "a quorum keeps a lease on a majority of its nodes, and does not wait for their replicas; leave `durability` out";
         Err(BackendError::unsupported(why).did_not_happen())

@@ -15,10 +15,10 @@ pub(super) fn begin(batch: &[Operation]) -> usize {
     others.map_or(0, |last| last + 1)
 }
 
-/// The numbers of a block, a floor and a taking over are the script's.
+/// The numbers of a block, a floor, a taking over and a share are the script's.
 fn fits(acquire: &Acquire) -> bool {
-    let Acquire { expects_free, block, from, floor, aim, .. } = acquire;
-    *expects_free && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
+    let Acquire { token, expects_free, block, from, floor, aim, .. } = acquire;
+    *expects_free && token.mode().is_exclusive() && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
 }
 
 /// The commands; the counter has the tag.

@@ -263,28 +263,40 @@ async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
     errors.find(|error| matches!(error.kind(), ErrorKind::Unsupported | ErrorKind::Denied)).map_or(Ok(()), Err)
 }
 
-/// Returns whether each key holds a token of ours: not if it holds something else, or has left this node.
+/// Returns whether each key holds a token or a group of ours: not if it holds something else, or has left this node.
 ///
 /// Only the beginning of each value is read. The values of other programs may be large, and the leases are renewed over the
 /// same connection: they would wait behind the answer, and be lost.
 async fn are_ours(connector: &Connector, keys: &[LockKey]) -> Result<Vec<bool>, BackendError> {
     let is_of_cluster = connector.role == Role::Node;
-    let mut reads = redis::Pipeline::with_capacity(2 * keys.len());
+    let mut reads = redis::Pipeline::with_capacity(3 * keys.len());
     for key in keys {
         if is_of_cluster {
             // The slot of the key may be on its way to this node.
             reads.cmd("ASKING");
         }
         reads.cmd("GETRANGE").arg(key.wire()).arg(0).arg(TOKEN_MARK.len() - 1);
+        if is_of_cluster {
+            reads.cmd("ASKING");
+        }
+        // What those who share a key have in common.
+        reads.cmd("ZRANGEBYSCORE").arg(key.wire()).arg("+inf").arg("+inf").arg("LIMIT").arg(0).arg(1);
     }
     let replies: Vec<Value> = connector.query(Ask::Each(&reads)).await?;
     let (first, step) = if is_of_cluster { (1, 2) } else { (0, 1) };
     let is_ours = |reply: Value| match reply.extract_error() {
-        Ok(begin) => Ok(from_redis_value::<String>(begin).is_ok_and(|begin| begin == TOKEN_MARK)),
+        Ok(Value::Array(marks)) => Ok(marks.into_iter().next().is_some_and(has_mark)),
+        Ok(begin) => Ok(has_mark(begin)),
         Err(error) if matches!(error.code(), Some("WRONGTYPE" | "MOVED" | "ASK")) => Ok(false),
         Err(error) => Err(connector.refusal(error)),
     };
-    replies.into_iter().skip(first).step_by(step).map(is_ours).collect()
+    let each: Result<Vec<bool>, _> = replies.into_iter().skip(first).step_by(step).map(is_ours).collect();
+    Ok(each?.chunks(2).map(|of_key| of_key.contains(&true)).collect())
+}
+
+/// Whether a value begins as our tokens do.
+fn has_mark(value: Value) -> bool {
+    from_redis_value::<String>(value).is_ok_and(|text| text.starts_with(TOKEN_MARK))
 }
 
 /// Waits for a connection until `limit`.
@@ -322,7 +334,7 @@ async fn list(connector: &Connector, prefix: &str) -> Result<Vec<LockKey>, Backe
     let mut cursor = 0_u64;
     loop {
         let mut scan = redis::cmd("SCAN");
-        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE).arg("TYPE").arg("string");
+        scan.arg(cursor).arg("MATCH").arg(&pattern).arg("COUNT").arg(PAGE);
         let (next, page): (u64, Vec<Vec<u8>>) = connector.query(&scan).await?;
         // Keys that are no keys of ours: not UTF-8, too long, or side keys.
         let keys: Vec<_> = page.iter().filter_map(|key| LockKey::new(std::str::from_utf8(key).ok()?).ok()).collect();

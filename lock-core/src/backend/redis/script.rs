@@ -211,6 +211,7 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         },
         4 => Outcome::Released,
         5 => Outcome::Gone,
+        6 => Outcome::OtherTotal { total: count(next()?)? },
         _ => return None,
     };
     Some((Ok(outcome), values.as_slice()))

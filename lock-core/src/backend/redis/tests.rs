@@ -51,6 +51,7 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             .prop_map(|(remaining, fence, block)| Outcome::Renewed { remaining, fence, block }),
         Just(Outcome::Released),
         Just(Outcome::Gone),
+        any::<u32>().prop_map(|total| Outcome::OtherTotal { total }),
     ]
 }
 
@@ -69,6 +70,7 @@ fn said(outcome: &Outcome) -> Vec<Value> {
         }
         Outcome::Released => vec![4],
         Outcome::Gone => vec![5],
+        Outcome::OtherTotal { total } => vec![6, i64::from(total)],
         Outcome::Split { .. } | Outcome::NotFree => unreachable!("the script says yes or no"),
     };
     numbers.into_iter().map(Value::Int).collect()

@@ -46,8 +46,15 @@ impl Queues {
             Ok(Outcome::Held { fence, block, .. }) => {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
-                let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
+                let passes = token.mode().is_exclusive();
+                let acquired = Acquired { token, fence, block, sent, doubt, passes, granted: None };
                 return self.held(key, id, acquired, now);
+            }
+            Ok(Outcome::OtherTotal { total }) => {
+                contender.answered(sent, epoch, repeated);
+                contender.may_hold(false);
+                let error = Error::other_total(key, token.mode(), total);
+                return self.dismiss(id, error, now);
             }
             Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
             Ok(Outcome::NotFree) => {
@@ -83,7 +90,7 @@ impl Queues {
             && let Some((parting, doubt)) = contender.parting(key)
         {
             let callable = contender.callable;
-            contender.begin_anew(Token::from_random(self.random.random()));
+            contender.begin_anew(Token::from_random(self.random.random()).in_mode(token.mode()));
             contender.callable = callable;
             self.cleanup.push(parting, doubt, now);
         }
@@ -124,13 +131,16 @@ impl Queues {
 
     /// The tenure of a key, if it has this token.
     fn tenure_of(&self, key: &LockKey, token: Token) -> Option<TenureId> {
-        self.lines.tenure(key).filter(|tenure| self.tenures.token(*tenure) == Some(token))
+        let beside = self.beside.get(key).into_iter().flatten().copied();
+        let mut tenures = self.lines.tenure(key).into_iter().chain(beside);
+        tenures.find(|tenure| self.tenures.token(*tenure) == Some(token))
     }
 
     /// Cleans up the token of a contender, which some nodes may have, and gives it another.
     fn replace_split_token(&mut self, id: WaiterId, now: Moment) {
         let anew = self.token();
         let waiter = self.lines.waiter(id);
+        let anew = anew.in_mode(waiter.terms.mode);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
         if !Mutant::SplitKept.is_on() {
             let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
@@ -357,7 +367,7 @@ impl Queues {
         let placing = Placing {
             trusts: self.trusts,
             is_told: self.listening && !self.calls_refused,
-            is_renewed: terms.is_passed_on(),
+            is_renewed: terms.is_renewed(),
             ttl: terms.ttl,
             check: LONGEST_CHECK,
             round_trip,

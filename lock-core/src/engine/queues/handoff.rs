@@ -95,7 +95,8 @@ impl Queues {
         if Mutant::GrantFromHearing.is_on() {
             sent = now;
         }
-        let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: Some(kept) };
+        let passes = token.mode().is_exclusive();
+        let acquired = Acquired { token, fence, block, sent, doubt, passes, granted: Some(kept) };
         let tenure = self.begin_tenure(&own, id, &terms, acquired, now);
         // The grant has the block of fencing tokens that its place asked for. Waiters that joined after the place was made are not
         // counted in that block, so it may be too small for them.
@@ -112,6 +113,12 @@ impl Queues {
     ) -> TenureId {
         let offer = self.tenures.enter(key, terms, acquired, &self.clock, now);
         let tenure = offer.0.tenure;
+        if !terms.mode.is_exclusive() {
+            self.beside.entry(key.clone()).or_default().push(tenure);
+            self.offer(id, offer, now);
+            self.contend_next(key);
+            return tenure;
+        }
         self.lines.possess(key, tenure);
         self.offer(id, offer, now);
         // After the offer, which takes the new holder out of its line: those behind it learn that the key is busy, and a holder that
@@ -120,7 +127,7 @@ impl Queues {
         tenure
     }
 
-    /// Sends the first waiter away with an error; the next one contends.
+    /// Sends a waiter at the front away with an error; the next one contends.
     pub(super) fn dismiss(&mut self, id: WaiterId, error: Error, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (key, terms, tries) = (waiter.key.clone(), waiter.terms, waiter.tries);
@@ -156,8 +163,9 @@ impl Queues {
         now: Moment,
     ) {
         if let Some(next) = self.lines.first(key) {
+            let is_next = terms.mode.is_exclusive() && !self.lines.is_contender(next);
             let waiter = self.lines.waiter(next);
-            if !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
+            if is_next && !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {
                 let token = contender.token;
                 // The place was made for the former contender. If no message can reach it (it was made before this process listened,
                 // or the holder is another library, which notifies nobody), the new contender has to ask at once, or it would
@@ -199,36 +207,42 @@ impl Queues {
     }
 
     fn tenures_of(&self, key: &LockKey) -> Vec<TenureId> {
-        let taken_up = self.taken_up.get(key).into_iter().flatten().copied();
-        self.lines.tenure(key).into_iter().chain(taken_up).collect()
+        let beside = self.beside.get(key).into_iter().flatten().copied();
+        self.lines.tenure(key).into_iter().chain(beside).collect()
     }
 
     /// Ends a tenure for its line: the first waiter contends, if there is one.
     pub(super) fn free(&mut self, key: &LockKey, tenure: TenureId, holds: u32) {
-        if let Some(taken_up) = self.taken_up.get_mut(key) {
-            taken_up.retain(|other| *other != tenure);
-            if taken_up.is_empty() {
-                self.taken_up.remove(key);
+        if let Some(beside) = self.beside.get_mut(key) {
+            if let Some(place) = beside.iter().position(|other| *other == tenure) {
+                beside.swap_remove(place);
+            }
+            if beside.is_empty() {
+                self.beside.remove(key);
             }
         }
-        if let Some(first) = self.lines.dispossess(key, tenure, holds) {
-            self.contend(first);
+        if self.lines.dispossess(key, tenure, holds) {
+            self.contend_next(key);
         }
     }
 
-    /// Has the first waiter contend, unless the process possesses the key.
+    /// Has the waiters at the front of the line contend who do not yet, unless the process possesses the key.
     pub(super) fn contend_next(&mut self, key: &LockKey) {
-        match self.lines.first(key) {
-            Some(first) if self.lines.tenure(key).is_none() => self.contend(first),
-            _ => self.lines.tidy(key),
+        let next = self.lines.next_to_contend(key);
+        if next.is_empty() {
+            self.lines.tidy(key);
+        }
+        for id in next {
+            self.contend(id);
         }
     }
 
-    /// Makes the first waiter the contender, with a token of its own.
-    pub(super) fn contend(&mut self, id: WaiterId) {
-        let contender = Contender::new(self.token());
-        let token = contender.token;
+    /// Makes a waiter at the front a contender, with a token of its own.
+    fn contend(&mut self, id: WaiterId) {
+        let token = self.token();
         let waiter = self.lines.waiter(id);
+        let token = token.in_mode(waiter.terms.mode);
+        let contender = Contender::new(token);
         waiter.state = Standing::InLine(Some(contender));
         let key = waiter.key.clone();
         self.ask(&key, token, false);
@@ -238,8 +252,6 @@ impl Queues {
     pub(super) fn rejoin(&mut self, id: WaiterId) {
         self.lines.reenter(id);
         let key = self.lines.waiter(id).key.clone();
-        if self.lines.first(&key) == Some(id) {
-            self.contend_next(&key);
-        }
+        self.contend_next(&key);
     }
 }

@@ -9,11 +9,10 @@ use crate::{
     engine::{
         asked::Asked,
         cleanup::Parting,
-        tenure::{Acquired, Ended, HoldId, Offer, Terms},
+        tenure::{Acquired, Ended, HoldId, Offer, Tenure, Terms},
     },
     key::LockKey,
     mutants::Mutant,
-    ttl::Ttl,
 };
 
 impl Queues {
@@ -52,7 +51,7 @@ impl Queues {
     }
 
     /// Ends a hold whose token goes elsewhere.
-    pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<(Parting, Ttl)> {
+    pub(crate) fn hand_over(&mut self, hold: HoldId, now: Moment) -> Option<Tenure> {
         let tenure = self.tenures.leave(hold)?;
         // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
         // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
@@ -61,7 +60,7 @@ impl Queues {
             self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));
         }
         self.free(tenure.key(), hold.tenure, tenure.holds());
-        Some((tenure.parting(), tenure.ttl))
+        Some(tenure)
     }
 
     /// Remembers a token whose key stays busy after its release: another release of it has to leave the key so too.
@@ -75,7 +74,7 @@ impl Queues {
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
         let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
         self.tenures.begin(id, terms, now);
-        self.taken_up.entry(key.clone()).or_default().push(id.tenure);
+        self.beside.entry(key.clone()).or_default().push(id.tenure);
         (id, hold)
     }
 

@@ -112,7 +112,7 @@ impl Queues {
                 }
             }
             Subject::Prefix(prefix) => {
-                let taken_up = self.taken_up.keys().filter(|key| self.lines.of(key).is_none());
+                let taken_up = self.beside.keys().filter(|key| self.lines.of(key).is_none());
                 let keys = self.lines.keys().chain(taken_up).filter(|key| key.wire().starts_with(prefix));
                 for key in keys {
                     if seen.len() >= MOST_ENTRIES {
@@ -127,7 +127,7 @@ impl Queues {
     }
 
     fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
-        let tenures = self.lines.tenure(key).into_iter().chain(self.taken_up.get(key).into_iter().flatten().copied());
+        let tenures = self.lines.tenure(key).into_iter().chain(self.beside.get(key).into_iter().flatten().copied());
         let holds = tenures.filter_map(|tenure| self.tenures.hold(tenure));
         seen.extend(holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() })));
     }

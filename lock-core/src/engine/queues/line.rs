@@ -6,6 +6,7 @@
 use std::{collections::HashMap, sync::Arc, task::Waker};
 
 use slab::Slab;
+use smallvec::SmallVec;
 
 use super::contender::Contender;
 use crate::{
@@ -17,6 +18,7 @@ use crate::{
     },
     error::Error,
     key::{HashOfKey, LockKey},
+    mode::Mode,
 };
 
 /// All lines. A key has one exactly while this process possesses the key or a request waits for it.
@@ -81,7 +83,7 @@ pub(crate) struct Waiter {
 
 #[derive(Debug)]
 pub(crate) enum Standing {
-    /// In line; the first is the contender unless the process possesses the key.
+    /// In line; those at its [front](Front) are contenders, unless they came while the process possessed the key.
     InLine(Option<Contender>),
     /// Its turn has come: the hold is its own as soon as its future is polled.
     Turn(HoldId, Arc<Hold>),
@@ -96,6 +98,34 @@ type Link = u32;
 
 const NOBODY: Link = Link::MAX;
 
+/// How many waiters of a line contend at once at most.
+const TOGETHER: usize = 64;
+
+/// Which waiters contend, from the first on: those who share the key each have a place of their own, and of exclusive ones
+/// that follow one another the first. Nobody contends behind one who does not, so that the order of the line is that of the places.
+#[derive(Debug, Default)]
+struct Front {
+    last: Option<Mode>,
+    /// How many permits those take who follow one another.
+    taken: u64,
+}
+
+impl Front {
+    /// Takes the next one in, if it contends too.
+    fn takes(&mut self, mode: Mode) -> bool {
+        let follows = self.last.replace(mode).is_some_and(|last| last == mode || last.goes_with(mode));
+        match mode {
+            // The key is passed on to it inside the process.
+            Mode::Exclusive => !follows,
+            Mode::Shared => true,
+            Mode::Permits { total, take } => {
+                self.taken = u64::from(take) + if follows { self.taken } else { 0 };
+                self.taken <= u64::from(total)
+            }
+        }
+    }
+}
+
 impl Lines {
     /// The line of a key that this process has or wants.
     pub(crate) fn of(&self, key: &LockKey) -> Option<&Line> {
@@ -109,12 +139,7 @@ impl Lines {
 
     /// The waiters in the line of a key, in order, each with its contender if it is one.
     pub(crate) fn waiters_of(&self, key: &LockKey) -> impl Iterator<Item = (&Waiter, Option<&Contender>)> {
-        let first = self.lines.get(key).and_then(Line::first);
-        let next = |id: &WaiterId| {
-            let next = self.waiters[*id].next;
-            (next != NOBODY).then_some(next as WaiterId)
-        };
-        std::iter::successors(first, next).map(|id| {
+        self.onward(key).map(|id| {
             let waiter = &self.waiters[id];
             match &waiter.state {
                 Standing::InLine(contender) => (waiter, contender.as_ref()),
@@ -137,13 +162,65 @@ impl Lines {
         self.lines.get(key)?.first()
     }
 
-    /// The contender of a key, if it has this token.
+    /// The contender of a key that has this token.
     pub(crate) fn contender(&mut self, key: &LockKey, token: Token) -> Option<(WaiterId, &mut Contender)> {
-        let first = self.first(key)?;
-        match &mut self.waiters[first].state {
-            Standing::InLine(Some(contender)) if contender.token == token => Some((first, contender)),
+        let front = self.onward(key).take(TOGETHER);
+        let is_it = |id: &WaiterId| matches!(&self.waiters[*id].state, Standing::InLine(Some(contender)) if contender.token == token);
+        let id = front.into_iter().find(is_it)?;
+        match &mut self.waiters[id].state {
+            Standing::InLine(Some(contender)) => Some((id, contender)),
             _ => None,
         }
+    }
+
+    /// The waiters in the line of a key, in order.
+    fn onward(&self, key: &LockKey) -> impl Iterator<Item = WaiterId> {
+        let next = |id: &WaiterId| {
+            let next = self.waiters[*id].next;
+            (next != NOBODY).then_some(next as WaiterId)
+        };
+        std::iter::successors(self.first(key), next)
+    }
+
+    /// The waiters at the front of a line that contend together; see [`Front`]. There are none while the process possesses the key.
+    fn front(&self, key: &LockKey) -> impl Iterator<Item = (WaiterId, &Waiter)> {
+        let waiters = self.onward(key).map(|id| (id, &self.waiters[id]));
+        let is_possessed = self.tenure(key).is_some();
+        let mut front = Front::default();
+        waiters.take(TOGETHER).take_while(move |(_, waiter)| !is_possessed && front.takes(waiter.terms.mode))
+    }
+
+    /// The waiters at the front that do not contend yet.
+    pub(crate) fn next_to_contend(&self, key: &LockKey) -> SmallVec<[WaiterId; 1]> {
+        let waits = |waiter: &Waiter| matches!(waiter.state, Standing::InLine(None));
+        self.front(key).filter(|(_, waiter)| waits(waiter)).map(|(id, _)| id).collect()
+    }
+
+    /// Whether a newcomer with this mode would contend at once.
+    pub(crate) fn would_contend(&self, key: &LockKey, mode: Mode) -> bool {
+        let Some(line) = self.of(key) else { return true };
+        if line.tenure.is_some() || line.length as usize >= TOGETHER {
+            return false;
+        }
+        let mut front = Front::default();
+        self.onward(key).all(|id| front.takes(self.waiters[id].terms.mode)) && front.takes(mode)
+    }
+
+    /// Whether a waiter asks the backend.
+    pub(crate) fn is_contender(&self, id: WaiterId) -> bool {
+        matches!(self.waiters[id].state, Standing::InLine(Some(_)))
+    }
+
+    /// The contender that asks for a waiter: its own, or the first of its line.
+    pub(crate) fn contender_for(&mut self, id: WaiterId) -> Option<&mut Contender> {
+        if self.is_contender(id) {
+            return match &mut self.waiters[id].state {
+                Standing::InLine(contender) => contender.as_mut(),
+                _ => None,
+            };
+        }
+        let key = self.waiters[id].key.clone();
+        self.first_contender(&key)
     }
 
     /// Puts a newcomer at the end of the line; `knows` says that the key is known to be busy.
@@ -290,16 +367,11 @@ impl Lines {
         }
     }
 
-    /// Ends a tenure that had so many local holds. If it possessed the key for the process, returns the first waiter, or
-    /// removes the empty line.
-    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId, holds: u32) -> Option<WaiterId> {
-        let line = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure))?;
+    /// Ends a tenure that had so many local holds. Returns whether it possessed the key for the process.
+    pub(crate) fn dispossess(&mut self, key: &LockKey, tenure: TenureId, holds: u32) -> bool {
+        let Some(line) = self.lines.get_mut(key).filter(|line| line.tenure == Some(tenure)) else { return false };
         (line.tenure, line.holds) = (None, holds);
-        let first = line.first();
-        if first.is_none() {
-            self.lines.remove(key);
-        }
-        first
+        true
     }
 
     /// Removes the line of a key that this process neither possesses nor wants.

@@ -62,8 +62,8 @@ pub(crate) struct Queues {
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
-    /// Tenures that were taken up, and so are in no line, by their key. Usually there are none.
-    taken_up: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
+    /// Tenures beside the one that possesses its key in the line: those that were taken up, and those that share their key.
+    beside: HashMap<LockKey, Vec<TenureId>, HashOfKey>,
     /// Tokens that were handed over, and until when their leases may last. They are over in this process, but must not be cleaned up.
     handed_over: HashMap<Token, Moment>,
     /// Tokens that were released, and until when their keys stay busy all the same.
@@ -127,7 +127,7 @@ impl Queues {
             clock,
             random,
             lines: Lines::default(),
-            taken_up: HashMap::default(),
+            beside: HashMap::default(),
             handed_over: HashMap::new(),
             kept: HashMap::new(),
             lately: Lately::new(),

@@ -57,6 +57,10 @@ impl Queues {
     /// Notes that a key is busy, for all waiters in its line.
     pub(super) fn note_busy_for_all(&mut self, key: &LockKey, now: Moment) {
         for id in self.lines.unknowing(key) {
+            // Others at the front have asked for themselves.
+            if self.lines.is_contender(id) {
+                continue;
+            }
             self.lines.note_busy(id);
             let waiter = self.lines.waiter(id);
             if waiter.tries || waiter.overdue {
@@ -75,7 +79,7 @@ impl Queues {
         // that the backend is down. A waiter that knows its key to be busy keeps its place, since a restart of the server is shorter
         // than most waits, and failing would cost it its turn.
         for id in self.lines.unknowing(&key) {
-            if id != contender {
+            if !self.lines.is_contender(id) {
                 self.send_away(id, trouble.clone());
             }
         }
@@ -85,6 +89,7 @@ impl Queues {
             Standing::InLine(Some(first)) if knows => {
                 let pause = first.pause_in_trouble(trouble, self.random.random());
                 self.wheel.set(contender, now + pause);
+                self.contend_next(&key);
             }
             _ => self.dismiss(contender, trouble, now),
         }
@@ -102,7 +107,10 @@ impl Queues {
         };
         match self.lines.waiter(id).state {
             Standing::InLine(Some(_)) => self.dismiss(id, error, now),
-            _ => self.send_away(id, error),
+            _ => {
+                self.send_away(id, error);
+                self.contend_next(&key);
+            }
         }
     }
 

@@ -208,7 +208,7 @@ impl Queues {
         // A key with `at_least` ends by its expiry, each time. A request without the script would then pass the waiters of other
         // processes, so such keys always use the script.
         let free = terms.at_least.is_zero() && !self.lately.was_busy(key, now);
-        request.expects_free = first && waiters == 1 && free;
+        request.expects_free = first && waiters == 1 && free && terms.mode.is_exclusive();
         if let Some((_, contender)) = self.lines.contender(key, token) {
             contender.callable = self.listening;
             contender.sending(request.blocks_until(now), epoch);

@@ -30,10 +30,10 @@ impl Queues {
             self.clean_up_ended(ended, now);
         }
         let line = self.lines.of(key);
-        let alone = line.is_none();
+        let contends = self.lines.would_contend(key, newcomer.terms.mode);
         if let Some(line) = line {
             let (waiters, possessed) = (line.waiters(), line.tenure.is_some());
-            let contender = self.lines.first_contender(key);
+            let contender = self.lines.first_contender(key).filter(|_| !contends);
             knows = possessed || contender.as_ref().is_some_and(|first| first.answered && first.trouble.is_none());
             // The contender's last request failed, and its next one may be a second away. The newcomer's question is a reason to ask now:
             // the backend may be back, and otherwise the newcomer learns of the outage at once.
@@ -50,11 +50,10 @@ impl Queues {
         }
         let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
         self.look_at(waiter, Moment::NEVER);
-        if alone {
-            self.contend(waiter);
-        } else if !tries {
+        if !contends && !tries {
             self.lines.wait(waiter);
         }
+        self.contend_next(key);
         if let Some(token) = asks_again {
             self.ask(key, token, false);
         }
@@ -118,7 +117,7 @@ impl Queues {
             return Poll::Pending;
         }
         let key = waiter.key.clone();
-        let trouble = self.lines.first_contender(&key).and_then(|contender| contender.trouble.clone());
+        let trouble = self.lines.contender_for(id).and_then(|contender| contender.trouble.clone());
         let error = trouble.unwrap_or_else(|| self.busy(&key, now));
         self.leave(id, now);
         Poll::Ready(error)
@@ -148,7 +147,7 @@ impl Queues {
             // A waiter that was in line: `take_out` has given it this state.
             Standing::Missed => match contender {
                 Some(contender) => self.hand_on_place(&key, contender, &terms, tries, now),
-                None => self.lines.tidy(&key),
+                None => self.contend_next(&key),
             },
             Standing::InLine(_) | Standing::Failed(_) => {}
         }

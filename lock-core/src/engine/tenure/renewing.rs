@@ -27,7 +27,11 @@ impl Tenures {
     pub(crate) fn refill(&mut self, tenure: TenureId, waiters: usize, holds: u32, now: Moment) -> Option<Renewing> {
         let found = self.get_mut(tenure)?;
         let block = block_for(waiters, found.number.max(holds));
-        if found.refilling || found.fences.left() >= u64::from(block).div_ceil(2) || now >= found.since + BUDGET {
+        if found.refilling
+            || !found.passes
+            || found.fences.left() >= u64::from(block).div_ceil(2)
+            || now >= found.since + BUDGET
+        {
             return None;
         }
         found.refilling = true;
@@ -103,7 +107,8 @@ impl Tenures {
             let left = tenure.hold.end().since(now);
             request.within = if tenure.granted { left } else { left / 2 };
             // Watching the key costs the server memory. A lease that has just begun by a grant usually ends before its second renewal.
-            request.watch = !tenure.granted;
+            // A key that is shared changes with each renewal of each holder.
+            request.watch = !tenure.granted && tenure.token.mode().is_exclusive();
             tenure.changed = false;
             renewals.push(Renewing { tenure: id, version: tenure.hold.version(), request });
         }

@@ -16,7 +16,7 @@
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
---       ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
+--       OTHER total | ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
 --       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
 --       not have heard of it.
 --
@@ -25,6 +25,12 @@
 -- if they are more, -1 for GONE, or the message of an error.
 -- So has one of nothing but releases: KEYS as above; ARGV 'release', then the token of each. Reply as above.
 --
+-- A token says its mode: nothing follows its 32 digits if it is exclusive, `:shared` if it is shared, `:2/10` if it takes two of
+-- ten permits.
+-- An exclusive token is the value of its key. Those who share a key are a *group*: a sorted set at the key, of each token with the
+-- time in ms at which its share ends. A member with the score +inf says what they share: `shared:` and their fencing token, or
+-- `permits:` and the total. Another, `weighed`, says that a token may take more than one permit. The key expires with the last share.
+-- OTHER is the answer to a request for permits of another total than the key has.
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
@@ -35,11 +41,13 @@
 -- A grant is told on the channel by `token key sent T first-fence size`.
 --
 -- Invariants (of this script; `free.rs` takes a free key without a look at its queue)
--- * A key holds a token or nothing. It is written only if it is free and nobody with a live place comes first, or holds
---   the item's own token (or the one to take it from). No key that is not a string is overwritten.
--- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it; the
---   place goes with the grant. So a key is not free while a live place exists, but after an expiry, lost data, a
---   foreign DEL, a quiet release, or a grant that was refused (memory).
+-- * A key holds a token, a group or nothing. It is written only if the token fits (the key is free, or its group has room) and
+--   nobody with a live place comes first, or holds the item's own token (or the one to take it from). No key of another kind
+--   is overwritten.
+-- * A share counts until its own end, whatever the expiry of the key. A group without a live share is as good as a free key.
+-- * A key that is free, or about to be, goes to the first live place in the same step, with a number drawn for it, and then to
+--   those that follow for as long as they fit; a place goes with its grant. So the first live place does not fit, but after
+--   an expiry, lost data, a foreign DEL, a quiet release, or a grant that was refused (memory).
 -- * PUBLISH comes after the SET of its grant, and its channel has a subscriber here, or the next place is granted. It does not
 --   go to replicas.
 -- * Per item: reads and checks first, then writes, PUBLISH last, each through pcall where it may be refused, so that an
@@ -51,9 +59,12 @@
 -- Where nobody waits it is three commands for an acquire, and two for all releases of a call: each costs as much as the rest
 -- together. (Acquires of free keys need no script; see `free.rs`.)
 
-local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE = 0, 1, 2, 3, 4, 5
+local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER = 0, 1, 2, 3, 4, 5, 6
 local OURS, FOREIGN, RESERVED = 0, 1, 2
 local MARK = 'lock-core:1:' -- what our tokens begin with
+local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
+local WEIGHED = MARK .. 'weighed'
+local NO_LOCK = 'WRONGTYPE the key holds no lock'
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
 local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
@@ -68,16 +79,16 @@ end
 local got -- what W and the keys of the items held at first
 if ARGV[1] == 'release' then
   -- Where nobody waits, it is a comparison and one command.
-  local replies, ours = {}, {}
+  local replies, ours, shares = {}, {}, false
   got = call('MGET', unpack(KEYS, 2, #ARGV + 1))
   for i = 2, #ARGV do
     if got[i] == ARGV[i] then
       ours[#ours + 1], replies[i - 1] = KEYS[i + 1], RELEASED
     else
-      replies[i - 1] = GONE
+      replies[i - 1], shares = GONE, shares or #ARGV[i] >= MODE_AT
     end
   end
-  if not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
+  if not shares and not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
     local refused = #ours == 0 and is_read_only(KEYS[2])
     if refused then return refused end
     replies[#ARGV] = 0
@@ -104,13 +115,59 @@ local function push_out(key, ttl)
   return 0, refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE')
 end
 
+local now = 0 -- the time in ms, where it matters: somebody may be waiting, takes a place, or has a share
+local micros = 0
+local function look_at_clock(call)
+  local time = call('TIME')
+  if time.err then return refusal(time, 'TIME') end
+  micros = time[1] * 1000000 + time[2]
+  now = math.floor(micros / 1000)
+end
+
+-- When the share of a token ends, if it has one that is live; or nil, and perhaps an error.
+local function end_of_share(key, token)
+  local failed = now == 0 and look_at_clock(pcall)
+  if failed then return nil, failed end
+  local ends = pcall('ZSCORE', key, token)
+  -- What is not a group has no share.
+  ends = type(ends) == 'string' and tonumber(ends)
+  return ends and ends >= now and ends or nil
+end
+
+-- Has a group's key expire with the last share that is live. Without one, removes the key. Returns whether one is left, and
+-- perhaps an error.
+local function settle(key)
+  local last = call('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
+  if not last[2] then return false, refusal(pcall('DEL', key), 'DEL') end
+  return true, refusal(pcall('PEXPIREAT', key, last[2]), 'PEXPIREAT')
+end
+
+-- Pushes the end of a share out to a ttl from now, and never in, but for one that was `found` to be too far ahead. Returns as
+-- `push_out` does, and -1 for a token without a share.
+local function push_share_out(key, token, ttl, found)
+  ttl = tonumber(ttl)
+  local ends, failed = end_of_share(key, token)
+  if not ends then return -1, failed end
+  local left = ends - now
+  local mends = found > 0 and left <= found and left > found - 2000
+  if left >= ttl and not mends then return left end
+  -- Before the expiry, which may be refused to a replica only together with this.
+  failed = refusal(pcall('ZADD', key, now + ttl, token), 'ZADD')
+  if failed then return 0, failed end
+  if mends then return 0, select(2, settle(key)) end
+  return 0, select(2, push_out(key, ttl))
+end
+
 if ARGV[1] == 'renew' then
   local got, replies = call('MGET', unpack(KEYS)), {}
   local gone
   for i = 1, #KEYS do
     local key, ttl = KEYS[i], ARGV[2 * i + 1]
     if got[i] ~= ARGV[2 * i] then
-      replies[i], gone = -1, key
+      local left, failed = -1
+      if not got[i] and #ARGV[2 * i] >= MODE_AT then left, failed = push_share_out(key, ARGV[2 * i], ttl, 0) end
+      replies[i] = failed or left
+      if left == -1 and not failed then gone = key end
     elseif gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
       replies[i] = 0 -- as push_out does, without a function's cost
     else
@@ -135,14 +192,6 @@ got = got or call('MGET', unpack(KEYS, 2, items + 2))
 local waiting = tonumber(got[1]) or 0
 if not (waiting < MOST) then waiting = 0 end
 
-local now = 0 -- the time in ms, where it matters: somebody may be waiting, or takes a place
-local micros = 0
-local function look_at_clock(call)
-  local time = call('TIME')
-  if time.err then return refusal(time, 'TIME') end
-  micros = time[1] * 1000000 + time[2]
-  now = math.floor(micros / 1000)
-end
 if waiting > 0 or ARGV[2] ~= '' then look_at_clock(call) end
 if waiting <= now then waiting = 0 end
 
@@ -169,7 +218,7 @@ local function draw(size)
 end
 
 -- Where nobody waits, one acquire of a free key needs nothing of what follows.
-if items == 1 and waiting == 0 and not got[2] and (ARGV[4] == 'acquire' or ARGV[4] == 'try') then
+if items == 1 and waiting == 0 and not got[2] and (ARGV[4] == 'acquire' or ARGV[4] == 'try') and #ARGV[5] < MODE_AT then
   local first, size = draw(tonumber(ARGV[7]))
   -- MGET shows what is not a string as free.
   local set = first and pcall('SET', KEYS[3], ARGV[5], 'PX', ARGV[6], 'NX')
@@ -192,6 +241,77 @@ local function take_fences(key, size)
   end
   has_drawn[key] = true
   return drawn, size
+end
+
+-- The group at a key that holds no token: `of`, what its holders share; `number`, their fencing token or the total; whether
+-- it is `weighed`. Or nil if the key is free, and perhaps an error.
+local function group_at(key)
+  local failed = now == 0 and look_at_clock(pcall)
+  if failed then return nil, failed end
+  local marks = pcall('ZRANGEBYSCORE', key, '+inf', '+inf')
+  if marks.err then return nil, string.sub(marks.err, 1, 9) == 'WRONGTYPE' and NO_LOCK or refusal(marks, 'ZRANGEBYSCORE') end
+  local mark = marks[1]
+  if not mark then return nil, call('ZCOUNT', key, '-inf', '+inf') > 0 and NO_LOCK or nil end
+  local of, number = string.match(string.sub(mark, #MARK + 1), '^(%a+):(%d+)$')
+  if not of or string.sub(mark, 1, #MARK) ~= MARK then return nil, NO_LOCK end
+  if call('ZCOUNT', key, now, '(+inf') > 0 then return { of = of, number = number, weighed = marks[2] == WEIGHED } end
+  -- All shares are over.
+  return nil, refusal(pcall('DEL', key), 'DEL')
+end
+
+-- What a token is for: `exclusive`, `shared`, or `permits`, then the total and how many it takes.
+local function mode_of(token)
+  if #token < MODE_AT then return 'exclusive' end
+  local take, total = string.match(token, ':(%d+)/(%d+)$')
+  if not take then return 'shared' end
+  return 'permits', total, tonumber(take)
+end
+
+-- Whether a group has room for a token.
+local function has_room(key, group, token)
+  local of, total, take = mode_of(token)
+  if of ~= group.of then return false end
+  if of == 'shared' then return true end -- however many there are
+  if total ~= group.number then return false end
+  local taken = 0
+  if group.weighed then
+    for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
+      taken = taken + select(3, mode_of(other))
+    end
+  else
+    taken = call('ZCOUNT', key, now, '(+inf')
+  end
+  return taken + take <= tonumber(total)
+end
+
+-- Gives a token a share until a time in ms: of the group at the key, or a new one if the key is free. Returns its fencing token,
+-- or an error.
+local function join(key, group, token, ends)
+  local of, total, take = mode_of(token)
+  local fence = group and of == 'shared' and tonumber(group.number)
+  local add = { key, string.format('%.0f', ends), token }
+  if not fence or fence < floor then
+    local _, failed
+    local behind = fence
+    fence, _, failed = take_fences(key, 1)
+    if failed then return nil, failed end
+    if behind then pcall('ZREM', key, MARK .. 'shared:' .. group.number) end
+    local number = of == 'shared' and string.format('%.0f', fence) or total
+    add[4], add[5] = '+inf', MARK .. of .. ':' .. number
+  end
+  if take and take > 1 then add[#add + 1], add[#add + 2] = '+inf', WEIGHED end
+  -- So that the dead do not add up for as long as others live.
+  if group then pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now) end
+  local failed = refusal(pcall('ZADD', unpack(add)), 'ZADD')
+  if not failed and group then
+    failed = select(2, push_out(key, ends - now))
+  elseif not failed then
+    failed = refusal(pcall('PEXPIREAT', key, add[2]), 'PEXPIREAT')
+    if failed then pcall('DEL', key) end
+  end
+  if failed then return nil, failed end
+  written[key] = false
+  return fence
 end
 
 -- What a queue says: the bounds of its tickets, the ticket of a token, and the token that the key was granted to last.
@@ -261,15 +381,17 @@ local function tell(channel, key, ends, token, sent, lasts, number, size)
   if type(heard) ~= 'table' then return heard > 0 end
   -- Its next check finds the grant, and comes before the place would have ended.
   refused = 1
-  pcall('PEXPIRE', key, math.max(lasts, ends - now))
+  lasts = math.max(lasts, ends - now)
+  if #token < MODE_AT then pcall('PEXPIRE', key, lasts) else push_share_out(key, token, lasts, 0) end
   return true
 end
 
--- Gives a key to the first live place from a ticket on and before another. The key is free, or holds a token that is
--- `over`. Places that are not live are dropped. Returns whether somebody got it; if not, the key is as before, or free.
+-- Gives a key to the live places from a ticket on and before another, in their order, for as long as they fit. The key is free,
+-- has a group, or holds a token that is `over`. Places that are not live are dropped. Returns whether somebody got it, and whether
+-- a live place is left that does not fit. If nobody got it, the key is as before, or free.
 local function grant(queue, key, over, first, following, before)
-  if not first or not following then return false end
-  local is_set = false
+  if not first or not following then return false, false end
+  local is_given, is_set = false, false
   for ticket = first, before - 1 do
     local place = call('HGET', queue, '#' .. ticket)
     local token, ends, life, lasts, sent, block, channel =
@@ -278,31 +400,53 @@ local function grant(queue, key, over, first, following, before)
     if place and not (now < ends and ends - now <= tonumber(life)) then
       pcall('HDEL', queue, '#' .. ticket, string.match(place, '^%S*'))
     elseif place then
-      local number, size = take_fences(key, tonumber(block))
-      local set
-      if number and (over or is_set) then
-        set = pcall('SET', key, token, 'PX', lasts)
-      elseif number then
-        -- MGET shows what is not a string as free.
-        set = pcall('SET', key, token, 'PX', lasts, 'NX')
+      local is_share = #token >= MODE_AT
+      local group, failed
+      if over or is_set then
+        -- Else it would be in the way of a group.
+        if is_share then
+          if refusal(pcall('DEL', key), 'DEL') then break end
+          over, is_set, written[key] = false, false, false
+        end
+      else
+        group, failed = group_at(key)
+        if failed then break end
+        if group and not has_room(key, group, token) then return is_given, true end
       end
-      if not set or set.err then break end
-      is_set, written[key] = true, token
+      local number, size
+      if is_share then
+        number, failed = join(key, group, token, now + tonumber(lasts))
+        if failed then break end
+        size = 1
+      else
+        number, size, failed = take_fences(key, tonumber(block))
+        if failed then break end
+        local set = pcall('SET', key, token, 'PX', lasts)
+        if set.err then break end
+        is_set, written[key] = true, token
+      end
       pcall('HDEL', queue, token, '#' .. ticket)
       pcall('HSET', queue, 'first', ticket + 1, 'granted', token)
-      if tell(channel, key, ends, token, sent, lasts, number, size) then return true end
+      local is_told = tell(channel, key, ends, token, sent, lasts, number, size)
+      is_given = is_given or is_told
+      if is_told and not is_share then return true, false end
+      if is_share and not is_told then
+        pcall('ZREM', key, token)
+        settle(key)
+      end
     end
-    if ticket == following - 1 then pcall('DEL', queue) end
+    if ticket == following - 1 and not is_given then pcall('DEL', queue) end
   end
   if is_set then
     pcall('DEL', key)
     written[key] = false
   end
-  return false
+  return is_given, false
 end
 
--- The kind of the holder that an acquire has found.
-local function kind_of(held, granted)
+-- The kind of the holders that an acquire has found: a token, or the group at the key.
+local function kind_of(held, granted, key)
+  if not held then return granted and end_of_share(key, granted) and RESERVED or OURS end
   if string.sub(held, 1, #MARK) ~= MARK then return FOREIGN end
   return held == granted and RESERVED or OURS
 end
@@ -346,51 +490,114 @@ for i = 1, items do
   if held == nil then held = got[i + 1] end
 
   if operation == 'acquire' or operation == 'try' or operation == 'take' then
-    local may_take, ticket, granted
+    local is_share = #token >= MODE_AT
+    local may_take, ticket, granted, failed = false
+    local group, share, other, is_late
+    if is_share and now == 0 then failed = look_at_clock(pcall) end
+    if not held and not failed and (is_share or operation == 'take') then
+      share, failed = end_of_share(key, token)
+      if not share and operation == 'take' and string.sub(ARGV[a + 4], MODE_AT) == string.sub(token, MODE_AT) then
+        other = end_of_share(key, ARGV[a + 4]) and ARGV[a + 4]
+      end
+    end
     if operation == 'take' then
-      may_take = held == token or held == ARGV[a + 4]
+      may_take = held == token or held == ARGV[a + 4] or is_share and (share or other)
+    elseif held or share then
+      may_take = held == token or share
     else
-      if not held and waiting > 0 then
+      if waiting > 0 then
         local first, following
         first, following, ticket, granted = look(queue, token)
-        if grant(queue, key, false, first, following, ticket or following) then held = written[key] end
+        is_late = select(2, grant(queue, key, false, first, following, ticket or following))
+        held = written[key]
       end
-      may_take = not held or held == token
+      may_take = not held and not is_late
     end
-    if may_take then
-      local first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
-      local set
-      if failed then
-        set = { err = failed }
-      elseif held then
-        local ttl = ARGV[a + 2]
+    if not held and not failed and (is_share or not may_take) then group, failed = group_at(key) end
+    local total = is_share and not share and group and group.of == 'permits' and select(2, mode_of(token))
+    local wants_other = total and total ~= group.number
+    if wants_other then
+      may_take = false
+    elseif may_take and is_share and group and not share and not other then
+      may_take = has_room(key, group, token)
+    end
+    if failed then
+      reply(ERROR, failed)
+    elseif may_take then
+      local first, size = nil, 1
+      local ttl = ARGV[a + 2]
+      if is_share then
         -- It may be late, and the lease extended since.
-        if held == token then ttl = math.max(ttl, call('PTTL', key)) end
-        set = pcall('SET', key, token, 'PX', ttl)
+        local ends = math.max(now + tonumber(ttl), share or 0)
+        if held then
+          -- It is the token to take it from.
+          local left = call('PTTL', key)
+          failed = refusal(pcall('DEL', key), 'DEL')
+          if not failed then
+            first, failed = join(key, nil, token, ends)
+            if failed then pcall('SET', key, held, 'PX', left) end
+          end
+        else
+          first, failed = join(key, group, token, ends)
+          if other and not failed then pcall('ZREM', key, other) end
+        end
       else
-        -- MGET shows what is not a string as free.
-        set = pcall('SET', key, token, 'PX', ARGV[a + 2], 'NX') or { err = 'WRONGTYPE the key holds no string' }
+        first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
+        local set
+        if failed then
+          set = { err = failed }
+        elseif held then
+          -- It may be late, and the lease extended since.
+          if held == token then ttl = math.max(ttl, call('PTTL', key)) end
+          set = pcall('SET', key, token, 'PX', ttl)
+        else
+          set = pcall('SET', key, token, 'PX', ttl, 'NX')
+          if not set then
+            -- MGET shows what is not a string as free.
+            group, failed = group_at(key)
+            if not group and not failed then set = pcall('SET', key, token, 'PX', ttl) end
+          end
+        end
+        failed = failed or set and refusal(set, 'SET')
+        if set and not failed then written[key] = token end
       end
-      if set.err then
-        reply(ERROR, failed or refusal(set, 'SET'))
+      if failed then
+        reply(ERROR, failed)
+      elseif not is_share and group then
+        may_take = false
       else
-        written[key] = token
-        if waiting > 0 and (held or ticket or granted == token) then
+        if waiting > 0 and (held or ticket or share or granted == token) then
           local _, _, _, was_granted = leave(queue, token)
           if was_granted then forget_grant(queue) end
         end
-        reply(HELD, first, size, held and 0 or 1)
+        reply(HELD, first, size, (held or share or other) and 0 or 1)
+        -- Those that wait may share it now.
+        if is_share and held and waiting > 0 then
+          local first, following = look(queue, '')
+          grant(queue, key, false, first, following, following)
+        end
       end
+    end
+    if may_take or failed then
+      -- It is answered.
+    elseif wants_other then
+      if waiting > 0 then leave(queue, token) end
+      reply(OTHER, tonumber(group.number))
     elseif operation == 'take' then
       reply(GONE)
     else
-      local left, position, failed = call('PTTL', key), 0
+      local left, position = call('PTTL', key), 0
+      if group and group.of == 'permits' then
+        -- The first that are given back may be enough.
+        local soonest = call('ZRANGEBYSCORE', key, now, '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        left = tonumber(soonest[2]) - now
+      end
       if operation == 'acquire' then
         position, failed, granted = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
       elseif waiting > 0 then
         granted = select(4, look(queue, token))
       end
-      if failed then reply(ERROR, failed) else reply(BUSY, left, kind_of(held, granted), position) end
+      if failed then reply(ERROR, failed) else reply(BUSY, left, kind_of(held, granted, key), position) end
     end
     a = a + (operation == 'try' and 4 or 5)
 
@@ -405,8 +612,22 @@ for i = 1, items do
     local passed = false
     -- Else it might be granted to itself.
     if waiting > 0 then first, following, failed, was_granted = leave(queue, token) end
-    if held ~= token then
-      if not held and not quiet then passed = grant(queue, key, false, first, following, following) end
+    local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
+    if share then
+      if after ~= '0' then
+        failed = refusal(pcall('ZADD', key, now + tonumber(after), token), 'ZADD')
+      else
+        failed = refusal(pcall('ZREM', key, token), 'ZREM')
+      end
+      if not failed then failed = select(2, settle(key)) end
+      if waiting > 0 and not failed and not quiet then
+        passed = grant(queue, key, false, first, following, following)
+      end
+      if failed then reply(ERROR, failed) else reply(RELEASED) end
+    elseif held ~= token then
+      if waiting > 0 and not held and not quiet then
+        passed = grant(queue, key, false, first, following, following)
+      end
       if failed then reply(ERROR, failed) else reply(GONE) end
     elseif after ~= '0' then
       local failed = refusal(pcall('PEXPIRE', key, after), 'PEXPIRE')
@@ -428,16 +649,25 @@ for i = 1, items do
   elseif operation == 'renew' then
     -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
     -- still that one.
+    local ttl, found = ARGV[a + 2], tonumber(ARGV[a + 4])
+    local left, failed, mends = 0
     if held ~= token then
+      left = -1
+      if not held and #token >= MODE_AT then left, failed = push_share_out(key, token, ttl, found) end
+    elseif found > 0 then
+      local too_far = call('PTTL', key)
+      mends = too_far <= found and too_far > found - 2000
+    end
+    if left == -1 and not failed then
       reply(GONE)
     else
-      local ttl, found = ARGV[a + 2], tonumber(ARGV[a + 4])
-      local left, failed, mends = 0
-      if found > 0 then
-        local too_far = call('PTTL', key)
-        mends = too_far <= found and too_far > found - 2000
+      if held ~= token then
+        -- Its share is pushed out.
+      elseif mends then
+        failed = refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE')
+      else
+        left, failed = push_out(key, ttl)
       end
-      if mends then failed = refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE') else left, failed = push_out(key, ttl) end
       if failed then
         reply(ERROR, failed)
       else
@@ -449,13 +679,14 @@ for i = 1, items do
     a = a + 5
 
   else
-    -- What is not a string is an error here.
-    held = pcall('GET', key)
-    if type(held) == 'table' then
-      reply(ERROR, refusal(held, 'GET'))
+    local group, failed
+    if not held then group, failed = group_at(key) end
+    local is_held = held or group
+    if failed then
+      reply(ERROR, failed)
     elseif operation == 'inspect' then
-      if held then reply(BUSY, call('PTTL', key), kind_of(held), 0) else reply(GONE) end
-    elseif not held or (token == '0' and kind_of(held) == FOREIGN) then
+      if is_held then reply(BUSY, call('PTTL', key), kind_of(held), 0) else reply(GONE) end
+    elseif not is_held or (token == '0' and kind_of(held) == FOREIGN) then
       reply(GONE)
     else
       local failed = refusal(pcall('DEL', key), 'DEL')

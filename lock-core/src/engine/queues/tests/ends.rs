@@ -101,7 +101,7 @@ fn every_lease_of_a_key_that_is_released_by_force_is_lost_and_no_other() {
     assert_eq!(process.cleaned_up().len(), 3);
     process.queues.abandon(other.0, at(0));
     process.cleaned_up();
-    assert!(process.queues.is_empty() && process.queues.taken_up.is_empty());
+    assert!(process.queues.is_empty() && process.queues.beside.is_empty());
 }
 
 #[test]

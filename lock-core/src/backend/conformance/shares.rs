@@ -1,0 +1,302 @@
+//! Checks of the modes: shared leases and permits beside exclusive ones.
+
+use std::sync::Arc;
+
+use super::{LONG, SENT, SHORT, Suite, acquire, release, renew};
+use crate::{
+    backend::{Acquire, Operation, Outcome, Place, Release, Token},
+    key::LockKey,
+    mode::Mode,
+};
+
+impl Suite<'_> {
+    pub(super) async fn shares_keys(&mut self) {
+        self.excludes_writers_from_readers().await;
+        self.ends_each_share_with_its_own_ttl().await;
+        self.leaves_a_share_to_expire().await;
+        self.gives_readers_a_number_between_the_writers().await;
+        self.repeats_shares_without_harm().await;
+        self.moves_shares_and_downgrades().await;
+        self.frees_shared_keys_by_force().await;
+        if self.backend.counts_permits().is_ok() {
+            self.gives_so_many_permits_and_no_more().await;
+            self.refuses_another_total().await;
+        }
+        if self.waiters_can_be_told().await {
+            self.grants_the_longest_run_that_fits().await;
+            self.lets_no_reader_pass_a_writer_who_waits().await;
+            self.passes_a_downgraded_key_on_to_readers().await;
+        }
+    }
+
+    async fn excludes_writers_from_readers(&mut self) {
+        let (key, writer, [one, two]) = (self.key(), self.token(), self.shared());
+        assert!(self.acquire(&key, one, LONG).await.is_some(), "a free key is shared");
+        assert!(self.acquire(&key, two, LONG).await.is_some(), "a shared key has room for another");
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "a shared key is not held exclusively");
+        assert!(self.is_busy(&key).await, "a shared key is held");
+        assert_eq!(self.call(renew(&key, writer, LONG)).await, Outcome::Gone, "a stranger renews nothing");
+        assert_eq!(self.call(release(&key, writer)).await, Outcome::Gone, "a stranger releases nothing");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "a second release finds nothing");
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "a share that was released is not renewed");
+        assert!(matches!(self.call(renew(&key, two, LONG)).await, Outcome::Renewed { .. }), "the other is held on");
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "one reader is left");
+        assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
+        assert!(!self.is_busy(&key).await, "without a reader the key is free");
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "without a reader the key is free");
+        assert!(self.acquire(&key, one, LONG).await.is_none(), "a key that is held exclusively is not shared");
+        self.call(release(&key, writer)).await;
+    }
+
+    async fn ends_each_share_with_its_own_ttl(&mut self) {
+        let (key, writer, [one, two]) = (self.key(), self.token(), self.shared());
+        self.acquire(&key, one, SHORT).await;
+        self.acquire(&key, two, LONG).await;
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "a share ends with its own ttl");
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Gone, "and is not there any longer");
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "that of another goes on");
+        self.call(release(&key, two)).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "a share that is over keeps nobody out");
+
+        // The other way round: the one that ends last is released, and the other ends with its own ttl.
+        let key = self.key();
+        self.acquire(&key, one, LONG).await;
+        self.acquire(&key, two, SHORT).await;
+        self.call(release(&key, one)).await;
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "a share that was released keeps nobody out");
+
+        let key = self.key();
+        self.acquire(&key, one, SHORT).await;
+        for ttl in [LONG, SHORT] {
+            match self.call(renew(&key, one, ttl)).await {
+                Outcome::Renewed { remaining, .. } => {
+                    assert!(remaining > LONG / 2 && remaining <= LONG, "a renewal with {ttl:?} leaves {remaining:?}");
+                }
+                outcome => panic!("the holder of a share renews it, not {outcome:?}"),
+            }
+        }
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "renewed beyond its first ttl");
+    }
+
+    async fn leaves_a_share_to_expire(&mut self) {
+        let (key, writer, [one, two]) = (self.key(), self.token(), self.shared());
+        self.acquire(&key, one, LONG).await;
+        let leave = Operation::Release(Release::new(key.clone(), one).after(SHORT));
+        assert_eq!(self.call(leave).await, Outcome::Released);
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "a share that was left to expire is still there");
+        assert!(self.acquire(&key, two, SHORT).await.is_some(), "and others may share the key");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "it is over when its time is");
+    }
+
+    async fn gives_readers_a_number_between_the_writers(&mut self) {
+        let (key, writer, [one, two]) = (self.key(), self.token(), self.shared());
+        let first = self.acquire(&key, writer, LONG).await.expect("a free key is held");
+        self.call(release(&key, writer)).await;
+        let read = self.acquire(&key, one, LONG).await.expect("a free key is shared");
+        let too = self.acquire(&key, two, LONG).await.expect("a shared key has room");
+        assert!(read > first && too >= read, "readers come after the last writer: {read} and {too} after {first}");
+        self.call(release(&key, one)).await;
+        self.call(release(&key, two)).await;
+        let second = self.acquire(&key, writer, LONG).await.expect("the key is free");
+        assert!(second > read && second > too, "the next writer comes after the readers: {second} after {read}, {too}");
+    }
+
+    async fn repeats_shares_without_harm(&mut self) {
+        let (key, writer, [one, _]) = (self.key(), self.token(), self.shared());
+        self.acquire(&key, one, SHORT).await;
+        let again = self.call(acquire(&key, one, LONG)).await;
+        assert!(matches!(again, Outcome::Held { .. }), "a repeated acquire holds again: {again:?}");
+        assert!(!matches!(again, Outcome::Held { was_free: true, .. }), "it was held: {again:?}");
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "a repeated acquire has the full ttl");
+        self.acquire(&key, one, SHORT).await;
+        assert_eq!(self.call(release(&key, one)).await, Outcome::Released, "and has one share");
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "which is over");
+    }
+
+    async fn moves_shares_and_downgrades(&mut self) {
+        let (key, [writer, stranger], [one, two]) = (self.key(), [self.token(), self.token()], self.shared());
+        let take = |token, from| Operation::Acquire(Acquire::new(key.clone(), token, LONG).from(from));
+        let refused = |outcome| matches!(outcome, Outcome::Gone | Outcome::Split { .. });
+        let first = self.acquire(&key, writer, LONG).await.expect("a free key is held");
+        match self.call(take(one, writer)).await {
+            Outcome::Held { fence, was_free, .. } => assert!(fence >= first && !was_free, "{fence} after {first}"),
+            outcome => panic!("an exclusive lease goes on as a shared one, not {outcome:?}"),
+        }
+        assert_eq!(self.call(renew(&key, writer, LONG)).await, Outcome::Gone, "and is exclusive no longer");
+        let [three, _] = self.shared();
+        assert!(self.acquire(&key, three, LONG).await.is_some(), "others may share the key then");
+        assert!(refused(self.call(take(stranger, three)).await), "a share does not become exclusive");
+        let moved = self.call(take(two, one)).await;
+        assert!(
+            matches!(moved, Outcome::Held { was_free: false, .. }),
+            "a share goes on with another token: {moved:?}"
+        );
+        assert_eq!(self.call(renew(&key, one, LONG)).await, Outcome::Gone, "once");
+        for token in [two, three] {
+            assert_eq!(self.call(release(&key, token)).await, Outcome::Released);
+        }
+        assert!(!self.is_busy(&key).await, "nothing is left");
+    }
+
+    async fn frees_shared_keys_by_force(&mut self) {
+        let (key, [one, two]) = (self.key(), self.shared());
+        self.acquire(&key, one, LONG).await;
+        self.acquire(&key, two, LONG).await;
+        let listed = self.backend.list(key.wire().to_owned()).await.expect("the backend lists");
+        assert_eq!(listed, std::slice::from_ref(&key), "a key that is shared is listed");
+        let force = || Operation::Force { key: key.clone(), foreign: false };
+        assert_eq!(self.call(force()).await, Outcome::Released);
+        for token in [one, two] {
+            assert_eq!(self.call(renew(&key, token, LONG)).await, Outcome::Gone, "a forced release ends all shares");
+        }
+        assert_eq!(self.call(force()).await, Outcome::Gone);
+    }
+
+    async fn gives_so_many_permits_and_no_more(&mut self) {
+        let (key, writer, [reader, _]) = (self.key(), self.token(), self.shared());
+        let [one, two, three] = [1, 1, 1].map(|take| self.permits(3, take));
+        let [double, triple] = [2, 3].map(|take| self.permits(3, take));
+        let first = self.acquire(&key, one, LONG).await.expect("a free key has permits");
+        let second = self.acquire(&key, two, SHORT).await.expect("a second permit");
+        assert!(second > first, "each permit has a number of its own");
+        assert!(self.acquire(&key, double, LONG).await.is_none(), "two are not left");
+        let busy = self.call(acquire(&key, double, LONG)).await;
+        assert!(
+            matches!(busy, Outcome::Busy { remaining: Some(remaining), foreign: false, .. } if remaining <= SHORT),
+            "the first permit that ends may be enough: {busy:?}"
+        );
+        assert!(self.acquire(&key, three, LONG).await.is_some(), "a third permit");
+        let fourth = self.permits(3, 1);
+        assert!(self.acquire(&key, fourth, LONG).await.is_none(), "there is no fourth");
+        assert!(self.acquire(&key, writer, LONG).await.is_none(), "nor is the key free");
+        assert!(self.acquire(&key, reader, LONG).await.is_none(), "nor shared");
+        self.call(release(&key, one)).await;
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        assert!(self.acquire(&key, double, LONG).await.is_some(), "the permits of the dead and of the done are free");
+        assert!(self.acquire(&key, fourth, LONG).await.is_none(), "two and one are three");
+        assert_eq!(self.call(release(&key, double)).await, Outcome::Released, "two at once");
+        assert!(self.acquire(&key, fourth, LONG).await.is_some());
+        self.call(release(&key, three)).await;
+        self.call(release(&key, fourth)).await;
+        assert!(self.acquire(&key, triple, LONG).await.is_some(), "all of them");
+        assert!(self.acquire(&key, one, LONG).await.is_none(), "leave none");
+        self.call(release(&key, triple)).await;
+        assert!(self.acquire(&key, writer, LONG).await.is_some(), "and then the key is free");
+    }
+
+    async fn refuses_another_total(&mut self) {
+        let (key, one, other) = (self.key(), self.permits(3, 1), self.permits(5, 1));
+        self.acquire(&key, one, LONG).await;
+        assert_eq!(self.call(acquire(&key, other, LONG)).await, Outcome::OtherTotal { total: 3 });
+        self.call(release(&key, one)).await;
+        assert!(self.acquire(&key, other, LONG).await.is_some(), "a key that is free has no total");
+    }
+
+    async fn grants_the_longest_run_that_fits(&mut self) {
+        let (key, writer, last) = (self.key(), self.token(), self.token());
+        let [[one, two], [late, _]] = [self.shared(), self.shared()];
+        let first = self.acquire(&key, writer, LONG).await.expect("a free key is held");
+        for (token, place) in [(one, 1), (two, 2), (last, 3), (late, 4)] {
+            let outcome = self.call(self.wait_for(&key, token)).await;
+            assert!(matches!(outcome, Outcome::Busy { position: Some(at), .. } if at == place), "{outcome:?}");
+        }
+        self.call(release(&key, writer)).await;
+        let counts_alone = self.backend.health().len() == 1;
+        for token in [one, two] {
+            let grant = self.granted().await.expect("a release grants the key to all at the front who can share it");
+            assert_eq!((&grant.key, grant.token), (&key, token), "in their order");
+            assert!(grant.fence > first || !counts_alone, "a grant has a number: {grant:?}");
+        }
+        assert_eq!(self.granted().await, None, "and to nobody behind a writer");
+        for token in [one, two] {
+            let held = self.call(self.wait_for(&key, token)).await;
+            assert!(matches!(held, Outcome::Held { .. }), "a share that was granted is held: {held:?}");
+        }
+        self.call(release(&key, one)).await;
+        assert_eq!(self.granted().await, None, "one reader is left");
+        self.call(release(&key, two)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(last), "then comes the writer");
+        assert!(matches!(self.call(self.wait_for(&key, last)).await, Outcome::Held { .. }));
+        self.call(release(&key, last)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(late), "then who came last");
+        self.call(leave(&key, late)).await;
+        if !counts_alone {
+            return;
+        }
+        let (key, [one, two, three]) = (self.key(), [1, 2, 1].map(|take| self.permits(2, take)));
+        self.acquire(&key, one, LONG).await;
+        for token in [two, three] {
+            let outcome = self.call(self.wait_for(&key, token)).await;
+            assert!(matches!(outcome, Outcome::Busy { .. }), "few permits are not given before many: {outcome:?}");
+        }
+        self.call(release(&key, one)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "two permits are free");
+        assert_eq!(self.granted().await, None, "and no third");
+        self.call(release(&key, two)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(three));
+        self.call(leave(&key, three)).await;
+        assert!(!self.is_busy(&key).await);
+    }
+
+    async fn lets_no_reader_pass_a_writer_who_waits(&mut self) {
+        let (key, writer, [one, two]) = (self.key(), self.token(), self.shared());
+        self.acquire(&key, one, LONG).await;
+        self.call(self.wait_for(&key, writer)).await;
+        let tried = self.call(acquire(&key, two, LONG)).await;
+        let passed_nobody = matches!(tried, Outcome::Busy { position: None, .. } | Outcome::Split { .. });
+        assert!(passed_nobody, "a reader who tries passes no writer: {tried:?}");
+        let again = self.call(acquire(&key, one, LONG)).await;
+        assert!(matches!(again, Outcome::Held { .. }), "a reader who holds is not kept out: {again:?}");
+        self.call(leave(&key, writer)).await;
+        assert!(self.acquire(&key, two, LONG).await.is_some(), "nobody waits any longer");
+        self.call(release(&key, one)).await;
+        self.call(release(&key, two)).await;
+        assert_eq!(self.granted().await, None);
+    }
+
+    async fn passes_a_downgraded_key_on_to_readers(&mut self) {
+        let (key, [writer, other], [one, two]) = (self.key(), [self.token(), self.token()], self.shared());
+        let [late, _] = self.shared();
+        self.acquire(&key, writer, LONG).await;
+        for token in [two, other, late] {
+            self.call(self.wait_for(&key, token)).await;
+        }
+        let downgrade = Operation::Acquire(Acquire::new(key.clone(), one, LONG).from(writer));
+        assert!(matches!(self.call(downgrade).await, Outcome::Held { was_free: false, .. }));
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a reader who waits shares it at once");
+        assert_eq!(self.granted().await, None, "but nobody behind a writer");
+        for token in [other, two, late] {
+            self.call(leave(&key, token)).await;
+        }
+        self.call(release(&key, one)).await;
+        while self.granted().await.is_some() {}
+    }
+
+    /// Asks for a key, or a place in its queue.
+    fn wait_for(&self, key: &LockKey, token: Token) -> Operation {
+        let place = Place::new(Arc::clone(&self.channel), LONG, LONG, SENT);
+        Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
+    }
+
+    async fn is_busy(&self, key: &LockKey) -> bool {
+        matches!(self.call(Operation::Inspect { key: key.clone() }).await, Outcome::Busy { .. })
+    }
+
+    fn shared(&mut self) -> [Token; 2] {
+        [(); 2].map(|()| self.token().in_mode(Mode::Shared))
+    }
+
+    fn permits(&mut self, total: u32, take: u32) -> Token {
+        self.token().in_mode(Mode::Permits { total, take })
+    }
+}
+
+fn leave(key: &LockKey, token: Token) -> Operation {
+    Operation::Release(Release::new(key.clone(), token).with_place())
+}

@@ -1,0 +1,110 @@
+//! From an exclusive lease to a shared one, with nobody in between.
+
+use std::sync::Arc;
+
+use super::LockGuard;
+use crate::{
+    End, Error, ErrorKind, LossReason,
+    engine::{
+        Engine,
+        cleanup::{Doubt, Parting},
+    },
+    error::Argument,
+    mode::Mode,
+    request::{LockRequest, Options, Wait},
+};
+
+impl LockGuard {
+    /// Turns the exclusive lease into a shared one, in one round trip and with nobody in between: shared requests that wait at the
+    /// front of the queue may then hold the key, too.
+    ///
+    /// The shared lease has a fencing token of its own, and what is left of [`max_hold`](crate::LockRequest::max_hold) and
+    /// [`at_least`](crate::LockRequest::at_least). Clones of the old lease end with [`End::HandedOver`]. The other way is refused by
+    /// design: two holders of a shared lease who both waited for the other to leave would wait forever. Release the shared lease,
+    /// acquire the key exclusively, and read again what was read before.
+    ///
+    /// # Errors
+    /// The lease is over then: the guard is gone, and what may be left is released in the background.
+    /// * [`ErrorKind::Lost`] if it was lost before.
+    /// * [`ErrorKind::Backend`] if the backend did not answer.
+    /// * [`ErrorKind::Invalid`] for a lease that is not exclusive.
+    /// * Others as [`acquire`](crate::LockRequest::acquire).
+    ///
+    /// # Cancel safety
+    /// Dropping the future releases the lease in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let writer = manager.lock("price:1").await?;
+    /// // write, and let others read while this one reads, too
+    /// let reader = writer.downgrade().await?;
+    /// let other = manager.lock("price:1").shared().await?;
+    /// # reader.release().await?; other.release().await }
+    /// ```
+    pub async fn downgrade(mut self) -> Result<Self, Error> {
+        let hold = Arc::clone(self.lease.hold());
+        let ended = |end| hold.error(DOWNGRADE, end);
+        hold.check().map_err(ended)?;
+        let mode = hold.mode();
+        if !mode.is_exclusive() {
+            let detail = format!("the lease is {mode}, and only an exclusive one can be downgraded");
+            return Err(Error::invalid(Argument::Mode, DOWNGRADE, detail).on(&hold.key));
+        }
+        let gone = || ended(hold.finish(End::Lost(LossReason::Taken)));
+        let (engine, id) = self.held.take().ok_or_else(gone)?;
+        let now = engine.now();
+        let latest = hold.latest();
+        let left = engine.hand_over(id).ok_or_else(gone)?;
+        hold.finish(End::HandedOver);
+        let parting = left.parting();
+        let options = Options {
+            ttl: left.ttl.get(),
+            wait: Wait::Atmost(std::time::Duration::ZERO),
+            renewal: left.renewal(),
+            max_hold: latest.map(|latest| latest.since(now)),
+            at_least: parting.keep_until.since(now),
+            on_lost: self.on_lost,
+            durability: None,
+        };
+        let request = LockRequest {
+            engine: Arc::clone(&engine),
+            keys: Ok(parting.key.clone()),
+            mode: Mode::Shared,
+            take: None,
+            from: Some(parting.token),
+            options,
+            since: hold.since,
+            label: hold.label(),
+        };
+        let mut left = Left { engine, over: Some((parting, left.doubt())) };
+        let result = request.acquire().await;
+        if result.is_ok() {
+            left.over = None;
+        }
+        result.map_err(|error| match error.kind() {
+            ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
+            _ => error,
+        })
+    }
+}
+
+/// The exclusive token, which is to be released unless the lease goes on without it.
+struct Left {
+    engine: Arc<Engine>,
+    over: Option<(Parting, Doubt)>,
+}
+
+impl Drop for Left {
+    fn drop(&mut self) {
+        if let Some((parting, doubt)) = self.over.take() {
+            self.engine.clean_up(parting, doubt);
+        }
+    }
+}
+
+const DOWNGRADE: &str = "downgrade";

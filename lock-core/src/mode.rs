@@ -1,0 +1,50 @@
+use std::fmt;
+
+/// The mode in which a lease is held or waited for.
+///
+/// A key is held by one exclusive lease, by any number of shared ones, or by permits of one total, and never by two of these
+/// at a time. Requests of all modes wait in one queue, in the order in which they came: a shared request that came after
+/// an exclusive one waits behind it, so that neither readers nor writers starve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Mode {
+    /// One holder at a time; see [`LockManager::lock`](crate::LockManager::lock).
+    Exclusive,
+    /// Any number of holders, none of whom is exclusive; see [`LockRequest::shared`](crate::LockRequest::shared).
+    Shared,
+    /// Holders who take at most `total` permits between them; see [`LockRequest::permits`](crate::LockRequest::permits).
+    #[non_exhaustive]
+    Permits {
+        /// How many permits the key has.
+        total: u32,
+        /// How many of them the lease takes.
+        take: u32,
+    },
+}
+
+impl Mode {
+    /// Returns whether a lease in this mode excludes all others.
+    #[must_use]
+    pub fn is_exclusive(self) -> bool {
+        self == Self::Exclusive
+    }
+
+    /// Returns whether leases in the two modes may hold a key at the same time, if it has permits enough.
+    pub(crate) fn goes_with(self, other: Self) -> bool {
+        match (self, other) {
+            (Self::Shared, Self::Shared) => true,
+            (Self::Permits { total, .. }, Self::Permits { total: others, .. }) => total == others,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Mode {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Exclusive => f.write_str("exclusive"),
+            Self::Shared => f.write_str("shared"),
+            Self::Permits { total, take } => write!(f, "{take} of {total} permits"),
+        }
+    }
+}

@@ -1,0 +1,321 @@
+//! Shared leases and permits beside exclusive ones, through the public API.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    time::Duration,
+};
+
+use lock_core::{Argument, End, Error, ErrorKind, LockManager, LockRequest, Mode, backend::MemoryBackend};
+use tokio::task::JoinSet;
+
+fn ms(ms: u64) -> Duration {
+    Duration::from_millis(ms)
+}
+
+/// Managers of one store, as in several processes.
+fn managers<const N: usize>() -> [LockManager; N] {
+    let store = MemoryBackend::new();
+    [(); N].map(|()| LockManager::builder().backend(store.clone()).build().unwrap())
+}
+
+async fn is_free(request: LockRequest) -> bool {
+    let guard = request.try_acquire().await.unwrap();
+    let is_free = guard.is_some();
+    if let Some(guard) = guard {
+        guard.release().await.unwrap();
+    }
+    is_free
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_share_a_key_and_a_writer_has_it_alone() {
+    let [one, two] = managers();
+    let readers = [one.lock("k").shared().await.unwrap(), one.lock("k").shared().await.unwrap()];
+    let third = two.lock("k").shared().await.unwrap();
+    assert_eq!(third.lease().mode(), Mode::Shared);
+    assert_eq!(readers[0].fencing_token(), third.fencing_token());
+    for manager in [&one, &two] {
+        assert!(!is_free(manager.lock("k")).await, "a reader keeps writers out");
+        assert!(manager.is_locked("k").await.unwrap());
+    }
+    for reader in readers {
+        reader.release().await.unwrap();
+    }
+    assert!(!is_free(one.lock("k")).await, "one reader is left");
+    third.release().await.unwrap();
+    let writer = one.lock("k").try_acquire().await.unwrap().expect("the key is free");
+    for manager in [&one, &two] {
+        assert!(!is_free(manager.lock("k").shared()).await, "a writer keeps readers out");
+    }
+    writer.release().await.unwrap();
+    assert!(!one.is_locked("k").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
+async fn shares_are_renewed_each_by_itself_and_end_with_their_own_ttl() {
+    let [one, two] = managers();
+    let renewed = one.lock("k").shared().ttl(ms(300)).await.unwrap();
+    let fixed = two.lock("k").shared().ttl(ms(500)).fixed().await.unwrap();
+    tokio::time::sleep(ms(2_000)).await;
+    assert!(renewed.is_held() && !fixed.is_held());
+    renewed.release().await.unwrap();
+    assert!(is_free(two.lock("k")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn requests_of_all_modes_come_in_their_order_in_one_process_and_in_two() {
+    for is_one_process in [true, false] {
+        let [one, two, third] = managers();
+        let managers = if is_one_process { [one.clone(), one.clone()] } else { [one.clone(), two] };
+        let first = third.lock("k").await.unwrap();
+        let served = Arc::new(std::sync::Mutex::new(Vec::new()));
+        let mut tasks = JoinSet::new();
+        for (number, is_shared) in [true, true, false, true, true, false, false, true].into_iter().enumerate() {
+            let request = managers[number % 2].lock("k").wait_forever();
+            let request = if is_shared { request.shared() } else { request };
+            let served = Arc::clone(&served);
+            tasks.spawn(async move {
+                let guard = request.await.unwrap();
+                served.lock().unwrap().push(number);
+                tokio::time::sleep(ms(if is_shared { 100 } else { 10 })).await;
+                guard.release().await.unwrap();
+            });
+            tokio::time::sleep(ms(5)).await;
+        }
+        first.release().await.unwrap();
+        tasks.join_all().await;
+        let mut served = Arc::into_inner(served).unwrap().into_inner().unwrap();
+        // Those that share the key may come in any order.
+        served[..2].sort_unstable();
+        served[3..5].sort_unstable();
+        assert_eq!(served, [0, 1, 2, 3, 4, 5, 6, 7], "in one process: {is_one_process}");
+        assert!(is_free(one.lock("k")).await, "nothing is left");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_writer_is_not_kept_waiting_by_readers_that_come_after_it() {
+    let [one, two] = managers();
+    for writers in [&one, &two] {
+        let reader = one.lock("k").shared().await.unwrap();
+        let waiting = tokio::spawn(writers.lock("k").acquire());
+        tokio::time::sleep(ms(10)).await;
+        for manager in [&one, &two] {
+            assert!(!is_free(manager.lock("k").shared()).await, "a writer waits");
+        }
+        reader.release().await.unwrap();
+        waiting.await.unwrap().unwrap().release().await.unwrap();
+        assert!(is_free(one.lock("k").shared()).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_go_on_when_the_writer_before_them_gives_up() {
+    let [one, two] = managers();
+    for (writers, readers) in [(&one, &one), (&two, &one), (&one, &two)] {
+        let reader = one.lock("k").shared().await.unwrap();
+        let writer = tokio::spawn(writers.lock("k").wait(ms(100)).acquire());
+        tokio::time::sleep(ms(10)).await;
+        let late = tokio::spawn(readers.lock("k").shared().acquire());
+        let later = tokio::spawn(readers.lock("k").shared().acquire());
+        assert_eq!(writer.await.unwrap().unwrap_err().kind(), ErrorKind::Busy);
+        for guard in [late.await.unwrap().unwrap(), later.await.unwrap().unwrap(), reader] {
+            guard.release().await.unwrap();
+        }
+        assert!(is_free(one.lock("k")).await);
+    }
+}
+
+async fn at_most(permits: u32, take: u32, managers: &[LockManager], tasks: usize) -> usize {
+    let [inside, most] = [(); 2].map(|()| Arc::new(AtomicUsize::new(0)));
+    let mut set = JoinSet::new();
+    for number in 0..tasks {
+        let (inside, most) = (Arc::clone(&inside), Arc::clone(&most));
+        let request = managers[number % managers.len()].lock("k").permits(permits).take(take).wait_forever();
+        set.spawn(async move {
+            for _ in 0..5 {
+                let work = async |_| {
+                    most.fetch_max(inside.fetch_add(1, Ordering::SeqCst) + 1, Ordering::SeqCst);
+                    tokio::time::sleep(ms(3)).await;
+                    inside.fetch_sub(1, Ordering::SeqCst);
+                };
+                request.clone().run(work).await.unwrap();
+            }
+        });
+    }
+    set.join_all().await;
+    most.load(Ordering::SeqCst)
+}
+
+#[tokio::test(start_paused = true)]
+async fn never_are_more_permits_held_than_there_are() {
+    let managers: [_; 2] = managers();
+    assert_eq!(at_most(3, 1, &managers, 40).await, 3);
+    assert_eq!(at_most(5, 2, &managers, 40).await, 2);
+    assert_eq!(at_most(1, 1, &managers, 10).await, 1);
+    assert_eq!(at_most(100, 1, &managers, 200).await, 100);
+    assert!(is_free(managers[0].lock("k")).await, "nothing is left");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_request_for_many_permits_is_not_passed_by_those_for_few() {
+    let [one, two] = managers();
+    let held = one.lock("k").permits(2).await.unwrap();
+    let both = tokio::spawn(two.lock("k").permits(2).take(2).acquire());
+    tokio::time::sleep(ms(10)).await;
+    for manager in [&one, &two] {
+        assert!(!is_free(manager.lock("k").permits(2)).await, "one is left, and another comes first");
+    }
+    held.release().await.unwrap();
+    let both = both.await.unwrap().unwrap();
+    assert_eq!(both.lease().mode().to_string(), "2 of 2 permits");
+    both.release().await.unwrap();
+}
+
+fn refusal(result: Result<lock_core::LockGuard, Error>) -> String {
+    let error = result.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Permits));
+    error.to_string()
+}
+
+#[tokio::test(start_paused = true)]
+async fn another_total_is_an_error_that_names_both() {
+    let [one, two] = managers();
+    let held = one.lock("tenant:7").permits(3).await.unwrap();
+    for manager in [&one, &two] {
+        let error = refusal(manager.lock("tenant:7").permits(5).take(2).await);
+        assert!(error.contains("tenant:7") && error.contains('3') && error.contains("2 of 5"), "{error}");
+    }
+    // One that waits learns of it as soon as permits are held.
+    held.release().await.unwrap();
+    let writer = two.lock("tenant:7").await.unwrap();
+    let first = tokio::spawn(one.lock("tenant:7").permits(3).acquire());
+    tokio::time::sleep(ms(10)).await;
+    let second = tokio::spawn(two.lock("tenant:7").permits(5).acquire());
+    tokio::time::sleep(ms(10)).await;
+    writer.release().await.unwrap();
+    let first = first.await.unwrap().unwrap();
+    assert!(refusal(second.await.unwrap()).contains("has 3 permits"));
+    first.release().await.unwrap();
+    let other = two.lock("tenant:7").permits(5).await.unwrap();
+    other.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_before_anything_is_sent() {
+    let manager = LockManager::in_memory();
+    let lock = || manager.lock("k");
+    for (request, said) in [
+        (lock().permits(0), "permits(0)"),
+        (lock().permits(1_000_001), "1000000"),
+        (lock().permits(3).take(0), "take(0)"),
+        (lock().permits(3).take(4), "between 1 and 3"),
+        (lock().take(1), "belongs to `permits`"),
+        (lock().shared().take(1), "the request is shared"),
+    ] {
+        let error = refusal(request.await);
+        assert!(error.contains(said), "{error}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_dropped_request_or_guard_of_any_mode_leaves_nothing() {
+    let [one, two] = managers();
+    type InMode = fn(LockRequest) -> LockRequest;
+    let modes: [InMode; 3] = [|request| request, LockRequest::shared, |request| request.permits(2).take(2)];
+    for held in modes {
+        for waiting in modes {
+            let guard = held(one.lock("k")).await.unwrap();
+            for manager in [&one, &two] {
+                let request = tokio::time::timeout(ms(50), waiting(manager.lock("k")).acquire());
+                let _shared_or_not_come = request.await;
+            }
+            drop(guard);
+            tokio::time::sleep(ms(1)).await;
+            assert!(is_free(two.lock("k")).await);
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_exclusive_lease_becomes_a_shared_one_with_nobody_in_between() {
+    let [one, two] = managers();
+    for (manager, other) in [(&one, &one), (&one, &two)] {
+        let writer = manager.lock("k").ttl(ms(700)).await.unwrap();
+        let (lease, fence) = (writer.lease().clone(), writer.fencing_token());
+        let reads = tokio::spawn(other.lock("k").shared().acquire());
+        tokio::time::sleep(ms(10)).await;
+        let writes = tokio::spawn(other.lock("k").acquire());
+        tokio::time::sleep(ms(10)).await;
+        let reader = writer.downgrade().await.unwrap();
+        assert_eq!(lease.ended().await, End::HandedOver);
+        assert_eq!((reader.lease().mode(), reader.ttl()), (Mode::Shared, ms(700)));
+        assert!(reader.fencing_token() > fence);
+        let also = reads.await.unwrap().expect("the first in the queue reads, too");
+        tokio::time::sleep(ms(2_000)).await;
+        assert!(reader.is_held() && also.is_held() && !writes.is_finished());
+        assert_eq!(reader.downgrade().await.unwrap_err().kind(), ErrorKind::Invalid(Argument::Mode));
+        also.release().await.unwrap();
+        writes.await.unwrap().unwrap().release().await.unwrap();
+        assert!(is_free(one.lock("k")).await);
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_downgrade_that_is_dropped_or_comes_too_late_leaves_nothing() {
+    let manager = LockManager::in_memory();
+    drop(manager.lock("k").await.unwrap().downgrade());
+    tokio::time::sleep(ms(1)).await;
+    assert!(is_free(manager.lock("k")).await);
+    let writer = manager.lock("k").await.unwrap();
+    manager.force_release("k").await.unwrap();
+    assert!(matches!(writer.downgrade().await.unwrap_err().kind(), ErrorKind::Lost(_)));
+    assert!(is_free(manager.lock("k")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_shared_lease_is_handed_over_and_taken_up() {
+    let [one, two] = managers();
+    let kept = one.lock("k").shared().await.unwrap();
+    let text = one.lock("k").shared().await.unwrap().hand_over().unwrap().reveal();
+    let taken = two.take_up(text.parse().unwrap()).await.unwrap();
+    assert_eq!(taken.lease().mode(), Mode::Shared);
+    assert_eq!(two.take_up(text.parse().unwrap()).await.unwrap_err().kind(), ErrorKind::NotHeld);
+    kept.release().await.unwrap();
+    assert!(!is_free(one.lock("k")).await);
+    taken.release().await.unwrap();
+    assert!(is_free(one.lock("k")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_forced_release_ends_all_shares_of_this_manager() {
+    let manager = LockManager::in_memory();
+    let guards = [manager.lock("k").shared().await.unwrap(), manager.lock("k").shared().await.unwrap()];
+    assert!(manager.force_release("k").await.unwrap());
+    for guard in guards {
+        assert!(guard.ended().await.loss().is_some());
+    }
+    assert!(is_free(manager.lock("k")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_thousand_readers_of_one_process_come_at_once() {
+    let [one, two] = managers();
+    let writer = two.lock("k").await.unwrap();
+    let mut readers = JoinSet::new();
+    for _ in 0..1_000 {
+        readers.spawn(one.lock("k").shared().acquire());
+    }
+    tokio::time::sleep(ms(10)).await;
+    writer.release().await.unwrap();
+    let guards: Vec<_> = readers.join_all().await.into_iter().map(Result::unwrap).collect();
+    assert!(!is_free(two.lock("k")).await);
+    drop(guards);
+    tokio::time::sleep(ms(10)).await;
+    assert!(is_free(two.lock("k")).await);
+}
