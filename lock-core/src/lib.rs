@@ -162,7 +162,7 @@ pub use crate::{
     manager::LockManager,
     mode::Mode,
     replicas::Replicas,
-    request::{LockAllRequest, LockRequest},
+    request::{KeyInMode, LockAllRequest, LockRequest, exclusive, permits, shared},
     ttl::{MAX_TTL, MIN_TTL},
 };
 

@@ -11,7 +11,7 @@ use crate::{
     key::LockKey,
     mode::Mode,
     mutants::Mutant,
-    request::{LockAllRequest, LockRequest, Options},
+    request::{KeyInMode, LockAllRequest, LockRequest, Options},
 };
 
 /// The source of leases: one connection per node, one renewal scheduler, and the defaults of its requests.
@@ -144,8 +144,12 @@ impl LockManager {
         self.request(self.key(key.as_ref()))
     }
 
-    /// Begins a request for several keys, all or none. Keys are always acquired in the same global order, so two such requests
-    /// cannot deadlock. A key that is named twice counts once.
+    /// Begins a request for several keys, all or none: strings, which are acquired exclusively, or keys with a mode each
+    /// ([`exclusive`](crate::exclusive), [`shared`](crate::shared), [`permits`](crate::permits)).
+    ///
+    /// If all keys are free, they are acquired together. If not, they are acquired one after the other in an order that all such
+    /// requests have in common, so that two of them cannot deadlock. A key that is named twice counts once, and is exclusive if it
+    /// is named so once.
     ///
     /// # Examples
     ///
@@ -161,13 +165,16 @@ impl LockManager {
     /// # Ok(()) }
     /// ```
     #[track_caller]
-    pub fn lock_all<K: AsRef<str>>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
-        let keys = keys.into_iter().map(|key| self.key(key.as_ref())).collect::<Result<Vec<_>, _>>();
-        let keys = keys.and_then(|mut keys| {
+    pub fn lock_all<K: Into<KeyInMode>>(&self, keys: impl IntoIterator<Item = K>) -> LockAllRequest {
+        let keys = keys.into_iter().map(|key| {
+            let KeyInMode { key, mode } = key.into();
+            Ok((self.key(&key)?, mode))
+        });
+        let keys = keys.collect::<Result<Vec<_>, Error>>().and_then(|mut keys| {
             if !Mutant::SeveralAsNamed.is_on() {
-                keys.sort_unstable();
+                keys.sort_by(|(one, _), (other, _)| one.cmp(other));
             }
-            keys.dedup();
+            let keys = merge(keys)?;
             if keys.is_empty() {
                 let detail = "there is no key to lock; name at least one";
                 return Err(Error::invalid(Argument::Keys, "lock", detail));
@@ -397,6 +404,25 @@ impl LockManager {
             label: "",
         }
     }
+}
+
+/// Makes one request of those for the same key, which follow one another.
+fn merge(keys: Vec<(LockKey, Mode)>) -> Result<Vec<(LockKey, Mode)>, Error> {
+    let mut merged: Vec<(LockKey, Mode)> = Vec::with_capacity(keys.len());
+    for (key, mode) in keys {
+        match merged.last_mut().filter(|(last, _)| *last == key) {
+            None => merged.push((key, mode)),
+            Some((_, last)) if *last == mode => {}
+            Some((_, last)) if !matches!((*last, mode), (Mode::Permits { .. }, _) | (_, Mode::Permits { .. })) => {
+                *last = Mode::Exclusive;
+            }
+            Some((_, last)) => {
+                let detail = format!("the key is asked for twice, as {last} and as {mode}; name it once");
+                return Err(Error::invalid(Argument::Keys, "lock", detail).on(&key));
+            }
+        }
+    }
+    Ok(merged)
 }
 
 impl fmt::Debug for LockManager {

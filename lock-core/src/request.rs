@@ -1,4 +1,5 @@
 mod all;
+mod keys;
 mod modes;
 mod options;
 
@@ -9,8 +10,11 @@ use std::{
     time::Duration,
 };
 
-pub use self::all::LockAllRequest;
 pub(crate) use self::options::{Options, Wait};
+pub use self::{
+    all::LockAllRequest,
+    keys::{KeyInMode, exclusive, permits, shared},
+};
 use crate::{
     backend::{BackendError, Token},
     engine::{Engine, tenure::Terms},

@@ -10,7 +10,10 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Argument, End, Error, ErrorKind, LockManager, LockRequest, Mode, backend::MemoryBackend};
+use lock_core::{
+    Argument, End, Error, ErrorKind, Lease, LockManager, LockRequest, Mode, backend::MemoryBackend, exclusive, permits,
+    shared,
+};
 use tokio::task::JoinSet;
 
 fn ms(ms: u64) -> Duration {
@@ -318,4 +321,30 @@ async fn a_thousand_readers_of_one_process_come_at_once() {
     drop(guards);
     tokio::time::sleep(ms(10)).await;
     assert!(is_free(two.lock("k")).await);
+}
+
+#[tokio::test(start_paused = true)]
+async fn each_key_of_several_has_its_mode() {
+    let [one, two] = managers();
+    let all = one.lock_all([shared("a"), exclusive("b"), permits("c", 3).take(2)]).await.unwrap();
+    let modes: Vec<_> = all.leases().iter().map(|lease| lease.mode().to_string()).collect();
+    assert_eq!(modes, ["shared", "exclusive", "2 of 3 permits"]);
+    for (request, free) in [
+        (two.lock("a").shared(), true),
+        (two.lock("a"), false),
+        (two.lock("b").shared(), false),
+        (two.lock("c").permits(3), true),
+        (two.lock("c").permits(3).take(2), false),
+    ] {
+        assert_eq!(is_free(request).await, free);
+    }
+    all.release().await.unwrap();
+    let twice = one.lock_all([shared("a"), exclusive("a"), shared("b"), shared("b")]).await.unwrap();
+    let modes: Vec<_> = twice.leases().iter().map(Lease::mode).collect();
+    assert_eq!(modes, [Mode::Exclusive, Mode::Shared], "a key that is named twice");
+    let error = one.lock_all([permits("k", 2), permits("k", 3)]).await.unwrap_err();
+    assert_eq!((error.kind(), error.key()), (ErrorKind::Invalid(Argument::Keys), Some("k")));
+    assert!(error.to_string().contains("1 of 2 permits and as 1 of 3"), "{error}");
+    let error = one.lock_all([permits("k", 2).take(3)]).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Permits));
 }

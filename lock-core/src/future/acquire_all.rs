@@ -12,6 +12,7 @@ use crate::{
     error::{Error, ErrorKind},
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
+    mode::Mode,
     request::{LockAllRequest, Wait},
 };
 
@@ -36,7 +37,7 @@ pub struct AcquireAll {
 enum Keys {
     /// Those of the request.
     All,
-    Left(vec::IntoIter<LockKey>),
+    Left(vec::IntoIter<(LockKey, Mode)>),
     Finished,
 }
 
@@ -60,9 +61,9 @@ impl AcquireAll {
                 *current = None;
                 guards.push(guard);
             }
-            let Some(key) = keys.next() else { break };
+            let Some((key, mode)) = keys.next() else { break };
             // The request waits for this key while it holds only keys before it in the order, so two such requests cannot deadlock.
-            let mut one = request.for_key(key);
+            let mut one = request.for_key(key, mode);
             if let Wait::Atmost(_) = one.options.wait {
                 one.options.wait = Wait::Atmost(give_up.since(engine.now()));
             }

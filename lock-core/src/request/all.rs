@@ -5,10 +5,10 @@ use std::{
 };
 
 use super::{LockRequest, Options, none_if_busy};
-use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases};
+use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode};
 
 /// A request for several leases, all or none; [`LockManager::lock_all`](crate::LockManager::lock_all) begins it.
-pub type LockAllRequest = LockRequest<Vec<LockKey>>;
+pub type LockAllRequest = LockRequest<Vec<(LockKey, Mode)>>;
 
 impl LockAllRequest {
     /// Acquires all leases or none, one after the other in the order of the keys' bytes. It waits for a key only while it holds
@@ -123,12 +123,12 @@ impl LockAllRequest {
         guard.protect(work(leases)).await.map(Some)
     }
 
-    pub(crate) fn for_key(&self, key: LockKey) -> LockRequest {
+    pub(crate) fn for_key(&self, key: LockKey, mode: Mode) -> LockRequest {
         LockRequest {
             engine: Arc::clone(&self.engine),
             keys: Ok(key),
-            mode: self.mode,
-            take: self.take,
+            mode,
+            take: None,
             // All keys are waited for together.
             options: Options { durability: None, ..self.options },
             from: None,

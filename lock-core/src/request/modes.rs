@@ -93,10 +93,14 @@ impl<K> LockRequest<K> {
             (Mode::Permits { total, .. }, _) if !(1..=MOST_PERMITS).contains(&total) => {
                 Err(format!("`permits({total})` is not between 1 and {MOST_PERMITS}"))
             }
-            (Mode::Permits { total, .. }, Some(take)) if !(1..=total).contains(&take) => {
-                Err(format!("`take({take})` of {total} permits is not between 1 and {total}"))
+            (Mode::Permits { total, take }, wanted) => {
+                let take = wanted.unwrap_or(take);
+                let mode = Mode::Permits { total, take };
+                let is_possible = (1..=total).contains(&take);
+                is_possible
+                    .then_some(mode)
+                    .ok_or_else(|| format!("`take({take})` of {total} permits is not between 1 and {total}"))
             }
-            (Mode::Permits { total, take }, wanted) => Ok(Mode::Permits { total, take: wanted.unwrap_or(take) }),
             (mode, None) => Ok(mode),
             (mode, Some(take)) => {
                 Err(format!("`take({take})` belongs to `permits`, and the request is {mode}; call `permits` too"))

@@ -1,0 +1,69 @@
+//! Keys with the mode in which each is asked for.
+
+use crate::mode::Mode;
+
+/// A key and the mode in which [`lock_all`](crate::LockManager::lock_all) asks for it: made by [`exclusive`], [`shared`] or
+/// [`permits`], or from a string, which is exclusive.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct KeyInMode {
+    pub(crate) key: String,
+    pub(crate) mode: Mode,
+}
+
+/// Asks for a key exclusively, as a string alone does.
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{LockManager, exclusive, shared};
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock_all([shared("price:1"), exclusive("goods:1")]).await?;
+/// assert!(manager.lock("price:1").shared().try_acquire().await?.is_some());
+/// assert!(manager.lock("goods:1").shared().try_acquire().await?.is_none());
+/// # guard.release().await }
+/// ```
+pub fn exclusive(key: impl Into<String>) -> KeyInMode {
+    KeyInMode { key: key.into(), mode: Mode::Exclusive }
+}
+
+/// Shares a key with others who do; see [`LockRequest::shared`](crate::LockRequest::shared) and [`exclusive`] for an example.
+pub fn shared(key: impl Into<String>) -> KeyInMode {
+    KeyInMode { key: key.into(), mode: Mode::Shared }
+}
+
+/// Takes one of `total` permits of a key; see [`LockRequest::permits`](crate::LockRequest::permits).
+///
+/// # Examples
+///
+/// ```
+/// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+/// use lock_core::{LockManager, permits, shared};
+///
+/// let manager = LockManager::in_memory();
+/// let guard = manager.lock_all([permits("tenant:7", 3).take(2), shared("report:1")]).await?;
+/// assert!(manager.lock("tenant:7").permits(3).take(2).try_acquire().await?.is_none());
+/// # guard.release().await }
+/// ```
+pub fn permits(key: impl Into<String>, total: u32) -> KeyInMode {
+    KeyInMode { key: key.into(), mode: Mode::Permits { total, take: 1 } }
+}
+
+impl KeyInMode {
+    /// Takes so many of the [`permits`] of the key: at least one, and at most their total. Default: 1. Changes nothing for a key
+    /// that is exclusive or shared.
+    #[must_use]
+    pub fn take(mut self, permits: u32) -> Self {
+        if let Mode::Permits { take, .. } = &mut self.mode {
+            *take = permits;
+        }
+        self
+    }
+}
+
+impl<K: AsRef<str>> From<K> for KeyInMode {
+    fn from(key: K) -> Self {
+        exclusive(key.as_ref())
+    }
+}
