@@ -10,8 +10,8 @@ use std::{
 use smallvec::SmallVec;
 
 use super::{
-    AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, EVERYONE, Grant, Operation, Outcome, Place,
-    Release, Reply,
+    AIMS_WITHIN, Acquire, Answer, Backend, BackendError, Batch, Calls, EVERYONE, Grant, Operation, Outcome, Outcomes,
+    Place, Release, Reply,
 };
 use crate::{
     backend::Token,
@@ -167,6 +167,9 @@ impl Backend for MemoryBackend {
         for operation in &batch {
             answer.outcomes.push(Ok(state.execute(operation, now, time)));
         }
+        if batch.iter().any(Operation::is_all_or_none) {
+            state.give_back_unless_all(&batch, &mut answer.outcomes, now, time);
+        }
         answer.time = Some(time);
         let grants = std::mem::take(&mut state.grants);
         drop(state);
@@ -293,6 +296,19 @@ impl State {
                 self.entries.remove(key);
                 self.grant(key, None, now, time);
                 if held { Outcome::Released } else { Outcome::Gone }
+            }
+        }
+    }
+
+    /// Gives back what a batch has taken, unless all of it is held.
+    fn give_back_unless_all(&mut self, batch: &Batch, outcomes: &mut Outcomes, now: Moment, time: u64) {
+        if outcomes.iter().all(|outcome| matches!(outcome, Ok(Outcome::Held { .. }))) {
+            return;
+        }
+        for (operation, outcome) in batch.iter().zip(outcomes.iter_mut()) {
+            if let (Operation::Acquire(acquire), Ok(Outcome::Held { was_free: true, .. })) = (operation, &outcome) {
+                self.release(&Release::new(acquire.key.clone(), acquire.token), now, time);
+                *outcome = Ok(Outcome::Gone);
             }
         }
     }

@@ -60,6 +60,10 @@ pub struct Acquire {
     /// only the key. If the key is not free, or there is no fencing token for it, the store answers
     /// [`Outcome::NotFree`] and keeps no place. Default: `false`.
     pub expects_free: bool,
+    /// Whether the key is taken only if all acquires of the batch are held. If one is not, the store gives back in the same call
+    /// what it has taken for the others, and answers [`Outcome::Gone`] for those. A store of several parts does so in each part by
+    /// itself. All operations of such a batch are acquires of this kind, without a place. Default: `false`.
+    pub all_or_none: bool,
     /// The least number that the fencing tokens may begin with, in µs since 1970; zero if the store counts
     /// alone.
     pub floor: u64,
@@ -151,6 +155,11 @@ pub struct Release {
 }
 
 impl Operation {
+    /// Whether it is executed only together with the others of its batch.
+    pub(crate) fn is_all_or_none(&self) -> bool {
+        matches!(self, Self::Acquire(acquire) if acquire.all_or_none)
+    }
+
     /// Returns how many replicas it waits for, if it does.
     pub(crate) fn replicas(&self) -> Option<Replicas> {
         match self {
@@ -175,7 +184,18 @@ impl Acquire {
     /// Takes one fencing token along with the key.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self { key, token, ttl, block: 1, from: None, place: None, expects_free: false, floor: 0, aim: 0 }
+        Self {
+            key,
+            token,
+            ttl,
+            block: 1,
+            from: None,
+            place: None,
+            expects_free: false,
+            all_or_none: false,
+            floor: 0,
+            aim: 0,
+        }
     }
 
     /// Keeps a place in the queue if the key cannot be taken.
@@ -189,6 +209,13 @@ impl Acquire {
     #[must_use]
     pub fn expecting_free(mut self) -> Self {
         self.expects_free = true;
+        self
+    }
+
+    /// Takes the key only together with the others of the batch.
+    #[must_use]
+    pub fn with_all(mut self) -> Self {
+        self.all_or_none = true;
         self
     }
 

@@ -60,6 +60,7 @@ use crate::{
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     health::Health,
     key::LockKey,
+    mode::Mode,
     mutants::Mutant,
     replicas::{OTHERS_WAIT, Replicas},
     ttl::Ttl,
@@ -249,6 +250,17 @@ impl Engine {
             }
             Ok(state.queues.enter(key, terms, acquired, now))
         })
+    }
+
+    /// Whether nobody in this process has any of the keys, or wants it, or has found it busy lately.
+    pub(crate) fn are_quiet(&self, keys: &[(LockKey, Mode)], now: Moment) -> bool {
+        let state = self.core.state();
+        keys.iter().all(|(key, mode)| state.queues.is_quiet(key, *mode, now))
+    }
+
+    /// Takes note that another holder has a key.
+    pub(crate) fn found_busy(&self, key: &LockKey, now: Moment) {
+        self.core.state().queues.found_busy(key, now);
     }
 
     /// Ends a hold and hands its key on: what a dropped guard does.

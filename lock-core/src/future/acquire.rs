@@ -64,7 +64,7 @@ struct Progress {
 }
 
 /// The span and the metrics of an acquire.
-struct Watch {
+pub(super) struct Watch {
     began: Moment,
     waiting: metrics::Waiting,
     span: tracing::Span,
@@ -116,7 +116,7 @@ impl Confirming {
 }
 
 impl Watch {
-    fn begin(request: &LockRequest, began: Moment) -> Self {
+    pub(super) fn begin(request: &LockRequest, began: Moment) -> Self {
         let LockRequest { keys, label, .. } = request;
         Self {
             began,
@@ -128,6 +128,28 @@ impl Watch {
 }
 
 impl Watch {
+    /// Records how the acquire has ended.
+    pub(super) fn end(self, mut result: Result<LockGuard, Error>, now: Moment) -> Result<LockGuard, Error> {
+        let Self { began, mut waiting, span, explain } = self;
+        if let (Ok(guard), Some(trace)) = (&result, trace::current()) {
+            guard.lease().hold().note_trace(trace);
+        }
+        if let Some((at, holder)) = explain.and_then(|explain| explain.found()) {
+            result = result.map_err(|error| error.held_by(holder, now.since(at)));
+        }
+        let _entered = span.entered();
+        let waited = now.since(began);
+        waiting.end(&result, waited);
+        match &mut result {
+            Ok(guard) => {
+                guard.note_waited(waited);
+                tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
+            }
+            Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
+        }
+        result
+    }
+
     /// Asks who holds the key, if the request has waited for so long that it should.
     fn explain(&mut self, request: &LockRequest, cx: &mut Context<'_>) {
         let (Ok(key), engine) = (&request.keys, &request.engine) else { return };
@@ -177,23 +199,8 @@ impl Future for Acquire {
             }
         };
         *confirming = None;
-        if let Some(Watch { began, mut waiting, span, explain }) = watch.take() {
-            if let (Ok(guard), Some(trace)) = (&result, trace::current()) {
-                guard.lease().hold().note_trace(trace);
-            }
-            if let Some((at, holder)) = explain.and_then(|explain| explain.found()) {
-                result = result.map_err(|error| error.held_by(holder, progress.now.since(at)));
-            }
-            let _entered = span.entered();
-            let waited = progress.now.since(began);
-            waiting.end(&result, waited);
-            match &mut result {
-                Ok(guard) => {
-                    guard.note_waited(waited);
-                    tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
-                }
-                Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
-            }
+        if let Some(watch) = watch.take() {
+            result = watch.end(result, progress.now);
         }
         Poll::Ready(result)
     }

@@ -5,7 +5,7 @@ use std::{
     vec,
 };
 
-use super::{Acquire, confirm::Confirm};
+use super::{Acquire, confirm::Confirm, together::Together};
 use crate::{
     clock::Moment,
     error::ACQUIRE,
@@ -16,7 +16,8 @@ use crate::{
     request::{LockAllRequest, Wait},
 };
 
-/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1), which acquires the keys in the order of their bytes.
+/// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1), which acquires the keys together if all are free, and
+/// else one after the other in the order of their bytes.
 ///
 /// # Cancel safety
 /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.
@@ -29,6 +30,9 @@ pub struct AcquireAll {
     guards: Vec<LockGuard>,
     /// Waits for the replicas of all keys, once they are acquired.
     confirm: Option<Confirm>,
+    /// When it began, and when all keys were acquired.
+    began: Moment,
+    acquired: Option<Moment>,
     give_up: Moment,
 }
 
@@ -37,22 +41,46 @@ pub struct AcquireAll {
 enum Keys {
     /// Those of the request.
     All,
+    Together(Together),
     Left(vec::IntoIter<(LockKey, Mode)>),
     Finished,
 }
 
 impl AcquireAll {
     pub(crate) fn new(request: LockAllRequest) -> Self {
-        Self { request, keys: Keys::All, current: None, guards: Vec::new(), confirm: None, give_up: Moment::NEVER }
+        Self {
+            request,
+            keys: Keys::All,
+            current: None,
+            guards: Vec::new(),
+            confirm: None,
+            began: Moment::NEVER,
+            acquired: None,
+            give_up: Moment::NEVER,
+        }
     }
 
     fn poll_inner(&mut self, cx: &mut Context<'_>) -> Poll<Result<LockAllGuard, Error>> {
-        let Self { request, keys, current, guards, confirm, give_up } = self;
+        let Self { request, keys, current, guards, confirm, began, acquired, give_up } = self;
         let engine = &request.engine;
         if let Keys::All = keys {
-            *give_up = engine.now() + request.options.wait.get();
-            *keys = Keys::Left(request.keys.clone()?.into_iter());
+            *began = engine.now();
+            *give_up = *began + request.options.wait.get();
+            let all = request.keys.clone()?;
             request.check_backend()?;
+            *keys = match Together::begin(request, &all)? {
+                Some(together) => Keys::Together(together),
+                None => Keys::Left(all.into_iter()),
+            };
+        }
+        if let Keys::Together(together) = keys {
+            match ready!(together.poll(request, cx))? {
+                Some(held) => {
+                    *guards = held;
+                    *keys = Keys::Left(Vec::new().into_iter());
+                }
+                None => *keys = Keys::Left(request.keys.clone()?.into_iter()),
+            }
         }
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
@@ -69,11 +97,12 @@ impl AcquireAll {
             }
             *current = Some(Acquire::new(one));
         }
+        let acquired = *acquired.get_or_insert_with(|| engine.now());
         if let Some(replicas) = request.options.durability {
             let confirm = confirm.get_or_insert_with(|| Confirm::new(std::mem::take(guards), replicas));
             *guards = ready!(confirm.poll(cx))?;
         }
-        let guard = LockAllGuard::new(std::mem::take(guards));
+        let guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
         Poll::Ready(guard.check(ACQUIRE).map(|()| guard))
     }
 }

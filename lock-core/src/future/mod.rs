@@ -26,6 +26,7 @@ pub(crate) mod protected;
 pub(crate) mod reentry;
 pub(crate) mod release;
 mod take_up;
+mod together;
 
 pub use self::{
     acquire::Acquire,

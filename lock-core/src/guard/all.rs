@@ -49,12 +49,13 @@ pub struct LockAllGuard {
     /// In the order of the keys' bytes.
     guards: Vec<LockGuard>,
     leases: Leases,
+    waited: Duration,
 }
 
 impl LockAllGuard {
-    pub(crate) fn new(guards: Vec<LockGuard>) -> Self {
+    pub(crate) fn new(guards: Vec<LockGuard>, waited: Duration) -> Self {
         let leases = Leases::new(guards.iter().map(|guard| guard.lease().clone()).collect());
-        Self { guards, leases }
+        Self { guards, leases, waited }
     }
 
     pub(crate) fn guards(&self) -> &[LockGuard] {
@@ -93,11 +94,10 @@ impl LockAllGuard {
         self.leases.deadline()
     }
 
-    /// Returns how long the keys were waited for: the sum of what each took, since they are acquired one after the other. The wait
-    /// for replicas is not included.
+    /// Returns how long the keys were waited for. The wait for replicas is not included.
     #[must_use]
     pub fn waited(&self) -> Duration {
-        self.guards.iter().map(LockGuard::waited).sum()
+        self.waited
     }
 
     /// Returns the ttl that the leases were acquired with.

@@ -11,8 +11,12 @@ use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey,
 pub type LockAllRequest = LockRequest<Vec<(LockKey, Mode)>>;
 
 impl LockAllRequest {
-    /// Acquires all leases or none, one after the other in the order of the keys' bytes. It waits for a key only while it holds
-    /// smaller ones, so two such requests cannot deadlock. `wait` bounds the total.
+    /// Acquires all leases or none. `wait` bounds the total.
+    ///
+    /// Up to 256 keys that are free take one round trip: one call acquires all of them, or none. (In a cluster each slot is
+    /// a part of that call; what one part has taken is given back if another cannot be had.) If one of the keys is busy, the keys are
+    /// acquired one after the other in the order of their bytes. The request then waits for a key only while it holds smaller
+    /// ones, so two such requests cannot deadlock.
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is

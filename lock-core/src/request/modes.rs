@@ -44,7 +44,7 @@ impl LockRequest<LockKey> {
     /// rejects smaller numbers would reject holders that are in order: use the number only to tell leases apart.
     ///
     /// A quorum refuses permits ([`ErrorKind::Unsupported`](crate::ErrorKind::Unsupported)): each holder would need a majority of the
-    /// nodes, and with three nodes that lets half as many more hold at a time.
+    /// nodes, and three nodes of `total` permits each have room for half as many holders again.
     ///
     /// # Examples
     ///

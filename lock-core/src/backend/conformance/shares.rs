@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::{LONG, SENT, SHORT, Suite, acquire, release, renew};
 use crate::{
-    backend::{Acquire, Operation, Outcome, Place, Release, Token},
+    backend::{Acquire, Batch, Operation, Outcome, Place, Release, Token},
     key::LockKey,
     mode::Mode,
 };
@@ -18,6 +18,7 @@ impl Suite<'_> {
         self.repeats_shares_without_harm().await;
         self.moves_shares_and_downgrades().await;
         self.frees_shared_keys_by_force().await;
+        self.takes_all_keys_of_a_batch_or_none().await;
         if self.backend.counts_permits().is_ok() {
             self.gives_so_many_permits_and_no_more().await;
             self.refuses_another_total().await;
@@ -156,6 +157,43 @@ impl Suite<'_> {
             assert_eq!(self.call(renew(&key, token, LONG)).await, Outcome::Gone, "a forced release ends all shares");
         }
         assert_eq!(self.call(force()).await, Outcome::Gone);
+    }
+
+    async fn takes_all_keys_of_a_batch_or_none(&mut self) {
+        let keys = [self.key(), self.key(), self.key()];
+        let modes = [Mode::Exclusive, Mode::Shared, Mode::Exclusive];
+        let tokens = modes.map(|mode| self.token().in_mode(mode));
+        let together = || {
+            let acquire = |(key, token): (&LockKey, &Token)| {
+                Operation::Acquire(Acquire::new(key.clone(), *token, LONG).with_all())
+            };
+            Batch::from(keys.iter().zip(&tokens).map(acquire).collect::<Vec<_>>())
+        };
+        let is_held = |outcome: &Outcome| matches!(outcome, Outcome::Held { .. });
+        for (number, other) in [Mode::Exclusive, Mode::Exclusive, Mode::Shared].into_iter().enumerate() {
+            let holder = self.token().in_mode(other);
+            self.acquire(&keys[number], holder, LONG).await;
+            let outcomes = self.outcomes(together()).await;
+            assert!(!outcomes.iter().all(is_held), "key {number} is held: {outcomes:?}");
+            assert!(!is_held(&outcomes[number]), "key {number} is held: {outcomes:?}");
+            // A store of several parts may have taken some of them.
+            for (key, token) in keys.iter().zip(tokens) {
+                let released = self.call(release(key, token)).await;
+                let is_one = self.backend.health().len() == 1;
+                assert!(!is_one || released == Outcome::Gone, "one server gives back what it took: {outcomes:?}");
+            }
+            assert_eq!(self.call(release(&keys[number], holder)).await, Outcome::Released);
+        }
+        let outcomes = self.outcomes(together()).await;
+        assert!(outcomes.iter().all(is_held), "keys that are free are held: {outcomes:?}");
+        for (key, token) in keys.iter().zip(tokens) {
+            assert_eq!(self.call(release(key, token)).await, Outcome::Released);
+        }
+    }
+
+    async fn outcomes(&self, batch: Batch) -> Vec<Outcome> {
+        let answer = self.backend.call(batch).await.expect("the backend answers");
+        answer.outcomes.into_iter().map(|outcome| outcome.expect("no item fails")).collect()
     }
 
     async fn gives_so_many_permits_and_no_more(&mut self) {

@@ -130,8 +130,8 @@ impl Backend for QuorumBackend {
 
     fn counts_permits(&self) -> Result<(), BackendError> {
         Err(BackendError::unsupported(
-            "a quorum gives no permits: each holder needs a majority of the nodes, and that many nodes of three have room for half \
-             as many holders more; use one server, Sentinel or a cluster for this key",
+            "a quorum gives no permits: each holder needs a majority of the nodes, and three nodes have room for half as many \
+             holders again; use one server, Sentinel or a cluster for this key",
         )
         .did_not_happen())
     }

@@ -17,8 +17,14 @@ pub(super) fn begin(batch: &[Operation]) -> usize {
 
 /// The numbers of a block, a floor, a taking over and a share are the script's.
 fn fits(acquire: &Acquire) -> bool {
-    let Acquire { token, expects_free, block, from, floor, aim, .. } = acquire;
-    *expects_free && token.mode().is_exclusive() && *block == 1 && from.is_none() && *floor == 0 && *aim == 0
+    let Acquire { token, expects_free, all_or_none, block, from, floor, aim, .. } = acquire;
+    *expects_free
+        && !all_or_none
+        && token.mode().is_exclusive()
+        && *block == 1
+        && from.is_none()
+        && *floor == 0
+        && *aim == 0
 }
 
 /// The commands; the counter has the tag.

@@ -72,7 +72,8 @@ fn call(command: &str, script: &str, tag: Tag, batch: &[Operation]) -> Cmd {
         }
     }
     let place = place.map(|Place { channel, life, sent, .. }| format!("{} {} {channel}", millis(*life), micros(*sent)));
-    call.arg(batch.len());
+    let mark = if batch.iter().any(Operation::is_all_or_none) { "*" } else { "" };
+    call.arg(format!("{}{mark}", batch.len()));
     if floor == 0 && aim == 0 {
         call.arg("");
     } else {

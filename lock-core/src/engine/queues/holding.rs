@@ -12,6 +12,7 @@ use crate::{
         tenure::{Acquired, Ended, HoldId, Offer, Tenure, Terms},
     },
     key::LockKey,
+    mode::Mode,
     mutants::Mutant,
 };
 
@@ -70,12 +71,30 @@ impl Queues {
         }
     }
 
-    /// Enters the tenure of an acquire that did not go through a line, and begins its hold.
+    /// Enters the tenure of an acquire that did not go through a line, and begins its hold. Holds follow it only if nobody in this
+    /// process has asked for the key meanwhile.
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
-        let (id, hold) = self.tenures.enter(key, terms, acquired, &self.clock, now);
+        let passes = acquired.passes && self.lines.of(key).is_none();
+        let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, &self.clock, now);
         self.tenures.begin(id, terms, now);
-        self.beside.entry(key.clone()).or_default().push(id.tenure);
+        if passes {
+            self.lines.possess(key, id.tenure);
+        } else {
+            self.beside.entry(key.clone()).or_default().push(id.tenure);
+        }
         (id, hold)
+    }
+
+    /// Whether nobody in this process has a key, or wants it, so that a request may go past the line. Those that share the key
+    /// are in nobody's way. A key that was busy lately is asked for in the line, too.
+    pub(crate) fn is_quiet(&self, key: &LockKey, mode: Mode, now: Moment) -> bool {
+        let is_held = mode.is_exclusive() && self.beside.contains_key(key);
+        !is_held && self.lines.of(key).is_none() && !self.lately.was_busy(key, now)
+    }
+
+    /// Takes note that another holder has a key.
+    pub(crate) fn found_busy(&mut self, key: &LockKey, now: Moment) {
+        self.lately.found_busy(key, now);
     }
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.

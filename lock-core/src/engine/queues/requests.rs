@@ -238,12 +238,25 @@ impl Queues {
                 self.counted.sending -= 1;
                 self.shared_answered(tries, purposes, result, RoundTrip { sent, now, epoch, repeated: false });
             }
-            Work::Call(_, asked) => {
+            Work::Call(batch, asked) => {
                 let mut result = result;
+                if asked.is_cancelled() && result.as_ref().is_ok_and(|answer| answer.out_of_order) {
+                    self.release_overtaken(batch.as_deref(), sent, now);
+                }
                 if let Ok(answer) = &mut result {
                     answer.repeated |= asked.repeated;
                 }
                 self.deferred.wake(asked.answer(result));
+            }
+        }
+    }
+
+    /// Releases what the acquires of a call may have taken after the releases of their tokens: its caller is gone.
+    fn release_overtaken(&mut self, batch: Option<&Batch>, sent: Moment, now: Moment) {
+        for operation in batch.into_iter().flatten() {
+            if let Operation::Acquire(acquire) = operation {
+                let doubt = Doubt { until: acquire.blocks_until(sent), unanswered_since: None };
+                self.release_stray(acquire.key.clone(), acquire.token, doubt, now);
             }
         }
     }

@@ -2,7 +2,7 @@
 --
 -- KEYS  1: C, the counter of fencing tokens; 2: W, until when somebody may be waiting; then the key of each item; then the
 --       queues of those keys, of all items but `renew`.
--- ARGV  1: how many items; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
+-- ARGV  1: how many items, and `*` if all of them (tries) are to be held or none; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
 --       most 10 ms ahead of the counter (0 for none); 3: what the caller's places have in common: `life sent channel`,
 --       or '' if nobody may wait; then each item:
 --         acquire  token, ttl in ms, size of the block, for how long in ms the key is kept from a grant on; takes a place
@@ -184,7 +184,8 @@ if ARGV[1] == 'release' then
   ARGV = { #ARGV - 1, '', '', unpack(of_each) }
 end
 
-local items = tonumber(ARGV[1])
+local items = tonumber(string.match(ARGV[1], '^%d+'))
+local all_or_none = string.sub(ARGV[1], -1) == '*'
 local floor, aim = string.match(ARGV[2], '^(%d+) (%d+)$')
 floor, aim = tonumber(floor) or 0, tonumber(aim) or 0
 
@@ -453,6 +454,8 @@ end
 
 local replies, r = {}, 0
 local is_gone = false
+local begins, taken = {}, {} -- of all or none: where the reply of each item begins, and what was free before
+local is_refused = false
 local function reply(code, one, two, three)
   is_gone = is_gone or code == GONE
   replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one, two, three
@@ -480,6 +483,7 @@ end
 local a, q = 4, items + 2
 for i = 1, items do
   local operation, token, key = ARGV[a], ARGV[a + 1], KEYS[i + 2]
+  if all_or_none then begins[i] = r + 1 end
   local queue
   if operation ~= 'renew' then
     q = q + 1
@@ -489,7 +493,11 @@ for i = 1, items do
   local held = written[key]
   if held == nil then held = got[i + 1] end
 
-  if operation == 'acquire' or operation == 'try' or operation == 'take' then
+  if all_or_none and is_refused then
+    reply(GONE)
+    a = a + 4
+
+  elseif operation == 'acquire' or operation == 'try' or operation == 'take' then
     local is_share = #token >= MODE_AT
     local may_take, ticket, granted, failed = false
     local group, share, other, is_late
@@ -570,7 +578,9 @@ for i = 1, items do
           local _, _, _, was_granted = leave(queue, token)
           if was_granted then forget_grant(queue) end
         end
-        reply(HELD, first, size, (held or share or other) and 0 or 1)
+        local was_free = not (held or share or other)
+        reply(HELD, first, size, was_free and 1 or 0)
+        taken[i] = was_free and token
         -- Those that wait may share it now.
         if is_share and held and waiting > 0 then
           local first, following = look(queue, '')
@@ -599,6 +609,7 @@ for i = 1, items do
       end
       if failed then reply(ERROR, failed) else reply(BUSY, left, kind_of(held, granted, key), position) end
     end
+    is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
     a = a + (operation == 'try' and 4 or 5)
 
   elseif operation == 'release' or operation == 'part' then
@@ -704,6 +715,29 @@ for i = 1, items do
   end
 end
 delete_released()
+if all_or_none and is_refused then
+  -- What was taken is given back, to those who wait first.
+  local said = replies
+  replies, r, begins[items + 1] = {}, 0, r + 1
+  for i = 1, items do
+    if taken[i] then
+      local key, queue, first, following = KEYS[i + 2], KEYS[items + 2 + i]
+      if #taken[i] >= MODE_AT then
+        pcall('ZREM', key, taken[i])
+        settle(key)
+      end
+      if waiting > 0 then first, following = look(queue, '') end
+      local is_over = #taken[i] < MODE_AT
+      if not grant(queue, key, is_over, first, following, following) and is_over then pcall('DEL', key) end
+      reply(GONE)
+    else
+      for at = begins[i], begins[i + 1] - 1 do
+        r = r + 1
+        replies[r] = said[at]
+      end
+    end
+  end
+end
 local read_only = is_gone and is_read_only(KEYS[2])
 if read_only then return read_only end
 replies[r + 1] = refused

@@ -1,0 +1,141 @@
+//! Several keys in one call to the backend; virtual time.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+mod support;
+
+use lock_core::{ErrorKind, LockManager, exclusive, shared};
+
+use support::{Fate, Faulty, counted, eventually_free, ms, secs};
+
+const ACQUIRES: [&str; 2] = ["acquire"; 2];
+const RELEASES: [&str; 2] = ["release"; 2];
+
+/// Another process on the same store.
+fn other(backend: &Faulty) -> LockManager {
+    LockManager::builder().backend(backend.store.clone()).build().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_free_take_one_call_and_so_does_their_release() {
+    let (manager, backend) = counted();
+    let all = manager.lock_all([shared("a"), exclusive("b")]).await.unwrap();
+    assert_eq!(backend.log(), [ACQUIRES]);
+    assert_eq!(all.leases().len(), 2);
+    all.release().await.unwrap();
+    assert_eq!(backend.log(), [ACQUIRES, RELEASES]);
+    for key in ["a", "b"] {
+        assert!(!manager.is_locked(key).await.unwrap());
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_try_takes_one_call_and_none_of_the_keys_if_one_is_busy() {
+    let (manager, backend) = counted();
+    let others = other(&backend);
+    for busy in ["a", "b"] {
+        let held = others.lock(busy).await.unwrap();
+        let before = backend.calls();
+        let error = manager.lock_all(["a", "b"]).wait(ms(0)).await.unwrap_err();
+        assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some(busy)));
+        assert_eq!(backend.calls() - before, 1, "nothing is left to be given back");
+        let free = if busy == "a" { "b" } else { "a" };
+        assert!(!others.is_locked(free).await.unwrap());
+        held.release().await.unwrap();
+        // The key was busy lately: the next request for it goes through the line.
+        tokio::time::sleep(secs(3)).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn keys_that_are_not_free_are_waited_for_in_their_order() {
+    let (manager, backend) = counted();
+    let others = other(&backend);
+    let held = others.lock("b").await.unwrap();
+    let all = tokio::spawn(manager.lock_all(["a", "b", "c"]).acquire());
+    tokio::time::sleep(ms(100)).await;
+    assert!(others.is_locked("a").await.unwrap(), "what comes before the busy key is held");
+    assert!(!others.is_locked("c").await.unwrap(), "what comes after it is not");
+    held.release().await.unwrap();
+    let all = all.await.unwrap().unwrap();
+    assert!(all.is_held() && all.waited() >= ms(100));
+    all.release().await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_that_this_process_has_or_wants_is_asked_for_in_its_line() {
+    let (manager, backend) = counted();
+    let held = manager.lock("b").await.unwrap();
+    let all = tokio::spawn(manager.lock_all(["a", "b"]).acquire());
+    tokio::time::sleep(ms(10)).await;
+    let after = tokio::spawn(manager.lock("b").acquire());
+    tokio::time::sleep(ms(10)).await;
+    held.release().await.unwrap();
+    let all = all.await.unwrap().unwrap();
+    assert!(!after.is_finished(), "who came later waits");
+    drop(all);
+    drop(after.await.unwrap().unwrap());
+    eventually_free(&manager, "b").await;
+    assert!(backend.log().iter().all(|call| call.iter().filter(|name| **name == "acquire").count() < 2));
+}
+
+#[tokio::test(start_paused = true)]
+async fn holds_follow_in_the_process_on_one_of_several_keys() {
+    let (manager, backend) = counted();
+    let all = manager.lock_all(["a", "b"]).await.unwrap();
+    let next = tokio::spawn(manager.lock("b").acquire());
+    tokio::time::sleep(ms(10)).await;
+    let before = backend.calls();
+    let fence = all.fencing_token("b").unwrap();
+    drop(all);
+    let next = next.await.unwrap();
+    assert!(next.as_ref().is_ok_and(|next| next.fencing_token() > fence), "{next:?}");
+    assert!(backend.calls() - before <= 2);
+    drop(next);
+    eventually_free(&manager, "b").await;
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_call_that_fails_is_lost_or_dropped_leaves_nothing() {
+    for fate in [Fate::Fail, Fate::LoseReply, Fate::HoldReply, Fate::Overtaken, Fate::GiveUp] {
+        let (manager, backend) = counted();
+        let request = || manager.lock_all([exclusive("a"), shared("b"), exclusive("c")]).wait(ms(50));
+        backend.next([fate]);
+        let request = tokio::spawn(tokio::time::timeout(ms(200), request().acquire()));
+        tokio::time::sleep(ms(300)).await;
+        backend.let_go();
+        match request.await.unwrap() {
+            Ok(Ok(guard)) => panic!("{fate:?}: {guard:?}"),
+            Ok(Err(error)) => assert_eq!((error.kind(), error.key()), (ErrorKind::Backend, Some("a")), "{fate:?}"),
+            Err(_) => {}
+        }
+        for key in ["a", "b", "c"] {
+            eventually_free(&manager, key).await;
+        }
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_answer_that_comes_when_the_ttl_is_over_holds_nothing() {
+    let (manager, backend) = counted();
+    backend.next([Fate::HoldReply]);
+    let all = tokio::spawn(manager.lock_all(["a", "b"]).ttl(ms(100)).acquire());
+    tokio::time::sleep(ms(150)).await;
+    backend.let_go();
+    let all = all.await.unwrap().unwrap();
+    assert!(all.is_held() && all.remaining() > ms(80), "the keys are acquired again");
+    all.release().await.unwrap();
+    for key in ["a", "b"] {
+        eventually_free(&manager, key).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_keys_than_a_call_takes_are_acquired_too() {
+    let (manager, backend) = counted();
+    let keys: Vec<_> = (0..300).map(|number| format!("k{number:03}")).collect();
+    let all = manager.lock_all(&keys).await.unwrap();
+    assert_eq!(all.leases().len(), 300);
+    all.release().await.unwrap();
+    assert!(backend.largest_batch() <= 256);
+}
