@@ -46,9 +46,7 @@ impl Handover {
     /// Returns the text that [`FromStr`] reads. It is a secret until the lease has been taken up or has expired.
     #[must_use]
     pub fn reveal(&self) -> String {
-        let exclusive = self.token.in_mode(Mode::Exclusive).reveal();
-        let token = self.token.reveal();
-        let mode = token[exclusive.len()..].strip_prefix(':').unwrap_or(EXCLUSIVE);
+        let (mode, exclusive) = (self.token.mode().write(), self.token.in_mode(Mode::Exclusive).reveal());
         format!("{MARK}{}:{mode}:{exclusive}:{}", self.ttl.get().as_millis(), self.key.as_str())
     }
 
@@ -63,9 +61,6 @@ impl Handover {
 
 /// The beginning of every text: the mark and the version of the format. Then ttl in ms, mode, token, key, joined by colons.
 const MARK: &str = "lock-core-handover:1:";
-
-/// The mode of an exclusive token, whose own text says nothing of it.
-const EXCLUSIVE: &str = "exclusive";
 
 impl FromStr for Handover {
     type Err = Error;
@@ -83,11 +78,11 @@ impl FromStr for Handover {
         let token_length = Token::from_random(0).reveal().len();
         let (token, key) = rest.split_at_checked(token_length).ok_or_else(malformed)?;
         let key = key.strip_prefix(':').ok_or_else(malformed)?;
-        let token = if mode == EXCLUSIVE { token.to_owned() } else { format!("{token}:{mode}") };
+        let mode = Mode::read(mode).ok_or_else(malformed)?;
         let ttl = Duration::from_millis(ttl.parse().map_err(|_| malformed())?);
         Ok(Self {
             key: LockKey::new(key).map_err(|_| malformed())?,
-            token: token.parse().map_err(|_| malformed())?,
+            token: token.parse::<Token>().map_err(|_| malformed())?.in_mode(mode),
             ttl: Ttl::new(ttl).map_err(|_| malformed())?,
         })
     }

@@ -14,7 +14,7 @@ use crate::{engine::inquiry::Process, fencing::FencingToken, mode::Mode};
 pub struct KeyInfo {
     key: String,
     held: Option<Held>,
-    holder: Option<Holder>,
+    holders: Vec<Holder>,
     waiters: Vec<Waiter>,
     is_truncated: bool,
 }
@@ -54,13 +54,23 @@ impl KeyInfo {
         self.held.is_some_and(|held| held.foreign)
     }
 
-    /// Returns the holder, as its process describes it.
+    /// Returns the holders, as their processes describe them: the one that has held the key for the longest first. An exclusive lease
+    /// is alone; those who share the key are at most 100 of each process.
+    ///
+    /// It is empty whenever [`holder`](Self::holder) returns `None`.
+    #[must_use]
+    pub fn holders(&self) -> &[Holder] {
+        &self.holders
+    }
+
+    /// Returns the holder, as its process describes it: of several [`holders`](Self::holders) the one that has held the key for the
+    /// longest.
     ///
     /// Returns `None` if the key is free, if the holder is another library ([`is_foreign`](Self::is_foreign)), and if the key is held but
     /// nobody answered ([`nobody_answered`](Self::nobody_answered)).
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
-        self.holder.as_ref()
+        self.holders.first()
     }
 
     /// Returns whether the key is held by a lease of this library and no process says that it holds the key.
@@ -76,7 +86,7 @@ impl KeyInfo {
     /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it.
     #[must_use]
     pub fn nobody_answered(&self) -> bool {
-        self.held.is_some_and(|held| !held.foreign) && self.holder.is_none()
+        self.held.is_some_and(|held| !held.foreign) && self.holders.is_empty()
     }
 
     /// Returns the requests that wait for the key, as their processes describe them, in the order of their
@@ -142,6 +152,7 @@ impl fmt::Display for Party {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Holder {
     pub(crate) party: Party,
+    pub(crate) mode: Mode,
     pub(crate) held: Duration,
     pub(crate) ttl: Duration,
     pub(crate) fencing_token: FencingToken,
@@ -158,7 +169,7 @@ impl Holder {
     /// Returns the mode of the lease.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        Mode::Exclusive
+        self.mode
     }
 
     /// Returns for how long the request has held the key.
@@ -191,6 +202,7 @@ impl Holder {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Waiter {
     pub(crate) party: Party,
+    pub(crate) mode: Mode,
     pub(crate) waited: Duration,
     pub(crate) place: u32,
 }
@@ -205,7 +217,7 @@ impl Waiter {
     /// Returns the mode of the lease that is waited for.
     #[must_use]
     pub fn mode(&self) -> Mode {
-        Mode::Exclusive
+        self.mode
     }
 
     /// Returns for how long the request has waited.

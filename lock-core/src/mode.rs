@@ -29,6 +29,28 @@ impl Mode {
         self == Self::Exclusive
     }
 
+    /// Writes it for messages and tokens: `exclusive`, `shared`, or `2/10`.
+    pub(crate) fn write(self) -> String {
+        match self {
+            Self::Exclusive | Self::Shared => self.to_string(),
+            Self::Permits { total, take } => format!("{take}/{total}"),
+        }
+    }
+
+    /// Reads what [`write`](Self::write) wrote.
+    pub(crate) fn read(text: &str) -> Option<Self> {
+        match text {
+            "exclusive" => Some(Self::Exclusive),
+            "shared" => Some(Self::Shared),
+            _ => {
+                let (take, total) = text.split_once('/')?;
+                let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
+                let (take, total) = (number(take)?, number(total)?);
+                (0 < take && take <= total).then_some(Self::Permits { total, take })
+            }
+        }
+    }
+
     /// Returns whether leases in the two modes may hold a key at the same time, if it has permits enough.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         match (self, other) {

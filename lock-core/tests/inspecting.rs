@@ -290,3 +290,42 @@ async fn many_who_look_at_once_are_all_answered() -> Result {
     }
     Ok(())
 }
+
+#[tokio::test(start_paused = true)]
+async fn all_who_share_a_key_are_named_with_their_modes() -> Result<(), lock_core::Error> {
+    let store = MemoryBackend::new();
+    let [one, two] = ["one", "two"].map(|name| {
+        LockManager::builder().backend(store.clone()).client_name(name).build().expect("a valid configuration")
+    });
+    let first = one.lock("k").shared().label("reads").await?;
+    tokio::time::sleep(ms(10)).await;
+    let _second = two.lock("k").shared().await?;
+    let _third = two.lock("k").shared().await?;
+    let writes = tokio::spawn(one.lock("k").wait_forever().acquire());
+    tokio::time::sleep(ms(10)).await;
+    let info = two.inspect("k").await?;
+    assert_eq!(info.holders().len(), 3);
+    assert!(info.holders().iter().all(|holder| holder.mode() == Mode::Shared));
+    let longest = info.holder().expect("three hold it");
+    assert_eq!((longest.party().service(), longest.party().label()), ("one", "reads"));
+    assert_eq!(info.waiters().iter().map(|waiter| waiter.mode()).collect::<Vec<_>>(), [Mode::Exclusive]);
+    assert!(!info.nobody_answered() && !info.is_truncated());
+    writes.abort();
+    drop(first);
+    let permit = one.lock("tenant").permits(7).take(3).await?;
+    let _other = two.lock("tenant").permits(7).await?;
+    let info = one.inspect("tenant").await?;
+    let modes: Vec<_> = info.holders().iter().map(|holder| holder.mode().to_string()).collect();
+    assert!(modes.contains(&"3 of 7 permits".to_owned()) && modes.contains(&"1 of 7 permits".to_owned()), "{modes:?}");
+    permit.release().await?;
+    let _many: Vec<_> = {
+        let mut guards = Vec::new();
+        for _ in 0..101 {
+            guards.push(one.lock("many").shared().await?);
+        }
+        guards
+    };
+    let info = two.inspect("many").await?;
+    assert_eq!((info.holders().len(), info.is_truncated()), (100, true));
+    Ok(())
+}

@@ -75,15 +75,15 @@
 //!              "lost": {"expired": 0, "taken": 0, "max_hold": 0, "forced": 0, "shut_down": 0},
 //!              "nodes": [{"address": "127.0.0.1:6379", "up": true, "age_ms": 5000, "last_error": null}]},
 //!  "keys": [{"key": "goods:1", "locked": true, "foreign": false, "remaining_ms": 2900,
-//!            "holder": {"service": "shop", "host": "web-1", "process": 4711, "label": "sell", "mode": "exclusive",
-//!                       "held_ms": 1200, "ttl_ms": 3000, "fencing_token": 1764000000000000},
+//!            "holders": [{"service": "shop", "host": "web-1", "process": 4711, "label": "sell", "mode": "exclusive",
+//!                         "held_ms": 1200, "ttl_ms": 3000, "fencing_token": 1764000000000000}],
 //!            "waiters": [{"service": "shop", "host": "web-2", "process": 4712, "label": "sell", "mode": "exclusive",
 //!                         "waited_ms": 800, "place": 1}],
 //!            "truncated": false}]}
 //! ```
 //!
 //! `matching` and `waiting` count all keys of the prefix, `keys` has 200 at most, and `next` is what `after` is to be for the
-//! next ones. `holder` is `null` if the key is free, if it is `foreign` (held by another library), and if nobody answered, see
+//! next ones. `holders` is empty if the key is free, if it is `foreign` (held by another library), and if nobody answered, see
 //! [`KeyInfo::nobody_answered`](lock_core::KeyInfo::nobody_answered). `truncated` says that a process had more to say, see
 //! [`KeyInfo::is_truncated`](lock_core::KeyInfo::is_truncated). `lockctl` writes keys with the same fields. If Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.
 //!

@@ -21,7 +21,6 @@ pub struct Token {
 pub const TOKEN_MARK: &str = "lock-core:1:";
 
 const DIGITS: usize = 32;
-const SHARED: &str = ":shared";
 
 impl Token {
     /// Makes an exclusive token of 128 random bits.
@@ -58,8 +57,7 @@ impl Token {
         let Self { high, low, .. } = self;
         match self.mode() {
             Mode::Exclusive => format!("{TOKEN_MARK}{high:016x}{low:016x}"),
-            Mode::Shared => format!("{TOKEN_MARK}{high:016x}{low:016x}{SHARED}"),
-            Mode::Permits { total, take } => format!("{TOKEN_MARK}{high:016x}{low:016x}:{take}/{total}"),
+            mode => format!("{TOKEN_MARK}{high:016x}{low:016x}:{}", mode.write()),
         }
     }
 }
@@ -74,22 +72,12 @@ impl FromStr for Token {
             return Err(ForeignToken);
         }
         let bits = u128::from_str_radix(digits, 16).map_err(|_| ForeignToken)?;
-        Ok(Self::from_random(bits).in_mode(mode_of(mode)?))
-    }
-}
-
-fn mode_of(text: &str) -> Result<Mode, ForeignToken> {
-    match text {
-        "" => Ok(Mode::Exclusive),
-        SHARED => Ok(Mode::Shared),
-        _ => {
-            let (take, total) = text.strip_prefix(':').and_then(|rest| rest.split_once('/')).ok_or(ForeignToken)?;
-            let number = |text: &str| text.parse::<u32>().ok().filter(|number| number.to_string() == text);
-            match (number(take), number(total)) {
-                (Some(take), Some(total)) if 0 < take && take <= total => Ok(Mode::Permits { total, take }),
-                _ => Err(ForeignToken),
-            }
-        }
+        let mode = match mode.strip_prefix(':') {
+            None if mode.is_empty() => Mode::Exclusive,
+            None => return Err(ForeignToken),
+            Some(mode) => Mode::read(mode).filter(|mode| !mode.is_exclusive()).ok_or(ForeignToken)?,
+        };
+        Ok(Self::from_random(bits).in_mode(mode))
     }
 }
 
@@ -136,7 +124,20 @@ mod tests {
     fn other_marks_versions_lengths_and_modes_are_foreign() {
         let text = Token::from_random(1).reveal();
         let with = |mode: &str| format!("{text}{mode}");
-        let modes = ["0", ":", ":Shared", ":shared ", ":1", ":0/1", ":2/1", ":1/", ":+1/2", ":01/2", ":1/4294967296"];
+        let modes = [
+            "0",
+            ":exclusive",
+            ":",
+            ":Shared",
+            ":shared ",
+            ":1",
+            ":0/1",
+            ":2/1",
+            ":1/",
+            ":+1/2",
+            ":01/2",
+            ":1/4294967296",
+        ];
         let modes: Vec<_> = modes.into_iter().map(with).collect();
         let others = ["", "2f1b", &text[1..], &text.replace(":1:", ":2:"), &text.replace('0', "+")];
         for foreign in others.into_iter().chain(modes.iter().map(String::as_str)) {

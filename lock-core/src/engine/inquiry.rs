@@ -20,6 +20,7 @@ use crate::{
     clock::Moment,
     engine::{asked::Asked, hold::Hold},
     key::LockKey,
+    mode::Mode,
 };
 
 /// The channel to which all managers of a store listen.
@@ -59,10 +60,11 @@ pub(crate) enum Seen {
     Waiter {
         key: LockKey,
         label: &'static str,
+        mode: Mode,
         waited: Duration,
         place: u32,
     },
-    /// The key has more waiters than are named.
+    /// The key has more holders or waiters than are named.
     More {
         key: LockKey,
     },
@@ -95,13 +97,15 @@ impl Seen {
                 label: hold.label().to_owned(),
                 since: *held,
                 trace: hold.trace().unwrap_or_default(),
+                mode: hold.mode(),
                 what: What::Holds { ttl: hold.ttl.get(), fence: hold.fence },
             },
-            Self::Waiter { key, label, waited, place } => Entry {
+            Self::Waiter { key, label, mode, waited, place } => Entry {
                 key: key.wire().to_owned(),
                 label: (*label).to_owned(),
                 since: *waited,
                 trace: String::new(),
+                mode: *mode,
                 what: What::Waits { place: *place },
             },
             Self::More { key } => Entry {
@@ -109,6 +113,7 @@ impl Seen {
                 label: String::new(),
                 since: Duration::ZERO,
                 trace: String::new(),
+                mode: Mode::Exclusive,
                 what: What::More,
             },
         }
@@ -263,8 +268,8 @@ const SHARED: Duration = Duration::from_secs(1);
 /// How many holders and waiters a manager names at most in one answer.
 pub(crate) const MOST_ENTRIES: usize = 20_000;
 
-/// How many waiters of one key a manager names at most.
-pub(crate) const MOST_WAITERS: usize = 100;
+/// How many holders and how many waiters of one key a manager names at most.
+pub(crate) const MOST_OF_KEY: usize = 100;
 
 #[cfg(test)]
 mod tests;

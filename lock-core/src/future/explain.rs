@@ -69,7 +69,8 @@ impl Explain {
 fn told(key: &LockKey, heard: Heard, span: &Span) -> Option<(Moment, Box<Holder>)> {
     let (at, logs) = (heard.at, !heard.is_shared);
     let _entered = span.enter();
-    let Some(holder) = Answers::of(Some(heard)).take(key.wire()).holder else {
+    let holders = Answers::of(Some(heard)).take(key.wire()).holders;
+    let Some(holder) = holders.into_iter().max_by_key(|holder| holder.fencing_token()) else {
         if logs {
             tracing::info!(%key, "still waiting for the lock; no process says that it holds the key");
         }

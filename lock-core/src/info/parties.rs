@@ -6,6 +6,7 @@ use super::{Held, Holder, KeyInfo, Party, Waiter};
 use crate::{
     engine::inquiry::{Entry, Heard, Statement, What},
     key::LockKey,
+    mode::Mode,
 };
 
 /// What all processes have said, key by key.
@@ -19,7 +20,7 @@ pub(crate) struct Answers {
 /// What all processes have said of one key.
 #[derive(Debug, Default)]
 pub(crate) struct Parties {
-    pub(crate) holder: Option<Holder>,
+    pub(crate) holders: Vec<Holder>,
     waiters: Vec<Waiter>,
     /// Whether a process had more to say.
     is_truncated: bool,
@@ -32,9 +33,9 @@ impl Answers {
         let Some(Heard { statements, is_truncated, .. }) = heard else { return answers };
         answers.is_truncated = is_truncated;
         for Statement { manager, entries, .. } in statements {
-            for Entry { key, label, since, trace, what } in entries {
+            for Entry { key, label, since, trace, mode, what } in entries {
                 let party = Party { process: manager.process.clone(), label };
-                answers.of_keys.entry(key).or_default().add(party, since, trace, what);
+                answers.of_keys.entry(key).or_default().add(party, since, trace, mode, what);
             }
         }
         answers
@@ -54,17 +55,12 @@ impl Answers {
 }
 
 impl Parties {
-    fn add(&mut self, party: Party, since: Duration, trace: String, what: What) {
+    fn add(&mut self, party: Party, since: Duration, trace: String, mode: Mode, what: What) {
         match what {
             What::Holds { ttl, fence: fencing_token } => {
-                let holder = Holder { party, held: since, ttl, fencing_token, trace };
-                // A process that has not noticed a loss yet may describe a lease, too.
-                let is_newer = self.holder.as_ref().is_none_or(|other| other.fencing_token < fencing_token);
-                if is_newer {
-                    self.holder = Some(holder);
-                }
+                self.holders.push(Holder { party, mode, held: since, ttl, fencing_token, trace });
             }
-            What::Waits { place } => self.waiters.push(Waiter { party, waited: since, place }),
+            What::Waits { place } => self.waiters.push(Waiter { party, mode, waited: since, place }),
             What::More => self.is_truncated = true,
         }
     }
@@ -72,9 +68,20 @@ impl Parties {
     /// Describes the key by what the store says and these say. A holder counts only while the store says that a lease of this
     /// library has the key.
     pub(crate) fn describe(self, key: &LockKey, held: Option<Held>) -> KeyInfo {
-        let Self { holder, mut waiters, is_truncated } = self;
-        let holder = holder.filter(|_| held.is_some_and(|held| !held.foreign));
+        let Self { mut holders, mut waiters, is_truncated } = self;
+        // A process that has not noticed a loss yet may describe a lease, too: the one with the largest number counts, and those
+        // that hold the key together with it.
+        let newest =
+            holders.iter().max_by_key(|holder| holder.fencing_token).map(|newest| (newest.mode, newest.fencing_token));
+        holders.retain(|holder| {
+            held.is_some_and(|held| !held.foreign)
+                && newest.is_some_and(|(mode, number)| match mode {
+                    Mode::Permits { .. } => holder.mode.goes_with(mode),
+                    _ => (holder.mode, holder.fencing_token) == (mode, number),
+                })
+        });
+        holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo { key: key.as_str().to_owned(), held, holder, waiters, is_truncated }
+        KeyInfo { key: key.as_str().to_owned(), held, holders, waiters, is_truncated }
     }
 }

@@ -19,10 +19,13 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     assert!(done.out.contains(&format!("(process {}, \"echo\"), for ", waiter.child.id())), "{done:?}");
     let said = server.json(&["who", "k"]);
     assert_eq!((&said["key"], &said["locked"], &said["foreign"]), (&"k".into(), &true.into(), &false.into()));
-    assert_eq!((&said["holder"]["process"], &said["holder"]["ttl_ms"]), (&process.into(), &60_000.into()));
-    assert_eq!((&said["holder"]["label"], &said["holder"]["service"]), (&"nightly backup".into(), &"lockctl".into()));
+    assert_eq!((&said["holders"][0]["process"], &said["holders"][0]["ttl_ms"]), (&process.into(), &60_000.into()));
+    assert_eq!(
+        (&said["holders"][0]["label"], &said["holders"][0]["service"]),
+        (&"nightly backup".into(), &"lockctl".into())
+    );
     assert_eq!((&said["waiters"][0]["place"], &said["waiters"][0]["label"]), (&1.into(), &"echo".into()));
-    assert!(said["remaining_ms"].as_u64().is_some_and(|left| left > 0) && said["holder"]["fencing_token"].is_u64());
+    assert!(said["remaining_ms"].as_u64().is_some_and(|left| left > 0) && said["holders"][0]["fencing_token"].is_u64());
 }
 
 #[test]
@@ -30,7 +33,7 @@ fn who_exits_with_1_if_the_key_is_free() {
     let server = Server::start();
     let done = server.done(&["who", "k"]);
     assert_eq!((done.code, done.out.as_str()), (Some(1), "\"k\" is free.\n"));
-    assert_eq!(server.json(&["who", "k"])["holder"], Value::Null);
+    assert_eq!(server.json(&["who", "k"])["holders"][0], Value::Null);
 }
 
 #[test]
@@ -81,7 +84,7 @@ fn a_holder_that_stands_still_is_said_not_to_answer() {
         "{done:?}"
     );
     let said = server.json(&["who", "k"]);
-    assert_eq!((&said["locked"], &said["holder"], &said["truncated"]), (&true.into(), &Value::Null, &false.into()));
+    assert_eq!((&said["locked"], &said["holders"][0], &said["truncated"]), (&true.into(), &Value::Null, &false.into()));
     let listed = server.done(&["list"]).out;
     assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    nobody answered ")), "{listed}");
     holder.signal("CONT");
@@ -107,7 +110,7 @@ fn keys_and_labels_cannot_steer_a_terminal() {
     let shown = server.done(&["who", key, "--json"]).out;
     assert!(shown.chars().all(|c| c == '\n' || c.escape_debug().len() == 1 || c == '"' || c == '\\'), "{shown}");
     let read: Value = serde_json::from_str(&shown).expect("JSON");
-    assert_eq!((read["key"].as_str(), read["holder"]["label"].as_str()), (Some(key), Some(label)));
+    assert_eq!((read["key"].as_str(), read["holders"][0]["label"].as_str()), (Some(key), Some(label)));
     assert!(shown.contains("ü店"), "{shown}");
     for arguments in [&["list"][..], &["who", key], &["release", key, "--yes"]] {
         let done = server.done(arguments);

@@ -62,7 +62,7 @@ fn key(info: &KeyInfo) -> Value {
         "locked": info.is_locked(),
         "foreign": info.is_foreign(),
         "remaining_ms": info.remaining().map(ms),
-        "holder": info.holder().map(holder),
+        "holders": info.holders().iter().map(holder).collect::<Value>(),
         "waiters": info.waiters().iter().map(waiter).collect::<Value>(),
         "truncated": info.is_truncated(),
     })

@@ -17,7 +17,15 @@ impl Display for HolderOf<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let info = self.0;
         if let Some(holder) = info.holder() {
-            write!(f, "<p>Held for <b>{}</b> by {}</p>", Age(holder.held()), Named(holder.party()))?;
+            write!(f, "<p>Held for <b>{}</b> by {}", Age(holder.held()), Named(holder.party()))?;
+            if !holder.mode().is_exclusive() {
+                write!(f, " ({})", holder.mode())?;
+            }
+            if let others @ 1.. = info.holders().len() - 1 {
+                let at_least = if info.is_truncated() { "at least " } else { "" };
+                write!(f, " and {at_least}{}", Count(others, "other"))?;
+            }
+            f.write_str("</p>")?;
         } else if info.is_foreign() {
             f.write_str("<p>Held by <b>another library</b>, which does not say since when.</p>")?;
         } else if info.is_locked() && info.is_truncated() {

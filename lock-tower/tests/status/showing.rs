@@ -83,9 +83,9 @@ async fn json_has_the_fields_that_the_documentation_shows() {
     let documented: Value = serde_json::from_str(&documented).unwrap();
     assert_eq!(shape(&shown), shape(&documented));
     let key = &shown["keys"][0];
-    assert_eq!((key["key"].as_str(), key["holder"]["service"].as_str()), (Some("goods:1"), Some("shop")));
-    assert_eq!(key["holder"]["fencing_token"].as_u64(), Some(guard.fencing_token().get()));
-    assert_eq!((key["holder"]["ttl_ms"].as_u64(), key["waiters"][0]["place"].as_u64()), (Some(3_000), Some(1)));
+    assert_eq!((key["key"].as_str(), key["holders"][0]["service"].as_str()), (Some("goods:1"), Some("shop")));
+    assert_eq!(key["holders"][0]["fencing_token"].as_u64(), Some(guard.fencing_token().get()));
+    assert_eq!((key["holders"][0]["ttl_ms"].as_u64(), key["waiters"][0]["place"].as_u64()), (Some(3_000), Some(1)));
     let accepted = send(address, "GET", "/locks?prefix=x", &["accept: application/json"]).await.json();
     assert_eq!((accepted["matching"].as_u64(), accepted["keys"].as_array().map(Vec::len)), (Some(0), Some(0)));
     waits.abort();

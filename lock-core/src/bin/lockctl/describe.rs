@@ -31,7 +31,8 @@ fn holder(info: &KeyInfo) -> String {
     }
     let left = info.remaining().map(duration);
     if let Some(holder) = info.holder() {
-        return held(&key, holder, left.as_deref().unwrap_or("an unknown part"));
+        let left = left.as_deref().unwrap_or("an unknown part");
+        return if holder.mode().is_exclusive() { held(&key, holder, left) } else { shared(&key, info, left) };
     }
     match (info.is_foreign(), left) {
         (true, Some(left)) => {
@@ -61,8 +62,22 @@ fn held(key: &str, holder: &Holder, left: &str) -> String {
     )
 }
 
+fn shared(key: &str, info: &KeyInfo, left: &str) -> String {
+    let holders = info.holders();
+    let at_least = if info.is_truncated() { "at least " } else { "" };
+    let leases = if holders.len() == 1 { "lease" } else { "leases" };
+    let mut text =
+        format!("{key} is shared by {at_least}{} {leases}; {left} of the longest are left:\n", holders.len());
+    for holder in holders {
+        let (party, held, number) = (party(holder.party()), duration(holder.held()), holder.fencing_token());
+        let _ = writeln!(text, "  {}: {party}, for {held}, with fencing token {number}", holder.mode());
+    }
+    text
+}
+
 fn waiter(waiter: &Waiter) -> String {
-    format!("{}. {}, for {}", waiter.place(), party(waiter.party()), duration(waiter.waited()))
+    let mode = if waiter.mode().is_exclusive() { String::new() } else { format!(" ({})", waiter.mode()) };
+    format!("{}. {}{mode}, for {}", waiter.place(), party(waiter.party()), duration(waiter.waited()))
 }
 
 /// Names a request and its process.

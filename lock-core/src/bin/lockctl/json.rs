@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 /// Makes the object of a key, with the names that the status page of lock-tower uses too. Times are whole milliseconds; what is
 /// unknown is `null`.
 pub(crate) fn key(info: &KeyInfo) -> Value {
-    let holder = info.holder().map(|holder| {
+    let holders = info.holders().iter().map(|holder| {
         let held = json!({
             "mode": holder.mode().to_string(),
             "held_ms": ms(holder.held()),
@@ -30,7 +30,7 @@ pub(crate) fn key(info: &KeyInfo) -> Value {
         "locked": info.is_locked(),
         "foreign": info.is_foreign(),
         "remaining_ms": info.remaining().map(ms),
-        "holder": holder,
+        "holders": holders.collect::<Vec<_>>(),
         "waiters": waiters.collect::<Vec<_>>(),
         "truncated": info.is_truncated(),
     })

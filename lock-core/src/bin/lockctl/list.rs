@@ -40,12 +40,20 @@ fn row(info: &KeyInfo) -> [String; 6] {
     let holder = info.holder();
     [
         printable(info.key()),
-        holder.map_or_else(|| nobody.to_owned(), |holder| party(holder.party())),
+        holder.map_or_else(|| nobody.to_owned(), |holder| format!("{}{}", party(holder.party()), others(info))),
         holder.map_or_else(none, |holder| duration(holder.held())),
         info.remaining().map_or_else(none, duration),
         holder.map_or_else(none, |holder| holder.fencing_token().to_string()),
         format!("{}{}", info.waiters().len(), if info.is_truncated() { "+" } else { "" }),
     ]
+}
+
+/// Says how many others share the key.
+fn others(info: &KeyInfo) -> String {
+    match info.holders().len() {
+        0 | 1 => String::new(),
+        holders => format!(" and {}{}", holders - 1, if info.is_truncated() { "+" } else { "" }),
+    }
 }
 
 const TITLES: [&str; 6] = ["KEY", "HOLDER", "HELD FOR", "TTL LEFT", "FENCING TOKEN", "WAITERS"];

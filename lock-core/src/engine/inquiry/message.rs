@@ -3,7 +3,7 @@
 use std::{sync::Arc, time::Duration};
 
 use super::{Identity, Process};
-use crate::fencing::FencingToken;
+use crate::{fencing::FencingToken, mode::Mode};
 
 /// The keys that a question is about, as the store knows them.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -49,6 +49,8 @@ pub(crate) struct Entry {
     pub(crate) since: Duration,
     /// The trace context of a holder; empty if it has none.
     pub(crate) trace: String,
+    /// The mode of the lease that it holds or waits for.
+    pub(crate) mode: Mode,
     pub(crate) what: What,
 }
 
@@ -121,14 +123,14 @@ impl Statement {
         };
         let head = [&id.to_string(), &**manager, service, host, &number.to_string(), &part.to_string(), last];
         let mut message = write(STATEMENT, head);
-        for Entry { key, label, since, trace, what } in entries {
+        for Entry { key, label, since, trace, mode, what } in entries {
             let (form, ttl, number) = match what {
                 What::Holds { ttl, fence } => ("holds", *ttl, fence.get()),
                 What::Waits { place } => ("waits", Duration::ZERO, u64::from(*place)),
                 What::More => ("more", Duration::ZERO, 0),
             };
             let [since, ttl] = [since, &ttl].map(|duration| duration.as_millis().to_string());
-            add(&mut message, [form, key, label, &since, &ttl, &number.to_string(), trace]);
+            add(&mut message, [form, key, label, &since, &ttl, &number.to_string(), trace, &mode.write()]);
         }
         message
     }
@@ -154,8 +156,8 @@ impl Statement {
                 "more" => What::More,
                 _ => return None,
             };
-            let trace = fields.next()?.to_owned();
-            entries.push(Entry { key, label, since, trace, what });
+            let (trace, mode) = (fields.next()?.to_owned(), Mode::read(fields.next()?)?);
+            entries.push(Entry { key, label, since, trace, mode, what });
         }
         Some(Self { id, manager, part, is_last, is_cut, entries })
     }

@@ -16,7 +16,15 @@ fn entry(key: &str, label: &str, number: u64, holds: bool) -> Entry {
         true => What::Holds { ttl: Duration::from_millis(number), fence: FencingToken::new(number) },
         false => What::Waits { place: number as u32 },
     };
-    Entry { key: key.into(), label: label.into(), since: Duration::from_millis(number), trace: label.into(), what }
+    let mode = [Mode::Exclusive, Mode::Shared, Mode::Permits { total: 10, take: 2 }][number as usize % 3];
+    Entry {
+        key: key.into(),
+        label: label.into(),
+        since: Duration::from_millis(number),
+        trace: label.into(),
+        mode,
+        what,
+    }
 }
 
 fn answers(question: &Question, id: &str, entries: Vec<Entry>, is_cut: bool) -> Vec<Statement> {

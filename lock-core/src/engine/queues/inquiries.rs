@@ -9,7 +9,7 @@ use crate::{
     clock::Moment,
     engine::{
         asked::Asked,
-        inquiry::{FOR_ANSWERS, Heard, MOST_ENTRIES, MOST_WAITERS, Message, Question, Seen, Sight, Statement, Subject},
+        inquiry::{FOR_ANSWERS, Heard, MOST_ENTRIES, MOST_OF_KEY, Message, Question, Seen, Sight, Statement, Subject},
     },
     key::LockKey,
 };
@@ -129,19 +129,23 @@ impl Queues {
     fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
         let tenures = self.lines.tenure(key).into_iter().chain(self.beside.get(key).into_iter().flatten().copied());
         let holds = tenures.filter_map(|tenure| self.tenures.hold(tenure));
-        seen.extend(holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() })));
+        let mut holders = holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() }));
+        seen.extend(holders.by_ref().take(MOST_OF_KEY));
+        if holders.next().is_some() {
+            seen.push(Seen::More { key: key.clone() });
+        }
     }
 
     fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
         self.see_holders(key, now, seen);
         let mut place = 0;
         let mut waiters = self.lines.waiters_of(key);
-        for (waiter, contender) in waiters.by_ref().take(MOST_WAITERS) {
+        for (waiter, contender) in waiters.by_ref().take(MOST_OF_KEY) {
             // The others of a process stand behind its contender.
             place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
             if !waiter.tries {
                 let (label, waited) = (waiter.terms.label, now.since(waiter.asked));
-                seen.push(Seen::Waiter { key: key.clone(), label, waited, place });
+                seen.push(Seen::Waiter { key: key.clone(), label, mode: waiter.terms.mode, waited, place });
             }
         }
         if waiters.next().is_some() {
