@@ -50,6 +50,8 @@ struct Inner {
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
+    /// The mode in which the key was asked for.
+    mode: Mode,
     /// The holder of the busy key, if a process was asked, and how long ago.
     holder: Option<(Box<Holder>, Duration)>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
@@ -71,6 +73,7 @@ impl Error {
                 key: None,
                 detail: None,
                 remaining: None,
+                mode: Mode::Exclusive,
                 holder: None,
                 source: None,
             }),
@@ -101,12 +104,23 @@ impl Error {
         Self::invalid(Argument::Permits, ACQUIRE, detail).on(key)
     }
 
+    /// Says in which mode the key was asked for.
+    pub(crate) fn in_mode(mut self, mode: Mode) -> Self {
+        self.inner.mode = mode;
+        self
+    }
+
     /// Says for how long the key was busy.
     pub(crate) fn busy_for(self, wait: Duration) -> Self {
+        let held = match self.inner.mode {
+            Mode::Permits { total, take: 1 } => format!("without a permit left of {total}"),
+            Mode::Permits { total, take } => format!("without {take} permits left of {total}"),
+            Mode::Exclusive | Mode::Shared => "held by someone else".to_owned(),
+        };
         self.detail(if wait.is_zero() {
-            "held by someone else; wait for it, or try again later".to_owned()
+            format!("{held}; wait for it, or try again later")
         } else {
-            format!("still held by someone else after {wait:?}; raise `wait`, or try again later")
+            format!("still {held} after {wait:?}; raise `wait`, or try again later")
         })
     }
 
@@ -283,6 +297,7 @@ impl Error {
             return Case::Lost;
         }
         match self.kind() {
+            ErrorKind::Busy if matches!(self.inner.mode, Mode::Permits { .. }) => Case::Full,
             ErrorKind::Busy => Case::Busy,
             ErrorKind::Lost(_) => Case::Lost,
             ErrorKind::Overloaded => Case::Overloaded,
@@ -420,9 +435,10 @@ pub(crate) const EXTEND: &str = "extend";
 pub(crate) const RELEASE: &str = "release";
 
 pub(crate) const HAND_OVER: &str = "hand over";
+pub(crate) const DOWNGRADE: &str = "downgrade";
 
 /// The attempts that only the holder of a lease makes.
-const OF_HOLDERS: [&str; 4] = [KEEP, EXTEND, RELEASE, HAND_OVER];
+const OF_HOLDERS: [&str; 5] = [KEEP, EXTEND, RELEASE, HAND_OVER, DOWNGRADE];
 
 #[cfg(test)]
 mod tests {

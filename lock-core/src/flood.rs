@@ -69,7 +69,7 @@ impl Floods {
             Case::Unavailable => &self.unavailable,
             Case::Overloaded => &self.overloaded,
             Case::Lost => &self.lost,
-            Case::Busy | Case::Key | Case::OutOfTime | Case::NotHeld => return None,
+            Case::Busy | Case::Full | Case::Key | Case::OutOfTime | Case::NotHeld => return None,
         };
         flood.line()
     }

@@ -37,6 +37,12 @@ pub struct Leases {
     leases: Vec<Lease>,
 }
 
+impl From<Lease> for Leases {
+    fn from(lease: Lease) -> Self {
+        Self::new(vec![lease])
+    }
+}
+
 impl Leases {
     pub(crate) fn new(leases: Vec<Lease>) -> Self {
         Self { leases }

@@ -348,3 +348,18 @@ async fn each_key_of_several_has_its_mode() {
     let error = one.lock_all([permits("k", 2).take(3)]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Permits));
 }
+
+#[tokio::test]
+async fn a_task_that_shares_a_key_does_not_wait_for_itself_and_may_share_it_once_more_if_it_tries() {
+    let manager = LockManager::in_memory();
+    let request = || manager.lock("k").shared();
+    request()
+        .run(async |_| {
+            assert_eq!(request().await.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+            assert!(is_free(request()).await, "it need not wait");
+            assert!(!is_free(manager.lock("k")).await, "that would not be shared");
+        })
+        .await
+        .unwrap();
+    manager.lock("k").run(async |_| assert!(!is_free(request()).await, "its task has it alone")).await.unwrap();
+}

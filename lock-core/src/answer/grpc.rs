@@ -33,7 +33,7 @@ impl From<Answer> for Status {
 fn code(case: Case) -> Code {
     match case {
         Case::Busy | Case::Lost => Code::Aborted,
-        Case::Overloaded => Code::ResourceExhausted,
+        Case::Full | Case::Overloaded => Code::ResourceExhausted,
         Case::Unavailable => Code::Unavailable,
         Case::Key => Code::InvalidArgument,
         Case::OutOfTime => Code::DeadlineExceeded,

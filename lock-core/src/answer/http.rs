@@ -37,7 +37,7 @@ impl Answer {
 pub(super) fn status(case: Case) -> StatusCode {
     match case {
         Case::Busy | Case::OutOfTime | Case::NotHeld => StatusCode::CONFLICT,
-        Case::Overloaded => StatusCode::TOO_MANY_REQUESTS,
+        Case::Full | Case::Overloaded => StatusCode::TOO_MANY_REQUESTS,
         Case::Unavailable | Case::Lost => StatusCode::SERVICE_UNAVAILABLE,
         Case::Key => StatusCode::BAD_REQUEST,
         Case::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,

@@ -6,6 +6,8 @@ use std::time::Duration;
 pub enum Case {
     /// Another holder has the key. Nothing was done.
     Busy,
+    /// All permits of the key are taken. Nothing was done.
+    Full,
     /// More requests wait than may. Nothing was done.
     Overloaded,
     /// The backend does not answer, too few replicas had the lease, or the manager was shut down. Nothing was done.
@@ -29,6 +31,7 @@ impl Case {
     pub fn code(self) -> &'static str {
         match self {
             Self::Busy => "lock_busy",
+            Self::Full => "lock_full",
             Self::Overloaded => "lock_overloaded",
             Self::Unavailable => "lock_unavailable",
             Self::Lost => "lock_lost",
@@ -44,6 +47,7 @@ impl Case {
     pub fn public_message(self) -> &'static str {
         match self {
             Self::Busy => "locked by another request; nothing was done, try again later",
+            Self::Full => "as many requests as may are being served; nothing was done, try again later",
             Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
             Self::Unavailable => "the lock cannot be acquired at the moment; nothing was done, try again later",
             Self::Lost => "the lock was lost or failed while the work ran; part of it may have been done, or all of it",
@@ -64,7 +68,7 @@ impl Case {
     /// sense.
     #[must_use]
     pub fn retry_after(self) -> Option<Duration> {
-        matches!(self, Self::Busy | Self::Overloaded | Self::Unavailable).then_some(A_SECOND)
+        matches!(self, Self::Busy | Self::Full | Self::Overloaded | Self::Unavailable).then_some(A_SECOND)
     }
 }
 

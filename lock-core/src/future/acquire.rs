@@ -225,7 +225,7 @@ impl Progress {
                     let (key, terms) = request.check()?;
                     request.check_backend().map_err(|error| error.on(key))?;
                     engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-                    reentry::refuse(engine, key, request.since, request.tries_once())?;
+                    reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
                     let now = self.now;
                     self.give_up = now + request.options.wait.get();
                     self.step = match request.from {
@@ -282,7 +282,9 @@ impl LockRequest {
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.
-            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            ErrorKind::Busy => {
+                error.in_mode(self.checked_mode().unwrap_or(self.mode)).busy_for(self.options.wait.get())
+            }
             _ => error,
         }
     }

@@ -8,6 +8,7 @@ use crate::{
     engine::{Engine, hold::Hold},
     error::{ACQUIRE, Error},
     key::LockKey,
+    mode::Mode,
 };
 
 tokio::task_local! {
@@ -56,10 +57,18 @@ impl Held {
 }
 
 /// Refuses a key that the present task holds in a scoped form: a request that waits would wait for itself, and one that
-/// tries finds the key busy. A lease that is lost is not held.
-pub(crate) fn refuse(engine: &Engine, key: &LockKey, here: &Location<'_>, tries: bool) -> Result<(), Error> {
+/// tries finds the key busy, unless others may hold it as well. A lease that is lost is not held.
+pub(crate) fn refuse(
+    engine: &Engine,
+    key: &LockKey,
+    mode: Mode,
+    here: &Location<'_>,
+    tries: bool,
+) -> Result<(), Error> {
+    let is_alone = |mode| matches!(mode, Mode::Exclusive);
     Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
+        Some(hold) if tries && !is_alone(mode) && !is_alone(hold.mode()) => Ok(()),
         Some(hold) if tries => Err(Error::busy(ACQUIRE, key, Duration::ZERO).free_in(Some(hold.remaining()))),
         Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
         None => Ok(()),

@@ -57,7 +57,7 @@ impl Together {
             let (key, terms) = one.check()?;
             one.check_backend().map_err(|error| error.on(key))?;
             engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
-            reentry::refuse(engine, key, request.since, request.tries_once())?;
+            reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
             // The epoch is read before the request is registered: a connection that is replaced meanwhile leaves the token in doubt.
             let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) });
             wanted.push(Wanted { key: key.clone(), terms, token: engine.token().in_mode(*mode), doubt });
@@ -104,7 +104,10 @@ impl Together {
             }
             if let Ok(Outcome::Busy { remaining, .. }) = outcome {
                 engine.found_busy(&wanted.key, now);
-                busy.get_or_insert_with(|| Error::busy(ACQUIRE, &wanted.key, Duration::ZERO).free_in(*remaining));
+                busy.get_or_insert_with(|| {
+                    let error = Error::busy(ACQUIRE, &wanted.key, Duration::ZERO).in_mode(wanted.terms.mode);
+                    error.busy_for(Duration::ZERO).free_in(*remaining)
+                });
             }
         }
         let held = |(wanted, outcome): (&Wanted, &Result<Outcome, BackendError>)| match outcome {

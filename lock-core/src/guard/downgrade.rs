@@ -9,7 +9,7 @@ use crate::{
         Engine,
         cleanup::{Doubt, Parting},
     },
-    error::Argument,
+    error::{Argument, DOWNGRADE},
     mode::Mode,
     request::{LockRequest, Options, Wait},
 };
@@ -106,5 +106,3 @@ impl Drop for Left {
         }
     }
 }
-
-const DOWNGRADE: &str = "downgrade";

@@ -16,6 +16,10 @@ impl LockRequest<LockKey> {
     /// A shared lease cannot become an exclusive one: two holders who both wanted that would wait for each other. Release it, acquire
     /// the key exclusively, and read again what was read under it. The other way works: [`LockGuard::downgrade`](crate::LockGuard::downgrade).
     ///
+    /// Inside a scoped form, a task that shares a key and waits to share it once more would wait for a writer between the two, which
+    /// waits for the first: that is [`ErrorKind::WouldDeadlock`](crate::ErrorKind::WouldDeadlock). A request that tries once may
+    /// share it.
+    ///
     /// # Examples
     ///
     /// ```
@@ -88,7 +92,7 @@ impl LockRequest<LockKey> {
 
 impl<K> LockRequest<K> {
     /// The mode, or what is wrong with it.
-    pub(super) fn checked_mode(&self) -> Result<Mode, String> {
+    pub(crate) fn checked_mode(&self) -> Result<Mode, String> {
         match (self.mode, self.take) {
             (Mode::Permits { total, .. }, _) if !(1..=MOST_PERMITS).contains(&total) => {
                 Err(format!("`permits({total})` is not between 1 and {MOST_PERMITS}"))
