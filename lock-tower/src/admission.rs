@@ -1,7 +1,7 @@
 //! How many requests may wait.
 
 use std::{
-    collections::{HashMap, hash_map::Entry},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     error::Error,
     fmt,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
@@ -28,8 +28,9 @@ struct Waiting {
 }
 
 impl Admission {
-    /// Gives a place to a request that waits, unless too many wait. Without a limit, nothing is counted.
-    pub(crate) fn admit(self: &Arc<Self>, limits: Limits, key: &str) -> Result<Option<Place>, Overloaded> {
+    /// Gives a place to a request that waits, unless too many wait. It counts for each of its keys. Without a limit, nothing is
+    /// counted.
+    pub(crate) fn admit(self: &Arc<Self>, limits: Limits, keys: &[String]) -> Result<Option<Place>, Overloaded> {
         if limits.in_all.is_none() && limits.per_key.is_none() {
             return Ok(None);
         }
@@ -37,14 +38,20 @@ impl Admission {
         if limits.in_all.is_some_and(|most| waiting.in_all >= most) {
             return Err(Overloaded(()));
         }
-        let key: Arc<str> = key.into();
-        let of_key = waiting.of_key.get(&key).copied().unwrap_or(0);
-        if limits.per_key.is_some_and(|most| of_key >= most) {
+        let are_many = |key: &String| {
+            let of_key = waiting.of_key.get(&**key).copied().unwrap_or(0);
+            limits.per_key.is_some_and(|most| of_key >= most)
+        };
+        if keys.iter().any(are_many) {
             return Err(Overloaded(()));
         }
         waiting.in_all += 1;
-        waiting.of_key.insert(Arc::clone(&key), of_key + 1);
-        Ok(Some(Place { admission: Arc::clone(self), key }))
+        // A key that was named twice counts once.
+        let keys: BTreeSet<Arc<str>> = keys.iter().map(|key| key.as_str().into()).collect();
+        for key in &keys {
+            *waiting.of_key.entry(Arc::clone(key)).or_default() += 1;
+        }
+        Ok(Some(Place { admission: Arc::clone(self), keys }))
     }
 
     fn lock(&self) -> MutexGuard<'_, Waiting> {
@@ -56,17 +63,19 @@ impl Admission {
 #[derive(Debug)]
 pub(crate) struct Place {
     admission: Arc<Admission>,
-    key: Arc<str>,
+    keys: BTreeSet<Arc<str>>,
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
         let mut waiting = self.admission.lock();
         waiting.in_all -= 1;
-        if let Entry::Occupied(mut entry) = waiting.of_key.entry(Arc::clone(&self.key)) {
-            *entry.get_mut() -= 1;
-            if *entry.get() == 0 {
-                entry.remove();
+        for key in &self.keys {
+            if let Entry::Occupied(mut entry) = waiting.of_key.entry(Arc::clone(key)) {
+                *entry.get_mut() -= 1;
+                if *entry.get() == 0 {
+                    entry.remove();
+                }
             }
         }
     }
@@ -89,18 +98,29 @@ impl Error for Overloaded {}
 mod tests {
     use super::*;
 
+    fn keys<const N: usize>(keys: [&str; N]) -> [String; N] {
+        keys.map(str::to_owned)
+    }
+
     #[test]
     fn each_limit_counts_for_itself_and_places_come_back() {
         let admission = Arc::new(Admission::default());
         let limits = Limits { in_all: Some(3), per_key: Some(2) };
-        let first = admission.admit(limits, "a").unwrap();
-        let _second = admission.admit(limits, "a").unwrap();
-        assert!(admission.admit(limits, "a").is_err(), "two of a key");
-        let _third = admission.admit(limits, "b").unwrap();
-        assert!(admission.admit(limits, "c").is_err(), "three in all");
+        let first = admission.admit(limits, &keys(["a"])).unwrap();
+        let _second = admission.admit(limits, &keys(["a"])).unwrap();
+        assert!(admission.admit(limits, &keys(["a"])).is_err(), "two of a key");
+        let _third = admission.admit(limits, &keys(["b"])).unwrap();
+        assert!(admission.admit(limits, &keys(["c"])).is_err(), "three in all");
         drop(first);
-        let fourth = admission.admit(limits, "a").unwrap();
-        drop((fourth, _second, _third));
+        let fourth = admission.admit(limits, &keys(["a"])).unwrap();
+        drop(_third);
+        let both = keys(["a", "b", "b"]);
+        assert!(admission.admit(limits, &both).is_err(), "two of the first key");
+        drop(fourth);
+        let both = admission.admit(limits, &both).unwrap();
+        assert_eq!(admission.lock().of_key["b"], 1, "it was named twice");
+        assert_eq!(admission.lock().in_all, 2);
+        drop((both, _second));
         assert!(admission.lock().of_key.is_empty());
         assert_eq!(admission.lock().in_all, 0);
     }
@@ -108,6 +128,6 @@ mod tests {
     #[test]
     fn nothing_is_counted_without_a_limit() {
         let admission = Arc::new(Admission::default());
-        assert!(admission.admit(Limits::default(), "a").unwrap().is_none());
+        assert!(admission.admit(Limits::default(), &keys(["a"])).unwrap().is_none());
     }
 }

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{ErrorKind, future::Acquire};
+use lock_core::ErrorKind;
 use pin_project_lite::pin_project;
 use tokio::{
     runtime,
@@ -15,6 +15,7 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
+    acquiring::Acquiring,
     admission::Place,
     metrics,
     mode::{Mode, UntilResponse},
@@ -52,7 +53,7 @@ pin_project! {
     {
         Acquiring {
             #[pin]
-            acquire: Acquire,
+            acquire: Acquiring,
             asked: Asked,
             // Ends the wait when the caller has given up; boxed as hardly any request has one.
             deadline: Option<Pin<Box<Sleep>>>,
@@ -88,7 +89,7 @@ where
     M: Mode<S::Future>,
 {
     pub(crate) fn acquiring(
-        acquire: Acquire,
+        acquire: Acquiring,
         asked: Asked,
         ready: S,
         request: Req,
@@ -144,7 +145,7 @@ where
                         Ok(guard) => {
                             let (mut service, mut request) = call.take().expect("a lease is acquired once");
                             tell_waited(protocol, &mut request, deadline.as_deref());
-                            protocol.attach(&mut request, guard.lease());
+                            guard.attach(protocol, &mut request);
                             // The guard is a local until the work is there: a panic of `call` releases it.
                             let work = service.call(request);
                             let work = M::work(guard, work);

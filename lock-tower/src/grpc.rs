@@ -4,7 +4,7 @@ use http::{HeaderMap, HeaderValue, Request, Response};
 use http_body::Body;
 use lock_core::{
     __log::Floods,
-    Lease,
+    Lease, Leases,
     answer::{Answer, Case},
 };
 use tonic::{Code, Status};
@@ -81,7 +81,7 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Grpc {
     methods: Methods,
-    busy: Busy,
+    busy: Option<Code>,
     answer: Replace<Status>,
     floods: Arc<Floods>,
 }
@@ -93,18 +93,27 @@ struct Methods {
     only: Option<Arc<[&'static str]>>,
     /// The names that are never locked.
     except: Option<Arc<[&'static str]>>,
+    /// The names that share their key.
+    shared: Option<Arc<[&'static str]>>,
 }
 
 impl Methods {
     fn lock(&self, path: &str) -> bool {
-        let Self { only, except } = self;
+        let Self { only, except, .. } = self;
         if except.iter().flat_map(|names| names.iter()).any(|name| covers(name, path)) {
             return false;
+        }
+        if self.share(path) {
+            return true;
         }
         match only {
             Some(names) => names.iter().any(|name| covers(name, path)),
             None => !path.starts_with("/grpc.health.v1.Health/") && !path.starts_with("/grpc.reflection."),
         }
+    }
+
+    fn share(&self, path: &str) -> bool {
+        self.shared.iter().flat_map(|names| names.iter()).any(|name| covers(name, path))
     }
 }
 
@@ -124,16 +133,6 @@ fn is_name(name: &str) -> bool {
     match name.strip_prefix('/') {
         Some(path) => path.split_once('/').is_some_and(|(service, method)| is_word(service) && is_word(method)),
         None => is_word(name),
-    }
-}
-
-/// The code of a busy key.
-#[derive(Clone, Copy, Debug)]
-struct Busy(Code);
-
-impl Default for Busy {
-    fn default() -> Self {
-        Self(Code::Aborted)
     }
 }
 
@@ -158,13 +157,40 @@ impl Grpc {
     /// # let _ = charge;
     /// ```
     pub fn lease<T>(request: &tonic::Request<T>) -> Result<Lease, Status> {
-        request.extensions().get().cloned().ok_or_else(|| {
-            tracing::error!(
-                "a method asked for the lease of a call that has none; put a `LockLayer` around the service that locks this \
-                 method, or read the extensions of the request if calls may pass without a lock"
-            );
-            Answer::new(Case::Misconfigured).into()
-        })
+        request.extensions().get().cloned().ok_or_else(Self::not_locked)
+    }
+
+    /// Returns the leases of a call whose layer has [several keys](crate::key#several-keys). For the rest it is as
+    /// [`lease`](Self::lease), which it includes.
+    ///
+    /// # Errors
+    /// As [`lease`](Self::lease).
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_tower::Grpc;
+    /// use tonic::{Request, Response, Status};
+    ///
+    /// async fn transfer(request: Request<u64>) -> Result<Response<u64>, Status> {
+    ///     let leases = Grpc::leases(&request)?;
+    ///     Ok(Response::new(leases.iter().map(|lease| lease.fencing_token().get()).max().unwrap_or(0)))
+    /// }
+    /// # let _ = transfer;
+    /// ```
+    pub fn leases<T>(request: &tonic::Request<T>) -> Result<Leases, Status> {
+        let extensions = request.extensions();
+        let leases = extensions.get().cloned().or_else(|| extensions.get::<Lease>().cloned().map(Leases::from));
+        leases.ok_or_else(Self::not_locked)
+    }
+
+    fn not_locked() -> Status {
+        tracing::error!(
+            "a method asked for the lease of a call that has none; put a `LockLayer` around the service that locks this \
+             method, ask for `Grpc::leases` if it has several keys, or read the extensions of the request if calls may pass \
+             without a lock"
+        );
+        Answer::new(Case::Misconfigured).into()
     }
 
     pub(crate) fn methods(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
@@ -179,8 +205,8 @@ impl Grpc {
 
     /// Returns the first name that cannot be that of a method or service.
     pub(crate) fn misnamed(&self) -> Option<&'static str> {
-        let Methods { only, except } = &self.methods;
-        [only, except].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
+        let Methods { only, except, shared } = &self.methods;
+        [only, except, shared].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
     }
 
     pub(crate) fn locks_nothing(&self) -> bool {
@@ -188,8 +214,17 @@ impl Grpc {
     }
 
     pub(crate) fn busy_code(mut self, code: Code) -> Self {
-        self.busy = Busy(code);
+        self.busy = Some(code);
         self
+    }
+
+    pub(crate) fn shared_for(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
+        self.methods.shared = Some(names.into_iter().collect());
+        self
+    }
+
+    pub(crate) fn shares_some(&self) -> bool {
+        self.methods.shared.as_ref().is_some_and(|names| !names.is_empty())
     }
 
     pub(crate) fn answer<F>(mut self, answer: F) -> Self
@@ -206,10 +241,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
         let mut status = Status::from(Answer::from(&refusal));
-        if refusal.is_busy() && status.code() != self.busy.0 {
+        if let Some(busy) = self.busy.filter(|busy| refusal.is_busy() && status.code() != *busy) {
             // The code is in the details as well.
             let details = status.get_error_details();
-            status = Status::with_error_details(self.busy.0, status.message().to_owned(), details);
+            status = Status::with_error_details(busy, status.message().to_owned(), details);
         }
         refusal.log(200, &self.floods);
         let status = self.answer.give(&refusal, status);
@@ -218,6 +253,10 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
     fn applies(&self, request: &Request<ReqBody>) -> bool {
         self.methods.lock(request.uri().path())
+    }
+
+    fn shares(&self, request: &Request<ReqBody>) -> bool {
+        self.methods.share(request.uri().path())
     }
 
     fn time_left(&self, request: &Request<ReqBody>) -> Option<Duration> {

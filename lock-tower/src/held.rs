@@ -4,16 +4,17 @@ use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, Response},
 };
-use http::request::Parts;
+use http::{Extensions, request::Parts};
 use lock_core::{
-    Lease,
+    Lease, Leases,
     answer::{Answer, Case},
 };
 
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
 /// A request without a lease (no layer, or it passed without a lock) is answered with 500 ([`NotLocked`]);
-/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost.
+/// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost. If that has [several
+/// keys](crate::key#several-keys), there is no `Held` but a [`HeldAll`].
 ///
 /// # Examples
 ///
@@ -58,6 +59,52 @@ impl<S: Sync> OptionalFromRequestParts<S> for Held {
     }
 }
 
+/// The leases that a request is served under, as an argument of an axum handler: those of a layer with [several
+/// keys](crate::key#several-keys), or the one of a layer with one key. For the rest it is as [`Held`].
+///
+/// # Examples
+///
+/// ```
+/// use lock_tower::HeldAll;
+///
+/// async fn transfer(HeldAll(leases): HeldAll) -> String {
+///     let tokens: Vec<_> = leases.iter().map(|lease| lease.fencing_token().to_string()).collect();
+///     format!("moved under fencing tokens {}", tokens.join(" and "))
+/// }
+/// # let _ = transfer;
+/// ```
+#[derive(Clone, Debug)]
+pub struct HeldAll(pub Leases);
+
+impl Deref for HeldAll {
+    type Target = Leases;
+
+    fn deref(&self) -> &Leases {
+        &self.0
+    }
+}
+
+impl<S: Sync> FromRequestParts<S> for HeldAll {
+    type Rejection = NotLocked;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, NotLocked> {
+        held(&parts.extensions).map(Self).ok_or(NotLocked(()))
+    }
+}
+
+impl<S: Sync> OptionalFromRequestParts<S> for HeldAll {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
+        Ok(held(&parts.extensions).map(Self))
+    }
+}
+
+/// The leases of one key or of several.
+fn held(extensions: &Extensions) -> Option<Leases> {
+    extensions.get().cloned().or_else(|| extensions.get::<Lease>().cloned().map(Leases::from))
+}
+
 /// A handler asked for the lease of a request that has none.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NotLocked(());
@@ -66,7 +113,7 @@ impl fmt::Display for NotLocked {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(
             "the request has no lease; put a `LockLayer` around the handler that locks this method, or extract \
-             `Option<Held>` if requests may pass without a lock",
+             `Option<Held>` if requests may pass without a lock, or `HeldAll` if the layer has several keys",
         )
     }
 }

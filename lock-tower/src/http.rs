@@ -22,6 +22,7 @@ use crate::{
 /// | --- | --- | --- |
 /// | 400 | `lock_key` | the key is empty, too long or reserved, or its extractor refused the request |
 /// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
+/// | 429, `Retry-After` | `lock_full` | all [`permits`](crate::LockLayer::permits) are taken, and stayed so if the layer waits |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |
 /// | 503, `Retry-After` | `lock_unavailable` | the backend did not answer; too few replicas had the lease; the manager was shut down |
 /// | 503 | `lock_lost` | the lease was lost while the service worked: part of the work may have been done |
@@ -38,7 +39,8 @@ use crate::{
 /// eject instances that answer 503, or send the request to another instance that waits for the same key, and error budgets
 /// count it as an outage. A service whose clients retry on 503 alone may choose 503.
 ///
-/// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](crate::LockLayer#method.methods) says otherwise.
+/// GET, HEAD and OPTIONS pass without a lock, unless [`methods`](crate::LockLayer#method.methods),
+/// [`shared_for`](crate::LockLayer#method.shared_for) or [`permits`](crate::LockLayer::permits) says otherwise.
 /// [`answer`](crate::LockLayer#method.answer) replaces the answers.
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a handler reads the body of its request under
@@ -53,19 +55,11 @@ use crate::{
 #[derive(Clone, Debug, Default)]
 pub struct Http {
     methods: Methods,
-    busy: Busy,
+    /// The methods that share their key.
+    shared: Arc<[Method]>,
+    busy: Option<StatusCode>,
     answer: Replace<Response<Bytes>>,
     floods: Arc<Floods>,
-}
-
-/// The status of a busy key.
-#[derive(Clone, Copy, Debug)]
-struct Busy(StatusCode);
-
-impl Default for Busy {
-    fn default() -> Self {
-        Self(StatusCode::CONFLICT)
-    }
 }
 
 /// Which methods are locked.
@@ -90,8 +84,17 @@ impl Http {
     }
 
     pub(crate) fn busy_status(mut self, status: StatusCode) -> Self {
-        self.busy = Busy(status);
+        self.busy = Some(status);
         self
+    }
+
+    pub(crate) fn shared_for(mut self, methods: impl IntoIterator<Item = Method>) -> Self {
+        self.shared = methods.into_iter().collect();
+        self
+    }
+
+    pub(crate) fn shares_some(&self) -> bool {
+        !self.shared.is_empty()
     }
 
     pub(crate) fn answer<F>(mut self, answer: F) -> Self
@@ -108,8 +111,8 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Err> {
         let mut answer = Answer::from(&refusal);
-        if refusal.is_busy() {
-            answer = answer.status(self.busy.0);
+        if let Some(status) = self.busy.filter(|_| refusal.is_busy()) {
+            answer = answer.status(status);
         }
         let response: Response<Bytes> = answer.to_response();
         let (status, body) = (response.status(), response.body().clone());
@@ -123,10 +126,22 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
 
     fn applies(&self, request: &Request<ReqBody>) -> bool {
         let method = request.method();
-        match &self.methods {
+        let is_named = match &self.methods {
             Methods::Writing => ![Method::GET, Method::HEAD, Method::OPTIONS].contains(method),
             Methods::All => true,
             Methods::These(methods) => methods.contains(method),
+        };
+        is_named || self.shared.contains(method)
+    }
+
+    fn shares(&self, request: &Request<ReqBody>) -> bool {
+        self.shared.contains(request.method())
+    }
+
+    fn counts(&self, request: &Request<ReqBody>) -> bool {
+        match &self.methods {
+            Methods::Writing | Methods::All => true,
+            Methods::These(methods) => methods.contains(request.method()),
         }
     }
 

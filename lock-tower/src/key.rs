@@ -15,6 +15,33 @@
 //! | `extension` | a value that an outer layer has put into the extensions | `http` |
 //! | `path_param` | a parameter of the route, decoded | `axum` |
 //!
+//! # Several keys
+//!
+//! A closure that returns a list, and an array of extractors, give several keys. The request is served while all of them are held:
+//! they are acquired together, in one round trip if all are free, and two requests cannot deadlock.
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # fn main() {
+//! use axum::{Router, routing::post};
+//! use lock_core::LockManager;
+//! use lock_tower::{HeldAll, LockLayer, key::{path_param, scoped}};
+//!
+//! async fn transfer(HeldAll(leases): HeldAll) -> String {
+//!     format!("moved under {} leases", leases.len())
+//! }
+//!
+//! let account = |name| scoped("account", path_param::<u64>(name));
+//! let service: Router = Router::new()
+//!     .route("/transfer/{from}/{to}", post(transfer))
+//!     .route_layer(LockLayer::http(LockManager::in_memory(), [account("from"), account("to")]));
+//! # let _ = service;
+//! # }
+//! # #[cfg(not(feature = "axum"))] fn main() {}
+//! ```
+//!
+//! # Parts that find nothing
+//!
 //! The parts `header`, `extension` and `path_param` **refuse** a request in which they find nothing; `.optional()` lets
 //! it through without a lock.
 //!

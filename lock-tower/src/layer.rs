@@ -10,6 +10,7 @@ use lock_core::{LockManager, LockRequest, OnLost, Replicas};
 
 use self::options::{OnBackendError, Options};
 use crate::{
+    acquiring::Acquiring,
     admission::{Limits, Overloaded, Place},
     key::KeyExtractor,
     misconfigured::Misconfigured,
@@ -22,6 +23,7 @@ use crate::{
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+mod modes;
 pub(crate) mod options;
 
 /// Puts a lock around every request of a service.
@@ -75,6 +77,8 @@ impl<K, P> LockLayer<K, P> {
             locks_nothing: false,
             misnamed: None,
             busy_is_success: false,
+            permits: None,
+            shares: false,
             name: "",
             made_at: Location::caller(),
         };
@@ -411,6 +415,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// [`Misconfigured`] for each of these:
     /// * A ttl that is out of range, or too short for the manager's `renew_every`.
     /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
+    /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
     /// * A `max_hold` of zero, or a limit of no waiters.
     /// * No methods to lock, or a name that cannot be that of a method or service.
     /// * A busy status that is not the status of an error.
@@ -445,7 +450,8 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// Checks what is known without the type of the requests.
     pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
         // An interval of renewal is the manager's, and may not fit the layer's ttl.
-        let problem = self.options.problem().or_else(|| self.request("lock").problem());
+        let problem =
+            self.options.problem().or_else(|| self.configure(self.in_mode(self.manager.lock("lock"), false)).problem());
         problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
     }
 
@@ -454,13 +460,29 @@ impl<K, P, M> LockLayer<K, P, M> {
         Misconfigured { name, made_at, problem }
     }
 
+    /// Whether each request takes a permit.
+    pub(crate) fn counts(&self) -> bool {
+        self.options.permits.is_some()
+    }
+
     pub(crate) fn name_of(&self) -> &'static str {
         self.options.name
     }
 
-    pub(crate) fn request(&self, key: &str) -> LockRequest {
+    /// Begins to acquire the keys of a request.
+    pub(crate) fn acquire(&self, keys: &[String], is_shared: bool) -> Acquiring {
+        match keys {
+            [key] => Acquiring::one(self.configure(self.in_mode(self.manager.lock(key), is_shared)).acquire()),
+            keys => {
+                let keys = keys.iter().map(|key| self.key_in_mode(key, is_shared));
+                Acquiring::all(self.configure(self.manager.lock_all(keys)).acquire())
+            }
+        }
+    }
+
+    fn configure<L>(&self, request: LockRequest<L>) -> LockRequest<L> {
         let Options { ttl, wait, max_hold, usual_max_hold, on_lost, durability, name, made_at, .. } = self.options;
-        let mut request = self.manager.lock(key).label(name).asked_at(made_at);
+        let mut request = request.label(name).asked_at(made_at);
         if let Some(ttl) = ttl {
             request = request.ttl(ttl);
         }
@@ -482,8 +504,8 @@ impl<K, P, M> LockLayer<K, P, M> {
         request
     }
 
-    pub(crate) fn admit(&self, key: &str) -> Result<Option<Place>, Overloaded> {
-        self.shared.admission.admit(self.options.limits, key)
+    pub(crate) fn admit(&self, keys: &[String]) -> Result<Option<Place>, Overloaded> {
+        self.shared.admission.admit(self.options.limits, keys)
     }
 
     /// Where to count what is let through, if anything is.

@@ -115,6 +115,9 @@
 //! `"shop:goods"`. The key of this example is `goods:north:7` for goods 7 of the shop `north`, as
 //! [`lock_core::key::join`] and the attribute's `key = "goods:<shop>:<id>"` make it. The module [says more](key#keys-that-clients-write); read it before you write a closure.
 //!
+//! A closure that returns a list, and an array of extractors, give [several keys](key#several-keys): a transfer locks both of its
+//! accounts.
+//!
 //! If only some requests need a lock:
 //!
 //! ```
@@ -131,6 +134,35 @@
 //! # }
 //! # #[cfg(not(feature = "http"))] fn main() {}
 //! ```
+//!
+//! # Readers, and limits
+//!
+//! By default a request has its key alone. `shared_for` lets requests that only read share it, by their HTTP method or the name of
+//! their gRPC method; [`permits`](LockLayer::permits) lets at most so many requests of a key in, over all instances of the
+//! service:
+//!
+//! ```
+//! # #[cfg(feature = "axum")]
+//! # fn main() {
+//! use axum::{Router, routing::get};
+//! use http::Method;
+//! use lock_core::LockManager;
+//! use lock_tower::{LockLayer, key::{header, path_param, scoped}};
+//!
+//! let manager = LockManager::in_memory();
+//! let per_goods = scoped("goods", path_param::<u64>("id"));
+//! let per_tenant = scoped("tenant", header::<String>("x-tenant"));
+//! let service: Router = Router::new()
+//!     .route("/goods/{id}", get(async || "12 left").post(async || "sold"))
+//!     .route_layer(LockLayer::http(manager.clone(), per_goods).shared_for([Method::GET, Method::HEAD]))
+//!     .route_layer(LockLayer::http(manager, per_tenant).permits(8).try_only());
+//! # let _ = service;
+//! # }
+//! # #[cfg(not(feature = "axum"))] fn main() {}
+//! ```
+//!
+//! Requests of a key are served in the order in which they came, whatever their mode: readers that keep coming do not keep a
+//! writer waiting.
 //!
 //! # gRPC
 //!
@@ -249,7 +281,7 @@
 //! | feature | what it brings |
 //! | --- | --- |
 //! | `http` | `LockLayer::http`: the lease in the request's extensions, answers in status codes; the parts of keys `header`, `method_and_path` and `extension` |
-//! | `axum` | the part of a key `path_param`, and the extractor `Held` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
+//! | `axum` | the part of a key `path_param`, and the extractors `Held` and `HeldAll` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
 //! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
 //! | `status` | `status::Status`, a page for operators: the holder of each key, the requests that wait for it, and for how long |
@@ -258,6 +290,7 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+mod acquiring;
 mod admission;
 #[cfg(feature = "http")]
 mod body;
@@ -288,7 +321,7 @@ pub mod status;
 #[cfg(feature = "grpc")]
 pub use crate::grpc::Grpc;
 #[cfg(feature = "axum")]
-pub use crate::held::{Held, NotLocked};
+pub use crate::held::{Held, HeldAll, NotLocked};
 #[cfg(feature = "metrics")]
 pub use crate::metrics::describe as describe_metrics;
 pub use crate::{

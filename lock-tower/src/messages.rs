@@ -8,7 +8,14 @@ macro_rules! of_messages {
         type Error = Err;
 
         fn attach(&self, request: &mut http::Request<ReqBody>, lease: &lock_core::Lease) {
+            // What an outer layer has put there is not that of the innermost.
+            request.extensions_mut().remove::<lock_core::Leases>();
             request.extensions_mut().insert(lease.clone());
+        }
+
+        fn attach_all(&self, request: &mut http::Request<ReqBody>, leases: &lock_core::Leases) {
+            request.extensions_mut().remove::<lock_core::Lease>();
+            request.extensions_mut().insert(leases.clone());
         }
 
         fn done(&self, response: http::Response<ResBody>) -> Self::Response {

@@ -10,10 +10,12 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::{Error, Lease, LockGuard, future::Protected};
+use lock_core::{Error, Leases, future::Protected};
 use pin_project_lite::pin_project;
 use tokio::task::JoinHandle;
 use tracing::Instrument;
+
+use crate::acquiring::Guard;
 
 /// How long a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
 /// [`UntilBodyEnd`] or [`Detached`].
@@ -35,7 +37,7 @@ pub struct UntilBodyEnd;
 pub struct Detached;
 
 pub(crate) mod sealed {
-    use super::{BodyLease, Error, Future, LockGuard};
+    use super::{BodyLease, Error, Future, Guard};
 
     /// How an acquired lease and the work of a service are driven.
     pub trait Mode<F: Future> {
@@ -43,14 +45,14 @@ pub(crate) mod sealed {
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
         /// Begins the work.
-        fn work(guard: LockGuard, work: F) -> Self::Work;
+        fn work(guard: Guard, work: F) -> Self::Work;
     }
 }
 
 impl<F: Future> sealed::Mode<F> for UntilResponse {
     type Work = Scoped<F>;
 
-    fn work(guard: LockGuard, work: F) -> Scoped<F> {
+    fn work(guard: Guard, work: F) -> Scoped<F> {
         Scoped { work: guard.protect(work) }
     }
 }
@@ -78,7 +80,7 @@ where
 {
     type Work = Task<F::Output>;
 
-    fn work(guard: LockGuard, work: F) -> Task<F::Output> {
+    fn work(guard: Guard, work: F) -> Task<F::Output> {
         // A task begins outside all spans: without this, the log lines of the work lose the request they belong to.
         Task { task: tokio::spawn(guard.protect(work).in_current_span()) }
     }
@@ -110,12 +112,15 @@ where
 {
     type Work = HeldOn<F::Output>;
 
-    fn work(guard: LockGuard, work: F) -> HeldOn<F::Output> {
+    fn work(guard: Guard, work: F) -> HeldOn<F::Output> {
         let shared = Arc::new(Mutex::new(Shared { output: None, ended: false }));
-        let lease = guard.lease().clone();
+        let leases = guard.leases();
         let aside = Aside { work: Some(work), shared: Arc::clone(&shared) };
         let scope = Box::pin(guard.protect(aside));
-        HeldOn { shared: Arc::clone(&shared), hold: Some(BodyLease { scope: Mutex::new(scope), ended: shared, lease }) }
+        HeldOn {
+            shared: Arc::clone(&shared),
+            hold: Some(BodyLease { scope: Mutex::new(scope), ended: shared, leases }),
+        }
     }
 }
 
@@ -151,14 +156,14 @@ pub struct BodyLease {
     /// The guard and what is left of the work. The mutex is never locked: it makes the whole `Sync`.
     scope: Mutex<Scope>,
     ended: Arc<dyn End>,
-    lease: Lease,
+    leases: Leases,
 }
 
 impl BodyLease {
-    /// Returns the lease.
+    /// Returns the lease, or all of a request that has several keys.
     #[must_use]
-    pub fn lease(&self) -> &Lease {
-        &self.lease
+    pub fn leases(&self) -> &Leases {
+        &self.leases
     }
 
     /// Completes when the lease is lost and the body has to be cancelled; until then it registers the task to be woken.
@@ -186,7 +191,7 @@ impl BodyLease {
 
 impl fmt::Debug for BodyLease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("BodyLease").field("lease", &self.lease).finish_non_exhaustive()
+        f.debug_struct("BodyLease").field("leases", &self.leases).finish_non_exhaustive()
     }
 }
 

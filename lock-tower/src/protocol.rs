@@ -1,6 +1,6 @@
 use std::time::Duration;
 
-use lock_core::Lease;
+use lock_core::{Lease, Leases};
 
 use crate::{error::BoxError, mode::BodyLease, refusal::Refusal};
 
@@ -73,6 +73,12 @@ pub trait Protocol<Req, Res, Err> {
     /// Puts the lease where the service can find it; called once the lease is held and before the service is called.
     fn attach(&self, request: &mut Req, lease: &Lease);
 
+    /// Does the same for a request with [several keys](crate::key#several-keys). Default: does nothing, so that the service does
+    /// not see the leases.
+    fn attach_all(&self, request: &mut Req, leases: &Leases) {
+        let _ = (request, leases);
+    }
+
     /// Converts the service's response; called when the lease has been released.
     fn done(&self, response: Res) -> Self::Response;
 
@@ -84,6 +90,19 @@ pub trait Protocol<Req, Res, Err> {
     /// # Errors
     /// An error if the protocol has no response for the refusal.
     fn refuse(&self, refusal: Refusal) -> Result<Self::Response, Self::Error>;
+
+    /// Returns whether a request shares its key with others that do; see `LockLayer::shared_for` of HTTP and gRPC. Default: no
+    /// request does.
+    fn shares(&self, request: &Req) -> bool {
+        let _ = request;
+        false
+    }
+
+    /// Returns whether a request needs a permit in a layer with [`permits`](crate::LockLayer::permits). Default: if it needs a
+    /// lock.
+    fn counts(&self, request: &Req) -> bool {
+        self.applies(request)
+    }
 
     /// Returns whether a request needs a lock; other requests go to the service unchanged. Default: all requests do.
     fn applies(&self, request: &Req) -> bool {

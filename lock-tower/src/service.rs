@@ -89,6 +89,17 @@ impl<S: Clone, K, P, M> LockService<S, K, P, M> {
         let unready = self.inner.clone();
         mem::replace(&mut self.inner, unready)
     }
+
+    fn refuse<Req>(&mut self, refusal: Refusal) -> ResponseFuture<S, Req, P, M>
+    where
+        S: Service<Req>,
+        P: Clone,
+        M: Mode<S::Future>,
+    {
+        // A permit that readiness reserved must not wait for a next request that may never come.
+        drop(self.take_ready());
+        ResponseFuture::refusing(refusal, self.lock.protocol.clone(), self.lock.name_of())
+    }
 }
 
 impl<S, K, P, M, Req> Service<Req> for LockService<S, K, P, M>
@@ -113,28 +124,26 @@ where
         let name = self.lock.name_of();
         if let Err(error) = self.check::<Req>() {
             let refusal = Refusal::Misconfigured(error.clone());
-            drop(self.take_ready());
-            return ResponseFuture::refusing(refusal, protocol, name);
+            return self.refuse(refusal);
         }
-        if !protocol.applies(&request) {
+        let applies = if self.lock.counts() { protocol.counts(&request) } else { protocol.applies(&request) };
+        if !applies {
             return ResponseFuture::unlocked(self.inner.call(request), protocol, name);
         }
-        let refusal = match self.lock.key.extract(&request) {
-            Choice::Lock(key) => match self.lock.admit(&key) {
-                Ok(place) => {
-                    let lock = self.lock.request(&key);
-                    let asked = Asked { lets_through: self.lock.lets_through(), place };
-                    let ready = self.take_ready();
-                    return ResponseFuture::acquiring(lock.acquire(), asked, ready, request, protocol, name);
-                }
-                Err(error) => Refusal::Overloaded(error),
-            },
+        let keys = match self.lock.key.extract(&request) {
+            Choice::Lock(key) => vec![key],
+            Choice::LockAll(keys) => keys,
             Choice::Pass => return ResponseFuture::unlocked(self.inner.call(request), protocol, name),
-            Choice::Refuse(error) => Refusal::Key(error),
+            Choice::Refuse(error) => return self.refuse(Refusal::Key(error)),
         };
-        // A permit that readiness reserved must not wait for a next request that may never come.
-        drop(self.take_ready());
-        ResponseFuture::refusing(refusal, protocol, name)
+        let place = match self.lock.admit(&keys) {
+            Ok(place) => place,
+            Err(error) => return self.refuse(Refusal::Overloaded(error)),
+        };
+        let acquire = self.lock.acquire(&keys, protocol.shares(&request));
+        let asked = Asked { lets_through: self.lock.lets_through(), place };
+        let ready = self.take_ready();
+        ResponseFuture::acquiring(acquire, asked, ready, request, protocol, name)
     }
 }
 

@@ -132,6 +132,39 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
 }
 
 #[tokio::test]
+async fn calls_share_their_key_or_take_permits_by_the_name_of_their_method() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let _reader = manager.lock("shared").shared().await.unwrap();
+    let _all = manager.lock("full").permits(1).await.unwrap();
+    let tries = layer(&manager).try_only();
+    let reads = tries.clone().shared_for(["/shop/key"]);
+    for (layer, path, key, code) in [
+        (reads.clone(), "/shop/key", "shared", Code::Ok),
+        (reads.clone(), "/shop/write", "shared", Code::Aborted),
+        (tries.clone().shared_for(["shop"]), "/shop/write", "shared", Code::Ok),
+        (tries.clone(), "/shop/key", "shared", Code::Aborted),
+        // What shares is locked, whatever else is.
+        (reads.clone().methods(["/shop/write"]), "/shop/key", "shared", Code::Ok),
+        (reads.clone().methods(["/shop/write"]), "/shop/key", "full", Code::Aborted),
+        (tries.clone().permits(1), "/shop/key", "full", Code::ResourceExhausted),
+        (tries.clone().permits(1).busy_code(Code::Unavailable), "/shop/key", "full", Code::Unavailable),
+        (tries.clone().permits(1), "/shop/key", "another", Code::Ok),
+        (tries.clone().shared_for(["shop/key"]), "/shop/key", "shared", Code::Internal),
+        (reads.permits(1), "/shop/key", "another", Code::Internal),
+    ] {
+        let (answered, response) = status(serve!(layer, Floor::default()), call(path, key)).await;
+        assert_eq!(answered, code, "{layer:?} {path} {key}");
+        if code == Code::Ok {
+            assert_eq!(response.headers()["x-key"], key, "{path} is without its lease");
+        }
+    }
+    let passes = tries.shared_for(["shop"]).except(["/shop/key"]);
+    let (code, response) = status(serve!(passes, Floor::default()), call("/shop/key", "full")).await;
+    assert_eq!((code, response.headers()["x-key"].to_str().unwrap()), (Code::Ok, ""), "it passes without a lease");
+}
+
+#[tokio::test]
 async fn methods_that_are_not_named_and_health_checks_pass_without_a_lock() {
     let _limit = limit();
     let manager = LockManager::in_memory();

@@ -66,6 +66,7 @@ async fn ask(layer: LockLayer<Key, Http>, path: &str, floor: &Floor) -> Answer {
 }
 
 const BUSY: &str = "locked by another request; nothing was done, try again later";
+const FULL: &str = "as many requests as may are being served; nothing was done, try again later";
 
 #[tokio::test]
 async fn bad_input_69_a_busy_key_is_409_with_what_is_left_of_the_holder_s_ttl_whether_it_waited_or_not() {
@@ -93,6 +94,23 @@ async fn bad_input_69_a_busy_key_is_answered_with_the_status_that_the_layer_was_
         assert_eq!(answer, Answer::problem(status, answer.retry_after, "lock_busy", BUSY));
         assert!(answer.retry_after.is_some());
     }
+}
+
+#[tokio::test]
+async fn permits_that_are_all_taken_are_429_with_what_is_left_of_the_first_holder_s_ttl() {
+    let _limit = limit();
+    let manager = LockManager::in_memory();
+    let fixed = |ttl| manager.lock("full").permits(2).ttl(Duration::from_secs(ttl)).fixed();
+    let _guards = (fixed(7200).await.unwrap(), fixed(3600).await.unwrap());
+    let layer = layer(&manager).permits(2);
+    for layer in [layer.clone().try_only(), layer.clone().wait(Duration::from_millis(50))] {
+        let answer = ask(layer, "/full", &Floor::default()).await;
+        let left = answer.retry_after.unwrap();
+        assert!((3_540..=3_600).contains(&left), "{left}");
+        assert_eq!(answer, Answer::problem(StatusCode::TOO_MANY_REQUESTS, Some(left), "lock_full", FULL));
+    }
+    let answer = ask(layer.try_only().busy_status(StatusCode::LOCKED), "/full", &Floor::default()).await;
+    assert_eq!(answer, Answer::problem(StatusCode::LOCKED, answer.retry_after, "lock_full", FULL));
 }
 
 #[tokio::test]

@@ -8,6 +8,9 @@ use crate::error::BoxError;
 pub enum Choice {
     /// The service is called while this key is held. A key that is empty or longer than 1,024 bytes is refused.
     Lock(String),
+    /// The service is called while all these keys are held; see [`lock_all`](lock_core::LockManager::lock_all). The request is
+    /// refused if there is no key.
+    LockAll(Vec<String>),
     /// The service is called **without a lock**.
     Pass,
     /// The service is not called. In HTTP the answer is 400 with the text of this error, which the client sees.
@@ -19,6 +22,7 @@ pub enum Choice {
 /// | returned | meaning |
 /// | --- | --- |
 /// | `String`, `&'static str`, `Cow<str>` | lock this key |
+/// | a `Vec` or an array of those | lock all these keys, or none |
 /// | `Some(…)` | the meaning of the value inside |
 /// | `None` | call the service **without a lock** |
 /// | `Ok(…)` | the meaning of the value inside |
@@ -28,9 +32,9 @@ pub enum Choice {
 /// turned into a `Result` refuses them.
 #[diagnostic::on_unimplemented(
     message = "the key of a request cannot be a `{Self}`",
-    label = "neither text, nor an `Option` or a `Result` of text",
-    note = "return a `String`, a `&'static str`, an `Option` (`None` passes without a lock) or a `Result` of one \
-            (`Err` refuses the request)"
+    label = "neither text, nor a list, an `Option` or a `Result` of text",
+    note = "return a `String`, a `&'static str`, a `Vec` or an array of several, an `Option` (`None` passes without a lock) or a \
+            `Result` of one (`Err` refuses the request)"
 )]
 pub trait IntoChoice {
     /// Converts it.
@@ -60,6 +64,18 @@ impl IntoChoice for &str {
 impl IntoChoice for Cow<'_, str> {
     fn into_choice(self) -> Choice {
         Choice::Lock(self.into_owned())
+    }
+}
+
+impl<T: Into<String>> IntoChoice for Vec<T> {
+    fn into_choice(self) -> Choice {
+        Choice::LockAll(self.into_iter().map(T::into).collect())
+    }
+}
+
+impl<T: Into<String>, const N: usize> IntoChoice for [T; N] {
+    fn into_choice(self) -> Choice {
+        Choice::LockAll(self.map(T::into).into())
     }
 }
 

@@ -3,8 +3,9 @@ use super::choice::{Choice, IntoChoice};
 /// Finds the key of a request.
 ///
 /// Text is an extractor: one key for every request. So is [`key::scoped`](crate::key::scoped), and so is a closure or
-/// function that takes `&Req` and returns what [`IntoChoice`] is made for (a `String`, an `Option`, a `Result`). A closure
-/// names the type of its argument, as in `|request: &http::Request<_>| …`. Implement the trait for a type of your own
+/// function that takes `&Req` and returns what [`IntoChoice`] is made for (a `String`, a list, an `Option`, a `Result`). A closure
+/// names the type of its argument, as in `|request: &http::Request<_>| …`. An array of extractors gives the keys of all of them,
+/// which are locked together: see [several keys](crate::key#several-keys). Implement the trait for a type of your own
 /// when the extractor needs a name or settings.
 ///
 /// An extractor sees the request before the service does, and cannot wait: what is in the body of an HTTP request is
@@ -52,7 +53,7 @@ use super::choice::{Choice, IntoChoice};
             such, and closures",
     note = "one key for every request is text: `\"nightly\"`",
     note = "a closure names the type of its argument, as in `|request: &http::Request<_>| …`, and returns a `String`, a \
-            `&'static str`, or an `Option` (`None` passes without a lock) or a `Result` of one (`Err` refuses the request)"
+            `&'static str`, a `Vec` of several, or an `Option` (`None` passes without a lock) or a `Result` of one (`Err` refuses the request)"
 )]
 pub trait KeyExtractor<Req> {
     /// Chooses what to do about a request.
@@ -82,6 +83,31 @@ where
     }
 }
 
+// All keys of a request, which passes without a lock only if none of them has a key for it.
+#[diagnostic::do_not_recommend]
+impl<K: KeyExtractor<Req>, Req, const N: usize> KeyExtractor<Req> for [K; N] {
+    fn extract(&self, request: &Req) -> Choice {
+        let mut keys = Vec::with_capacity(N);
+        let mut passes = false;
+        for extractor in self {
+            match extractor.extract(request) {
+                Choice::Lock(key) => keys.push(key),
+                Choice::LockAll(more) => keys.extend(more),
+                Choice::Pass => passes = true,
+                refused @ Choice::Refuse(_) => return refused,
+            }
+        }
+        if keys.is_empty() && passes { Choice::Pass } else { Choice::LockAll(keys) }
+    }
+
+    fn check(&self) -> Result<(), String> {
+        if N == 0 {
+            return Err("an array without a key locks nothing; name the keys, or leave the layer out".to_owned());
+        }
+        self.iter().try_for_each(K::check)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::borrow::Cow;
@@ -91,6 +117,7 @@ mod tests {
     fn show(extractor: impl KeyExtractor<u8>, request: u8) -> String {
         match extractor.extract(&request) {
             Choice::Lock(key) => format!("lock {key}"),
+            Choice::LockAll(keys) => format!("lock all of {}", keys.join(" ")),
             Choice::Pass => "pass".to_owned(),
             Choice::Refuse(error) => format!("refuse: {error}"),
         }
@@ -111,6 +138,26 @@ mod tests {
         assert_eq!(show(|_: &u8| Ok::<_, String>(None::<String>), 7), "pass");
         assert_eq!(show(|_: &u8| Err::<String, _>("no account"), 7), "refuse: no account");
         assert_eq!(show(|_: &u8| "", 7), "lock ", "an empty key is for the lock to refuse");
+    }
+
+    #[test]
+    fn a_list_of_texts_is_several_keys() {
+        assert_eq!(show(|request: &u8| ["a".to_owned(), request.to_string()], 7), "lock all of a 7");
+        assert_eq!(show(|_: &u8| vec!["a", "b"], 7), "lock all of a b");
+        assert_eq!(show(|_: &u8| Ok::<_, String>(Some(["a"])), 7), "lock all of a");
+        assert_eq!(show(|_: &u8| Vec::<String>::new(), 7), "lock all of ", "no key is for the lock to refuse");
+    }
+
+    #[test]
+    fn an_array_of_extractors_is_all_their_keys() {
+        assert_eq!(show(["a", "b"], 7), "lock all of a b");
+        let odd = |request: &u8| (request % 2 == 1).then(|| request.to_string());
+        let small = |request: &u8| if *request < 8 { Ok(odd(request)) } else { Err("too large") };
+        assert_eq!(show([small, small], 7), "lock all of 7 7");
+        assert_eq!(show([small, small], 6), "pass");
+        assert_eq!(show([small, small], 9), "refuse: too large");
+        assert!(KeyExtractor::<u8>::check(&["a", ""]).is_err());
+        assert!(KeyExtractor::<u8>::check(&[""; 0]).is_err());
     }
 
     struct Named;

@@ -75,7 +75,7 @@ impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
         self.named()
     }
 
-    fn named(mut self) -> Self {
+    pub(super) fn named(mut self) -> Self {
         self.options.misnamed = self.protocol.misnamed();
         self.options.locks_nothing = self.protocol.locks_nothing();
         self

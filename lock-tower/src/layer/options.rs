@@ -23,6 +23,10 @@ pub(super) struct Options {
     pub(super) misnamed: Option<&'static str>,
     /// Whether the protocol answers busy keys as if they were served.
     pub(super) busy_is_success: bool,
+    /// How many permits a key has; `None` for a key that is held exclusively or shared.
+    pub(super) permits: Option<u32>,
+    /// Whether some requests share their keys.
+    pub(super) shares: bool,
     pub(super) name: &'static str,
     /// Where in the user's code the layer was made.
     pub(super) made_at: &'static Location<'static>,
@@ -43,6 +47,9 @@ impl Options {
             return Some(format!(
                 "{name:?} is not the name of a method or service of gRPC; write `/shop.Goods/Sell` or `shop.Goods`"
             ));
+        }
+        if let Some(problem) = self.problem_of_modes() {
+            return Some(problem.to_owned());
         }
         let problem = if max_hold.is_some_and(|most| most.is_zero()) {
             "a `max_hold` of zero leaves no time to work; raise it, or leave it out; use `no_max_hold` for no bound"
