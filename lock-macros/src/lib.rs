@@ -13,8 +13,10 @@ mod errors;
 mod args;
 mod duration;
 mod keys;
+mod mode;
 mod policy;
 mod suggest;
+mod word;
 
 // Function.
 mod body;
