@@ -59,8 +59,11 @@ pub(crate) fn check(seen: &[Ident], permits: Option<&Expr>, take: Option<&Expr>)
         return Err(Error::new(second.span(), what));
     }
     if let (Some(take), None) = (find("take"), find("permits")) {
-        let what = "`take` says how many of the `permits` a call takes; name both, as in `permits = 3, take = 2`";
-        return Err(Error::new(take.span(), what));
+        let remedy = match find("mode") {
+            Some(_) => "write `permits = 3` in place of `mode`",
+            None => "name both, as in `permits = 3, take = 2`",
+        };
+        return Err(Error::new(take.span(), format!("`take` says how many of the `permits` a call takes; {remedy}")));
     }
     if let (Some(permits), Some(take)) = (permits, take)
         && let (Some(total), Some(wanted)) = (literal(permits), literal(take))
