@@ -14,6 +14,7 @@ use crate::{
     duration,
     errors::Errors,
     keys::{Keys, ungrouped},
+    mode::{self, Mode},
     policy::{OnBusy, OnLost},
     suggest,
 };
@@ -21,6 +22,9 @@ use crate::{
 /// The arguments between the brackets.
 pub(crate) struct Args {
     pub(crate) keys: Option<Keys>,
+    pub(crate) mode: Option<Mode>,
+    pub(crate) permits: Option<Expr>,
+    pub(crate) take: Option<Expr>,
     pub(crate) ttl: Option<Length>,
     pub(crate) wait: Option<Length>,
     pub(crate) renew: Option<bool>,
@@ -51,6 +55,9 @@ impl Args {
     pub(crate) fn parse(tokens: TokenStream, errors: &mut Errors) -> Self {
         let mut args = Self {
             keys: None,
+            mode: None,
+            permits: None,
+            take: None,
             ttl: None,
             wait: None,
             renew: None,
@@ -95,6 +102,7 @@ impl Args {
             errors
                 .push(Error::new(timeout.span(), "`replicas_timeout` says how long to wait for `replicas`; name both"));
         }
+        errors.keep(mode::check(&seen, self.permits.as_ref(), self.take.as_ref()));
         Ok(errors)
     }
 
@@ -123,6 +131,9 @@ impl Args {
         match text.as_str() {
             "key" => self.keys = Some(Keys::parse_one(input)?),
             "keys" => self.keys = Some(Keys::parse_several(input)?),
+            "mode" => self.mode = Some(Mode::parse(input)?),
+            "permits" => self.permits = Some(mode::count(input, &name)?),
+            "take" => self.take = Some(mode::count(input, &name)?),
             "ttl" => self.ttl = Some(length(input, &name, MIN_TTL..=MAX_TTL)?),
             "wait" => self.wait = Some(length(input, &name, Duration::ZERO..=Duration::MAX)?),
             "max_hold" => self.max_hold = Some(length(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
@@ -239,6 +250,9 @@ fn example(name: &str) -> &'static str {
     match name {
         "key" => "\"goods:<id>\"",
         "keys" => "[\"goods:<from>\", \"goods:<to>\"]",
+        "mode" => "shared",
+        "permits" => "3",
+        "take" => "2",
         "renew" => "false",
         "replicas" => "1",
         "on_busy" => "skip",
@@ -251,9 +265,12 @@ fn example(name: &str) -> &'static str {
     }
 }
 
-const NAMES: [&str; 15] = [
+const NAMES: [&str; 18] = [
     "key",
     "keys",
+    "mode",
+    "permits",
+    "take",
     "ttl",
     "wait",
     "renew",

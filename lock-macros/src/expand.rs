@@ -5,7 +5,7 @@ use std::time::Duration;
 use proc_macro2::{Ident, Span, TokenStream, TokenTree};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{
-    Path, Type,
+    Expr, Path, Type,
     ext::IdentExt,
     parse_quote, parse_quote_spanned,
     spanned::Spanned,
@@ -18,6 +18,7 @@ use crate::{
     boxed::Boxed,
     function::Function,
     keys::Keys,
+    mode::Mode,
     names::{Names, Owned},
     policy::{OnBusy, OnLost},
 };
@@ -198,6 +199,7 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     if args.renew == Some(true) {
         options = quote!(#krate::__private::renewed(#options));
     }
+    options = in_mode(args, options, &mut given);
     options = replicated(args, options, &mut given);
     quote!({
         #given
@@ -221,6 +223,26 @@ fn duration(krate: &Path, name: &str, length: &Length, given: &mut TokenStream) 
         }
         Length::Forever => None,
     }
+}
+
+/// Adds the mode to the options; of several keys each gets it.
+fn in_mode(args: &Args, options: TokenStream, given: &mut TokenStream) -> TokenStream {
+    let krate = &args.krate;
+    if args.mode == Some(Mode::Shared) {
+        return quote!(#krate::__private::shared(#options));
+    }
+    let Some(permits) = &args.permits else { return options };
+    let mut count = |name: &str, value: &Expr| {
+        let variable = hidden(name);
+        given.extend(quote!(let #variable: ::core::primitive::u32 = #value;));
+        variable
+    };
+    let total = count("permits", permits);
+    let take = match args.take.as_ref().map(|take| count("take", take)) {
+        Some(take) => take.to_token_stream(),
+        None => quote!(1),
+    };
+    quote!(#krate::__private::permits(#options, #total, #take))
 }
 
 /// Adds the replicas to the options, behind the ttl, which bounds how long they are waited for.

@@ -13,8 +13,10 @@ mod errors;
 mod args;
 mod duration;
 mod keys;
+mod mode;
 mod policy;
 mod suggest;
+mod word;
 
 // Function.
 mod body;
@@ -108,6 +110,10 @@ mod tests {
         let code = locked(all, "async fn sell(id: u64, m: M) -> Result<(), E> {}");
         assert!(!code.contains("compile_error"), "{code}");
         assert!(code.contains("a::b::__private") && !code.contains("lock_core"), "{code}");
+        for mode in ["mode = shared", "permits = 3, take = 2"] {
+            let code = locked(&format!("{all}, {mode}"), "async fn sell(id: u64, m: M) -> Result<(), E> {}");
+            assert!(!code.contains("compile_error") && !code.contains("lock_core"), "{code}");
+        }
     }
 
     #[test]

@@ -1,9 +1,9 @@
 //! The policies for failures: `on_busy` and `on_lost`.
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Error, Ident, Lit, Result, Token, ext::IdentExt, parse::ParseStream, token::Paren};
+use syn::{Ident, Result, parse::ParseStream};
 
-use crate::suggest;
+use crate::{suggest, word::word};
 
 /// The policy of a function when the key is busy.
 #[derive(Clone, Copy, PartialEq)]
@@ -42,33 +42,16 @@ impl OnLost {
 
 /// Reads the name of a policy, which is one of `known`.
 fn policy(input: ParseStream<'_>, argument: &str, known: &[&str]) -> Result<Ident> {
-    let list = known.iter().map(|name| format!("`{name}`")).collect::<Vec<_>>().join(", ");
-    if input.peek(Lit) {
-        let literal: Lit = input.parse()?;
-        return Err(Error::new(literal.span(), format!("`{argument}` is a word without quotes: one of {list}")));
-    }
-    let name = input.call(Ident::parse_any).map_err(|error| {
-        Error::new(error.span(), format!("`{argument}` is one of {list}; a function goes to `on_error`"))
-    })?;
-    let text = name.to_string();
-    let is_called = input.peek(Paren);
-    if known.contains(&text.as_str()) && !input.peek(Token![::]) && !is_called {
-        return Ok(name);
-    }
-    let mut rest = TokenStream::new();
-    while !input.is_empty() && !input.peek(Token![,]) {
-        rest.extend([input.parse::<TokenTree>()?]);
-    }
-    let hint = match rest.clone().into_iter().next() {
-        Some(TokenTree::Group(function)) if text == "call" => {
-            format!("; for a function write `on_error = {}`", function.stream())
+    let function = "; a function goes to `on_error`";
+    let hint = |text: &str, rest: &TokenStream| match rest.clone().into_iter().next() {
+        Some(TokenTree::Group(group)) if text == "call" => {
+            format!("; for a function write `on_error = {}`", group.stream())
         }
-        None => match suggest::nearest(&text, known) {
-            nearest if nearest.is_empty() => "; a function goes to `on_error`".to_owned(),
+        None => match suggest::nearest(text, known) {
+            nearest if nearest.is_empty() => function.to_owned(),
             nearest => nearest,
         },
-        _ => "; a function goes to `on_error`".to_owned(),
+        _ => function.to_owned(),
     };
-    let given: String = rest.into_iter().map(|tree| tree.to_string()).collect();
-    Err(Error::new(name.span(), format!("`{argument}` knows no `{name}{given}`{hint} (it is one of {list})")))
+    word(input, argument, known, hint, function)
 }

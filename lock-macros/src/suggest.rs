@@ -32,10 +32,28 @@ pub(crate) fn synonym(text: &str) -> Option<String> {
         "guard" | "token" | "fence" | "fencing_token" => {
             "the name of the lease, which has the fencing token, is `lease`"
         }
+        "shared" | "read" | "reader" | "readers" | "read_only" | "rwlock" => "to share the key write `mode = shared`",
+        "exclusive" | "write" | "writer" | "mutex" => "exclusive is the default, which is also `mode = exclusive`",
+        "semaphore" | "limit" | "total" | "max_permits" | "max_holders" | "max_concurrent" | "max_concurrency"
+        | "concurrency" | "concurrency_limit" | "capacity" => "how many may hold the key at the same time is `permits`",
+        "weight" | "acquire_many" => "how many permits a call takes is `take`",
         "client" | "redis" | "connection" | "conn" | "pool" | "lock_manager" => "where the lock is taken is `manager`",
         _ => return None,
     };
     Some(format!("; {hint}"))
+}
+
+/// Returns what to write in place of a mode that goes by this name elsewhere.
+pub(crate) fn mode(text: &str) -> Option<String> {
+    let mode = match text {
+        "read" | "reader" | "readers" | "readonly" | "read_only" | "r" | "rlock" | "s" | "concurrent" => "shared",
+        "write" | "writer" | "writers" | "read_write" | "w" | "rw" | "wlock" | "x" | "mutex" | "unique" => "exclusive",
+        "permit" | "permits" | "semaphore" | "limit" | "limited" => {
+            return Some("; for a number of holders write `permits = 3` in place of `mode`".to_owned());
+        }
+        _ => return None,
+    };
+    Some(format!(", did you mean `{mode}`?"))
 }
 
 /// Counts the letters to insert, drop, replace or swap with their neighbour to make `a` of `b`.
@@ -75,10 +93,17 @@ mod tests {
             ("map_err", "`on_error`"),
             ("token", "`lease`"),
             ("redis", "`manager`"),
+            ("shared", "`mode = shared`"),
+            ("writer", "`mode = exclusive`"),
+            ("semaphore", "`permits`"),
+            ("weight", "`take`"),
         ] {
             assert!(synonym(theirs).is_some_and(|hint| hint.contains(ours)), "{theirs}");
         }
-        assert_eq!(synonym("colour"), None);
+        for (theirs, ours) in [("read", "`shared`"), ("write", "`exclusive`"), ("semaphore", "`permits = 3`")] {
+            assert!(mode(theirs).is_some_and(|hint| hint.contains(ours)), "{theirs}");
+        }
+        assert_eq!((synonym("colour"), mode("colour")), (None, None));
     }
 
     #[test]

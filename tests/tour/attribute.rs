@@ -154,6 +154,49 @@ mod durations {
     }
 }
 
+mod modes {
+    use lock_core::distributed_lock;
+
+    const IMPORTS: u32 = 3;
+
+    #[distributed_lock(key = "price:<id>", mode = shared)]
+    async fn offer(id: u64) -> Result<u64, lock_core::Error> {
+        Ok(100 + id) // other offers are made at the same time
+    }
+
+    #[distributed_lock(key = "price:<id>")]
+    async fn change_price(id: u64, price: u64) -> Result<(), lock_core::Error> {
+        println!("{id} costs {price}, and nobody reads the old price now");
+        Ok(())
+    }
+
+    #[distributed_lock(key = "tenant:<tenant>:imports", permits = IMPORTS)]
+    async fn import_file(tenant: u64) -> Result<(), lock_core::Error> {
+        Ok(()) // one of IMPORTS
+    }
+
+    #[distributed_lock(key = "tenant:<tenant>:imports", permits = IMPORTS, take = 2)]
+    async fn import_archive(tenant: u64) -> Result<(), lock_core::Error> {
+        Ok(()) // counts as two
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn keep_out_only_what_they_exclude() -> Result<(), lock_core::Error> {
+        let manager = lock_core::LockManager::in_memory();
+        let reader = manager.lock("price:1").shared().await?;
+        assert_eq!(manager.scope(offer(1)).await?, 101);
+        assert!(manager.scope(change_price(1, 100)).await.unwrap_err().is_busy());
+        reader.release().await?;
+        manager.scope(change_price(1, 100)).await?;
+
+        let two = manager.lock("tenant:7:imports").permits(IMPORTS).take(2).await?;
+        manager.scope(import_file(7)).await?;
+        assert!(manager.scope(import_archive(7)).await.unwrap_err().is_busy());
+        two.release().await?;
+        manager.scope(import_archive(7)).await
+    }
+}
+
 mod lost {
     use lock_core::distributed_lock;
 

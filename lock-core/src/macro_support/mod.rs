@@ -6,6 +6,7 @@ mod result;
 
 use std::{
     future::{self, Ready},
+    mem,
     ops::Deref,
     time::Duration,
 };
@@ -22,6 +23,7 @@ pub use self::{
 use crate::{
     Error, LockAllGuard, LockAllRequest, LockGuard, LockManager, LockRequest,
     future::{Acquire, AcquireAll},
+    mode::Mode,
     replicas::Replicas,
     request::Options,
     ttl::Renewal,
@@ -42,6 +44,18 @@ pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
     if request.options.renewal == Renewal::Never {
         request.options.renewal = Renewal::ThirdOfTtl;
     }
+    request
+}
+
+/// `mode = shared`: asks for shared leases.
+pub fn shared<K>(mut request: LockRequest<K>) -> LockRequest<K> {
+    request.mode = Mode::Shared;
+    request
+}
+
+/// `permits = …`: asks for so many of `total` permits as `take = …` says.
+pub fn permits<K>(mut request: LockRequest<K>, total: u32, take: u32) -> LockRequest<K> {
+    request.mode = Mode::Permits { total, take };
     request
 }
 
@@ -72,9 +86,16 @@ pub fn acquire_all(
     options: impl FnOnce(LockAllRequest) -> LockAllRequest,
 ) -> Either<AcquireAll, Ready<Result<LockAllGuard, Error>>> {
     match manager {
-        Ok(manager) => Either::Left(options(keys.request(&manager)).acquire()),
+        Ok(manager) => Either::Left(all_in_one_mode(options(keys.request(&manager))).acquire()),
         Err(error) => Either::Right(future::ready(Err(error))),
     }
+}
+
+/// Gives each key the mode of the request: one attribute has one mode.
+fn all_in_one_mode(mut request: LockAllRequest) -> LockAllRequest {
+    let mode = mem::replace(&mut request.mode, Mode::Exclusive);
+    request.keys.iter_mut().flatten().for_each(|(_, of_key)| *of_key = mode);
+    request
 }
 
 /// Gives the type of a body a name; called in code that is never reached.

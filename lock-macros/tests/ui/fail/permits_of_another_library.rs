@@ -1,0 +1,8 @@
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:<id>", max_concurrency = 3)]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}
