@@ -1,7 +1,7 @@
 //! Shared leases and permits on a real Redis: what only a server shows.
 
 use lock_core::LockManager;
-use lock_tests::{RedisServer, ms};
+use lock_tests::{LONG, RedisServer, SOON, eventually, ms};
 use tokio::time::sleep;
 
 async fn manager(server: &RedisServer) -> LockManager {
@@ -20,4 +20,23 @@ async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
     assert!(exclusive.is_held());
     assert!(shared.is_held(), "{:?}", shared.release().await);
     assert!(permit.is_held(), "{:?}", permit.release().await);
+}
+
+#[tokio::test]
+async fn shares_are_renewed_extended_and_released_when_the_server_is_out_of_memory() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let lock = |key: &str| manager.lock(key).ttl(ms(1_500));
+    let leases = [lock("shared").shared().await.unwrap(), lock("permit").permits(2).await.unwrap()];
+    let mut fixed = lock("fixed").shared().fixed().await.unwrap();
+    server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
+    fixed.extend(LONG).await.unwrap();
+    sleep(ms(3_000)).await;
+    for lease in leases {
+        assert!(lease.is_held(), "{}", lease.key());
+        lease.release().await.unwrap();
+    }
+    fixed.release().await.unwrap();
+    server.call(&["CONFIG", "SET", "maxmemory", "0"]).await;
+    eventually(SOON, "nothing is left", async || server.left().await.is_empty()).await;
 }

@@ -151,6 +151,8 @@ local function push_share_out(key, token, ttl, found)
   local left = ends - now
   local mends = found > 0 and left <= found and left > found - 2000
   if left >= ttl and not mends then return left end
+  -- A server without memory to spare refuses ZADD, unless the script has written before.
+  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
   -- Before the expiry, which may be refused to a replica only together with this.
   failed = refusal(pcall('ZADD', key, now + ttl, token), 'ZADD')
   if failed then return 0, failed end
@@ -626,6 +628,8 @@ for i = 1, items do
     local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
     if share then
       if after ~= '0' then
+        -- As in `push_share_out`, which says why it writes first.
+        pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
         failed = refusal(pcall('ZADD', key, now + tonumber(after), token), 'ZADD')
       else
         failed = refusal(pcall('ZREM', key, token), 'ZREM')
