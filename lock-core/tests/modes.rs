@@ -11,8 +11,9 @@ use std::{
 };
 
 use lock_core::{
-    Argument, End, Error, ErrorKind, Lease, LockManager, LockRequest, Mode, backend::MemoryBackend, exclusive, permits,
-    shared,
+    Argument, End, Error, ErrorKind, Lease, LockManager, LockRequest, Mode,
+    backend::{Backend, MemoryBackend, QuorumBackend},
+    exclusive, permits, shared,
 };
 use tokio::task::JoinSet;
 
@@ -347,4 +348,27 @@ async fn each_key_of_several_has_its_mode() {
     assert!(error.to_string().contains("1 of 2 permits and as 1 of 3"), "{error}");
     let error = one.lock_all([permits("k", 2).take(3)]).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Permits));
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_quorum_do_not_pass_a_writer_that_waits() {
+    // Fewer than a majority of them keep the places.
+    let stores = [(); 5].map(|()| MemoryBackend::new());
+    let [one, two, third] = [(); 3].map(|()| {
+        let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
+        LockManager::builder().backend(QuorumBackend::new(nodes).unwrap()).build().unwrap()
+    });
+    let reader = one.lock("k").shared().await.unwrap();
+    let writer = tokio::spawn(two.lock("k").acquire());
+    tokio::time::sleep(ms(10)).await;
+    for manager in [&one, &third] {
+        assert!(!is_free(manager.lock("k").shared()).await, "a writer waits");
+    }
+    let late = tokio::spawn(third.lock("k").shared().acquire());
+    tokio::time::sleep(ms(10)).await;
+    reader.release().await.unwrap();
+    let writer = writer.await.unwrap().unwrap();
+    assert!(!late.is_finished());
+    writer.release().await.unwrap();
+    late.await.unwrap().unwrap().release().await.unwrap();
 }
