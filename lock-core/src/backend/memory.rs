@@ -347,6 +347,8 @@ impl State {
             Some(entry) => match (entry.mode(), token.mode()) {
                 (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
                     self.remove_place(key, *token);
+                    // There may be room for those behind it.
+                    self.grant(key, None, now, time);
                     return Outcome::OtherTotal { total };
                 }
                 _ if is_late || !entry.has_room(token.mode()) => {

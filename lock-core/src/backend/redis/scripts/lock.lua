@@ -593,7 +593,11 @@ for i = 1, items do
     if may_take or failed then
       -- It is answered.
     elseif wants_other then
-      if waiting > 0 then leave(queue, token) end
+      if waiting > 0 then
+        -- There may be room for those behind it.
+        local first, following = leave(queue, token)
+        grant(queue, key, false, first, following, following)
+      end
       reply(OTHER, tonumber(group.number))
     elseif operation == 'take' then
       reply(GONE)
