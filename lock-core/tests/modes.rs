@@ -11,8 +11,9 @@ use std::{
 };
 
 use lock_core::{
-    Argument, End, Error, ErrorKind, Lease, LockManager, LockRequest, Mode, backend::MemoryBackend, exclusive, permits,
-    shared,
+    Argument, End, Error, ErrorKind, Lease, LockManager, LockRequest, Mode,
+    backend::{Backend, MemoryBackend, QuorumBackend},
+    exclusive, permits, shared,
 };
 use tokio::task::JoinSet;
 
@@ -362,4 +363,27 @@ async fn a_task_that_shares_a_key_does_not_wait_for_itself_and_may_share_it_once
         .await
         .unwrap();
     manager.lock("k").run(async |_| assert!(!is_free(request()).await, "its task has it alone")).await.unwrap();
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_of_a_quorum_do_not_pass_a_writer_that_waits() {
+    // Fewer than a majority of them keep the places.
+    let stores = [(); 5].map(|()| MemoryBackend::new());
+    let [one, two, third] = [(); 3].map(|()| {
+        let nodes = stores.iter().map(|store| Arc::new(store.clone()) as Arc<dyn Backend>);
+        LockManager::builder().backend(QuorumBackend::new(nodes).unwrap()).build().unwrap()
+    });
+    let reader = one.lock("k").shared().await.unwrap();
+    let writer = tokio::spawn(two.lock("k").acquire());
+    tokio::time::sleep(ms(10)).await;
+    for manager in [&one, &third] {
+        assert!(!is_free(manager.lock("k").shared()).await, "a writer waits");
+    }
+    let late = tokio::spawn(third.lock("k").shared().acquire());
+    tokio::time::sleep(ms(10)).await;
+    reader.release().await.unwrap();
+    let writer = writer.await.unwrap().unwrap();
+    assert!(!late.is_finished());
+    writer.release().await.unwrap();
+    late.await.unwrap().unwrap().release().await.unwrap();
 }

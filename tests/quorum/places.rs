@@ -101,3 +101,26 @@ async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
 fn is_served_in_order((served, longest): &(Vec<usize>, Duration)) -> bool {
     served.iter().copied().eq(0..WAITERS) && *longest < CALLED
 }
+
+#[tokio::test]
+async fn readers_pass_no_writer_that_waits_though_most_nodes_do_not_know_of_it() {
+    let nodes = Nodes::start(5).await;
+    let [reader, writer, late] = ["reader", "writer", "late"].map(|name| manager(&nodes, name));
+    for manager in [&reader, &writer, &late] {
+        manager.lock("first").await.expect("free").release().await.expect("held");
+    }
+    let reading = reader.lock("k").shared().ttl(LONG).await.expect("free");
+    let writing = tokio::spawn(writer.lock("k").ttl(LONG).wait(LONG).acquire());
+    eventually(SOON, "it has its place", async || {
+        nodes.servers[0].call(&["EXISTS", "{0}lock-core:queue:k"]).await.integer() == Some(1)
+    })
+    .await;
+    // The node with the places may answer too late to be heard, but not each time.
+    eventually(SOON, "a reader is refused", async || {
+        late.lock("k").shared().try_acquire().await.expect("a majority answers").is_none()
+    })
+    .await;
+    reading.release().await.expect("held");
+    writing.await.expect("no panic").expect("in its turn").release().await.expect("held");
+    nodes.are_clean(SOON).await;
+}

@@ -347,14 +347,18 @@ impl State {
             Some(entry) => match (entry.mode(), token.mode()) {
                 (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
                     self.remove_place(key, *token);
+                    // There may be room for those behind it.
+                    self.grant(key, None, now, time);
                     return Outcome::OtherTotal { total };
                 }
                 _ if is_late || !entry.has_room(token.mode()) => {
                     let busy = entry.busy(now, None);
+                    // The room is for those who wait first.
+                    let comes_later = entry.has_room(token.mode());
                     let place = self.keep_place(acquire, now);
                     return match busy {
                         Outcome::Busy { remaining, foreign, reserved, .. } => {
-                            Outcome::Busy { remaining, foreign, reserved, position: place }
+                            Outcome::Busy { remaining, foreign, reserved: reserved || comes_later, position: place }
                         }
                         other => other,
                     };

@@ -393,8 +393,8 @@ pub enum Outcome {
         remaining: Option<Duration>,
         /// Whether the holder is another library, which notifies no waiter.
         foreign: bool,
-        /// Whether the key was granted to the place of a waiter that may not have been notified yet; set for acquires. Only
-        /// a store of several nodes uses it.
+        /// Whether the key was granted to the place of a waiter that may not have been notified yet, or has room that is for those
+        /// who wait first; set for acquires. Only a store of several nodes uses it.
         reserved: bool,
         /// The position in the queue, from 1 on, or `None` without a place.
         position: Option<u32>,

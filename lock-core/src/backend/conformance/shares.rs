@@ -27,6 +27,9 @@ impl Suite<'_> {
             self.grants_the_longest_run_that_fits().await;
             self.lets_no_reader_pass_a_writer_who_waits().await;
             self.passes_a_downgraded_key_on_to_readers().await;
+            if self.backend.counts_permits().is_ok() {
+                self.goes_on_behind_another_total().await;
+            }
         }
     }
 
@@ -280,6 +283,23 @@ impl Suite<'_> {
         assert_eq!(self.granted().await.map(|grant| grant.token), Some(three));
         self.call(leave(&key, three)).await;
         assert!(!self.is_busy(&key).await);
+    }
+
+    async fn goes_on_behind_another_total(&mut self) {
+        let (key, writer) = (self.key(), self.token());
+        let [one, other, late] = [3, 5, 3].map(|total| self.permits(total, 1));
+        self.acquire(&key, writer, LONG).await;
+        for token in [one, other, late] {
+            self.call(self.wait_for(&key, token)).await;
+        }
+        self.call(release(&key, writer)).await;
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(one), "the first has its permit");
+        assert_eq!(self.granted().await, None, "the next wants another total");
+        assert_eq!(self.call(self.wait_for(&key, other)).await, Outcome::OtherTotal { total: 3 });
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(late), "it is out of the way");
+        for token in [one, late] {
+            self.call(release(&key, token)).await;
+        }
     }
 
     async fn lets_no_reader_pass_a_writer_who_waits(&mut self) {

@@ -34,18 +34,18 @@ pub(super) fn call(command: &str, script: &str, batch: &[Operation]) -> Cmd {
     call
 }
 
-/// The commands with which the server reports writes of other clients to the keys of a batch, if any renewal asks for it. The
+/// The commands with which the server reports writes of other clients to the keys of a batch whose renewals ask for it. The
 /// server reports once for each key, and has to be asked again after each write of our own. (Redis calls it client-side caching.)
 pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
-    let is_watched = connection.tracks() && is_plain(batch) && renewals(batch).any(|renew| renew.watch);
+    let is_watched = connection.tracks() && is_plain(batch) && watched(batch).next().is_some();
     if !is_watched {
         return Vec::new();
     }
     let mut caching = cmd("CLIENT");
     caching.arg("CACHING").arg("YES");
     let mut read = cmd("MGET");
-    for operation in batch {
-        read.arg(operation.key().wire());
+    for renew in watched(batch) {
+        read.arg(renew.key.wire());
     }
     vec![caching, read]
 }
@@ -54,10 +54,12 @@ pub(super) fn watch(batch: &[Operation], connection: &Connection) -> Vec<Cmd> {
 /// been taken away since its renewal.
 pub(super) fn see(batch: &[Operation], seen: &Value, answer: &mut Answer) {
     let Value::Array(values) = seen else { return };
-    if values.len() != batch.len() || answer.outcomes.len() != batch.len() {
+    if values.len() != watched(batch).count() || answer.outcomes.len() != batch.len() {
         return;
     }
-    for ((renew, value), outcome) in renewals(batch).zip(values).zip(&mut answer.outcomes) {
+    // A key that is shared holds no string, so that `MGET` shows it as free.
+    let outcomes = renewals(batch).zip(&mut answer.outcomes).filter(|(renew, _)| renew.watch);
+    for ((renew, outcome), value) in outcomes.zip(values) {
         let has_token = matches!(value, Value::BulkString(token) if token == renew.token.reveal().as_bytes());
         if matches!(outcome, Ok(Outcome::Renewed { .. })) && !has_token {
             *outcome = Ok(Outcome::Gone);
@@ -83,6 +85,11 @@ pub(super) fn answer(batch: &[Operation], reply: &Value, address: &str) -> Resul
     Ok(Answer::new(renewals(batch).zip(values).map(outcome)))
 }
 
+/// The renewals after which the server is to report writes to their keys.
+fn watched(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
+    renewals(batch).filter(|renew| renew.watch)
+}
+
 fn renewals(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
     batch.iter().filter_map(|operation| match operation {
         Operation::Renew(renew) => Some(renew),
@@ -93,7 +100,7 @@ fn renewals(batch: &[Operation]) -> impl Iterator<Item = &Renew> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{backend::Token, key::LockKey};
+    use crate::{backend::Token, key::LockKey, mode::Mode};
 
     const TTL: Duration = Duration::from_secs(30);
 
@@ -128,6 +135,23 @@ mod tests {
             }
             outcomes => panic!("{outcomes:?}"),
         }
+    }
+
+    #[test]
+    fn only_watched_leases_are_lost_by_what_is_seen_at_their_keys() {
+        let operation = |number, watch, mode| {
+            let Renew { key, token, .. } = renew(number);
+            Operation::Renew(Renew { watch, ..Renew::new(key, token.in_mode(mode), TTL) })
+        };
+        let (exclusive, shared) = (Mode::Exclusive, Mode::Shared);
+        let batch = [operation(1, false, shared), operation(2, true, exclusive), operation(3, true, exclusive)];
+        let kept = Value::BulkString(renew(2).token.reveal().into_bytes());
+        let mut answer = self::answer(&batch, &Value::Array(vec![Value::Int(0); 3]), "redis:6379").expect("as above");
+        see(&batch, &Value::Array(vec![kept, Value::Nil]), &mut answer);
+        let outcomes = &answer.outcomes[..];
+        let is_kept = |outcome: &_| matches!(outcome, Ok(Outcome::Renewed { .. }));
+        assert!(is_kept(&outcomes[0]) && is_kept(&outcomes[1]), "{outcomes:?}");
+        assert!(matches!(outcomes[2], Ok(Outcome::Gone)), "{outcomes:?}");
     }
 
     #[test]

@@ -33,6 +33,10 @@ impl Queues {
         let key = key.clone();
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
+        // It has a place of its own if it contended behind others who shared the key or have left since.
+        if let Some((parting, doubt)) = self.lines.contender_of(next).and_then(|contender| contender.parting(&key)) {
+            self.cleanup.push(parting, doubt, now);
+        }
         self.offer(next, offer, now);
         self.refill(&key, hold.tenure, now);
         true

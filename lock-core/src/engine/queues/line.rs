@@ -211,13 +211,18 @@ impl Lines {
         matches!(self.waiters[id].state, Standing::InLine(Some(_)))
     }
 
+    /// A waiter's own contender, if it is one.
+    pub(crate) fn contender_of(&mut self, id: WaiterId) -> Option<&mut Contender> {
+        match &mut self.waiters[id].state {
+            Standing::InLine(contender) => contender.as_mut(),
+            _ => None,
+        }
+    }
+
     /// The contender that asks for a waiter: its own, or the first of its line.
     pub(crate) fn contender_for(&mut self, id: WaiterId) -> Option<&mut Contender> {
         if self.is_contender(id) {
-            return match &mut self.waiters[id].state {
-                Standing::InLine(contender) => contender.as_mut(),
-                _ => None,
-            };
+            return self.contender_of(id);
         }
         let key = self.waiters[id].key.clone();
         self.first_contender(&key)
@@ -309,10 +314,7 @@ impl Lines {
     /// The contender of a key, if there is one.
     pub(crate) fn first_contender(&mut self, key: &LockKey) -> Option<&mut Contender> {
         let first = self.first(key)?;
-        match &mut self.waiters[first].state {
-            Standing::InLine(contender) => contender.as_mut(),
-            _ => None,
-        }
+        self.contender_of(first)
     }
 
     /// The waiters of a key that do not know whether it is busy, the last first. They are the newest, so that a

@@ -18,7 +18,7 @@
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
 --       OTHER total | ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
 --       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
---       not have heard of it.
+--       not have heard of it, or if there is room and those who wait come first.
 --
 -- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
 -- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
@@ -151,6 +151,8 @@ local function push_share_out(key, token, ttl, found)
   local left = ends - now
   local mends = found > 0 and left <= found and left > found - 2000
   if left >= ttl and not mends then return left end
+  -- A server without memory to spare refuses ZADD, unless the script has written before.
+  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
   -- Before the expiry, which may be refused to a replica only together with this.
   failed = refusal(pcall('ZADD', key, now + ttl, token), 'ZADD')
   if failed then return 0, failed end
@@ -591,7 +593,11 @@ for i = 1, items do
     if may_take or failed then
       -- It is answered.
     elseif wants_other then
-      if waiting > 0 then leave(queue, token) end
+      if waiting > 0 then
+        -- There may be room for those behind it.
+        local first, following = leave(queue, token)
+        grant(queue, key, false, first, following, following)
+      end
       reply(OTHER, tonumber(group.number))
     elseif operation == 'take' then
       reply(GONE)
@@ -607,7 +613,10 @@ for i = 1, items do
       elseif waiting > 0 then
         granted = select(4, look(queue, token))
       end
-      if failed then reply(ERROR, failed) else reply(BUSY, left, kind_of(held, granted, key), position) end
+      -- Where there is room, it is for those who wait first.
+      local comes_later = is_share and group and has_room(key, group, token)
+      local kind = comes_later and RESERVED or kind_of(held, granted, key)
+      if failed then reply(ERROR, failed) else reply(BUSY, left, kind, position) end
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
     a = a + (operation == 'try' and 4 or 5)
@@ -626,6 +635,8 @@ for i = 1, items do
     local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
     if share then
       if after ~= '0' then
+        -- As in `push_share_out`, which says why it writes first.
+        pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
         failed = refusal(pcall('ZADD', key, now + tonumber(after), token), 'ZADD')
       else
         failed = refusal(pcall('ZREM', key, token), 'ZREM')
