@@ -2,7 +2,9 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, Handover, LockManager, LossReason, OnLost, Replicas, key, redis};
+use lock_core::{
+    ErrorKind, Handover, LockManager, LossReason, OnLost, Replicas, exclusive, key, permits, redis, shared,
+};
 
 use crate::Result;
 
@@ -92,6 +94,45 @@ async fn several() -> Result {
     sell().await?;
     order.release().await?;
 
+    let sale = manager.lock_all([shared("price:1"), exclusive("goods:1"), permits("till", 3)]).await?;
+
+    assert!(manager.lock("price:1").shared().try_acquire().await?.is_some());
+    assert!(manager.lock("goods:1").shared().try_acquire().await?.is_none());
+    sale.release().await?;
+    Ok(())
+}
+
+async fn set_price(price: u64) -> Result {
+    if price == 0 { Err("for nothing".into()) } else { Ok(()) }
+}
+
+#[tokio::test]
+async fn readers() -> Result {
+    let manager = LockManager::in_memory();
+    let one = manager.lock("price:1").shared().await?;
+    let another = manager.lock("price:1").shared().await?; // at the same time
+
+    assert_eq!(one.fencing_token(), another.fencing_token());
+    one.release().await?;
+    another.release().await?;
+    let writer = manager.lock("price:1").await?;
+    set_price(120).await?;
+    let reader = writer.downgrade().await?; // other readers may come in now
+
+    assert!(manager.lock("price:1").shared().try_acquire().await?.is_some());
+    reader.release().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn counted() -> Result {
+    let manager = LockManager::in_memory();
+    let import = manager.lock("tenant:7:imports").permits(3).await?;
+    let archive = manager.lock("tenant:7:imports").permits(3).take(2).await?;
+
+    assert!(manager.lock("tenant:7:imports").permits(3).try_acquire().await?.is_none());
+    import.release().await?;
+    archive.release().await?;
     Ok(())
 }
 

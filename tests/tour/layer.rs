@@ -9,11 +9,11 @@ use axum::{
     http::{HeaderValue, Method, StatusCode, header::RETRY_AFTER},
     middleware::{Next, from_fn},
     response::Response,
-    routing::post,
+    routing::{get, post},
 };
 use lock_core::{LockManager, OnLost, Replicas};
 use lock_tower::{
-    BoxError, Held, LockLayer, OnBackendError,
+    BoxError, Held, HeldAll, LockLayer, OnBackendError,
     key::{extension, header, method_and_path, path_param, scoped},
     status::Status,
 };
@@ -73,6 +73,52 @@ mod held {
         assert_eq!(status(&app, Method::POST, "/charge").await?, StatusCode::OK);
         Ok(())
     }
+}
+
+mod several {
+    use super::*;
+
+    async fn transfer(HeldAll(leases): HeldAll) -> String {
+        format!("transferred under {} leases", leases.len())
+    }
+
+    #[tokio::test]
+    async fn together() -> Result {
+        let manager = LockManager::in_memory();
+        let account = |name| scoped("account", path_param::<u64>(name));
+        let both = LockLayer::http(manager, [account("from"), account("to")]);
+        let app = Router::new().route("/transfer/{from}/{to}", post(transfer)).route_layer(both);
+
+        assert_eq!(status(&app, Method::POST, "/transfer/7/3").await?, StatusCode::OK);
+        Ok(())
+    }
+}
+
+#[tokio::test]
+async fn readers() -> Result {
+    let manager = LockManager::in_memory();
+    let reader = manager.lock("goods:1").shared().await?;
+    let per_goods = scoped("goods", path_param::<u64>("id"));
+    let goods = LockLayer::http(manager, per_goods).shared_for([Method::GET, Method::HEAD]);
+
+    let app = Router::new().route("/goods/{id}", get(sell).post(sell)).route_layer(goods.try_only());
+    assert_eq!(status(&app, Method::GET, "/goods/1").await?, StatusCode::OK);
+    assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::CONFLICT);
+    reader.release().await?;
+    Ok(())
+}
+
+#[tokio::test]
+async fn limit() -> Result {
+    let manager = LockManager::in_memory();
+    let _all = manager.lock("tenant:north").permits(8).take(8).await?;
+    let tenant = scoped("tenant", header::<String>("x-tenant"));
+    let limit = LockLayer::http(manager, tenant).permits(8).try_only();
+
+    let app = Router::new().route("/", post(sell)).route_layer(limit);
+    let request = Request::post("/").header("x-tenant", "north").body(Body::empty())?;
+    assert_eq!(app.oneshot(request).await?.status(), StatusCode::TOO_MANY_REQUESTS);
+    Ok(())
 }
 
 #[tokio::test]
@@ -228,6 +274,8 @@ mod any_service {
 fn grpc(manager: LockManager) -> impl Sized {
     let per_account = scoped("account", header::<String>("x-account"));
     let layer = LockLayer::grpc(manager, per_account).wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60));
+
+    let layer = layer.shared_for(["/bank.Accounts/Balance", "bank.Reports"]);
 
     [layer]
 }
