@@ -71,3 +71,16 @@ async fn a_waiter_that_the_key_is_passed_on_to_leaves_no_place_of_its_own() {
     eventually(SOON, "only the lease is left", async || server.left().await == ["k"]).await;
     last.release().await.unwrap();
 }
+
+#[tokio::test]
+async fn a_member_that_another_program_has_added_counts_as_one_permit() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let permits = |take| manager.lock("k").permits(4).take(take).ttl(LONG);
+    let held = permits(2).await.unwrap();
+    server.call(&["ZADD", "k", "9999999999999", "theirs"]).await;
+    assert!(permits(2).try_acquire().await.unwrap().is_none());
+    let other = permits(1).try_acquire().await.unwrap().expect("a permit is left");
+    other.release().await.unwrap();
+    held.release().await.unwrap();
+}

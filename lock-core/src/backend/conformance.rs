@@ -35,7 +35,15 @@ pub async fn run(backend: impl Backend) {
     let mut random: StdRng = rand::make_rng();
     let prefix = format!("conformance:{:016x}:", random.random::<u64>());
     let (calls, told) = Calls::new(format!("lock-core:calls:{prefix}").into());
-    let mut suite = Suite { backend: &backend, random, prefix, keys: 0, channel: Arc::clone(calls.channel()), told };
+    let mut suite = Suite {
+        backend: &backend,
+        random,
+        prefix,
+        keys: 0,
+        channel: Arc::clone(calls.channel()),
+        told,
+        listens: false,
+    };
     tokio::select! {
         () = backend.upkeep(calls) => panic!("the upkeep of a backend goes on for as long as it is polled"),
         () = suite.all() => {}
@@ -49,6 +57,8 @@ struct Suite<'a> {
     keys: u32,
     channel: Arc<str>,
     told: mpsc::UnboundedReceiver<Notice>,
+    /// Whether the backend has said that it notifies waiters.
+    listens: bool,
 }
 
 /// Long enough not to end within a check.

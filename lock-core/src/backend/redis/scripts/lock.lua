@@ -279,7 +279,8 @@ local function has_room(key, group, token)
   local taken = 0
   if group.weighed then
     for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
-      taken = taken + select(3, mode_of(other))
+      -- Another program may have written a member of its own.
+      taken = taken + (select(3, mode_of(other)) or 1)
     end
   else
     taken = call('ZCOUNT', key, now, '(+inf')
