@@ -1,20 +1,27 @@
 //! The simulated node against the script in a real Redis: the same batches, the same answers, the same messages.
 //!
 //! The real server's clock cannot be held, so ttls, places and grants outlast the test here; what ends in time is
-//! for the conformance suite, which the script passes, and for the rules of the simulation. With a counter that is far ahead
+//! for the conformance suite, which the script passes, and for the rules of the simulation. (Shares that are over are made so at the
+//! server, beside the script.) With a counter that is far ahead
 //! of every clock, fencing tokens are the same, too.
 
 use std::{sync::Arc, time::Duration};
 
 use lock_core::{
-    backend::{Acquire, Backend, Batch, Calls, Grant, Operation, Outcome, Place, RedisBackend, Release, Renew, Token},
+    backend::{
+        Acquire, Backend, Batch, Calls, Grant, Operation, Outcome, Place, RedisBackend, Release, Renew, TOKEN_MARK,
+        Token,
+    },
     clock::Moment,
     key::LockKey,
 };
 use lock_tests::{Dice, RawClient, RedisServer, Reply, sim::Node};
 
 const LONG: Duration = Duration::from_secs(60);
+/// Shares end at times of their own.
+const LONGER: [Duration; 3] = [LONG, Duration::from_secs(90), Duration::from_secs(120)];
 const SECOND: Duration = Duration::from_secs(1);
+const KEYS: u64 = 3;
 /// A fencing token of the year 2223, at the end of its millisecond.
 const FAR: u64 = 8_000_000_000_000_980;
 
@@ -24,12 +31,25 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
         Outcome::Held { fence, block, was_free } if numbers => format!("held {fence} x{block} {was_free}"),
         Outcome::Held { block, was_free, .. } => format!("held x{block} {was_free}"),
         Outcome::Busy { foreign, reserved, position, remaining } => {
-            format!("busy {foreign} {reserved} {position:?} {}", remaining.is_some())
+            format!("busy {foreign} {reserved} {position:?} {:?}", remaining.map(rounded))
         }
-        Outcome::Renewed { fence, block, .. } if numbers => format!("renewed {fence:?} x{block}"),
-        Outcome::Renewed { fence, block, .. } => format!("renewed {} x{block}", fence.is_some()),
+        Outcome::Renewed { remaining, fence, block } => {
+            let fence = fence.map(|fence| if numbers { fence } else { 0 });
+            format!("renewed {fence:?} x{block} {}", rounded(remaining))
+        }
         other => format!("{other:?}"),
     }
+}
+
+/// A time that is the same for both, as neither test takes as long: in tens of seconds.
+fn rounded(time: Duration) -> u64 {
+    (time.as_secs() + 5) / 10
+}
+
+/// One of a few tokens, exclusive or of some share.
+fn token(dice: &mut Dice, modes: &[&str]) -> Token {
+    let mode = modes[usize::try_from(dice.below(modes.len() as u64)).expect("a small number")];
+    format!("{TOKEN_MARK}{:032x}{mode}", dice.below(5)).parse().expect("a sound token")
 }
 
 /// A message as the script has sent it.
@@ -57,21 +77,54 @@ async fn heard_by(listener: &mut RawClient, server: &RedisServer, channel: &str)
     }
 }
 
-fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
-    let key = LockKey::new(format!("k{}", dice.below(2))).expect("a sound key");
-    let mut token = || Token::from_random(u128::from(dice.below(5)));
-    let (mine, other) = (token(), token());
-    let place = Place::new(Arc::clone(channel), LONG, LONG, Moment::from_origin(SECOND));
+/// Which tokens a seed is about, by what follows their digits.
+fn modes(seed: u64) -> &'static [&'static str] {
+    const ALL: [&[&str]; 4] = [
+        &[""],
+        &["", ":shared", ":shared"],
+        &["", ":1/3", ":2/3", ":3/3", ":1/2"],
+        &["", ":shared", ":1/1", ":1/2", ":2/2", ":1/3"],
+    ];
+    ALL[usize::try_from(seed / 2 % 4).expect("a small number")]
+}
+
+fn key(number: u64) -> LockKey {
+    LockKey::new(format!("k{number}")).expect("a sound key")
+}
+
+/// One of a few ttls.
+fn ttl(dice: &mut Dice) -> Duration {
+    LONGER[usize::try_from(dice.below(3)).expect("a small number")]
+}
+
+fn batch(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Vec<Operation> {
+    if dice.below(6) > 0 {
+        return (0..1 + dice.below(4)).map(|_| operation(dice, channel, modes)).collect();
+    }
+    // All or none.
+    let first = dice.below(KEYS);
+    let acquire = |number| {
+        let key = key((first + number) % KEYS);
+        Operation::Acquire(Acquire::new(key, token(dice, modes), ttl(dice)).with_all())
+    };
+    (0..KEYS).map(acquire).collect()
+}
+
+fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Operation {
+    let key = key(dice.below(KEYS));
+    let (mine, other) = (token(dice, modes), token(dice, modes));
+    let lasts = ttl(dice);
+    let place = Place::new(Arc::clone(channel), LONG, lasts, Moment::from_origin(SECOND));
     match dice.below(10) {
-        0 => Operation::Acquire(Acquire::new(key, mine, LONG).from(other)),
+        0 => Operation::Acquire(Acquire::new(key, mine, lasts).from(other)),
         1 if dice.below(2) == 0 => {
             // Of a tenure that has no place.
             let mine = Token::from_random(u128::from(5 + dice.below(3)));
             Operation::Acquire(Acquire::new(key, mine, LONG).expecting_free())
         }
-        1 => Operation::Acquire(Acquire::new(key, mine, LONG)),
+        1 => Operation::Acquire(Acquire::new(key, mine, lasts)),
         2..5 => {
-            let mut acquire = Acquire::new(key, mine, LONG).or_wait(place);
+            let mut acquire = Acquire::new(key, mine, lasts).or_wait(place);
             acquire.block = 1 + u32::try_from(dice.below(3)).expect("a small number");
             acquire.aim = dice.below(2);
             if dice.below(8) == 0 {
@@ -80,8 +133,15 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
             }
             Operation::Acquire(acquire)
         }
-        5 => Operation::Renew(Renew::new(key, mine, LONG).with_block(u32::from(dice.below(2) == 0))),
-        6 => Operation::Release(Release::new(key, mine)),
+        5 => {
+            let renew = Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0));
+            let mends = !mine.mode().is_exclusive() && dice.below(4) == 0;
+            Operation::Renew(if mends { renew.mending(LONGER[2] + SECOND) } else { renew })
+        }
+        6 => {
+            let release = Release::new(key, mine);
+            Operation::Release(if dice.below(4) == 0 { release.after(lasts) } else { release })
+        }
         7 => {
             let mut release = Release::new(key, mine).with_place();
             release.quiet = dice.below(2) == 0;
@@ -90,6 +150,20 @@ fn operation(dice: &mut Dice, channel: &Arc<str>) -> Operation {
         8 => Operation::Inspect { key },
         _ => Operation::Force { key, foreign: dice.below(2) == 0 },
     }
+}
+
+/// Has the share of a token end, as if its time were over, if it has one.
+async fn lapse(server: &RedisServer, node: &mut Node, (key, token): (&LockKey, Token), micros: u64) {
+    if !node.lapse(key, token, micros) {
+        return;
+    }
+    let key = key.as_str();
+    server.call(&["ZADD", key, "XX", "1", &token.reveal()]).await;
+    let last = server.call(&["ZREVRANGEBYSCORE", key, "(+inf", "2", "WITHSCORES", "LIMIT", "0", "1"]).await;
+    match last.items().last().and_then(Reply::text) {
+        Some(ends) => server.call(&["PEXPIREAT", key, &ends]).await,
+        None => server.call(&["DEL", key]).await,
+    };
 }
 
 #[tokio::test]
@@ -103,11 +177,11 @@ async fn the_simulated_node_answers_as_the_script_does() {
         let mut listener = server.connect().await.expect("the server is up");
         listener.call(&["SUBSCRIBE", &heard]).await.expect("the server answers");
         let mut messages = 0;
-        for seed in 0..40 {
+        for seed in 0..160 {
             server.call(&["FLUSHALL"]).await;
             messages += compare(seed, &backend, &server, &heard, &mut listener).await;
         }
-        assert!(messages > 100, "only {messages} grants were told");
+        assert!(messages > 400, "only {messages} grants were told");
     };
     tokio::select! {
         () = backend.upkeep(calls) => unreachable!("the upkeep goes on for as long as it is polled"),
@@ -124,6 +198,7 @@ async fn compare(
     listener: &mut RawClient,
 ) -> usize {
     let mut dice = Dice::seeded(seed);
+    let modes = modes(seed);
     let mut node = Node::new(None);
     node.listen(heard);
     let channels: [Arc<str>; 3] = [Arc::clone(heard), "lock-core:calls:gone".into(), "".into()];
@@ -138,12 +213,17 @@ async fn compare(
     for _ in 0..60 {
         micros += 1_000 + dice.below(3_000);
         if dice.below(12) == 0 {
-            let name = format!("k{}", dice.below(2));
+            let name = format!("k{}", dice.below(KEYS));
             server.call(&["SET", &name, "foreign", "PX", "60000", "NX"]).await;
             node.set_foreign(&LockKey::new(&name).expect("a sound key"), 1, 60_000, micros);
         }
+        if dice.below(6) == 0 {
+            let (key, token) = (key(dice.below(KEYS)), token(&mut dice, modes));
+            lapse(server, &mut node, (&key, token), micros).await;
+            story.push(format!("{key}: the share of {} is over", token.reveal()));
+        }
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
-        let batch: Vec<_> = (0..1 + dice.below(4)).map(|_| operation(&mut dice, channel)).collect();
+        let batch = batch(&mut dice, channel, modes);
         let real = backend.call(Batch::from(batch.clone())).await.expect("the server answers");
         let real: Vec<_> =
             real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();

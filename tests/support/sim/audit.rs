@@ -1,6 +1,8 @@
 //! Looks over the node's shoulder: an account of its own of who waits, kept from the answers alone, by the sentences of
 //! the protocol. It knows nothing of tickets.
 
+mod shares;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -12,12 +14,15 @@ use lock_core::{
     key::LockKey,
 };
 
+use self::shares::Account;
 use super::node::Holder;
 
 /// Who waits for which key, in the order of coming.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Audit {
     lines: BTreeMap<LockKey, Vec<Waiter>>,
+    /// Who has which key.
+    accounts: BTreeMap<LockKey, Account>,
     /// Whether the clock was set, so that nobody can say who is live.
     blind: bool,
     /// Whether the key was granted to somebody since the node looked at it.
@@ -80,12 +85,14 @@ impl Audit {
     /// Forgets everything, as the node did.
     pub(super) fn forget(&mut self) {
         self.lines.clear();
+        self.accounts.clear();
         self.numbers_may_lag();
     }
 
     /// Goes on from a copy of what the node had.
     pub(super) fn fail_over(&mut self, copy: Self) {
         self.lines = copy.lines;
+        self.accounts = copy.accounts;
         self.done.clear();
         self.numbers_may_lag();
     }
@@ -98,6 +105,7 @@ impl Audit {
 
     /// Gives away what it has seen of a key, with its slot.
     pub(super) fn give(&mut self, key: &LockKey) -> Moved {
+        self.accounts.remove(key);
         let (line, number) = (self.lines.remove(key), self.numbers.remove(key));
         Moved { line: line.unwrap_or_default(), number: number.unwrap_or_default(), blind: self.blind }
     }
@@ -159,7 +167,7 @@ impl Audit {
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         self.has_granted = true;
-        self.drew(key, token, fences);
+        self.takes(key, token, now + lasts, now, fences, 0);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
@@ -238,14 +246,15 @@ impl Audit {
     pub(super) fn acquired(
         &mut self,
         acquire: &Acquire,
-        (was_free, waits): (bool, bool),
+        (was_free, is_free, waits): (bool, bool, bool),
         outcome: Outcome,
         now: u64,
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         let Acquire { key, token, place, .. } = acquire;
         if let Outcome::Held { fence, block, .. } = outcome {
-            self.drew(key, *token, (fence, u64::from(block)));
+            let until = now + millis(acquire.ttl);
+            self.takes(key, *token, until, now, (fence, u64::from(block)), acquire.floor);
         }
         self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();
@@ -272,7 +281,7 @@ impl Audit {
                 }
                 return;
             }
-            Outcome::Busy { .. } if was_free && !self.has_granted => {
+            Outcome::Busy { .. } if is_free && !self.has_granted => {
                 self.breaches.push(("nobody-first", format!("{key}: a free key was refused at {now} ms for nobody")));
                 return;
             }

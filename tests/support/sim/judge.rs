@@ -76,7 +76,7 @@ pub(super) fn check_leftovers(world: &World) {
     let now = ms(state.now);
     let mut all = Vec::new();
     for (server, Server { node, .. }) in state.servers.iter().enumerate() {
-        all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), *entry, left)));
+        all.extend(node.leftovers(state.wall(server)).map(|(key, entry, left)| (key.clone(), entry, left)));
     }
     for (key, entry, left) in all {
         let mut event = Event::new("nemesis", Op::Leftover, now);

@@ -2,9 +2,12 @@
 //!
 //! A test holds it against the script in a real Redis. Deliberate bugs are switched on by [`NodeMutant`].
 
+mod acquire;
+mod batch;
 mod copy;
 mod foreign;
 pub(super) mod free;
+mod group;
 mod mutant;
 mod numbers;
 mod queue;
@@ -18,13 +21,13 @@ use std::{
 };
 
 use lock_core::{
-    backend::{Acquire, BackendError, Grant, Operation, Outcome, Release, Renew, Token},
+    backend::{BackendError, Grant, Operation, Outcome, Token},
     key::LockKey,
 };
 
 pub(super) use self::copy::Copied;
 pub use self::mutant::NodeMutant;
-use self::queue::Queue;
+use self::{group::Group, queue::Queue};
 pub(super) use self::{refusal::Refuses, slot::Redirect};
 use super::{
     audit::{Audit, What},
@@ -67,7 +70,10 @@ pub(super) struct Push {
 /// One server.
 #[derive(Debug, Default)]
 pub struct Node {
+    /// Keys that one holder has, of this library or another.
     keys: BTreeMap<LockKey, Entry>,
+    /// Keys that several may have.
+    groups: BTreeMap<LockKey, Group>,
     /// The last fencing token given out.
     last_fence: u64,
     /// Until when somebody may be waiting.
@@ -113,6 +119,19 @@ struct Call {
 
 type Reply = Result<Outcome, BackendError>;
 
+impl Entry {
+    fn new(token: Token, expires: u64, setter: Option<usize>) -> Self {
+        Self { holder: Holder::Ours(token), expires, setter, kept: false, reserved: false, renewed: false }
+    }
+
+    fn token(&self) -> Option<Token> {
+        match self.holder {
+            Holder::Ours(token) => Some(token),
+            Holder::Foreign(_) => None,
+        }
+    }
+}
+
 impl Node {
     /// An empty one, with a bug of its own or none.
     #[must_use]
@@ -137,6 +156,7 @@ impl Node {
     pub(super) fn forget(&mut self, micros: u64) {
         let now = micros / 1_000;
         self.keys.clear();
+        self.groups.clear();
         self.waiting = 0;
         self.last_fence = if self.last_fence / 1_000 == now { now * 1_000 + 999 } else { 0 };
         self.queues.clear();
@@ -172,188 +192,10 @@ impl Node {
         let mut call =
             Call { now, floor, aim, drawn: None, have_drawn: BTreeSet::new(), deleted_last: Vec::new(), mute: false };
         let (batch, free) = batch.split_at(free::begin(batch));
-        let mut outcomes: Vec<_> = batch.iter().map(|operation| self.one(operation, &mut call, sender)).collect();
-        for key in std::mem::take(&mut call.deleted_last) {
-            self.keys.remove(&key);
-        }
+        let mut outcomes = self.script(batch, &mut call, sender);
         outcomes.extend(self.acquire_free(free, &mut call, sender));
         let pushes = std::mem::take(&mut self.pushes);
         Executed { outcomes, pushes, mute: call.mute }
-    }
-
-    fn one(&mut self, operation: &Operation, call: &mut Call, sender: Option<(usize, u64)>) -> Reply {
-        if let Operation::Acquire(Acquire { key, .. })
-        | Operation::Release(Release { key, .. })
-        | Operation::Force { key, .. } = operation
-        {
-            self.audit.look(key, call.now, &self.channels);
-        }
-        match operation {
-            Operation::Acquire(acquire) => {
-                let found = (self.held(&acquire.key, call.now).is_none(), call.now < self.waiting);
-                let reply = self.acquire(acquire, call, sender);
-                if let Ok(outcome) = &reply {
-                    self.audit.acquired(acquire, found, *outcome, call.now, &self.channels);
-                }
-                reply
-            }
-            Operation::Renew(renew) => {
-                let reply = self.renew(renew, call);
-                self.came(renew, &reply, sender);
-                reply
-            }
-            Operation::Release(release) => {
-                let reply = self.release(release, call);
-                self.audit.released(release);
-                reply
-            }
-            Operation::Inspect { key } => Ok(match self.held(key, call.now) {
-                Some(entry) => busy(&Entry { reserved: false, ..entry }, call.now, None),
-                None => Outcome::Gone,
-            }),
-            Operation::Force { key, foreign } => self.force(key, *foreign, call),
-            _ => Ok(Outcome::Gone),
-        }
-    }
-
-    /// Takes note of who renews what was granted to it: it holds without having asked for it.
-    fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>) {
-        if let (Ok(Outcome::Renewed { .. }), Some(entry)) = (reply, self.keys.get_mut(&renew.key)) {
-            entry.renewed = true;
-            entry.setter = entry.setter.or_else(|| setter(sender, renew.ttl));
-        }
-    }
-
-    fn force(&mut self, key: &LockKey, foreign: bool, call: &mut Call) -> Reply {
-        match self.held(key, call.now) {
-            Some(Entry { holder: Holder::Foreign(_), .. }) if !foreign => Ok(Outcome::Gone),
-            Some(_) => {
-                self.refuses.less()?;
-                self.keys.remove(key);
-                if call.now < self.waiting {
-                    self.grant(key, None, call);
-                }
-                Ok(Outcome::Released)
-            }
-            None => Ok(Outcome::Gone),
-        }
-    }
-
-    fn acquire(&mut self, acquire: &Acquire, call: &mut Call, sender: Option<(usize, u64)>) -> Reply {
-        let Acquire { key, token, ttl, block, from, .. } = acquire;
-        let looks = call.now < self.waiting && !self.has(NodeMutant::Barging);
-        if looks && from.is_none() && self.held(key, call.now).is_none() {
-            if self.has(NodeMutant::NoGrantInAcquire) {
-                if self.comes_later(key, *token, call.now) {
-                    let position = self.keep_place(acquire, call);
-                    let remaining = Some(Duration::ZERO);
-                    return Ok(Outcome::Busy { remaining, foreign: false, reserved: false, position });
-                }
-            } else {
-                self.grant(key, Some(*token), call);
-            }
-        }
-        let held = self.held(key, call.now);
-        let mine = held.is_some_and(|entry| {
-            entry.holder == Holder::Ours(*token) || from.is_some_and(|from| entry.holder == Holder::Ours(from))
-        });
-        if mine || (held.is_none() && from.is_none()) {
-            let own = held.filter(|entry| entry.holder == Holder::Ours(*token));
-            let own = own.filter(|_| !self.has(NodeMutant::OwnAcquireShortens));
-            let expires = own.map_or(0, |entry| entry.expires).max(call.now + ms(*ttl));
-            let setter = setter(sender, *ttl);
-            let holder = Holder::Ours(*token);
-            let entry = Entry { holder, expires, setter, kept: false, reserved: false, renewed: false };
-            if self.has(NodeMutant::DrawnLast) && self.refuses.more().is_ok() {
-                self.put(key, entry);
-            }
-            let (fence, size) = self.take_fences(key, u64::from(*block), call)?;
-            self.refuses.more()?;
-            self.put(key, entry);
-            if call.now < self.waiting && !self.has(NodeMutant::PlaceKeptOnTaking) {
-                self.remove_place(key, *token);
-            }
-            return Ok(Outcome::Held {
-                fence,
-                block: u32::try_from(size).unwrap_or(u32::MAX),
-                was_free: held.is_none(),
-            });
-        }
-        match held {
-            Some(entry) if from.is_none() => {
-                let position = self.keep_place(acquire, call);
-                Ok(busy(&entry, call.now, position))
-            }
-            _ => Ok(Outcome::Gone),
-        }
-    }
-
-    fn renew(&mut self, renew: &Renew, call: &mut Call) -> Reply {
-        let Some(entry) = self.held(&renew.key, call.now) else { return Ok(Outcome::Gone) };
-        if entry.holder != Holder::Ours(renew.token) && !self.has(NodeMutant::RenewWithoutTokenCheck) {
-            return Ok(Outcome::Gone);
-        }
-        let (left, ttl) = (entry.expires - call.now, ms(renew.ttl));
-        if left < ttl || self.has(NodeMutant::RenewalShortens) {
-            self.refuses.less()?;
-            self.set_expiry(&renew.key, call.now + ttl);
-        }
-        self.audit.does(&renew.key, entry.holder, What::Set(entry.expires.max(call.now + ttl)));
-        let drawn = match renew.block {
-            0 => None,
-            block => self.take_fences(&renew.key, u64::from(block), call).ok(),
-        };
-        if let Some(numbers) = drawn {
-            self.audit.gives(&renew.key, renew.token, numbers);
-        }
-        let (fence, block) = (drawn.map(|(fence, _)| fence), drawn.map_or(0, |(_, size)| size));
-        let block = u32::try_from(block).unwrap_or(u32::MAX);
-        Ok(Outcome::Renewed { remaining: Duration::from_millis(left.max(ttl)), fence, block })
-    }
-
-    fn release(&mut self, release: &Release, call: &mut Call) -> Reply {
-        let Release { key, token, .. } = release;
-        let waits = call.now < self.waiting;
-        let (grants, late) = (
-            waits && (!release.quiet || self.has(NodeMutant::QuietGrants)) && !self.has(NodeMutant::NoGrantInRelease),
-            self.has(NodeMutant::ReleaseGrantsToItself),
-        );
-        let mut left = Ok(());
-        if waits {
-            if !late {
-                left = self.leave(key, *token);
-            }
-            if left.is_ok() {
-                self.audit.left(key, *token);
-            }
-        } else {
-            self.audit.lapsed(key, *token);
-        }
-        let held = self.held(key, call.now);
-        let mine = held.is_some_and(|entry| {
-            entry.holder == Holder::Ours(*token) || self.has(NodeMutant::ReleaseWithoutTokenCheck)
-        });
-        if mine {
-            self.refuses.less()?;
-            match ms(release.after) {
-                0 if !waits && self.has(NodeMutant::DeletedLast) => {
-                    self.keys.remove(key);
-                    call.deleted_last.push(key.clone());
-                }
-                0 => drop(self.keys.remove(key)),
-                after => {
-                    self.set_expiry(key, call.now + after);
-                    self.keys.entry(key.clone()).and_modify(|entry| entry.kept = true);
-                }
-            }
-        }
-        if grants && self.held(key, call.now).is_none() {
-            self.grant(key, None, call);
-        }
-        if waits && late {
-            left = self.leave(key, *token);
-        }
-        if mine { Ok(Outcome::Released) } else { left.map(|()| Outcome::Gone) }
     }
 
     /// What stands at a key, if it has not expired: Redis takes a key for expired when its time is *before* now.
@@ -363,18 +205,24 @@ impl Node {
 
     /// Whether a key was left to expire, and has, or was deleted by another library.
     fn has_expired(&self, key: &LockKey, now: u64) -> bool {
-        self.keys.contains_key(key) && self.held(key, now).is_none()
+        (self.keys.contains_key(key) || self.groups.contains_key(key)) && !self.is_there(key, now)
     }
 
-    /// What stands at a key by name, at `micros`.
-    pub(super) fn entry(&self, key: &str, micros: u64) -> Option<Entry> {
-        let (_, entry) = self.keys.iter().find(|(name, _)| name.as_str() == key)?;
-        (entry.expires >= micros / 1_000).then_some(*entry)
+    /// Whether anything stands at a key.
+    fn is_there(&self, key: &LockKey, now: u64) -> bool {
+        self.held(key, now).is_some() || self.groups.get(key).is_some_and(|group| group.expires >= now)
+    }
+
+    /// What each holder has of a key by name, at `micros`.
+    pub(super) fn entries(&self, key: &str, micros: u64) -> impl Iterator<Item = Entry> {
+        let of_key = move |(name, _, _): &(&LockKey, Entry, u64)| name.as_str() == key;
+        self.leftovers(micros).filter(of_key).map(|(_, entry, _)| entry)
     }
 
     /// Has a key hold something, of which the journal takes note.
     fn put(&mut self, key: &LockKey, entry: Entry) {
         self.audit.does(key, entry.holder, What::Set(entry.expires));
+        self.groups.remove(key);
         self.keys.insert(key.clone(), entry);
     }
 
@@ -384,13 +232,15 @@ impl Node {
         }
     }
 
-    /// What is left at `micros`: keys, and places of tokens.
-    pub(super) fn leftovers(&self, micros: u64) -> impl Iterator<Item = (&LockKey, &Entry, u64)> {
+    /// What is left at `micros`: what each holder has of a key, and for how long.
+    pub(super) fn leftovers(&self, micros: u64) -> impl Iterator<Item = (&LockKey, Entry, u64)> {
         let now = micros / 1_000;
-        self.keys
-            .iter()
-            .filter(move |(_, entry)| entry.expires >= now)
-            .map(move |(key, entry)| (key, entry, entry.expires - now))
+        let shares = self.groups.iter().flat_map(|(key, group)| {
+            let until = |share: &Entry| Entry { expires: share.expires.min(group.expires), ..*share };
+            group.shares.iter().map(move |share| (key, until(share)))
+        });
+        let all = self.keys.iter().map(|(key, entry)| (key, *entry)).chain(shares);
+        all.filter(move |(_, entry)| entry.expires >= now).map(move |(key, entry)| (key, entry, entry.expires - now))
     }
 }
 

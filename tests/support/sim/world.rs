@@ -17,7 +17,7 @@ use lock_core::Lease;
 use super::{
     journal::Journal,
     link::{Arriving, Conn, Link, Request},
-    node::{Node, NodeMutant},
+    node::{Entry, Node, NodeMutant},
     plan::{Plan, Trouble},
 };
 use crate::{
@@ -294,13 +294,13 @@ impl State {
     /// that nobody can say whose it is.
     pub(super) fn kept_until(&self, server: usize, key: &str, client: usize) -> u64 {
         let Server { node, ahead, .. } = &self.servers[server];
-        let Some(entry) = node.entry(key, self.wall(server)) else { return 0 };
-        match entry.setter {
+        let until = |entry: Entry| match entry.setter {
             Some(setter) if setter != client => 0,
             // A grant names nobody who set the key. That another has it, too, shows in the history.
             None if !entry.reserved => u64::MAX,
             _ => ((entry.expires + 1) * 1_000).saturating_add_signed(-ahead).saturating_sub(WALL),
-        }
+        };
+        node.entries(key, self.wall(server)).map(until).max().unwrap_or(0)
     }
 
     /// By how much the node's clock is behind the true time that is behind most, in µs.

@@ -8,7 +8,7 @@ impl Node {
     /// SET NX PX of another library; whether it was set.
     pub fn set_foreign(&mut self, key: &LockKey, value: u64, ttl: u64, micros: u64) -> bool {
         let now = micros / 1_000;
-        let free = self.held(key, now).is_none() && self.refuses.more().is_ok();
+        let free = !self.is_there(key, now) && self.refuses.more().is_ok();
         if free {
             let entry = Entry {
                 holder: Holder::Foreign(value),
@@ -36,6 +36,8 @@ impl Node {
 
     /// DEL by somebody who should not; whether it was there.
     pub(in crate::sim) fn delete(&mut self, key: &LockKey) -> bool {
-        self.keys.remove(key).is_some()
+        self.audit.deleted(key);
+        let is_group = self.groups.remove(key).is_some();
+        self.keys.remove(key).is_some() || is_group
     }
 }

@@ -2,7 +2,7 @@
 
 use lock_core::backend::{Acquire, Operation, Outcome};
 
-use super::{Call, Entry, Holder, Node, Reply, ms, setter};
+use super::{Call, Entry, Node, Reply, ms, setter};
 
 /// Where in a batch the acquires begin that go without the script.
 pub(in crate::sim) fn begin(batch: &[Operation]) -> usize {
@@ -11,7 +11,13 @@ pub(in crate::sim) fn begin(batch: &[Operation]) -> usize {
 }
 
 fn fits(acquire: &Acquire) -> bool {
-    acquire.expects_free && acquire.block == 1 && acquire.from.is_none() && acquire.floor == 0 && acquire.aim == 0
+    let is_plain = acquire.token.mode().is_exclusive() && !acquire.all_or_none;
+    is_plain
+        && acquire.expects_free
+        && acquire.block == 1
+        && acquire.from.is_none()
+        && acquire.floor == 0
+        && acquire.aim == 0
 }
 
 impl Node {
@@ -60,13 +66,12 @@ impl Node {
 
     /// `SET NX PX`, which looks at no queue; whether it was set.
     fn set_free(&mut self, acquire: &Acquire, call: &Call, sender: Option<(usize, u64)>) -> bool {
-        let free = self.held(&acquire.key, call.now).is_none();
+        let free = !self.is_there(&acquire.key, call.now);
         if free {
-            let expires = call.now + ms(acquire.ttl);
             let setter = setter(sender, acquire.ttl);
-            let holder = Holder::Ours(acquire.token);
-            let entry = Entry { holder, expires, setter, kept: false, reserved: false, renewed: false };
+            let entry = Entry::new(acquire.token, call.now + ms(acquire.ttl), setter);
             self.put(&acquire.key, entry);
+            self.audit.takes_free(acquire, call.now);
         }
         free
     }

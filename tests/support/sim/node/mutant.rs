@@ -69,6 +69,30 @@ pub enum NodeMutant {
     TokenAnew,
     /// A request that ran out of time when it was sent once more is said not to have happened, though the first was lost.
     DoubtDropped,
+    /// An acquire takes a key that others share.
+    WriterBesideReaders,
+    /// Who wants to share a key that others share does so, whoever waits.
+    ReaderPassesWriter,
+    /// A release grants a key that is to be shared to the first of those who could share it.
+    OneReaderAtATime,
+    /// Each permit counts as one, however many a token takes.
+    WeightIgnored,
+    /// There is one permit more than the total.
+    OneTooMany,
+    /// Permits of another total are given.
+    TotalOverwritten,
+    /// A renewal of one share renews the others, too.
+    RenewalRaisesAll,
+    /// A key that is shared expires with the first of its shares once one was given back.
+    GroupEndsWithFirst,
+    /// A share that is over counts for as long as others last.
+    DeadShareCounts,
+    /// Who comes to share a key draws a number of its own.
+    SharedRaisesFence,
+    /// A lease that becomes a shared one is given back first.
+    DowngradeLetsIn,
+    /// What is taken of several keys is kept though not all of them are free.
+    AllOrNoneKeepsSome,
 }
 
 impl NodeMutant {
@@ -112,5 +136,21 @@ impl NodeMutant {
         Self::OrderLostInError,
         Self::TokenAnew,
         Self::DoubtDropped,
+    ];
+
+    /// All that only leases of several modes show.
+    pub const OF_MODES: [Self; 12] = [
+        Self::WriterBesideReaders,
+        Self::ReaderPassesWriter,
+        Self::OneReaderAtATime,
+        Self::WeightIgnored,
+        Self::OneTooMany,
+        Self::TotalOverwritten,
+        Self::RenewalRaisesAll,
+        Self::GroupEndsWithFirst,
+        Self::DeadShareCounts,
+        Self::SharedRaisesFence,
+        Self::DowngradeLetsIn,
+        Self::AllOrNoneKeepsSome,
     ];
 }

@@ -6,7 +6,7 @@ use super::{Call, Node, NodeMutant};
 
 impl Node {
     /// Draws a block of fencing tokens from the counter: its first, and its size.
-    fn draw(&mut self, size: u64, clock: u64, call: &Call) -> Result<(u64, u64), BackendError> {
+    pub(super) fn draw(&mut self, size: u64, clock: u64, call: &Call) -> Result<(u64, u64), BackendError> {
         self.refuses.number()?;
         let next = clock.max(self.last_fence + 1);
         let near = if call.aim <= next + 10_000 { call.aim } else { 0 };

@@ -12,7 +12,11 @@ use crate::sim::audit::What;
 
 #[derive(Clone, Debug, Default)]
 pub(super) struct Queue {
+    /// The bounds of its tickets.
+    pub(super) first: u64,
     pub(super) next: u64,
+    /// The token that the key was granted to last, until it has come.
+    pub(super) granted: Option<Token>,
     pub(super) places: BTreeMap<u64, Waiting>,
     pub(super) expires: u64,
 }
@@ -23,6 +27,15 @@ pub(super) struct Waiting {
     ends: u64,
     place: Place,
     block: u64,
+}
+
+/// What a look at the queue has led to.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Granted {
+    /// Whether somebody got the key.
+    pub(super) is_given: bool,
+    /// Whether a live place is left that does not fit.
+    pub(super) is_late: bool,
 }
 
 impl Waiting {
@@ -51,6 +64,9 @@ impl Node {
         }
         let ticket = queue.places.iter().find(|(_, waiting)| waiting.token == *token).map(|(ticket, _)| *ticket);
         let ticket = ticket.unwrap_or(queue.next);
+        // Positions count from the first who is there still.
+        let there = queue.places.range(queue.first..).next().map_or(ticket, |(first, _)| *first);
+        queue.first = there.min(ticket);
         queue.next = queue.next.max(ticket + 1);
         queue.places.insert(ticket, waiting);
         queue.expires = self.waiting + 1_000;
@@ -84,14 +100,17 @@ impl Node {
         })
     }
 
-    /// Grants a free key to the first live place, unless that is `mine`; see the script.
-    pub(super) fn grant(&mut self, key: &LockKey, mine: Option<Token>, call: &mut Call) {
+    /// Grants a key to the live places that come before `mine`, in their order, for as long as they fit; see the script.
+    pub(super) fn grant(&mut self, key: &LockKey, mine: Option<Token>, call: &mut Call) -> Granted {
         let now = call.now;
-        let mut is_set = false;
+        let (mut is_set, mut is_given) = (false, false);
         let queue = self.queues.get(key).filter(|queue| queue.expires >= now);
+        let is_empty = queue.is_none_or(|queue| queue.first >= queue.next);
         let places: Vec<_> = queue.into_iter().flat_map(|queue| queue.places.clone()).collect();
+        let mut is_last = !is_empty;
         for (ticket, waiting) in places {
             if Some(waiting.token) == mine {
+                is_last = false;
                 break;
             }
             if !self.is_live(&waiting, now) {
@@ -99,41 +118,87 @@ impl Node {
                 continue;
             }
             let Waiting { token, ends, place, block } = waiting;
+            let mode = token.mode();
+            if is_set {
+                if !mode.is_exclusive() {
+                    self.keys.remove(key);
+                    is_set = false;
+                }
+            } else if let Some(group) = self.group(key, now)
+                && !self.has_room(group, mode, now)
+            {
+                return Granted { is_given, is_late: true };
+            }
             let heard = place.channel.is_empty() || self.channels.contains_key(&place.channel);
             let is_told = heard || self.has(NodeMutant::DeadPlacesLive);
             if self.has(NodeMutant::ToldBeforeSet) && self.refuses.more().is_err() && is_told {
                 self.tell(key, token, &place, (0, 1));
             }
-            let clock = if self.has(NodeMutant::GrantWithoutClock) { 0 } else { self.count_from_clock(now) };
-            let Ok((fence, size)) = self.take_fences_from(clock, key, block, call) else { break };
-            if self.refuses.more().is_err() {
-                break;
-            }
             let mut lasts = if self.has(NodeMutant::GrantWithoutEnd) { ms(place.life) * 100 } else { ms(place.lasts) };
             if self.mute && !place.channel.is_empty() {
                 // Its next check finds the grant, and comes before the place would have ended.
                 lasts = lasts.max(ends - now);
-                call.mute = true;
             }
-            let (holder, expires) = (Holder::Ours(token), now + lasts);
-            let entry = Entry { holder, expires, setter: None, kept: false, reserved: true, renewed: false };
-            self.keys.insert(key.clone(), entry);
-            is_set = true;
+            let entry = Entry { reserved: true, ..Entry::new(token, now + lasts, None) };
+            let Ok((fence, size)) = self.give(key, entry, block, call) else {
+                is_last = false;
+                break;
+            };
+            call.mute |= self.mute && !place.channel.is_empty();
+            is_set = mode.is_exclusive();
             if !is_told || !self.has(NodeMutant::PlaceKeptOnGrant) {
                 self.drop_place(key, ticket);
             }
+            if let Some(queue) = self.queues.get_mut(key) {
+                (queue.first, queue.granted) = (ticket + 1, Some(token));
+            }
             if !is_told && !self.mute {
+                if !is_set {
+                    self.end_share(key, token, None, now);
+                }
                 continue;
             }
-            self.audit.does(key, holder, What::Set(expires));
+            is_given = true;
+            self.audit.does(key, entry.holder, What::Set(entry.expires));
             self.audit.granted(key, token, (now, lasts), (fence, size), self.mute, &self.channels);
             if !self.mute {
                 self.tell(key, token, &place, (fence, size));
             }
-            return;
+            if is_set || self.has(NodeMutant::OneReaderAtATime) {
+                return Granted { is_given, is_late: false };
+            }
         }
         if is_set {
             self.keys.remove(key);
+        }
+        if is_last
+            && !is_given
+            && let Some(queue) = self.queues.get_mut(key)
+        {
+            // Nothing is left of it.
+            queue.granted = None;
+        }
+        Granted { is_given, is_late: false }
+    }
+
+    /// Gives a key to a place: alone, or a share. Returns its fencing tokens.
+    fn give(
+        &mut self,
+        key: &LockKey,
+        entry: Entry,
+        block: u64,
+        call: &mut Call,
+    ) -> Result<(u64, u64), lock_core::backend::BackendError> {
+        let clock = if self.has(NodeMutant::GrantWithoutClock) { 0 } else { self.count_from_clock(call.now) };
+        match entry.token() {
+            Some(token) if !token.mode().is_exclusive() => Ok((self.join(key, token, entry, clock, call)?, 1)),
+            _ => {
+                let fences = self.take_fences_from(clock, key, block, call)?;
+                self.refuses.more()?;
+                self.groups.remove(key);
+                self.keys.insert(key.clone(), entry);
+                Ok(fences)
+            }
         }
     }
 
@@ -141,7 +206,9 @@ impl Node {
         if place.channel.is_empty() {
             return;
         }
-        let is_set = self.keys.get(key).is_some_and(|entry| entry.holder == Holder::Ours(token));
+        let holder = Holder::Ours(token);
+        let is_set = self.keys.get(key).is_some_and(|entry| entry.holder == holder)
+            || self.groups.get(key).is_some_and(|group| group.share_with(holder).is_some());
         self.audit.told(key, is_set);
         let fences = (fence, u32::try_from(size).unwrap_or(u32::MAX));
         let grant = Grant::new(key.clone(), token, place.sent, place.lasts, fences);

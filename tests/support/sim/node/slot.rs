@@ -1,4 +1,5 @@
-//! Slots: which a node has, and what goes with one that moves. Each key has a slot of its own.
+//! Slots: which a node has, and what goes with one that moves. Each key has a slot of its own. Where there are slots, all leases
+//! are exclusive.
 
 use lock_core::key::LockKey;
 

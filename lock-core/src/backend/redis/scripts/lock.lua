@@ -550,7 +550,10 @@ for i = 1, items do
           end
         else
           first, failed = join(key, group, token, ends)
-          if other and not failed then pcall('ZREM', key, other) end
+          if other and not failed then
+            pcall('ZREM', key, other)
+            failed = select(2, settle(key))
+          end
         end
       else
         first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
