@@ -30,6 +30,17 @@
 //! There are three ways to use one [`LockManager`]: this crate for custom flows, the attribute `#[distributed_lock]` (feature
 //! `macros`) for functions and handlers, and the crate `lock-tower` for axum, tonic and any other tower stack.
 //!
+//! # Readers, permits and several keys
+//!
+//! A lease is exclusive unless the request says otherwise. Requests of all modes wait in one queue, first come first served:
+//!
+//! | request | holders at the same time |
+//! | --- | --- |
+//! | `manager.lock("goods:1")` | one |
+//! | [`.shared()`](LockRequest::shared) | any number, none of them exclusive |
+//! | [`.permits(3)`](LockRequest::permits) | three, or fewer that [`take`](LockRequest::take) more than one permit |
+//! | [`manager.lock_all([shared("price:1"), exclusive("goods:1")])`](LockManager::lock_all) | all keys or none, each in its mode |
+//!
 //! # What a lease promises
 //!
 //! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward. A holder
