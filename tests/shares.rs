@@ -1,5 +1,10 @@
 //! Shared leases and permits on a real Redis: what only a server shows.
 
+use std::{
+    future::{Future, poll_fn},
+    task::Poll,
+};
+
 use lock_core::LockManager;
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
 use tokio::time::sleep;
@@ -83,4 +88,18 @@ async fn a_member_that_another_program_has_added_counts_as_one_permit() {
     let other = permits(1).try_acquire().await.unwrap().expect("a permit is left");
     other.release().await.unwrap();
     held.release().await.unwrap();
+}
+
+#[tokio::test]
+async fn a_downgrade_that_is_dropped_leaves_the_key_busy_for_at_least_so_long() {
+    let server = RedisServer::start().await;
+    let manager = manager(&server).await;
+    let guard = manager.lock("k").ttl(ms(5_000)).at_least(LONG).await.unwrap();
+    let mut downgrade = Box::pin(guard.downgrade());
+    assert!(poll_fn(|cx| Poll::Ready(downgrade.as_mut().poll(cx))).await.is_pending());
+    let is_group = async || server.call(&["TYPE", "k"]).await.text().as_deref() == Some("zset");
+    eventually(SOON, "the key is shared", is_group).await;
+    drop(downgrade);
+    let is_kept = async || server.call(&["PTTL", "k"]).await.integer().is_some_and(|left| left > 30_000);
+    eventually(SOON, "the key is kept", is_kept).await;
 }

@@ -12,7 +12,7 @@ use crate::{
     clock::Moment,
     engine::{
         Engine, Owed, Response,
-        cleanup::{Doubt, Parting},
+        cleanup::{AT_ONCE, Doubt, Parting},
         tenure::{Acquired, Offer, Terms},
     },
     error::{Error, ErrorKind},
@@ -29,6 +29,9 @@ pub(super) struct TakeUp {
     response: Response,
     /// `None` once it is known that the token is not set, or is in use.
     doubt: Option<Doubt>,
+    /// Until when the key stays busy if the lease does not go on. A lease that is downgraded has begun already, and one that is
+    /// handed over has not.
+    keep_until: Moment,
     /// Until then the engine stays.
     _owed: Owed,
 }
@@ -41,9 +44,11 @@ impl TakeUp {
         // The epoch is read, and the token is owed, before the request is registered. So a connection that is replaced meanwhile leaves
         // the token in doubt, and a shutdown that begins meanwhile waits for this future.
         let doubt = Some(Doubt { until: terms.ttl.end(now), unanswered_since: Some(engine.epoch()) });
+        let is_downgrade = from.mode() != terms.mode && !terms.at_least.is_zero();
+        let keep_until = if is_downgrade { now + terms.at_least } else { AT_ONCE };
         let _owed = engine.owe();
         let response = engine.call(Batch::from([Operation::Acquire(request)]));
-        Self { engine: Arc::clone(engine), key, terms, token, sent: now, response, doubt, _owed }
+        Self { engine: Arc::clone(engine), key, terms, token, sent: now, response, doubt, keep_until, _owed }
     }
 
     /// Waits for the answer; sets `now` when it is there.
@@ -103,7 +108,8 @@ impl Drop for TakeUp {
             // Cancelled first: a request that was not sent yet must not be sent after the release of its token.
             self.response.cancel();
             let until = self.terms.ttl.end(self.engine.now());
-            self.engine.clean_up(Parting::at_once(self.key.clone(), self.token), Doubt { until, ..doubt });
+            let parting = Parting::at_once(self.key.clone(), self.token);
+            self.engine.clean_up(Parting { keep_until: self.keep_until, ..parting }, Doubt { until, ..doubt });
         }
     }
 }

@@ -199,10 +199,12 @@ impl Node {
     }
 
     /// Answers who wants permits of another total.
-    fn other_total(&mut self, acquire: &Acquire, total: u32, call: &Call) -> Outcome {
+    fn other_total(&mut self, acquire: &Acquire, total: u32, call: &mut Call) -> Outcome {
         if call.now < self.waiting && self.refuses.less().is_ok() {
             self.remove_place(&acquire.key, acquire.token);
             self.audit.left(&acquire.key, acquire.token);
+            // There may be room for those behind it.
+            self.grant(&acquire.key, None, call);
         }
         Outcome::OtherTotal { total }
     }
@@ -214,7 +216,11 @@ impl Node {
         };
         // The first that are given back may be enough.
         let until = if group.total().is_some() { group.soonest(now) } else { group.expires };
-        let reserved = granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
+        let mode = acquire.token.mode();
+        // Where there is room, it is for those who wait first.
+        let comes_later = !mode.is_exclusive() && self.has_room(group, mode, now);
+        let reserved =
+            comes_later || granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
         Outcome::Busy { remaining: Some(Duration::from_millis(until - now)), foreign: false, reserved, position }
     }
 }
