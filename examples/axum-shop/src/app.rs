@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::extract::{Path, State};
-use axum::http::{StatusCode, header::RETRY_AFTER};
+use axum::http::{Method, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
@@ -26,19 +26,26 @@ pub(crate) struct App {
 }
 
 impl App {
-    /// The routes. Only the payment has the layer: a `route_layer` is for the routes that stand above it.
+    /// The routes. Each layer stands around the methods of one route.
     pub(crate) fn service(self) -> Router {
         // As the number that the handler reads, so that `/orders/07/pay` is the same order.
         let per_order = scoped("orders", path_param::<i64>("order"));
         // A client that stalls in its upload keeps the order's key for as long as `max_hold` allows.
         let clicks =
             LockLayer::http(self.manager.clone(), per_order).name("payment").ttl(TTL).try_only().max_hold(MAX_HOLD);
+        // The attribute's keys: a sale waits for the readers of its good, and they for it.
+        let per_good = scoped("goods", path_param::<Good>("good"));
+        let stock = LockLayer::http(self.manager.clone(), per_good)
+            .name("stock")
+            .ttl(TTL)
+            .max_hold(MAX_HOLD)
+            .shared_for([Method::GET, Method::HEAD]);
         // Open to all on this machine, so it only shows; elsewhere, put a layer around it that lets operators in.
         let locks = Status::new(self.manager.clone());
         Router::new()
-            .route("/orders/{order}/pay", post(pay))
-            .route_layer(clicks)
+            .route("/orders/{order}/pay", post(pay).route_layer(clicks))
             .route("/goods", get(goods))
+            .route("/goods/{good}", get(good).put(count).route_layer(stock))
             .route("/goods/{good}/sell", post(sell))
             .route("/orders", post(order))
             .route("/metrics", get(metrics))
@@ -96,6 +103,19 @@ async fn goods(State(app): State<App>) -> Result<String, Problem> {
     Ok(stock.iter().map(|row| format!("good {}: {} left, version {}\n", row.good, row.left, row.version)).collect())
 }
 
+/// The layer: any number of readers of the good get here at the same time, and none while it is sold or counted.
+async fn good(State(app): State<App>, Path(good): Path<Good>) -> Result<String, Problem> {
+    let row = app.shop.good(good).await?;
+    Ok(format!("good {good}: {} left, version {}\n", row.left, row.version))
+}
+
+/// The layer: a request to PUT is alone with the good.
+#[instrument(skip(app), err(level = "info", Display))]
+async fn count(State(app): State<App>, Path(good): Path<Good>, Json(units): Json<u32>) -> Result<String, Problem> {
+    app.shop.count(good, units).await?;
+    Ok(format!("good {good}: {units} left\n"))
+}
+
 async fn metrics(State(app): State<App>) -> String {
     app.metrics.render()
 }
@@ -129,5 +149,5 @@ impl IntoResponse for Problem {
 /// For how long an instance that died keeps others out.
 const TTL: Duration = Duration::from_secs(3);
 
-/// For how long a payment may keep the key of its order.
+/// For how long a payment may keep the key of its order, and a reader or a count the key of its good.
 const MAX_HOLD: Duration = Duration::from_secs(30);

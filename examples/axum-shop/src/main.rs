@@ -29,14 +29,22 @@
 //! curl -X POST localhost:3000/orders -H 'content-type: application/json' -d '{"2": 3, "3": 1}'
 //! ```
 //!
-//! A payment, behind a [`LockLayer`](lock_tower::LockLayer); of two clicks at once the second is rejected:
+//! One good, behind a [`LockLayer`](lock_tower::LockLayer) with `shared_for([Method::GET, Method::HEAD])`, again with those
+//! keys: readers share the good with one another, and a new count has it alone; neither meets a sale that is half done:
+//!
+//! ```text
+//! curl localhost:3000/goods/1
+//! curl -X PUT localhost:3000/goods/1 -H 'content-type: application/json' -d 10
+//! ```
+//!
+//! A payment, behind a layer of its own; of two clicks at once the second is rejected:
 //!
 //! ```text
 //! curl -i -X POST localhost:3000/orders/7/pay & curl -i -X POST localhost:3000/orders/7/pay; wait
 //! ```
 //!
 //! Sales, refusals, and the metrics of the locks, for Prometheus. Locks go by the template of the attribute
-//! (`goods:<good>`), by the name of the layer (`payment`), or by the label of the request, and never by their keys:
+//! (`goods:<good>`), by the name of the layer (`payment`, `stock`), or by the label of the request, and never by their keys:
 //!
 //! ```text
 //! curl localhost:3000/metrics

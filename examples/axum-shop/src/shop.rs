@@ -102,6 +102,26 @@ impl Shop {
         Ok(paid == 0)
     }
 
+    /// Reads one good and what a real shop keeps elsewhere, such as its price. The caller holds the lock of the good,
+    /// shared with other readers, so that nobody writes between the two.
+    pub(crate) async fn good(&self, good: Good) -> Result<Stock, Problem> {
+        let mut transaction = self.begin().await?;
+        let row = self.read(&mut transaction, good).await?.ok_or(Problem::NoSuchGood)?;
+        transaction.commit().await?;
+        sleep(THOUGHT).await;
+        Ok(row)
+    }
+
+    /// Writes how many units of a good were counted. The caller has the lock of the good alone.
+    pub(crate) async fn count(&self, good: Good, units: u32) -> Result<(), Problem> {
+        let mut transaction = self.begin().await?;
+        let row = self.read(&mut transaction, good).await?.ok_or(Problem::NoSuchGood)?;
+        if !self.write(&mut transaction, row, units.into()).await? {
+            return Err(Problem::Overtaken);
+        }
+        Ok(transaction.commit().await?)
+    }
+
     /// Reads the stock of all goods, in order.
     pub(crate) async fn stock(&self) -> Result<Vec<Stock>, Problem> {
         let rows: Vec<(i64, i64, i64)> =

@@ -4,6 +4,7 @@
 mod databases;
 mod metrics;
 mod payments;
+mod readers;
 #[cfg(all(feature = "mariadb", feature = "postgres"))]
 mod server;
 
