@@ -6,7 +6,7 @@
 //! | case | code | HTTP | gRPC | retry |
 //! | --- | --- | --- | --- | --- |
 //! | the key is busy | `lock_busy` | 409 | `ABORTED` | what is left of the holder's ttl, or a second |
-//! | all permits of the key are taken | `lock_full` | 429 | `RESOURCE_EXHAUSTED` | what is left of the first holder's ttl, or a second |
+//! | all permits of the key are taken | `lock_full` | 429 | `RESOURCE_EXHAUSTED` | a second, or what is left of a holder's ttl if that is less |
 //! | too many requests wait | `lock_overloaded` | 429 | `RESOURCE_EXHAUSTED` | a second |
 //! | the backend does not answer, too few replicas had the lease, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
 //! | the lease was lost while the work ran, or a guard could not extend or release it | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |

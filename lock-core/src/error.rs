@@ -314,6 +314,8 @@ impl Error {
     /// For a busy key, it is the rest of the holder's ttl when the request failed, if the backend reported it. The
     /// key may be free sooner if its holder releases it, or busy for longer if its holder renews it.
     ///
+    /// For permits that are all taken it is a second at most, because one of several holders is likely to be done soon.
+    ///
     /// It is a second for a busy key without a ttl, and for the kinds `Overloaded`, `Backend`, `NotReplicated` and `ShutDown`.
     ///
     /// # Examples
@@ -331,7 +333,11 @@ impl Error {
     /// ```
     #[must_use]
     pub fn retry_after(&self) -> Option<Duration> {
-        self.inner.remaining.or_else(|| self.case().retry_after())
+        let usual = self.case().retry_after();
+        match self.case() {
+            Case::Full => self.inner.remaining.min(usual).or(usual),
+            _ => self.inner.remaining.or(usual),
+        }
     }
 }
 

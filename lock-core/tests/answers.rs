@@ -98,7 +98,7 @@ async fn a_handler_that_returns_the_error_answers_by_the_table() {
     assert_eq!(over_http("none").await, (200, None, "done".to_owned()));
     for (way, status, retry_after, title, code) in [
         ("busy", 409, Some("7"), "Conflict", "lock_busy"),
-        ("full", 429, Some("3"), "Too Many Requests", "lock_full"),
+        ("full", 429, Some("1"), "Too Many Requests", "lock_full"),
         ("overloaded", 429, Some("1"), "Too Many Requests", "lock_overloaded"),
         ("unavailable", 503, Some("1"), "Service Unavailable", "lock_unavailable"),
         ("lost", 503, None, "Service Unavailable", "lock_lost"),
@@ -133,7 +133,7 @@ async fn a_method_of_tonic_answers_by_the_table() {
     assert_eq!(method("none").await.expect("no error").into_inner(), "done");
     for (way, code, reason, retry) in [
         ("busy", Code::Aborted, "LOCK_BUSY", Some(Duration::from_millis(6_500))),
-        ("full", Code::ResourceExhausted, "LOCK_FULL", Some(Duration::from_secs(3))),
+        ("full", Code::ResourceExhausted, "LOCK_FULL", Some(Duration::from_secs(1))),
         ("overloaded", Code::ResourceExhausted, "LOCK_OVERLOADED", Some(Duration::from_secs(1))),
         ("unavailable", Code::Unavailable, "LOCK_UNAVAILABLE", Some(Duration::from_secs(1))),
         ("lost", Code::Aborted, "LOCK_LOST", None),
