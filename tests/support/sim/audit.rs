@@ -48,6 +48,7 @@ pub(super) struct Audit {
 #[derive(Debug)]
 pub(super) struct Moved {
     line: Vec<Waiter>,
+    account: Option<Account>,
     number: u64,
     blind: bool,
 }
@@ -105,19 +106,22 @@ impl Audit {
 
     /// Gives away what it has seen of a key, with its slot.
     pub(super) fn give(&mut self, key: &LockKey) -> Moved {
-        self.accounts.remove(key);
+        let account = self.accounts.remove(key);
         let (line, number) = (self.lines.remove(key), self.numbers.remove(key));
-        Moved { line: line.unwrap_or_default(), number: number.unwrap_or_default(), blind: self.blind }
+        Moved { line: line.unwrap_or_default(), account, number: number.unwrap_or_default(), blind: self.blind }
     }
 
-    /// Takes that over. By clocks that are apart nobody can say who is live.
-    pub(super) fn take(&mut self, key: &LockKey, moved: Moved, apart: bool) {
-        let Moved { line, number, blind } = moved;
+    /// Takes that over, by a clock that is so many ms ahead. By clocks that are `apart` nobody can say who is live.
+    pub(super) fn take(&mut self, key: &LockKey, moved: Moved, by: i64, apart: bool) {
+        let Moved { line, account, number, blind } = moved;
         self.lines.insert(key.clone(), line);
         self.numbers.insert(key.clone(), number);
         self.blind |= blind;
         if apart {
             self.all_lapsed(Some(key));
+        }
+        if let Some(account) = account {
+            self.accounts.insert(key.clone(), account.moved(by));
         }
     }
 

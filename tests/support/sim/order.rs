@@ -18,6 +18,11 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
+    /// Whether both may have the key at once.
+    fn goes_with(&self, other: &Self) -> bool {
+        self.event.mode.goes_with(other.event.mode)
+    }
+
     fn got(&self) -> bool {
         self.event.succeeded()
     }
@@ -51,7 +56,7 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
     for (key, mut waits) in keys {
         waits.sort_by(|a, b| a.to.total_cmp(&b.to));
         if !state.has_vanished(key) {
-            found.extend(within(state, &waits));
+            found.extend(within(world, state, &waits));
         }
         if world.plan.is_calm() && !world.plan.store.is_quorum() {
             // A connection and a call that waits for those under way.
@@ -67,14 +72,18 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
 }
 
 /// Inside a process: first come, first served.
-fn within(state: &State, waits: &[Wait<'_>]) -> Option<(&'static str, String)> {
+fn within(world: &World, state: &State, waits: &[Wait<'_>]) -> Option<(&'static str, String)> {
     let is_steady = |client: &str| {
         let number = client.trim_start_matches('c').parse::<usize>().ok();
         number.and_then(|number| state.links.get(number)).is_some_and(|link| link.disturbed == 0 && !link.dead)
     };
     for later in waits.iter().filter(|wait| wait.stands_in_line() && wait.got() && is_steady(wait.client)) {
         let passed = waits.iter().filter(|wait| wait.client == later.client && wait.stands_in_line());
-        for first in passed {
+        for first in passed.filter(|first| !first.goes_with(later)) {
+            // Each has a place of its own, which may be lost.
+            if first.event.mode != later.event.mode && !world.plan.is_calm() {
+                continue;
+            }
             if first.from < later.from && later.to + AT_ONCE < first.to {
                 return Some(("out-of-turn", told(first, later)));
             }
@@ -102,6 +111,7 @@ fn between(waits: &[Wait<'_>], margin: f64, in_gap: impl Fn(&Wait<'_>) -> bool) 
             let passes = later.stands_in_line()
                 && !in_gap(later)
                 && later.client != first.client
+                && !later.goes_with(first)
                 && later.from > first.from + margin
                 && later.to + AT_ONCE < first.to;
             // It may have had the place of one who came before, and a process passes a key on inside itself.
