@@ -171,7 +171,7 @@ impl Audit {
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         self.has_granted = true;
-        self.takes(key, token, now + lasts, now, fences, 0);
+        self.takes(key, (token, None), (now, now + lasts), fences, 0);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
@@ -257,8 +257,8 @@ impl Audit {
     ) {
         let Acquire { key, token, place, .. } = acquire;
         if let Outcome::Held { fence, block, .. } = outcome {
-            let until = now + millis(acquire.ttl);
-            self.takes(key, *token, until, now, (fence, u64::from(block)), acquire.floor);
+            let times = (now, now + millis(acquire.ttl));
+            self.takes(key, (*token, acquire.from), times, (fence, u64::from(block)), acquire.floor);
         }
         self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();

@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, task::Waker};
 
-use lock_core::backend::{Acquire, Grant, Operation, Release, Token};
+use lock_core::backend::{Acquire, Grant, Operation, Release, TOKEN_MARK, Token};
 
 use super::{
     link::{Arriving, Back, Conn, Message, Request, Way},
@@ -54,6 +54,10 @@ impl State {
         for operation in &batch {
             if let Operation::Acquire(Acquire { token, .. }) | Operation::Release(Release { token, .. }) = operation {
                 self.links[client].unanswered.retain(|(_, told)| told != token);
+            }
+            // A lease that becomes a shared one is answered for by that.
+            if let Operation::Acquire(Acquire { from: Some(from), .. }) = operation {
+                self.links[client].unanswered.retain(|(_, told)| told != from);
             }
         }
         if self.conns[conn].here {
@@ -233,8 +237,7 @@ fn told(batch: &[Operation]) -> String {
     batch.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A token by its last digits.
+/// A token by its last digits, and its mode.
 pub(super) fn name(token: Token) -> String {
-    let text = token.reveal();
-    text[text.len() - 6..].to_owned()
+    token.reveal()[TOKEN_MARK.len() + 26..].to_owned()
 }

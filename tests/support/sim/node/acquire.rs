@@ -32,7 +32,9 @@ impl Node {
         let waits = call.now < self.waiting;
         let own = self.own(acquire, call.now);
         let was_free = self.held(key, call.now).is_none() && own.is_none();
-        let before = from.map(|from| self.audit.gives_up(key, from, None));
+        // Those that wait may share a key that is shared from now on.
+        let downgraded = from.filter(|from| from.mode() != acquire.token.mode());
+        let before = downgraded.map(|from| self.audit.gives_up(key, from, call.now, None));
         let is_free = was_free && !self.is_there(key, call.now);
         let reply = self.acquire(acquire, call, sender);
         match &reply {
@@ -42,7 +44,13 @@ impl Node {
                 }
                 let found = (was_free, is_free, waits);
                 self.audit.acquired(acquire, found, *outcome, call.now, &self.channels);
-                if waits && own.is_none() && from.is_none() {
+                let is_held = matches!(outcome, Outcome::Held { .. });
+                let is_judged = if from.is_some() {
+                    downgraded.is_some() && is_held
+                } else {
+                    own.is_none() && matches!(outcome, Outcome::Busy { .. })
+                };
+                if waits && is_judged {
                     self.judge_head(key, call.now);
                 }
             }

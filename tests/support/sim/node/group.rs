@@ -68,7 +68,7 @@ impl Node {
         let Some(group) = self.groups.get_mut(key).filter(|group| group.expires >= now) else { return false };
         let Some(share) = group.share_of(token).filter(|share| share.expires >= now) else { return false };
         share.expires = 1;
-        self.audit.gives_up(key, token, None);
+        self.audit.gives_up(key, token, now, None);
         self.settle(key, now);
         true
     }

@@ -1,6 +1,11 @@
 //! What a holder may do beside working and releasing: scoped work, a hand-over, a release by force.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use lock_core::{Handover, Lease, LockGuard};
 
@@ -84,7 +89,12 @@ impl Task {
         let under = self.begin(event);
         let cut = self.dice.below(100) < world.plan.drops;
         let mut aside = false;
-        let answered = self.awaited(guard.downgrade(), cut, &mut aside).await?;
+        let mut future = Box::pin(guard.downgrade());
+        // From its first poll on, the lease is no longer exclusive.
+        let answered = match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => self.awaited(future, cut, &mut aside).await?,
+        };
         self.client.judge(&answered, aside);
         match answered {
             Ok(guard) => {
