@@ -55,9 +55,8 @@ impl State {
             if let Operation::Acquire(Acquire { token, .. }) | Operation::Release(Release { token, .. }) = operation {
                 self.links[client].unanswered.retain(|(_, told)| told != token);
             }
-            // A lease that becomes a shared one is answered for by that.
             if let Operation::Acquire(Acquire { from: Some(from), .. }) = operation {
-                self.links[client].unanswered.retain(|(_, told)| told != from);
+                self.links[client].given_away.push(*from);
             }
         }
         if self.conns[conn].here {

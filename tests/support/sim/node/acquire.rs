@@ -7,7 +7,7 @@ use lock_core::{
     backend::{Acquire, Outcome, Token},
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, Reply, busy, group::total_of, ms, setter};
+use super::{Call, Entry, Holder, Node, NodeMutant, Reply, What, busy, group::total_of, ms, setter};
 
 /// What a token has of a key already.
 struct Own {
@@ -144,7 +144,9 @@ impl Node {
         let setter = setter(sender, *ttl);
         let (fence, size) = if is_share {
             let entry = Entry::new(*token, expires.max(own.share.unwrap_or(0)), setter);
-            (self.take_share(acquire, own, entry, call)?, 1)
+            let fence = self.take_share(acquire, own, entry, call)?;
+            self.audit.does(key, entry.holder, What::Set(entry.expires));
+            (fence, 1)
         } else {
             let mine = own.held.filter(|entry| entry.holder == Holder::Ours(*token));
             let mine = mine.filter(|_| !self.has(NodeMutant::OwnAcquireShortens));

@@ -6,7 +6,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, What, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, ms};
 
 /// The holders of a key that is not held exclusively.
 #[derive(Clone, Debug)]
@@ -128,7 +128,6 @@ impl Node {
             group.shares.retain(|old| (old.expires >= call.now || keeps_dead) && old.holder != share.holder);
             group.shares.push(share);
         }
-        self.audit.does(key, share.holder, What::Set(share.expires));
         Ok(fence)
     }
 
