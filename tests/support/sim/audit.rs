@@ -252,13 +252,13 @@ impl Audit {
         acquire: &Acquire,
         (was_free, is_free, waits): (bool, bool, bool),
         outcome: Outcome,
-        now: u64,
+        (now, floor): (u64, u64),
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         let Acquire { key, token, place, .. } = acquire;
         if let Outcome::Held { fence, block, .. } = outcome {
             let times = (now, now + millis(acquire.ttl));
-            self.takes(key, (*token, acquire.from), times, (fence, u64::from(block)), acquire.floor);
+            self.takes(key, (*token, acquire.from), times, (fence, u64::from(block)), floor);
         }
         self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();

@@ -81,7 +81,9 @@ fn within(world: &World, state: &State, waits: &[Wait<'_>], margin: f64) -> Opti
         let passed = waits.iter().filter(|wait| wait.client == later.client && wait.stands_in_line());
         for first in passed.filter(|first| !first.goes_with(later)) {
             // Each has a place of its own, which may be lost, and which the first makes only when it knows that the key is busy.
-            if !world.plan.mix.is_plain() && (!world.plan.is_calm() || later.from < first.from + margin) {
+            if !world.plan.mix.is_plain()
+                && (!world.plan.is_calm() || world.plan.store.is_quorum() || later.from < first.from + margin)
+            {
                 continue;
             }
             if first.from < later.from && later.to + AT_ONCE < first.to {

@@ -43,7 +43,7 @@ impl Node {
                     before.into_iter().for_each(|before| self.audit.takes_back(key, before));
                 }
                 let found = (was_free, is_free, waits);
-                self.audit.acquired(acquire, found, *outcome, call.now, &self.channels);
+                self.audit.acquired(acquire, found, *outcome, (call.now, call.floor), &self.channels);
                 let is_held = matches!(outcome, Outcome::Held { .. });
                 let is_judged = if from.is_some() {
                     downgraded.is_some() && is_held
