@@ -126,6 +126,12 @@ pub enum Mutant {
     SplitKept,
     /// The token of an acquire that only some nodes granted is cleaned up, and used again for the next request.
     SplitTokenAgain,
+    /// Of the waiters that begin to contend together, the last asks first.
+    LaterContendFirst,
+    /// What a call for several keys may have taken is not cleaned up if its future is dropped.
+    TogetherForgets,
+    /// A lease is forgotten whose change to a shared one was not answered.
+    DowngradeForgets,
     /// Nothing is released in the background: neither what was dropped or lost, nor the places of waiters.
     NoCleanUp,
     /// The key of a waiter that was called loses its prefix.
@@ -207,6 +213,9 @@ mod switch {
             Self::NodeTrusted,
         ];
 
+        /// All that only leases of several modes show.
+        pub const OF_MODES: [Self; 3] = [Self::LaterContendFirst, Self::TogetherForgets, Self::DowngradeForgets];
+
         /// All that the whole-system tests must notice, see `tests/mutants`.
         pub const OF_WHOLE_SYSTEM: [Self; 3] = [Self::NoCleanUp, Self::CallNotHeard, Self::PrefixLost];
 
@@ -231,7 +240,8 @@ mod switch {
             static NAMED: OnceLock<Option<Mutant>> = OnceLock::new();
             *NAMED.get_or_init(|| {
                 let name = env::var_os("LOCK_MUTANT")?;
-                let mut all = Self::ALL.iter().chain(&Self::OF_QUORUMS).chain(&Self::OF_WHOLE_SYSTEM);
+                let mut all =
+                    Self::ALL.iter().chain(&Self::OF_QUORUMS).chain(&Self::OF_MODES).chain(&Self::OF_WHOLE_SYSTEM);
                 let named = all.find(|mutant| name == *format!("{mutant:?}"));
                 Some(*named.unwrap_or_else(|| panic!("LOCK_MUTANT={} is not a mutant", name.display())))
             })

@@ -36,6 +36,14 @@
 //! | a request that is sent once more has the same token, and is said to be out of order, also if it fails | `TokenAnew`, `OrderNotSaid`, `OrderLostInError` |
 //! | what was sent before an error may have happened | `DoubtDropped` |
 //! | a key that the queue node keeps for another is not taken elsewhere | `ReservedIgnored` |
+//! | an exclusive lease is beside no other | `WriterBesideReaders`, `DowngradeLetsIn` |
+//! | as many permits are given as there are, of one total | `WeightIgnored`, `OneTooMany`, `TotalOverwritten` |
+//! | nobody who could share passes a live place | `ReaderPassesWriter`, `LaterContendFirst` |
+//! | a key goes to all places at the front that can share it | `OneReaderAtATime` |
+//! | a share counts until its own end, and the key lasts as long as the last | `RenewalRaisesAll`, `GroupEndsWithFirst`, `DeadShareCounts` |
+//! | those who share a key have one number | `SharedRaisesFence` |
+//! | a call for several keys leaves all or nothing, and so does one that is dropped | `AllOrNoneKeepsSome`, `TogetherForgets` |
+//! | what an unanswered downgrade may have left is released | `DowngradeForgets` |
 //!
 //! `SET` and the draw in one `MULTI`: the simulated node executes them in one step; `tests/free.rs` shows the rest.
 
@@ -192,6 +200,14 @@ fn every_bug_in_the_quorum_is_found() {
 }
 
 #[test]
+fn every_bug_in_the_modes_is_found() {
+    let missed_in_engine = missed(Mutant::OF_MODES, Store::Modes);
+    let is_missed = |mutant: &NodeMutant| !is_found(Bug::Node(*mutant), Store::Modes);
+    let missed: Vec<_> = NodeMutant::OF_MODES.into_iter().filter(is_missed).collect();
+    assert!(missed.is_empty() && missed_in_engine.is_empty(), "not found: {missed:?}, {missed_in_engine:?}");
+}
+
+#[test]
 fn every_rule_that_judges_alone_is_broken_by_a_bug() {
     for (rule, mutant) in RULES {
         let breaks = |seed: &u64| {
@@ -234,8 +250,9 @@ fn every_bug_in_the_node_is_found() {
 
 #[test]
 fn readme_counts_the_bugs() {
-    let engine = Mutant::ALL.len() + Mutant::OF_QUORUMS.len();
+    let engine = Mutant::ALL.len() + Mutant::OF_QUORUMS.len() + Mutant::OF_MODES.len();
     let of_some = NodeMutant::OF_REPLICAS.len() + NodeMutant::OF_QUORUMS.len() + NodeMutant::OF_SLOTS.len();
+    let of_some = of_some + NodeMutant::OF_MODES.len();
     let (all, survive) = (engine + NodeMutant::ALL.len() + of_some, SURVIVES.len() + NODE_SURVIVES.len());
     let told = format!("{} of {all} deliberate bugs", all - survive);
     assert!(include_str!("../../README.md").contains(&told), "the README does not say {told:?}");

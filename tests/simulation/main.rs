@@ -67,6 +67,16 @@ fn every_schedule_of_slots_that_move_keeps_every_rule() {
     all_keep_every_rule(Store::Slots, one_in(10, seeds()));
 }
 
+#[test]
+fn every_schedule_of_modes_keeps_every_rule() {
+    all_keep_every_rule(Store::Modes, one_in(4, seeds()));
+}
+
+#[test]
+fn every_schedule_of_modes_of_a_quorum_keeps_every_rule() {
+    all_keep_every_rule(Store::ModesOfQuorum, one_in(20, seeds()));
+}
+
 /// One of so many seeds, and one at least.
 fn one_in(many: u64, seeds: Range<u64>) -> Range<u64> {
     seeds.start..seeds.end.min(seeds.start + (seeds.end - seeds.start).div_ceil(many))

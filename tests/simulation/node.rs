@@ -217,6 +217,11 @@ async fn compare(
             server.call(&["SET", &name, "foreign", "PX", "60000", "NX"]).await;
             node.set_foreign(&LockKey::new(&name).expect("a sound key"), 1, 60_000, micros);
         }
+        if dice.below(16) == 0 {
+            server.call(&["DEL", RedisServer::WAITING]).await;
+            node.forget_waiting();
+            story.push("it is forgotten that somebody waits".to_owned());
+        }
         if dice.below(6) == 0 {
             let (key, token) = (key(dice.below(KEYS)), token(&mut dice, modes));
             lapse(server, &mut node, (&key, token), micros).await;

@@ -273,6 +273,11 @@ impl Engine {
         self.core.with(|state| state.queues.release(hold, now, || Response::new(&self.core, now)))
     }
 
+    /// Takes note that a token which was handed on is over.
+    pub(crate) fn end_hand_over(&self, token: Token) {
+        self.core.with(|state| state.queues.end_hand_over(token));
+    }
+
     /// Ends a hold and gives its token to the caller, who hands it on.
     pub(crate) fn hand_over(&self, hold: HoldId) -> Option<Tenure> {
         let now = self.now();

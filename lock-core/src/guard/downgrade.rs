@@ -5,12 +5,14 @@ use std::sync::Arc;
 use super::LockGuard;
 use crate::{
     End, Error, ErrorKind, LossReason,
+    backend::Token,
     engine::{
         Engine,
         cleanup::{Doubt, Parting},
     },
     error::{Argument, DOWNGRADE},
     mode::Mode,
+    mutants::Mutant,
     request::{LockRequest, Options, Wait},
 };
 
@@ -81,7 +83,7 @@ impl LockGuard {
             since: hold.since,
             label: hold.label(),
         };
-        let mut left = Left { engine, over: Some((parting, left.doubt())) };
+        let mut left = Left { engine, token: parting.token, over: Some((parting, left.doubt())) };
         let result = request.acquire().await;
         if result.is_ok() {
             left.over = None;
@@ -96,12 +98,17 @@ impl LockGuard {
 /// The exclusive token, which is to be released unless the lease goes on without it.
 struct Left {
     engine: Arc<Engine>,
+    token: Token,
     over: Option<(Parting, Doubt)>,
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
-        if let Some((parting, doubt)) = self.over.take() {
+        // Nobody else takes it up: a grant to it from now on is released.
+        self.engine.end_hand_over(self.token);
+        if let Some((parting, doubt)) = self.over.take()
+            && !Mutant::DowngradeForgets.is_on()
+        {
             self.engine.clean_up(parting, doubt);
         }
     }

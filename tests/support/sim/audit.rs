@@ -48,6 +48,7 @@ pub(super) struct Audit {
 #[derive(Debug)]
 pub(super) struct Moved {
     line: Vec<Waiter>,
+    account: Option<Account>,
     number: u64,
     blind: bool,
 }
@@ -105,19 +106,22 @@ impl Audit {
 
     /// Gives away what it has seen of a key, with its slot.
     pub(super) fn give(&mut self, key: &LockKey) -> Moved {
-        self.accounts.remove(key);
+        let account = self.accounts.remove(key);
         let (line, number) = (self.lines.remove(key), self.numbers.remove(key));
-        Moved { line: line.unwrap_or_default(), number: number.unwrap_or_default(), blind: self.blind }
+        Moved { line: line.unwrap_or_default(), account, number: number.unwrap_or_default(), blind: self.blind }
     }
 
-    /// Takes that over. By clocks that are apart nobody can say who is live.
-    pub(super) fn take(&mut self, key: &LockKey, moved: Moved, apart: bool) {
-        let Moved { line, number, blind } = moved;
+    /// Takes that over, by a clock that is so many ms ahead. By clocks that are `apart` nobody can say who is live.
+    pub(super) fn take(&mut self, key: &LockKey, moved: Moved, by: i64, apart: bool) {
+        let Moved { line, account, number, blind } = moved;
         self.lines.insert(key.clone(), line);
         self.numbers.insert(key.clone(), number);
         self.blind |= blind;
         if apart {
             self.all_lapsed(Some(key));
+        }
+        if let Some(account) = account {
+            self.accounts.insert(key.clone(), account.moved(by));
         }
     }
 
@@ -167,7 +171,7 @@ impl Audit {
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         self.has_granted = true;
-        self.takes(key, token, now + lasts, now, fences, 0);
+        self.takes(key, (token, None), (now, now + lasts), fences, 0);
         let line = self.lines.entry(key.clone()).or_default();
         let mine = line.iter().position(|waiter| waiter.token == token);
         let before = mine.filter(|mine| !line[*mine].lapsed).unwrap_or(0);
@@ -248,13 +252,13 @@ impl Audit {
         acquire: &Acquire,
         (was_free, is_free, waits): (bool, bool, bool),
         outcome: Outcome,
-        now: u64,
+        (now, floor): (u64, u64),
         channels: &BTreeMap<Arc<str>, usize>,
     ) {
         let Acquire { key, token, place, .. } = acquire;
         if let Outcome::Held { fence, block, .. } = outcome {
-            let until = now + millis(acquire.ttl);
-            self.takes(key, *token, until, now, (fence, u64::from(block)), acquire.floor);
+            let times = (now, now + millis(acquire.ttl));
+            self.takes(key, (*token, acquire.from), times, (fence, u64::from(block)), floor);
         }
         self.judge_terms(acquire);
         let line = self.lines.entry(key.clone()).or_default();

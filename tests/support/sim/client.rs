@@ -157,6 +157,7 @@ impl Client {
         if let Err(error) = answer
             && !aside
             && self.world.plan.is_sound()
+            && (self.world.plan.mix.is_plain() || !matches!(error.kind(), ErrorKind::Invalid(_)))
             && !matches!(error.kind(), ErrorKind::Busy | ErrorKind::ShutDown | ErrorKind::Lost(_) | ErrorKind::NotHeld)
         {
             self.world.state().breach("failed", || format!("c{}: {error}", self.number));

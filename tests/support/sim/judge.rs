@@ -61,6 +61,7 @@ pub(super) fn check_answered(world: &World) {
     for (client, link) in state.links.iter().enumerate().filter(|(_, link)| !link.dead && link.ends.is_none()) {
         // What was given away is the next one's.
         let own = link.unanswered.iter().filter(|(key, _)| !state.handed_over.contains(key));
+        let own = own.filter(|(_, token)| !link.given_away.contains(token));
         silent.extend(
             own.map(|(key, token)| format!("c{client} says nothing to a grant of {key} to {}", network::name(*token))),
         );
@@ -117,7 +118,7 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
     }
     // A clock that was set back keeps keys for longer.
     bound += Duration::from_micros(state.behind());
-    let mut checker = Checker::new().bound(bound);
+    let mut checker = Checker::new().bound(bound).failed_over(state.journal.has_failovers());
     for mark in &state.marks {
         checker = checker.mark(mark.clone());
     }

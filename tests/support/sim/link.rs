@@ -37,6 +37,8 @@ pub(super) struct Link {
     pub(super) channel: Option<Arc<str>>,
     /// Grants that it was told of, and said nothing to since: keys and tokens.
     pub(super) unanswered: Vec<(String, Token)>,
+    /// Tokens that another has taken over: what comes for them is that one's.
+    pub(super) given_away: Vec<Token>,
     /// Once it is shut down: before when no lease may be cut short.
     pub(super) ends: Option<u64>,
     /// How many leases were, and their holders told.

@@ -78,6 +78,7 @@ mod foreign;
 mod journal;
 mod judge;
 mod link;
+mod mix;
 mod nemesis;
 mod network;
 mod node;
@@ -284,14 +285,14 @@ impl Stage {
         let backend = |server| SimBackend { world: Arc::clone(world), client: number, server };
         let clock = Arc::new(SimClock { world: Arc::clone(world), client: number });
         let builder = match world.plan.store {
-            Store::Single | Store::Replicated => {
+            Store::Single | Store::Replicated | Store::Modes => {
                 LockManager::builder().backend(Watched { inner: backend(0), world: Arc::clone(world), client: number })
             }
             Store::Slots => {
                 let inner = SlotBackend { nodes: (0..world.plan.store.nodes()).map(backend).collect() };
                 LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
             }
-            Store::Quorum => {
+            Store::Quorum | Store::ModesOfQuorum => {
                 let backends =
                     (0..world.plan.store.nodes()).map(|server| Arc::new(backend(server)) as Arc<dyn Backend>);
                 let inner = QuorumBackend::new(backends).expect("enough nodes");

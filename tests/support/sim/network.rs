@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, task::Waker};
 
-use lock_core::backend::{Acquire, Grant, Operation, Release, Token};
+use lock_core::backend::{Acquire, Grant, Operation, Release, TOKEN_MARK, Token};
 
 use super::{
     link::{Arriving, Back, Conn, Message, Request, Way},
@@ -54,6 +54,9 @@ impl State {
         for operation in &batch {
             if let Operation::Acquire(Acquire { token, .. }) | Operation::Release(Release { token, .. }) = operation {
                 self.links[client].unanswered.retain(|(_, told)| told != token);
+            }
+            if let Operation::Acquire(Acquire { from: Some(from), .. }) = operation {
+                self.links[client].given_away.push(*from);
             }
         }
         if self.conns[conn].here {
@@ -233,8 +236,7 @@ fn told(batch: &[Operation]) -> String {
     batch.iter().map(one).collect::<Vec<_>>().join(", ")
 }
 
-/// A token by its last digits.
+/// A token by its last digits, and its mode.
 pub(super) fn name(token: Token) -> String {
-    let text = token.reveal();
-    text[text.len() - 6..].to_owned()
+    token.reveal()[TOKEN_MARK.len() + 26..].to_owned()
 }

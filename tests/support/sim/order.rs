@@ -18,6 +18,11 @@ struct Wait<'a> {
 }
 
 impl Wait<'_> {
+    /// Whether both may have the key at once.
+    fn goes_with(&self, other: &Self) -> bool {
+        self.event.mode.goes_with(other.event.mode)
+    }
+
     fn got(&self) -> bool {
         self.event.succeeded()
     }
@@ -50,12 +55,12 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
     let mut found = Vec::new();
     for (key, mut waits) in keys {
         waits.sort_by(|a, b| a.to.total_cmp(&b.to));
+        // A connection and a call that waits for those under way.
+        let margin = (world.plan.latency.1 * 10) as f64 / 1_000.0 + 10.0;
         if !state.has_vanished(key) {
-            found.extend(within(state, &waits));
+            found.extend(within(world, state, &waits, margin));
         }
         if world.plan.is_calm() && !world.plan.store.is_quorum() {
-            // A connection and a call that waits for those under way.
-            let margin = (world.plan.latency.1 * 10) as f64 / 1_000.0 + 10.0;
             let in_gaps = &state.servers[0].node.audit.in_gaps;
             let in_gap = |wait: &Wait<'_>| {
                 in_gaps.iter().any(|(of, fence)| of.as_str() == key && wait.event.fence == Some(*fence))
@@ -67,14 +72,20 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
 }
 
 /// Inside a process: first come, first served.
-fn within(state: &State, waits: &[Wait<'_>]) -> Option<(&'static str, String)> {
+fn within(world: &World, state: &State, waits: &[Wait<'_>], margin: f64) -> Option<(&'static str, String)> {
     let is_steady = |client: &str| {
         let number = client.trim_start_matches('c').parse::<usize>().ok();
         number.and_then(|number| state.links.get(number)).is_some_and(|link| link.disturbed == 0 && !link.dead)
     };
     for later in waits.iter().filter(|wait| wait.stands_in_line() && wait.got() && is_steady(wait.client)) {
         let passed = waits.iter().filter(|wait| wait.client == later.client && wait.stands_in_line());
-        for first in passed {
+        for first in passed.filter(|first| !first.goes_with(later)) {
+            // Each has a place of its own, which may be lost, and which the first makes only when it knows that the key is busy.
+            if !world.plan.mix.is_plain()
+                && (!world.plan.is_calm() || world.plan.store.is_quorum() || later.from < first.from + margin)
+            {
+                continue;
+            }
             if first.from < later.from && later.to + AT_ONCE < first.to {
                 return Some(("out-of-turn", told(first, later)));
             }
@@ -102,6 +113,7 @@ fn between(waits: &[Wait<'_>], margin: f64, in_gap: impl Fn(&Wait<'_>) -> bool) 
             let passes = later.stands_in_line()
                 && !in_gap(later)
                 && later.client != first.client
+                && !later.goes_with(first)
                 && later.from > first.from + margin
                 && later.to + AT_ONCE < first.to;
             // It may have had the place of one who came before, and a process passes a key on inside itself.

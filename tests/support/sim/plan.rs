@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::mix::Mix;
 use crate::Dice;
 
 /// Where leases are kept.
@@ -16,15 +17,19 @@ pub enum Store {
     Quorum,
     /// On three nodes, each of which has some of the keys: slots, which move.
     Slots,
+    /// On one node, by leases of all modes.
+    Modes,
+    /// On a quorum of three, by exclusive and shared leases.
+    ModesOfQuorum,
 }
 
 impl Store {
     pub(super) fn nodes(self) -> usize {
-        if matches!(self, Self::Quorum | Self::Slots) { 3 } else { 1 }
+        if matches!(self, Self::Single | Self::Replicated | Self::Modes) { 1 } else { 3 }
     }
 
     pub(super) fn is_quorum(self) -> bool {
-        self == Self::Quorum
+        matches!(self, Self::Quorum | Self::ModesOfQuorum)
     }
 }
 
@@ -88,6 +93,8 @@ pub(super) struct Plan {
     /// In how many of a hundred holds something unusual is done: extended, handed over, forced.
     pub(super) odd: u64,
     pub(super) foreign: bool,
+    /// In which modes leases are asked for.
+    pub(super) mix: Mix,
 }
 
 /// What breaks, and comes back.
@@ -222,6 +229,7 @@ impl Plan {
             odd: [0, 20, 50][dice.below(3) as usize],
             // Other libraries' quorums poll too, and know no better than ours.
             foreign: dice.below(4) == 0 && store.nodes() == 1,
+            mix: Mix::draw(dice, store),
         }
     }
 

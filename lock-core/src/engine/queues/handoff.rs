@@ -232,7 +232,10 @@ impl Queues {
 
     /// Has the waiters at the front of the line contend who do not yet, unless the process possesses the key.
     pub(super) fn contend_next(&mut self, key: &LockKey) {
-        let next = self.lines.next_to_contend(key);
+        let mut next = self.lines.next_to_contend(key);
+        if Mutant::LaterContendFirst.is_on() {
+            next.reverse();
+        }
         if next.is_empty() {
             self.lines.tidy(key);
         }

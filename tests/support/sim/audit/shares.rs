@@ -9,6 +9,7 @@ use lock_core::{
 };
 
 use super::{Audit, millis};
+use crate::sim::network::name;
 
 /// Those who have a key.
 #[derive(Clone, Debug, Default)]
@@ -22,6 +23,12 @@ pub(in crate::sim) struct Account {
 impl Account {
     fn live(&self, now: u64) -> impl Iterator<Item = (Token, u64)> {
         self.leases.iter().copied().filter(move |(_, ends)| *ends >= now)
+    }
+
+    /// The same by a clock that is so many ms ahead.
+    pub(super) fn moved(mut self, by: i64) -> Self {
+        self.leases.iter_mut().for_each(|(_, ends)| *ends = ends.saturating_add_signed(by));
+        self
     }
 
     fn set(&mut self, token: Token, ends: u64, now: u64) {
@@ -44,9 +51,16 @@ impl Account {
 }
 
 impl Audit {
-    /// A token gives up what it has of a key, now or at a time in ms. Returns what was known before.
-    pub(in crate::sim) fn gives_up(&mut self, key: &LockKey, token: Token, at: Option<u64>) -> Option<(Token, u64)> {
+    /// A token gives up what it has of a key, at once or at a time in ms. Returns what was known before.
+    pub(in crate::sim) fn gives_up(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        now: u64,
+        at: Option<u64>,
+    ) -> Option<(Token, u64)> {
         let account = self.accounts.get_mut(key)?;
+        account.leases.retain(|(_, ends)| *ends >= now);
         let index = account.leases.iter().position(|(other, _)| *other == token)?;
         let before = account.leases[index];
         match at {
@@ -80,8 +94,17 @@ impl Audit {
     }
 
     /// A token has a key until a time at least, with a number: of its own, or that of those who share the key.
-    pub(super) fn takes(&mut self, key: &LockKey, token: Token, until: u64, now: u64, fences: (u64, u64), floor: u64) {
+    pub(super) fn takes(
+        &mut self,
+        key: &LockKey,
+        (token, from): (Token, Option<Token>),
+        (now, until): (u64, u64),
+        fences: (u64, u64),
+        floor: u64,
+    ) {
         let account = self.accounts.entry(key.clone()).or_default();
+        // It may take the key from another.
+        account.leases.retain(|(other, _)| Some(*other) != from || other.mode() == Mode::Shared);
         let in_the_way = account.in_the_way(token, now);
         let concerns_shares = account.live(now).chain([(token, 0)]).any(|(token, _)| !token.mode().is_exclusive());
         let is_joined =
@@ -89,6 +112,7 @@ impl Audit {
         let own = account.live(now).find(|(other, _)| *other == token).map_or(0, |(_, ends)| ends);
         let known = account.fence;
         account.set(token, until.max(own), now);
+        account.leases.retain(|(other, _)| Some(*other) != from);
         account.fence = fences.0;
         if let Some(rule) = in_the_way.filter(|_| concerns_shares && !self.blind) {
             let message = format!("{key}: {} is given to one more at {now} ms than may have it", token.mode());
@@ -127,10 +151,10 @@ impl Audit {
         let kept = shares.iter().find(|share| !is_right(share));
         let last = shares.iter().map(|(_, ends)| *ends).max();
         let mut breach = |rule, what: String| self.breaches.push((rule, format!("{key} at {now} ms: {what}")));
-        if let Some((_, ends)) = cut {
-            breach("share-cut", format!("a share that lasts until {ends} ms is over"));
-        } else if let Some((_, ends)) = kept {
-            breach("share-kept", format!("a share that is over lasts until {ends} ms"));
+        if let Some((token, ends)) = cut {
+            breach("share-cut", format!("the share of {}, which lasts until {ends} ms, is over", name(token)));
+        } else if let Some((token, ends)) = kept {
+            breach("share-kept", format!("the share of {}, which is over, lasts until {ends} ms", name(*token)));
         } else if let (Some(last), Some(expires)) = (last, expires)
             && last != expires
         {

@@ -19,8 +19,11 @@ use self::{guard::Guard, under::Under};
 use super::{Client, Watched};
 use crate::{
     Dice,
-    history::{Event, Op, Outcome},
-    sim::world::{micros, ms},
+    history::{Event, Mode, Op, Outcome},
+    sim::{
+        mix,
+        world::{micros, ms},
+    },
 };
 
 /// One task: it does one thing at a time.
@@ -47,6 +50,7 @@ struct Part {
     index: usize,
     key: String,
     token: String,
+    mode: Mode,
 }
 
 /// What is asked for beside the ttl.
@@ -72,18 +76,20 @@ impl Task {
             let keys = self.keys();
             let ttl = plan.ttls[self.dice.below(2) as usize];
             let Some(held) = self.acquire(&keys, ttl).await else { continue };
+            let Some(held) = self.downgrade(held, ttl).await else { continue };
             self.hold(held, ttl).await;
         }
     }
 
-    /// What to ask for: one key, or several in any order.
-    fn keys(&mut self) -> Vec<String> {
-        let plan = &self.client.world.plan;
+    /// What to ask for: one key, or several in any order, each in a mode.
+    fn keys(&mut self) -> Vec<(String, Mode)> {
+        let world = Arc::clone(&self.client.world);
+        let plan = &world.plan;
         let all = plan.keys as u64;
         let several = all > 1 && plan.several > 0 && self.dice.below(100) < plan.several;
         let count = if several { 2 + self.dice.below(all - 1) } else { 1 };
         let first = self.dice.below(all);
-        (first..first + count).map(|key| format!("k{}", key % all)).collect()
+        (first..first + count).map(|key| (format!("k{}", key % all), plan.mix.mode(&mut self.dice))).collect()
     }
 
     async fn pause(&self, micros: u64) {
@@ -100,7 +106,7 @@ impl Task {
         }
     }
 
-    async fn acquire(&mut self, keys: &[String], ttl: Duration) -> Option<Held> {
+    async fn acquire(&mut self, keys: &[(String, Mode)], ttl: Duration) -> Option<Held> {
         let world = Arc::clone(&self.client.world);
         let wait = match self.dice.below(6) {
             0 => Duration::ZERO,
@@ -113,12 +119,13 @@ impl Task {
         let extras = self.extras();
         let mut unders: Vec<_> = keys
             .iter()
-            .map(|key| {
+            .map(|(key, mode)| {
                 let process = if keys.len() > 1 { format!("{}/{key}", self.process) } else { self.process.clone() };
                 let mut event = self.event(process, Op::Acquire, key);
                 event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
                 event.only_tries = wait.is_zero();
                 event.several = keys.len() > 1;
+                event.mode = *mode;
                 self.begin(event)
             })
             .collect();
@@ -126,11 +133,13 @@ impl Task {
         let cut = self.dice.below(100) < world.plan.drops;
         let mut aside = false;
         let answered = match keys {
-            [key] => {
-                let acquire = extras.request(self.client.manager.lock(key), ttl, wait).acquire();
+            [(key, mode)] => {
+                let request = mix::request(self.client.manager.lock(key), *mode);
+                let acquire = extras.request(request, ttl, wait).acquire();
                 self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::One))
             }
             _ => {
+                let keys = keys.iter().map(|(key, mode)| mix::key(key, *mode));
                 let acquire = extras.request(self.client.manager.lock_all(keys), ttl, wait).acquire();
                 self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::All))
             }
@@ -174,12 +183,15 @@ impl Task {
 
     fn got(&self, mut under: Under, lease: &Lease, extras: Extras) -> Part {
         let key = lease.key().to_owned();
-        let token = format!("c{}:{key}:{}/1", self.client.number, lease.fencing_token());
         let (_, deadline) = self.client.deadline(lease);
         self.client.judge_deadline(lease, deadline);
         let last = self.client.world.moment();
         let event = under.event();
-        let process = event.process.clone();
+        let (process, mode) = (event.process.clone(), event.mode);
+        // Those who share a key have one number.
+        let index = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner).len();
+        let beside = if mode == Mode::Shared { format!(".{index}") } else { String::new() };
+        let token = format!("c{}:{key}:{}{beside}/1", self.client.number, lease.fencing_token());
         event.token = Some(token.clone());
         event.fence = Some(lease.fencing_token().get());
         event.deadline = Some(ms(deadline));
@@ -209,10 +221,9 @@ impl Task {
             extending: false,
         };
         let mut all = self.client.watched.lock().unwrap_or_else(PoisonError::into_inner);
-        let index = all.len();
         all.push(watched);
         drop(all);
-        let part = Part { lease: lease.clone(), process, index, key, token };
+        let part = Part { lease: lease.clone(), process, index, key, token, mode };
         self.watch(&part);
         part
     }

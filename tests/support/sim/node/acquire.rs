@@ -7,7 +7,7 @@ use lock_core::{
     backend::{Acquire, Outcome, Token},
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, Reply, busy, group::total_of, ms, setter};
+use super::{Call, Entry, Holder, Node, NodeMutant, Reply, What, busy, group::total_of, ms, setter};
 
 /// What a token has of a key already.
 struct Own {
@@ -32,7 +32,9 @@ impl Node {
         let waits = call.now < self.waiting;
         let own = self.own(acquire, call.now);
         let was_free = self.held(key, call.now).is_none() && own.is_none();
-        let before = from.map(|from| self.audit.gives_up(key, from, None));
+        // Those that wait may share a key that is shared from now on.
+        let downgraded = from.filter(|from| from.mode() != acquire.token.mode());
+        let before = downgraded.map(|from| self.audit.gives_up(key, from, call.now, None));
         let is_free = was_free && !self.is_there(key, call.now);
         let reply = self.acquire(acquire, call, sender);
         match &reply {
@@ -41,8 +43,14 @@ impl Node {
                     before.into_iter().for_each(|before| self.audit.takes_back(key, before));
                 }
                 let found = (was_free, is_free, waits);
-                self.audit.acquired(acquire, found, *outcome, call.now, &self.channels);
-                if waits && own.is_none() && from.is_none() {
+                self.audit.acquired(acquire, found, *outcome, (call.now, call.floor), &self.channels);
+                let is_held = matches!(outcome, Outcome::Held { .. });
+                let is_judged = if from.is_some() {
+                    downgraded.is_some() && is_held
+                } else {
+                    own.is_none() && matches!(outcome, Outcome::Busy { .. })
+                };
+                if waits && is_judged {
                     self.judge_head(key, call.now);
                 }
             }
@@ -136,7 +144,9 @@ impl Node {
         let setter = setter(sender, *ttl);
         let (fence, size) = if is_share {
             let entry = Entry::new(*token, expires.max(own.share.unwrap_or(0)), setter);
-            (self.take_share(acquire, own, entry, call)?, 1)
+            let fence = self.take_share(acquire, own, entry, call)?;
+            self.audit.does(key, entry.holder, What::Set(entry.expires));
+            (fence, 1)
         } else {
             let mine = own.held.filter(|entry| entry.holder == Holder::Ours(*token));
             let mine = mine.filter(|_| !self.has(NodeMutant::OwnAcquireShortens));

@@ -55,7 +55,7 @@ impl Node {
             return;
         }
         self.audit.look(key, call.now, &self.channels);
-        self.audit.gives_up(key, *token, None);
+        self.audit.gives_up(key, *token, call.now, None);
         match token.mode().is_exclusive() {
             true => drop(self.keys.remove(key)),
             false => self.end_share(key, *token, None, call.now),
@@ -86,7 +86,7 @@ impl Node {
             }
             Operation::Release(release) => {
                 let after = Some(ms(release.after)).filter(|after| *after > 0).map(|after| call.now + after);
-                let before = self.audit.gives_up(&release.key, release.token, after);
+                let before = self.audit.gives_up(&release.key, release.token, call.now, after);
                 let reply = self.release(release, call);
                 if reply.is_err() {
                     self.audit.takes_back(&release.key, before);

@@ -6,7 +6,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, What, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, ms};
 
 /// The holders of a key that is not held exclusively.
 #[derive(Clone, Debug)]
@@ -68,7 +68,7 @@ impl Node {
         let Some(group) = self.groups.get_mut(key).filter(|group| group.expires >= now) else { return false };
         let Some(share) = group.share_of(token).filter(|share| share.expires >= now) else { return false };
         share.expires = 1;
-        self.audit.gives_up(key, token, None);
+        self.audit.gives_up(key, token, now, None);
         self.settle(key, now);
         true
     }
@@ -128,7 +128,6 @@ impl Node {
             group.shares.retain(|old| (old.expires >= call.now || keeps_dead) && old.holder != share.holder);
             group.shares.push(share);
         }
-        self.audit.does(key, share.holder, What::Set(share.expires));
         Ok(fence)
     }
 

@@ -113,7 +113,8 @@ impl Node {
                 is_last = false;
                 break;
             }
-            if !self.is_live(&waiting, now) {
+            // One that has a share has come, unseen by its place.
+            if !self.is_live(&waiting, now) || self.end_of_share(key, waiting.token, now).is_some() {
                 self.drop_place(key, ticket);
                 continue;
             }
@@ -236,7 +237,7 @@ impl Node {
     }
 
     /// Forgets until when somebody may be waiting, as when that was evicted.
-    pub(in crate::sim) fn forget_waiting(&mut self) {
+    pub fn forget_waiting(&mut self) {
         self.waiting = 0;
         self.audit.all_lapsed(None);
     }

@@ -52,7 +52,7 @@ impl Node {
         let now = micros / 1_000;
         let apart = now.cast_signed() - (there / 1_000).cast_signed();
         // The end of a place is written in it by the clock of the node that made it.
-        self.audit.take(&key, seen, micros != there);
+        self.audit.take(&key, seen, apart, micros != there);
         if let Some(entry) = entry {
             let entry = Entry { expires: entry.expires + now, ..entry };
             self.audit.does(&key, entry.holder, What::Set(entry.expires));

@@ -403,6 +403,9 @@ local function grant(queue, key, over, first, following, before)
     ends = tonumber(ends) or 0
     if place and not (now < ends and ends - now <= tonumber(life)) then
       pcall('HDEL', queue, '#' .. ticket, string.match(place, '^%S*'))
+    elseif place and #token >= MODE_AT and end_of_share(key, token) then
+      -- It has come, unseen by its place (W was evicted). A grant would cut its share short.
+      pcall('HDEL', queue, '#' .. ticket, token)
     elseif place then
       local is_share = #token >= MODE_AT
       local group, failed

@@ -1,12 +1,17 @@
 //! What a holder may do beside working and releasing: scoped work, a hand-over, a release by force.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    future::{Future, poll_fn},
+    sync::Arc,
+    task::Poll,
+    time::Duration,
+};
 
 use lock_core::{Handover, Lease, LockGuard};
 
 use super::{Extras, Guard, Held, Part, Task, Under, outcome};
 use crate::{
-    history::{Op, Outcome},
+    history::{Mode, Op, Outcome},
     sim::nemesis,
 };
 
@@ -64,6 +69,45 @@ impl Task {
         unders.into_iter().for_each(|under| under.end(Outcome::Info));
     }
 
+    /// Lets others share an exclusive lease now and then, or gives it back to be used as usual.
+    pub(super) async fn downgrade(&mut self, held: Held, ttl: Duration) -> Option<Held> {
+        let world = Arc::clone(&self.client.world);
+        let is_one = matches!((&held.guard, &held.parts[..]), (Guard::One(_), [part]) if part.mode == Mode::Exclusive);
+        if world.plan.mix.is_plain() || !is_one || self.dice.below(3) > 0 {
+            return Some(held);
+        }
+        let Held { guard: Guard::One(guard), parts, extras } = held else { return None };
+        let work = self.dice.below(20_000);
+        self.pause(work).await;
+        let part = parts.first()?;
+        self.look_at(part);
+        self.begin(self.event_of(Op::Release, part)).end(Outcome::Info);
+        let mut event = self.event(self.process.clone(), Op::Acquire, &part.key);
+        event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
+        event.mode = Mode::Shared;
+        event.only_tries = true;
+        let under = self.begin(event);
+        let cut = self.dice.below(100) < world.plan.drops;
+        let mut aside = false;
+        let mut future = Box::pin(guard.downgrade());
+        // From its first poll on, the lease is no longer exclusive.
+        let answered = match poll_fn(|cx| Poll::Ready(future.as_mut().poll(cx))).await {
+            Poll::Ready(answered) => answered,
+            Poll::Pending => self.awaited(future, cut, &mut aside).await?,
+        };
+        self.client.judge(&answered, aside);
+        match answered {
+            Ok(guard) => {
+                let parts = vec![self.got(under, guard.lease(), extras)];
+                Some(Held { guard: Guard::One(guard), parts, extras })
+            }
+            Err(error) => {
+                under.end(outcome(&error));
+                None
+            }
+        }
+    }
+
     /// Gives the lease away, and takes it up again as another tenure.
     async fn hand_over(&mut self, guard: LockGuard, parts: Vec<Part>, ttl: Duration) -> Option<Held> {
         let world = Arc::clone(&self.client.world);
@@ -79,6 +123,7 @@ impl Task {
         self.pause(way).await;
         let mut event = self.event(self.process.clone(), Op::Acquire, &key);
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
+        event.mode = parts.first()?.mode;
         event.only_tries = true;
         let under = self.begin(event);
         let request = self.client.manager.take_up(handover).ttl(ttl).acquire();
