@@ -23,9 +23,11 @@ use super::{
 pub enum Rule {
     /// A line says what cannot be: it is no history.
     Malformed,
-    /// No two leases of a key are valid at once, each by its own client's reckoning.
+    /// No two leases of a key are valid at once, each by its own client's reckoning, but shared ones, and as many as there are
+    /// permits.
     TwoHolders,
-    /// Each lease has a fencing token, and they strictly rise, in real-time order and in the order of holding.
+    /// Each lease has a fencing token, and they strictly rise, in real-time order and in the order of holding. Shared leases may
+    /// have the same, with no other lease in between.
     FenceOrder,
     /// No token is used by two tenures.
     TokenReuse,
@@ -34,7 +36,8 @@ pub enum Rule {
     /// No guard says that it is valid after its deadline, release or loss, and no extend revives it. No deadline lies
     /// further ahead than a ttl.
     ValidAfterEnd,
-    /// The register never goes back, no update of it is lost, and nobody finds in it what nobody wrote.
+    /// The register never goes back, no update of it is lost, nobody finds in it what nobody wrote, and nobody writes while it
+    /// is read under a share.
     Register,
     /// No waiter is left waiting longer than the bound while the key is surely free.
     LeftWaiting,

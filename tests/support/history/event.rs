@@ -3,6 +3,8 @@
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::mode::Mode;
+
 /// What one process did, or what was done to it, as one JSON object. Fields that say nothing are left out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Event {
@@ -35,6 +37,9 @@ pub struct Event {
     /// How long a silent holder blocks others; none for a foreign key that does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<f64>,
+    /// In which mode an acquire asks for the lease, and a read has it.
+    #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
+    pub mode: Mode,
     /// An acquire that does not wait.
     #[serde(default, rename = "try", skip_serializing_if = "is_false")]
     pub only_tries: bool,
@@ -80,6 +85,7 @@ impl Event {
             result: Outcome::Ok,
             deadline: None,
             ttl: None,
+            mode: Mode::default(),
             only_tries: false,
             several: false,
             foreign: false,

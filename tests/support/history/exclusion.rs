@@ -1,4 +1,4 @@
-//! Who held when: never two at once, nobody answered "yours" who was not it, and no guard that believes in what is over.
+//! Who held when: never two at once, but those who share the key or have permits of it, nobody answered "yours" who was not it, and no guard that believes in what is over.
 
 use super::{
     check::{Case, Rule, end, root},
@@ -6,14 +6,21 @@ use super::{
     leases::{Key, Lease, Leases},
 };
 
-/// No two leases of a key are valid at once.
+/// No two leases of a key are valid at once, but shared ones, and as many as there are permits.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     let mut valid: Vec<&Lease<'_>> = Vec::new();
     for lease in key.leases.iter().filter(|lease| lease.was_valid()) {
         valid.retain(|earlier| earlier.valid_to > lease.got);
+        let mut taken = lease.event.mode.permits().unwrap_or_default().0;
         for earlier in &valid {
             if case.may_both_hold(key.name, earlier, lease) {
                 continue;
+            }
+            if earlier.goes_with(lease) {
+                taken += earlier.event.mode.permits().unwrap_or_default().0;
+                if lease.event.mode.permits().is_none_or(|(_, total)| taken <= total) {
+                    continue;
+                }
             }
             let message = || {
                 let until = earlier.valid_to.min(lease.valid_to);
@@ -204,6 +211,8 @@ impl Deadlines {
 /// The leases of one key, to ask who was in between.
 struct Others<'k, 'a> {
     leases: &'k [Lease<'a>],
+    /// Whether some of them are not exclusive.
+    is_mixed: bool,
     /// By the time they were asked for; with each, of it and all behind it, the two that were got first.
     by_asking: Vec<(f64, [Option<usize>; 2])>,
     /// In the order of `got`; of it and all before it, the two that were valid longest.
@@ -234,11 +243,22 @@ impl<'k, 'a> Others<'k, 'a> {
                 top
             })
             .collect();
-        Self { leases, by_asking, longest }
+        let is_mixed = leases.iter().any(|lease| !lease.event.mode.is_exclusive());
+        Self { leases, is_mixed, by_asking, longest }
+    }
+
+    /// One of those that cannot be valid beside a lease.
+    fn in_the_way(&self, but: usize, whether: impl Fn(&Lease<'a>) -> bool) -> Option<&'k Lease<'a>> {
+        let lease = &self.leases[but];
+        let is_it = |(index, other): &(usize, &Lease<'a>)| *index != but && !other.goes_with(lease) && whether(other);
+        self.leases.iter().enumerate().find(is_it).map(|(_, other)| other)
     }
 
     /// One that was asked for and got between two moments.
     fn acquired_within(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        if self.is_mixed {
+            return self.in_the_way(but, |other| other.asked >= from && other.got <= to);
+        }
         let at = self.by_asking.partition_point(|(asked, _)| *asked < from);
         let (_, first) = self.by_asking.get(at)?;
         let lease = &self.leases[first.iter().flatten().copied().find(|index| *index != but)?];
@@ -247,6 +267,9 @@ impl<'k, 'a> Others<'k, 'a> {
 
     /// One that was valid all the time between two moments.
     fn valid_throughout(&self, but: usize, from: f64, to: f64) -> Option<&'k Lease<'a>> {
+        if self.is_mixed {
+            return self.in_the_way(but, |other| other.was_valid() && other.got <= from && other.valid_to >= to);
+        }
         let got_before = self.leases.partition_point(|lease| lease.got <= from);
         let top = self.longest.get(got_before.checked_sub(1)?)?;
         let lease = &self.leases[top.iter().flatten().copied().find(|index| *index != but)?];

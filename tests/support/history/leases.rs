@@ -32,6 +32,11 @@ impl Lease<'_> {
         self.valid_to > self.got
     }
 
+    /// Whether both may be valid at once, if there are permits enough.
+    pub(super) fn goes_with(&self, other: &Self) -> bool {
+        self.event.mode.goes_with(other.event.mode)
+    }
+
     pub(super) fn describe(&self) -> String {
         let Event { process, fence, foreign, .. } = self.event;
         match fence {

@@ -6,7 +6,7 @@
 //!
 //! | line | says besides who, when and on which key |
 //! | --- | --- |
-//! | `acquire` | `token`, `fence`, `ttl`; `deadline`: until when the guard says that it is valid; `try`, `foreign` |
+//! | `acquire` | `token`, `fence`, `ttl`; `deadline`: until when the guard says that it is valid; `mode`, `try`, `foreign` |
 //! | `extend` | `deadline` and `ttl` where they change; a renewal that was noticed is one, from its sending, or the last look if that was before, to this one |
 //! | `release` | ok: the lease was there, and I removed it |
 //! | `lost` | the holder was told |
@@ -20,12 +20,14 @@
 //! `t_return` is a call that never came back. A token reads `<tenure>/<hold>`: one process's possession of a key, and one
 //! local holder's part of it. A hand-over inside a process counts as release and acquire.
 
+mod asked;
 mod check;
 mod clock;
 mod event;
 mod exclusion;
 mod foreign;
 mod leases;
+mod mode;
 mod order;
 mod read;
 mod record;
@@ -41,6 +43,7 @@ pub use check::{Checker, Mark, Rule, Violation};
 pub use clock::now;
 pub use event::{Event, Op, Outcome};
 pub use foreign::{ForeignClient, Manners};
+pub use mode::Mode;
 pub use read::{History, Unreadable};
 pub use record::{Call, Recorder, Run};
 pub use recorded::{Held, Recorded, validity};

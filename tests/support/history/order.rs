@@ -6,9 +6,10 @@ use super::{
     check::{Case, Rule, root},
     event::Outcome,
     leases::{Key, Lease, Leases},
+    mode::Mode,
 };
 
-/// Fencing tokens of a key strictly rise, in real-time order and in the order of holding.
+/// Fencing tokens of a key strictly rise, in real-time order and in the order of holding. Those who share it may have the same.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
     for lease in key.leases.iter().filter(|lease| lease.fence.is_none() && !lease.event.foreign) {
         let message = || format!("{:?}: {} has a lease without a fencing token", key.name, lease.describe());
@@ -25,7 +26,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
         while let Some(earlier) = over.next_if(|earlier| earlier.got < lease.asked) {
             largest = larger(largest, earlier);
         }
-        if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
+        if let Some(earlier) = largest.filter(|earlier| !rises(earlier, lease))
             && !is_passed_on(case, key, earlier, lease)
             && !is_of_one_millisecond(case, earlier, lease)
         {
@@ -35,9 +36,11 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
 
     // In the order of holding, which is that of knowing it: who knows that it holds has not been followed by anybody
     // yet, so the next one took the key after that.
-    let mut largest: Option<&Lease<'_>> = None;
+    // Those that may hold it together are in no order.
+    let mut largest: Vec<&Lease<'_>> = Vec::new();
     for lease in by_got.into_iter().filter(|lease| lease.was_valid()) {
-        if let Some(earlier) = largest.filter(|earlier| earlier.fence >= lease.fence)
+        let others = largest.iter().filter(|earlier| !earlier.goes_with(lease) && earlier.fence >= lease.fence);
+        if let Some(earlier) = others.max_by_key(|earlier| earlier.fence)
             && earlier.got >= lease.asked // else it has been told
             && !case.vanished(key.name, sent(key, lease), lease.got) // else it was granted before, and known late
             && !is_known_late(case, key, earlier, lease)
@@ -45,8 +48,31 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
         {
             case.report(Rule::FenceOrder, || out_of_order(key, earlier, lease), &[earlier.acquire, lease.acquire]);
         }
-        largest = larger(largest, lease);
+        match largest.iter_mut().find(|earlier| earlier.event.mode.is_of_kind(lease.event.mode)) {
+            Some(earlier) if earlier.fence >= lease.fence => {}
+            Some(earlier) => *earlier = lease,
+            None => largest.push(lease),
+        }
     }
+    check_permits(case, key);
+}
+
+/// No permit has the fencing token of another.
+fn check_permits(case: &mut Case<'_>, key: &Key<'_>) {
+    let mut permits: Vec<&Lease<'_>> = key.leases.iter().filter(|lease| lease.event.mode.permits().is_some()).collect();
+    permits.sort_by_key(|lease| lease.fence);
+    for pair in permits.windows(2) {
+        let [one, other] = pair else { continue };
+        if one.fence == other.fence && !is_of_one_millisecond(case, one, other) {
+            case.report(Rule::FenceOrder, || out_of_order(key, one, other), &[one.acquire, other.acquire]);
+        }
+    }
+}
+
+/// Whether the fencing token of a lease is larger than that of an earlier one, or the same where both share the key.
+fn rises(earlier: &Lease<'_>, lease: &Lease<'_>) -> bool {
+    let is_shared = |lease: &Lease<'_>| lease.event.mode == Mode::Shared;
+    earlier.fence < lease.fence || earlier.fence == lease.fence && is_shared(earlier) && is_shared(lease)
 }
 
 /// When the request that got it was sent, at the earliest: its holder counts the ttl from then. A hold that was passed
@@ -139,7 +165,7 @@ pub(super) fn check_tokens(case: &mut Case<'_>, leases: &Leases<'_>) {
 fn check_stays(case: &mut Case<'_>, key: &Key<'_>) {
     let mut over: HashMap<&str, (usize, usize)> = HashMap::new();
     let mut current: Option<(Option<&str>, usize)> = None;
-    for lease in key.leases.iter().filter(|lease| lease.was_valid()) {
+    for lease in key.leases.iter().filter(|lease| lease.was_valid() && lease.event.mode.is_exclusive()) {
         let tenure = lease.event.token.as_deref().and_then(tenure);
         if let Some((before, last)) = current
             && (before != tenure || tenure.is_none())

@@ -4,6 +4,7 @@ use super::{
     check::{Case, Rule, end},
     event::{Event, Outcome},
     leases::{Key, Lease, Leases},
+    mode::Mode,
 };
 
 /// No waiter is left waiting longer than the bound while the key is surely free.
@@ -117,8 +118,11 @@ impl Covers {
             let relied = before.checked_sub(1).map_or(f64::NEG_INFINITY, |last| relied[last]);
             asked.max(relied.min(known))
         };
-        let next_after =
-            |time: f64| valid.get(valid.partition_point(|lease| lease.got <= time)).map_or(f64::INFINITY, |l| l.got);
+        // The next one that cannot be valid beside it.
+        let next_after = |time: f64, mode: Mode| {
+            let mut later = valid[valid.partition_point(|lease| lease.got <= time)..].iter();
+            later.find(|lease| !lease.event.mode.goes_with(mode)).map_or(f64::INFINITY, |lease| lease.got)
+        };
         let mut covers: Vec<Cover> = Vec::with_capacity(key.leases.len());
         for lease in &key.leases {
             let (from, to) = if lease.was_valid() {
@@ -127,7 +131,7 @@ impl Covers {
                 // Known too late: others may have been in between.
                 (lease.asked, lease.held_to.min(lease.got + lease.event.ttl.unwrap_or(f64::INFINITY)))
             };
-            covers.push(Cover { acquire: lease.acquire, from, to: to.min(next_after(lease.got)) });
+            covers.push(Cover { acquire: lease.acquire, from, to: to.min(next_after(lease.got, lease.event.mode)) });
         }
         for attempt in key.attempts.iter().copied() {
             let event = case.event(attempt);
@@ -140,7 +144,7 @@ impl Covers {
             let from = begins(event, event.t_invoke, known);
             // One that hears nothing for ever does not renew either.
             let last = if event.t_return.is_none() && crash.is_none() { from } else { known };
-            covers.push(Cover { acquire: attempt, from, to: (last + ttl).min(next_after(known)) });
+            covers.push(Cover { acquire: attempt, from, to: (last + ttl).min(next_after(known, event.mode)) });
         }
         covers.sort_by(|a, b| a.from.total_cmp(&b.from));
         let mut last = [None, None];
