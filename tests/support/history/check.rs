@@ -99,13 +99,14 @@ pub struct Checker {
     marks: Vec<Mark>,
     undone: Vec<Undone>,
     taken_again: Vec<TakenAgain>,
+    failed_over: bool,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
     #[must_use]
     pub fn new() -> Self {
-        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new(), taken_again: Vec::new() }
+        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new(), taken_again: Vec::new(), failed_over: false }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free.
@@ -136,6 +137,14 @@ impl Checker {
         self
     }
 
+    /// Excuses that one who comes to share a key has the fencing token that those had before who shared it when a server was copied:
+    /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
+    #[must_use]
+    pub fn failed_over(mut self, failed_over: bool) -> Self {
+        self.failed_over = failed_over;
+        self
+    }
+
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
     #[must_use]
@@ -146,6 +155,7 @@ impl Checker {
             marks: &self.marks,
             undone: &self.undone,
             taken_again: &self.taken_again,
+            failed_over: self.failed_over,
             violations: BTreeMap::new(),
         };
         let sound = case.sound_events();
@@ -189,6 +199,7 @@ pub(super) struct Case<'a> {
     marks: &'a [Mark],
     undone: &'a [Undone],
     taken_again: &'a [TakenAgain],
+    pub(super) failed_over: bool,
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 

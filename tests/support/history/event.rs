@@ -37,7 +37,7 @@ pub struct Event {
     /// How long a silent holder blocks others; none for a foreign key that does not expire.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl: Option<f64>,
-    /// In which mode an acquire asks for the lease, and a read has it.
+    /// In which mode an acquire asks for the lease.
     #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
     pub mode: Mode,
     /// An acquire that does not wait.

@@ -21,7 +21,6 @@ pub enum Mode {
 }
 
 impl Mode {
-    #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde asks for a reference")]
     pub(super) fn is_exclusive(&self) -> bool {
         *self == Self::Exclusive
     }
