@@ -2,7 +2,9 @@
 
 pub(crate) use std::time::Duration;
 
-pub(crate) use lock_tests::history::{Checker, Event, History, Mark, Op, Outcome, Rule, TakenAgain, Undone, Violation};
+pub(crate) use lock_tests::history::{
+    Checker, Event, History, Mark, Mode, Op, Outcome, Rule, TakenAgain, Undone, Violation,
+};
 pub(crate) use serde_json::json;
 
 /// The rules that a history breaks, each once.

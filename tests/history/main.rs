@@ -5,6 +5,7 @@ mod left_waiting;
 mod leftovers;
 mod lines;
 mod malformed;
+mod modes;
 mod recording;
 mod register;
 mod stale_success;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    history::Run,
+    history::{Mode, Run},
     process::Process,
     server::RedisServer,
     wait::{SOON, eventually},
@@ -73,8 +73,25 @@ impl Actor {
     /// # Panics
     /// When it says nothing.
     pub async fn begin(&mut self, key: &str, ttl: Duration, wait: Duration) {
-        self.process.send(&format!("acquire {key} {} {}", ttl.as_millis(), wait.as_millis())).await;
+        self.begin_in(Mode::Exclusive, key, ttl, wait).await;
+    }
+
+    /// The same in another mode.
+    ///
+    /// # Panics
+    /// When it says nothing.
+    pub async fn begin_in(&mut self, mode: Mode, key: &str, ttl: Duration, wait: Duration) {
+        self.process.send(&format!("acquire {key} {} {} {mode}", ttl.as_millis(), wait.as_millis())).await;
         self.process.expect("waiting", SOON).await;
+    }
+
+    /// Lets it acquire `key`, which it can have at once, and returns the fencing token.
+    ///
+    /// # Panics
+    /// When it doesn't get it.
+    pub async fn acquire_in(&mut self, mode: Mode, key: &str, ttl: Duration) -> u64 {
+        self.begin_in(mode, key, ttl, SOON).await;
+        self.held(SOON).await
     }
 
     /// Lets it acquire `key`, which is free, and returns the fencing token.

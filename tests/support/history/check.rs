@@ -36,7 +36,8 @@ pub enum Rule {
     /// No guard says that it is valid after its deadline, release or loss, and no extend revives it. No deadline lies
     /// further ahead than a ttl.
     ValidAfterEnd,
-    /// The register never goes back, no update of it is lost, and nobody finds in it what nobody wrote.
+    /// The register never goes back, no update of it is lost, nobody finds in it what nobody wrote, and nobody writes while it
+    /// is read under a share.
     Register,
     /// No waiter is left waiting longer than the bound while the key is surely free.
     LeftWaiting,

@@ -20,6 +20,7 @@
 //! `t_return` is a call that never came back. A token reads `<tenure>/<hold>`: one process's possession of a key, and one
 //! local holder's part of it. A hand-over inside a process counts as release and acquire.
 
+mod asked;
 mod check;
 mod clock;
 mod event;

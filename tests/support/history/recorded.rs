@@ -1,6 +1,13 @@
 //! A client of lock-core that writes down what it does. It judges nothing.
 
-use std::{sync::Arc, time::Duration};
+use std::{
+    io,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest};
 use serde_json::json;
@@ -8,6 +15,7 @@ use serde_json::json;
 use super::{
     clock::now,
     event::{Event, Op, Outcome},
+    mode::Mode,
     record::{Call, Recorder},
     store::Register,
 };
@@ -43,8 +51,22 @@ impl Recorded {
         ttl: Duration,
         options: impl FnOnce(LockRequest) -> LockRequest,
     ) -> Result<Held, Error> {
-        let request = options(self.manager.lock(key).ttl(ttl));
-        let call = self.begin(key, ttl, request.tries_once());
+        self.acquire_in(Mode::Exclusive, key, ttl, options).await
+    }
+
+    /// The same in another mode.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub async fn acquire_in(
+        &self,
+        mode: Mode,
+        key: &str,
+        ttl: Duration,
+        options: impl FnOnce(LockRequest) -> LockRequest,
+    ) -> Result<Held, Error> {
+        let request = options(mode.ask(self.manager.lock(key).ttl(ttl)));
+        let call = self.begin(mode, key, ttl, request.tries_once());
         match request.await {
             Ok(guard) => Ok(self.got(call, guard)),
             Err(error) => {
@@ -59,8 +81,16 @@ impl Recorded {
     /// # Errors
     /// Those of the request.
     pub async fn try_acquire(&self, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
-        let call = self.begin(key, ttl, true);
-        match self.manager.lock(key).ttl(ttl).try_acquire().await {
+        self.try_acquire_in(Mode::Exclusive, key, ttl).await
+    }
+
+    /// The same in another mode.
+    ///
+    /// # Errors
+    /// Those of the request.
+    pub async fn try_acquire_in(&self, mode: Mode, key: &str, ttl: Duration) -> Result<Option<Held>, Error> {
+        let call = self.begin(mode, key, ttl, true);
+        match mode.ask(self.manager.lock(key).ttl(ttl)).try_acquire().await {
             Ok(Some(guard)) => Ok(Some(self.got(call, guard))),
             Ok(None) => {
                 call.end(Outcome::Fail);
@@ -73,17 +103,19 @@ impl Recorded {
         }
     }
 
-    fn begin(&self, key: &str, ttl: Duration, only_tries: bool) -> Call {
+    fn begin(&self, mode: Mode, key: &str, ttl: Duration, only_tries: bool) -> Call {
         let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
         event.key = Some(key.to_owned());
         event.ttl = Some(milliseconds(ttl));
+        event.mode = mode;
         event.only_tries = only_tries;
         self.recorder.begin(event)
     }
 
     fn got(&self, mut call: Call, guard: LockGuard) -> Held {
         let key = guard.key().to_owned();
-        let token = token(self.recorder.name(), &guard);
+        let mode = call.event.mode;
+        let token = token(self.recorder.name(), mode, &guard);
         let (at, deadline) = deadline(&guard);
         call.event.token = Some(token.clone());
         call.event.fence = Some(guard.fencing_token().get());
@@ -94,6 +126,7 @@ impl Recorded {
             process: self.process.clone(),
             key,
             token,
+            mode,
             deadline,
             got: at,
             last: at,
@@ -113,6 +146,7 @@ pub struct Held {
     process: String,
     key: String,
     token: String,
+    mode: Mode,
     /// The deadline that was written down last.
     deadline: f64,
     /// When it was acquired.
@@ -187,23 +221,33 @@ impl Held {
         extended.map(drop)
     }
 
-    /// Reads the register and writes one more; whether it was let, or none where nobody knows.
-    pub async fn count(&mut self, register: &mut Register) -> Option<bool> {
+    /// Reads the register; none if it was not let, or where nobody knows, an error.
+    ///
+    /// # Errors
+    /// Those of the connection and of the server.
+    pub async fn read(&mut self, register: &mut Register) -> io::Result<Option<u64>> {
         self.look();
-        let mut call = self.recorder.begin(self.event(Op::Read));
+        let mut event = self.event(Op::Read);
+        event.mode = self.mode;
+        let mut call = self.recorder.begin(event);
         let read = register.read(&self.key, self.fence().get()).await;
         self.last = now();
-        let (fence, value) = match read {
-            Ok(Some(found)) => found,
-            unread => {
-                call.end_at(self.last, Outcome::Fail);
-                return unread.is_ok().then_some(false);
-            }
+        let Ok(Some((fence, value))) = read else {
+            call.end_at(self.last, Outcome::Fail);
+            return read.map(|_| None);
         };
         call.event.fence = Some(fence);
         call.event.value = Some(json!(value));
         call.end_at(self.last, Outcome::Ok);
+        Ok(Some(value))
+    }
 
+    /// Reads the register and writes one more; whether it was let, or none where nobody knows.
+    pub async fn count(&mut self, register: &mut Register) -> Option<bool> {
+        let value = match self.read(register).await {
+            Ok(Some(value)) => value,
+            unread => return unread.is_ok().then_some(false),
+        };
         self.look();
         let fence = self.fence().get();
         let mut event = self.event(Op::Write);
@@ -238,6 +282,25 @@ impl Held {
             Err(error) => outcome(error),
         });
         released
+    }
+
+    /// Works under the lease, and releases it; the work is cancelled if the lease is lost.
+    ///
+    /// Renewals meanwhile are not written down.
+    ///
+    /// # Errors
+    /// Those of the guard.
+    ///
+    /// # Panics
+    /// Never: the guard is there until it is released.
+    pub async fn work<F: Future>(mut self, work: F) -> Result<F::Output, Error> {
+        self.look();
+        let worked = self.guard.take().expect("there until it is released").protect(work).await;
+        self.recorder.begin(self.event(Op::Release)).end(match &worked {
+            Ok(_) => Outcome::Info,
+            Err(error) => outcome(error),
+        });
+        worked
     }
 
     /// Writes down a renewal that has come since the last operation.
@@ -300,9 +363,11 @@ impl Drop for Held {
 /// How a lease is called in histories: `<tenure>/<hold>`.
 ///
 /// The real token is a secret of the engine; fencing tokens tell holds apart just as well, but say nothing about which
-/// of them were of one tenure.
-fn token(process: &str, guard: &LockGuard) -> String {
-    format!("{process}:{}:{}/1", guard.key(), guard.fencing_token())
+/// of them were of one tenure. Those who share a key may have the same, so that their holds are numbered.
+fn token(process: &str, mode: Mode, guard: &LockGuard) -> String {
+    static HOLDS: AtomicU64 = AtomicU64::new(2);
+    let hold = if mode == Mode::Shared { HOLDS.fetch_add(1, Ordering::Relaxed) } else { 1 };
+    format!("{process}:{}:{}/{hold}", guard.key(), guard.fencing_token())
 }
 
 /// The time and the deadline that the guard reports, by the clock of histories.

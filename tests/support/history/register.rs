@@ -7,9 +7,11 @@ use serde_json::Value;
 use super::{
     check::{Case, Rule, end},
     event::{Op, Outcome},
+    mode::Mode,
 };
 
-/// The register never goes back, no update of it is lost, and nobody finds in it what nobody wrote.
+/// The register never goes back, no update of it is lost, nobody finds in it what nobody wrote, and nobody writes while it is
+/// read under a share.
 pub(super) fn check(case: &mut Case<'_>, sound: &[usize]) {
     let mut registers: BTreeMap<&str, Vec<usize>> = BTreeMap::new();
     for index in sound {
@@ -35,6 +37,23 @@ pub(super) fn check(case: &mut Case<'_>, sound: &[usize]) {
         let supplies = written.get(name).unwrap_or(&none);
         check_updates(case, name, &by_call, supplies);
         check_reads(case, name, &by_call, supplies);
+        check_shares(case, name, &by_call);
+    }
+}
+
+/// Nobody writes while the key is shared: those who share it find the same each time. One whose share is over is refused.
+fn check_shares(case: &mut Case<'_>, name: &str, calls: &[usize]) {
+    let mut first: HashMap<&str, usize> = HashMap::new();
+    for index in calls.iter().copied() {
+        let event = case.event(index);
+        let is_shared = event.op == Op::Read && event.mode == Mode::Shared;
+        let Some(token) = event.token.as_deref().filter(|_| is_shared) else { continue };
+        let before = *first.entry(token).or_insert(index);
+        let (found, finds) = (&case.event(before).value, &event.value);
+        if found != finds && !case.vanished(name, case.event(before).t_invoke, end(event)) {
+            let message = || format!("{} shares {name:?}, and somebody writes meanwhile", event.process);
+            case.report(Rule::Register, message, &[before, index]);
+        }
     }
 }
 

@@ -4,9 +4,10 @@
 //!
 //! | line | answer |
 //! | --- | --- |
-//! | `acquire KEY TTL_MS WAIT_MS` | `waiting` at once; then `held FENCE` or `refused KIND` |
+//! | `acquire KEY TTL_MS WAIT_MS` | `waiting` at once; then `held FENCE` or `refused KIND`. A mode may follow: `shared`, or `2/3` |
 //! | `fixed KEY TTL_MS WAIT_MS` | the same for a lease that is not renewed |
-//! | `try KEY TTL_MS` | `held FENCE`, `busy`, or `refused KIND` |
+//! | `work KEY TTL_MS WAIT_MS` | the same, with work that only a loss ends: `cancelled LAST NOW` then, when its last step was and now |
+//! | `try KEY TTL_MS` | `held FENCE`, `busy`, or `refused KIND`. A mode may follow |
 //! | `cancel` | `cancelled`: the acquire under way is dropped |
 //! | `check` | `check held MS`, what remains, or `check lost` |
 //! | `count ADDRESS` | `counted` into the register there, `stale`, or `unknown` |
@@ -21,6 +22,7 @@
 //! When a lease is lost it says `lost REASON TIME`, on the clock of histories.
 
 use std::{
+    convert::Infallible,
     error::Error,
     path::Path,
     time::{Duration, SystemTime},
@@ -32,9 +34,9 @@ use lock_core::{
 };
 use lock_tests::{
     RawClient,
-    history::{Held, Recorded, Recorder, Register, now},
+    history::{Held, Mode, Recorded, Recorder, Register, now},
 };
-use tokio::{sync::mpsc, task::JoinHandle};
+use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
 pub(crate) async fn act(url: &str, folder: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
@@ -69,9 +71,9 @@ impl Stage {
     async fn obey(&mut self, line: &str) -> Result<(), Box<dyn Error>> {
         let words: Vec<&str> = line.split(' ').collect();
         match words[..] {
-            [verb @ ("acquire" | "fixed"), key, ttl_ms, wait_ms] => {
-                let (ttl, wait) = (milliseconds(ttl_ms)?, milliseconds(wait_ms)?);
-                let fixed = verb == "fixed";
+            [verb @ ("acquire" | "fixed" | "work"), key, ttl_ms, wait_ms, ref mode @ ..] => {
+                let (ttl, wait, mode) = (milliseconds(ttl_ms)?, milliseconds(wait_ms)?, mode_of(mode)?);
+                let (fixed, works) = (verb == "fixed", verb == "work");
                 let client = Recorded::new(&self.manager, &self.recorder, "");
                 let (key, got) = (key.to_owned(), self.got.clone());
                 println!("waiting");
@@ -80,15 +82,16 @@ impl Stage {
                         let request = request.wait(wait);
                         if fixed { request.fixed() } else { request }
                     };
-                    match client.acquire(&key, ttl, options).await {
+                    match client.acquire_in(mode, &key, ttl, options).await {
+                        Ok(held) if works => work(held).await,
                         Ok(held) => arrive(held, &got),
                         Err(error) => println!("refused {:?}", error.kind()),
                     }
                 }));
             }
-            ["try", key, ttl_ms] => {
+            ["try", key, ttl_ms, ref mode @ ..] => {
                 let client = Recorded::new(&self.manager, &self.recorder, "");
-                match client.try_acquire(key, milliseconds(ttl_ms)?).await {
+                match client.try_acquire_in(mode_of(mode)?, key, milliseconds(ttl_ms)?).await {
                     Ok(Some(held)) => arrive(held, &self.got),
                     Ok(None) => println!("busy"),
                     Err(error) => println!("refused {:?}", error.kind()),
@@ -165,6 +168,31 @@ fn arrive(held: Held, got: &mpsc::UnboundedSender<Held>) {
     let fence = held.fence();
     let _ = got.send(held); // first, so that it is there when the next line comes
     println!("held {fence}");
+}
+
+/// Does a step of its work every millisecond, until that is cancelled.
+async fn work(held: Held) {
+    struct Work(f64);
+    impl Drop for Work {
+        fn drop(&mut self) {
+            println!("cancelled {} {}", self.0, now());
+        }
+    }
+    println!("held {}", held.fence());
+    let work = async {
+        let mut work = Work(now());
+        loop {
+            work.0 = now();
+            sleep(Duration::from_millis(1)).await;
+        }
+    };
+    let Err(error) = held.work(work).await.map(|never: Infallible| match never {});
+    println!("failed {:?}", error.kind());
+}
+
+/// The mode that is named, if one is.
+fn mode_of(words: &[&str]) -> Result<Mode, String> {
+    words.first().map_or(Ok(Mode::Exclusive), |word| word.parse())
 }
 
 fn milliseconds(text: &str) -> Result<Duration, Box<dyn Error>> {

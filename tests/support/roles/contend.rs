@@ -9,6 +9,8 @@
 //! | `ttl`, `wait`, `hold`, `pause` | in milliseconds; holds and pauses are random, up to that long |
 //! | `drops` | how many of a hundred acquires are dropped at a random moment, up to `drop_within` milliseconds |
 //! | `extends` | how many of a hundred holds are extended once |
+//! | `shares` | how many of a hundred acquires of these keys are shared: their holders read the register twice |
+//! | `permits` | how many permits another key has, which is called `permits` and wanted in every third round; 0 for none |
 //!
 //! Says `ready` when it is connected, and begins at a line of input. To `tasks` it answers `tasks NUMBER`, how many tasks
 //! its runtime has. After any other line, or when the input ends, each task finishes its round; then it says
@@ -19,7 +21,7 @@ use std::{collections::HashMap, error::Error, path::Path, sync::Arc, time::Durat
 use lock_core::LockManager;
 use lock_tests::{
     Dice, RawClient,
-    history::{Recorded, Recorder, Register},
+    history::{Held, Mode, Recorded, Recorder, Register},
 };
 use tokio::{
     runtime::Handle,
@@ -43,6 +45,8 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
         drops: options.number("drops", 0)?,
         drop_within: options.milliseconds("drop_within", 20)?,
         extends: options.number("extends", 0)?,
+        shares: options.number("shares", 0)?,
+        permits: u32::try_from(options.number("permits", 0)?)?,
     });
     let (stop, stopped) = watch::channel(false);
     let mut tasks = JoinSet::new();
@@ -82,6 +86,21 @@ struct Plan {
     drops: u64,
     drop_within: Duration,
     extends: u64,
+    shares: u64,
+    permits: u32,
+}
+
+impl Plan {
+    /// What is asked for next. Dice are thrown for it only if there is a choice.
+    fn next(&self, dice: &mut Dice) -> (String, Mode) {
+        if self.permits > 0 && dice.below(3) == 0 {
+            let take = 1 + u32::try_from(dice.below(2)).expect("small");
+            return ("permits".to_owned(), Mode::Permits { total: self.permits, take: take.min(self.permits) });
+        }
+        let key = format!("k{}", dice.below(self.keys));
+        let is_shared = self.shares > 0 && dice.below(100) < self.shares;
+        (key, if is_shared { Mode::Shared } else { Mode::Exclusive })
+    }
 }
 
 /// Returns how often it had a lease.
@@ -94,8 +113,8 @@ async fn rounds(
 ) -> u64 {
     let mut had = 0;
     while !*stopped.borrow() {
-        let key = format!("k{}", dice.below(plan.keys));
-        let acquire = client.acquire(&key, plan.ttl, |request| request.wait(plan.wait));
+        let (key, mode) = plan.next(&mut dice);
+        let acquire = client.acquire_in(mode, &key, plan.ttl, |request| request.wait(plan.wait));
         let patience =
             if dice.below(100) < plan.drops { dice.between(Duration::ZERO, plan.drop_within) } else { Duration::MAX };
         let Ok(Ok(mut held)) = timeout(patience, acquire).await else {
@@ -104,9 +123,7 @@ async fn rounds(
         };
         had += 1;
         held.check();
-        if let Some(register) = &mut register {
-            held.count(register).await;
-        }
+        use_register(mode, &mut held, register.as_mut()).await;
         let hold = dice.between(Duration::ZERO, plan.hold);
         match &mut unfenced {
             Some(redis) => count_unfenced(redis, &key, hold).await,
@@ -114,6 +131,9 @@ async fn rounds(
         }
         if dice.below(100) < plan.extends {
             let _ = held.extend(plan.ttl).await;
+        }
+        if mode == Mode::Shared {
+            use_register(mode, &mut held, register.as_mut()).await;
         }
         held.check();
         if dice.below(100) < plan.drops {
@@ -124,6 +144,15 @@ async fn rounds(
         sleep(dice.between(Duration::ZERO, plan.pause)).await;
     }
     had
+}
+
+/// A writer counts, a reader reads, and permits guard nothing of the kind.
+async fn use_register(mode: Mode, held: &mut Held, register: Option<&mut Register>) {
+    match (mode, register) {
+        (Mode::Exclusive, Some(register)) => _ = held.count(register).await,
+        (Mode::Shared, Some(register)) => _ = held.read(register).await,
+        _ => {}
+    }
 }
 
 /// Reads a number, and writes one more a while later, whatever has become of the lease; counts the writes beside it.

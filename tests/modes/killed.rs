@@ -1,0 +1,98 @@
+//! Holders that are killed: what they had ends with their own ttl.
+
+use tokio::time::sleep;
+
+use crate::*;
+
+/// A reader is killed while a writer waits and others go on for a while. Returns when its share ended and when the writer was
+/// granted the key, in ms by the server's clock, and how long the writer waited for the last release.
+async fn reader_killed(name: &str, others_stay: Duration) -> (u64, u64, Duration) {
+    let (server, run) = (RedisServer::start().await, Run::new(name));
+    let mut dead = actor!(run, server.url(), "dead").await;
+    let mut others = [actor!(run, server.url(), "long").await, actor!(run, server.url(), "renewing").await];
+    let mut writer = actor!(run, server.url(), "writer").await;
+    let fence = dead.acquire_in(Mode::Shared, "k", 2 * TTL).await;
+    let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
+    for (other, ttl) in others.iter_mut().zip([LONG, 2 * TTL]) {
+        assert_eq!(other.acquire_in(Mode::Shared, "k", ttl).await, fence);
+    }
+    writer.begin("k", LONG, LONG).await;
+    writer.surely_waits(&server).await;
+    sleep(TTL).await; // each is renewed at least once
+    dead.kill(&run).await;
+    let ends = shares(&server, "k").await[&token];
+    let since = now();
+    sleep(others_stay).await;
+    let left = shares(&server, "k").await.get(&token).copied();
+    assert!(left.is_none_or(|left| left == ends), "{left:?} instead of {ends}: others renewed it");
+    for other in &mut others {
+        releases(other).await;
+    }
+    let released = Instant::now();
+    let fence = writer.held((2 * TTL + HANDOFF).saturating_sub(span(since, now())).max(HANDOFF)).await;
+    let took = released.elapsed();
+    assert!(writer.tell("check").await.starts_with("check held"));
+    assert_eq!(writer.tell("release").await, "released");
+    run.settle(&server, SETTLED).await;
+    judged(&run);
+    (ends, granted_at(fence), took)
+}
+
+#[tokio::test]
+async fn fault_47_share_of_a_killed_reader_ends_with_its_own_ttl_whatever_others_renewed() {
+    let (ends, granted, _) = reader_killed("fault-47-dead-is-last", TTL).await;
+    assert!(granted >= ends, "{} ms too early", ends - granted);
+    let late = ms(granted - ends);
+    figure(47, "end of the share of a killed reader to the writer", late);
+    assert!(late < HANDOFF, "{late:?}");
+}
+
+#[tokio::test]
+async fn fault_47_readers_that_outlive_a_killed_one_keep_their_shares_and_the_writer_waits_for_them() {
+    let (ends, granted, took) = reader_killed("fault-47-dead-is-first", 3 * TTL).await;
+    assert!(granted > ends + 500, "the others held for longer");
+    figure(47, "release of the last reader to the writer, a dead one before", took);
+    assert!(took < HANDOFF, "{took:?}");
+}
+
+#[tokio::test]
+async fn fault_50_permits_of_a_killed_holder_come_back_with_its_ttl_and_no_others() {
+    let of_three = |take| Mode::Permits { total: 3, take };
+    let (server, run) = (RedisServer::start().await, Run::new("fault-50"));
+    let mut dead = actor!(run, server.url(), "dead").await;
+    let mut other = actor!(run, server.url(), "other").await;
+    dead.acquire_in(of_three(2), "k", 2 * TTL).await;
+    let token = shares(&server, "k").await.into_keys().next().expect("it has permits");
+    other.acquire_in(of_three(1), "k", TTL).await;
+    let mut waiters = Vec::new();
+    for index in 0..3 {
+        let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
+        waiter.begin_in(of_three(1), "k", TTL, LONG).await;
+        waiter.surely_waits(&server).await;
+        waiters.push(waiter);
+    }
+    sleep(TTL).await; // each is renewed at least once
+    dead.kill(&run).await;
+    let ends = shares(&server, "k").await[&token];
+    for waiter in &mut waiters[..2] {
+        let granted = granted_at(waiter.held(2 * TTL + HANDOFF).await);
+        assert!(granted >= ends, "{} ms too early", ends - granted);
+        let late = ms(granted - ends);
+        figure(50, "end of the permits of a killed holder to the next", late);
+        assert!(late < HANDOFF, "{late:?}");
+    }
+    // Three are taken, of which two are renewed for longer than their ttl.
+    sleep(2 * TTL).await;
+    assert_eq!(shares(&server, "k").await.len(), 3);
+    let mut third = waiters.pop().expect("there are three");
+    let before = server.clock().await;
+    releases(&mut other).await;
+    let granted = granted_at(third.held(HANDOFF).await);
+    assert!(granted >= before, "it came {} ms before a permit was given back", before - granted);
+    waiters.push(third);
+    for waiter in &mut waiters {
+        releases(waiter).await;
+    }
+    run.settle(&server, SETTLED).await;
+    judged(&run);
+}
