@@ -54,6 +54,8 @@ impl Node {
                     self.judge_head(key, call.now);
                 }
             }
+            // Without memory, what was to be shared may be lost.
+            Err(_) if self.held(key, call.now).is_none() => {}
             Err(_) => before.into_iter().for_each(|before| self.audit.takes_back(key, before)),
         }
         reply
