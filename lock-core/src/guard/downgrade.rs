@@ -5,7 +5,6 @@ use std::sync::Arc;
 use super::LockGuard;
 use crate::{
     End, Error, ErrorKind, LossReason,
-    backend::Token,
     engine::{
         Engine,
         cleanup::{Doubt, Parting},
@@ -83,33 +82,27 @@ impl LockGuard {
             since: hold.since,
             label: hold.label(),
         };
-        let mut left = Left { engine, token: parting.token, over: Some((parting, left.doubt())) };
-        let result = request.acquire().await;
-        if result.is_ok() {
-            left.over = None;
-        }
-        result.map_err(|error| match error.kind() {
+        let _left = Left { engine, doubt: left.doubt(), parting };
+        request.acquire().await.map_err(|error| match error.kind() {
             ErrorKind::NotHeld => ended(End::Lost(LossReason::Taken)),
             _ => error,
         })
     }
 }
 
-/// The exclusive token, which is to be released unless the lease goes on without it.
+/// The exclusive token. It is released also if the lease goes on without it: of several nodes, one that was late may have it.
 struct Left {
     engine: Arc<Engine>,
-    token: Token,
-    over: Option<(Parting, Doubt)>,
+    parting: Parting,
+    doubt: Doubt,
 }
 
 impl Drop for Left {
     fn drop(&mut self) {
         // Nobody else takes it up: a grant to it from now on is released.
-        self.engine.end_hand_over(self.token);
-        if let Some((parting, doubt)) = self.over.take()
-            && !Mutant::DowngradeForgets.is_on()
-        {
-            self.engine.clean_up(parting, doubt);
+        self.engine.end_hand_over(self.parting.token);
+        if !Mutant::DowngradeForgets.is_on() {
+            self.engine.clean_up(self.parting.clone(), self.doubt);
         }
     }
 }
