@@ -2,9 +2,9 @@
 --
 -- KEYS  1: C, the counter of fencing tokens; 2: W, until when somebody may be waiting; then the key of each item; then the
 --       queues of those keys, of all items but `renew`.
--- ARGV  1: how many items, and `*` if all of them (tries) are to be held or none; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
---       most 10 ms ahead of the counter (0 for none); 3: what the caller's places have in common: `life sent channel`,
---       or '' if nobody may wait; then each item:
+-- ARGV  1: how many items, and `*` if all of them (tries) are to be held or none; 2: '', or `floor aim`: the least number for
+--       fencing tokens, and one to begin with if it is at most 10 ms ahead of the counter (0 for none); 3: what the caller's
+--       places have in common: `life sent channel`, or '' if nobody may wait; then each item:
 --         acquire  token, ttl in ms, size of the block, for how long in ms the key is kept from a grant on; takes a place
 --                  if the key is busy
 --         try      token, ttl, size of the block
