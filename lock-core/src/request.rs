@@ -1,4 +1,5 @@
 mod all;
+mod check;
 mod keys;
 mod modes;
 mod options;
@@ -16,9 +17,9 @@ pub use self::{
     keys::{KeyInMode, exclusive, permits, shared},
 };
 use crate::{
-    backend::{BackendError, Token},
-    engine::{Engine, tenure::Terms},
-    error::{ACQUIRE, Argument, Error, ErrorKind},
+    backend::Token,
+    engine::Engine,
+    error::{Error, ErrorKind},
     future::{Acquire, protected::OnLost},
     guard::LockGuard,
     key::LockKey,
@@ -328,40 +329,6 @@ impl<K> LockRequest<K> {
         self.since = place;
         self
     }
-
-    /// Returns which option is out of its range, the manager's included, or not supported by the backend, for code that checks
-    /// before it sends many requests.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn problem(&self) -> Option<String> {
-        let checked = self.options.check().map_err(|(_, detail)| detail);
-        let checked = checked.and_then(|_| self.checked_mode());
-        let refused = checked.and_then(|_| self.refused().map_or(Ok(()), |error| Err(error.to_string())));
-        refused.err()
-    }
-
-    /// Whether its durability and its permits, if it has any, are in their range and can be had of the backend.
-    pub(crate) fn check_backend(&self) -> Result<(), Error> {
-        if self.options.durability.is_none() && !matches!(self.mode, Mode::Permits { .. }) {
-            return Ok(());
-        }
-        self.terms()?;
-        self.refused().map_or(Ok(()), |error| Err(Error::backend(ACQUIRE, None, error)))
-    }
-
-    /// Why its durability or its permits cannot be had of the backend, if it has any.
-    fn refused(&self) -> Option<BackendError> {
-        let replicas = self.options.durability.and_then(|_| self.engine.waits_for_replicas().err());
-        let counts = matches!(self.mode, Mode::Permits { .. });
-        replicas.or_else(|| if counts { self.engine.counts_permits().err() } else { None })
-    }
-
-    fn terms(&self) -> Result<Terms, Error> {
-        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
-        let Options { renewal, max_hold, at_least, .. } = self.options;
-        let mode = self.checked_mode().map_err(|detail| Error::invalid(Argument::Permits, ACQUIRE, detail))?;
-        Ok(Terms { mode, ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
-    }
 }
 
 impl LockRequest {
@@ -492,13 +459,6 @@ impl LockRequest {
         let Some(guard) = self.try_acquire().await? else { return Ok(None) };
         let lease = guard.lease().clone();
         guard.protect(work(lease)).await.map(Some)
-    }
-
-    /// The key and the terms, or what is wrong with them.
-    pub(crate) fn check(&self) -> Result<(&LockKey, Terms), Error> {
-        let key = self.keys.as_ref().map_err(Clone::clone)?;
-        let terms = self.terms().map_err(|error| error.on(key))?;
-        Ok((key, terms))
     }
 }
 

@@ -1,30 +1,25 @@
-use std::{
-    any, fmt,
-    marker::PhantomData,
-    panic::Location,
-    sync::{Arc, atomic::Ordering::Relaxed},
-    time::Duration,
-};
+use std::{any, fmt, marker::PhantomData, panic::Location, sync::Arc, time::Duration};
 
 use lock_core::{LockManager, LockRequest, OnLost, Replicas};
 
 use self::options::{OnBackendError, Options};
 use crate::{
     acquiring::Acquiring,
-    admission::{Limits, Overloaded, Place},
-    key::KeyExtractor,
-    misconfigured::Misconfigured,
+    admission::Limits,
     mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
     shared::Shared,
 };
 
+mod check;
 #[cfg(feature = "grpc")]
 mod grpc;
 #[cfg(feature = "http")]
 mod http;
+mod limits;
 mod modes;
 pub(crate) mod options;
+mod outage;
 
 /// Puts a lock around every request of a service.
 ///
@@ -326,145 +321,6 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
-    /// Sets what happens to a request when the backend does not answer
-    /// ([`ErrorKind::Backend`](lock_core::ErrorKind::Backend)). Default: [`OnBackendError::Refuse`].
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, OnBackendError};
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "shop").on_backend_error(OnBackendError::LetThrough);
-    /// assert_eq!(layer.let_through(), 0);
-    /// ```
-    #[must_use]
-    pub fn on_backend_error(mut self, policy: OnBackendError) -> Self {
-        self.options.on_backend_error = policy;
-        self
-    }
-
-    /// Returns how many requests passed without a lock because the backend did not answer, in this layer, its
-    /// clones and their services; see [`on_backend_error`](Self::on_backend_error).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::{LockLayer, OnBackendError};
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "shop").on_backend_error(OnBackendError::LetThrough);
-    /// let watched = layer.clone(); // `layer` goes into the stack
-    /// assert_eq!(watched.let_through(), 0);
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn let_through(&self) -> u64 {
-        self.shared.let_through.load(Relaxed)
-    }
-
-    /// Sets how many requests may wait for a lease at a time, in this layer, its clones and their
-    /// services; more are refused. Default: no limit.
-    ///
-    /// A request counts from the call until it has its lease, even if the key is free, so leave room for requests that
-    /// arrive at the same moment.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").max_waiters(10_000).max_waiters_per_key(100);
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn max_waiters(mut self, most: usize) -> Self {
-        self.options.limits.in_all = Some(most);
-        self
-    }
-
-    /// Sets how many requests of *one key* may wait for its lease at a time; more are refused. Default: no limit.
-    /// [`max_waiters`](Self::max_waiters) says which requests count.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), |order: &u64| format!("order:{order}")).max_waiters_per_key(100);
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn max_waiters_per_key(mut self, most: usize) -> Self {
-        self.options.limits.per_key = Some(most);
-        self
-    }
-
-    /// Checks the options and the key, so that a misconfigured service fails at start-up instead of refusing every request.
-    ///
-    /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in
-    /// `layer.check::<axum::extract::Request>()`.
-    ///
-    /// A layer that fails the check refuses each request of any method without calling the service: in HTTP with 500,
-    /// in gRPC with INTERNAL. It logs that once, when it is put around a service or when the service is first made
-    /// ready.
-    ///
-    /// # Errors
-    /// [`Misconfigured`] for each of these:
-    /// * A ttl that is out of range, or too short for the manager's `renew_every`.
-    /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
-    /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
-    /// * A `max_hold` of zero, or a limit of no waiters.
-    /// * No methods to lock, or a name that cannot be that of a method or service.
-    /// * A busy status that is not the status of an error.
-    /// * A text of the key that is empty, too long or has a lone `%`, and a name that cannot be the name of a header.
-    ///
-    /// Mistakes in the manager are reported when the manager is built.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    /// use std::time::Duration;
-    ///
-    /// struct Order;
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
-    /// layer.check::<Order>()?;
-    /// let error = layer.ttl(Duration::from_millis(3)).check::<Order>().err().ok_or("3 ms would do")?;
-    /// assert!(error.to_string().contains(r#"lock layer "stock""#));
-    /// assert!(error.to_string().contains("a ttl of 3ms is below 10ms"));
-    /// # Ok::<_, Box<dyn std::error::Error>>(())
-    /// ```
-    pub fn check<Req>(&self) -> Result<(), Misconfigured>
-    where
-        K: KeyExtractor<Req>,
-    {
-        self.check_options()?;
-        self.key.check().map_err(|problem| self.misconfigured(problem))
-    }
-
-    /// Checks what is known without the type of the requests.
-    pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
-        // An interval of renewal is the manager's, and may not fit the layer's ttl.
-        let problem =
-            self.options.problem().or_else(|| self.configure(self.in_mode(self.manager.lock("lock"), false)).problem());
-        problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
-    }
-
-    fn misconfigured(&self, problem: String) -> Misconfigured {
-        let Options { name, made_at, .. } = self.options;
-        Misconfigured { name, made_at, problem }
-    }
-
-    /// Whether each request takes a permit.
-    pub(crate) fn counts(&self) -> bool {
-        self.options.permits.is_some()
-    }
-
     pub(crate) fn name_of(&self) -> &'static str {
         self.options.name
     }
@@ -502,15 +358,6 @@ impl<K, P, M> LockLayer<K, P, M> {
             request = request.bounded(most);
         }
         request
-    }
-
-    pub(crate) fn admit(&self, keys: &[String]) -> Result<Option<Place>, Overloaded> {
-        self.shared.admission.admit(self.options.limits, keys)
-    }
-
-    /// Where to count what is let through, if anything is.
-    pub(crate) fn lets_through(&self) -> Option<Arc<Shared>> {
-        (self.options.on_backend_error == OnBackendError::LetThrough).then(|| Arc::clone(&self.shared))
     }
 }
 

@@ -169,11 +169,12 @@ impl Engine {
         self.call(batch).with_more_time(replicas.timeout() + OTHERS_WAIT)
     }
 
-    /// Whether the backend can wait for replicas, or why not.
+    /// Whether the backend can count permits, or why not.
     pub(crate) fn counts_permits(&self) -> Result<(), BackendError> {
         self.core.backend.counts_permits()
     }
 
+    /// Whether the backend can wait for replicas, or why not.
     pub(crate) fn waits_for_replicas(&self) -> Result<(), BackendError> {
         self.core.backend.waits_for_replicas()
     }

@@ -65,7 +65,7 @@ pub(crate) struct Acquired {
     /// When the request was sent.
     pub(crate) sent: Moment,
     pub(crate) doubt: Doubt,
-    /// Whether holds may follow one another in the process.
+    /// Whether holds may follow one another in the process, if the terms allow it.
     pub(crate) passes: bool,
     /// For how long the key is kept, if it was granted and not acquired; `None` for the ttl.
     pub(crate) granted: Option<Ttl>,

@@ -125,9 +125,7 @@ impl Watch {
             span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
         }
     }
-}
 
-impl Watch {
     /// Records how the acquire has ended.
     pub(super) fn end(self, mut result: Result<LockGuard, Error>, now: Moment) -> Result<LockGuard, Error> {
         let Self { began, mut waiting, span, explain } = self;

@@ -65,10 +65,9 @@ pub(crate) fn refuse(
     here: &Location<'_>,
     tries: bool,
 ) -> Result<(), Error> {
-    let is_alone = |mode| matches!(mode, Mode::Exclusive);
     Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
-        Some(hold) if tries && !is_alone(mode) && !is_alone(hold.mode()) => Ok(()),
+        Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
         Some(hold) if tries => Err(Error::busy(ACQUIRE, key, Duration::ZERO).free_in(Some(hold.remaining()))),
         Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
         None => Ok(()),

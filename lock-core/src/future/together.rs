@@ -124,8 +124,8 @@ impl Together {
         for (wanted, (fence, block)) in wanted.iter_mut().zip(fences) {
             let Wanted { key, terms, token, doubt } = wanted;
             let left = Doubt { until: terms.ttl.end(now), unanswered_since: epoch };
-            let passes = terms.mode.is_exclusive();
-            let acquired = Acquired { token: *token, fence, block, sent: *sent, doubt: left, passes, granted: None };
+            let acquired =
+                Acquired { token: *token, fence, block, sent: *sent, doubt: left, passes: true, granted: None };
             let (id, hold) = engine.take_up(key, terms, acquired, now)?;
             *doubt = None;
             let watch = Watch::begin(&request.for_key(key.clone(), terms.mode), *sent);

@@ -5,6 +5,7 @@ use crate::mode::Mode;
 /// A key and the mode in which [`lock_all`](crate::LockManager::lock_all) asks for it: made by [`exclusive`], [`shared`] or
 /// [`permits`], or from a string, which is exclusive.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[must_use = "a key with its mode does nothing unless `lock_all` gets it"]
 pub struct KeyInMode {
     pub(crate) key: String,
     pub(crate) mode: Mode,
@@ -53,7 +54,6 @@ pub fn permits(key: impl Into<String>, total: u32) -> KeyInMode {
 impl KeyInMode {
     /// Takes so many of the [`permits`] of the key: at least one, and at most their total. Default: 1. Changes nothing for a key
     /// that is exclusive or shared.
-    #[must_use]
     pub fn take(mut self, permits: u32) -> Self {
         if let Mode::Permits { take, .. } = &mut self.mode {
             *take = permits;

@@ -92,29 +92,3 @@ impl LockRequest<LockKey> {
         self
     }
 }
-
-impl<K> LockRequest<K> {
-    /// The mode, or what is wrong with it.
-    pub(crate) fn checked_mode(&self) -> Result<Mode, String> {
-        match (self.mode, self.take) {
-            (Mode::Permits { total, .. }, _) if !(1..=MOST_PERMITS).contains(&total) => {
-                Err(format!("`permits({total})` is not between 1 and {MOST_PERMITS}"))
-            }
-            (Mode::Permits { total, take }, wanted) => {
-                let take = wanted.unwrap_or(take);
-                let mode = Mode::Permits { total, take };
-                let is_possible = (1..=total).contains(&take);
-                is_possible
-                    .then_some(mode)
-                    .ok_or_else(|| format!("`take({take})` of {total} permits is not between 1 and {total}"))
-            }
-            (mode, None) => Ok(mode),
-            (mode, Some(take)) => {
-                Err(format!("`take({take})` belongs to `permits`, and the request is {mode}; call `permits` too"))
-            }
-        }
-    }
-}
-
-/// The largest total.
-const MOST_PERMITS: u32 = 1_000_000;

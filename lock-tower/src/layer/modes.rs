@@ -32,6 +32,11 @@ impl<K, P, M> LockLayer<K, P, M> {
         self
     }
 
+    /// Whether each request takes a permit.
+    pub(crate) fn counts(&self) -> bool {
+        self.options.permits.is_some()
+    }
+
     /// Makes the request for one key.
     pub(super) fn in_mode(&self, request: LockRequest, is_shared: bool) -> LockRequest {
         match self.options.permits {

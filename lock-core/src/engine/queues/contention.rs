@@ -46,8 +46,7 @@ impl Queues {
             Ok(Outcome::Held { fence, block, .. }) => {
                 contender.answered(sent, epoch, repeated);
                 let doubt = contender.doubt();
-                let passes = token.mode().is_exclusive();
-                let acquired = Acquired { token, fence, block, sent, doubt, passes, granted: None };
+                let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
                 return self.held(key, id, acquired, now);
             }
             Ok(Outcome::OtherTotal { total }) => {
@@ -131,9 +130,7 @@ impl Queues {
 
     /// The tenure of a key, if it has this token.
     fn tenure_of(&self, key: &LockKey, token: Token) -> Option<TenureId> {
-        let beside = self.beside.get(key).into_iter().flatten().copied();
-        let mut tenures = self.lines.tenure(key).into_iter().chain(beside);
-        tenures.find(|tenure| self.tenures.token(*tenure) == Some(token))
+        self.tenures_of(key).find(|tenure| self.tenures.token(*tenure) == Some(token))
     }
 
     /// Cleans up the token of a contender, which some nodes may have, and gives it another.

@@ -99,8 +99,7 @@ impl Queues {
         if Mutant::GrantFromHearing.is_on() {
             sent = now;
         }
-        let passes = token.mode().is_exclusive();
-        let acquired = Acquired { token, fence, block, sent, doubt, passes, granted: Some(kept) };
+        let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: Some(kept) };
         let tenure = self.begin_tenure(&own, id, &terms, acquired, now);
         // The grant has the block of fencing tokens that its place asked for. Waiters that joined after the place was made are not
         // counted in that block, so it may be too small for them.
@@ -197,7 +196,8 @@ impl Queues {
 
     /// Ends the tenure and the waits of this process for a key that was force-released.
     pub(crate) fn forced(&mut self, key: &LockKey, now: Moment) {
-        for tenure in self.tenures_of(key) {
+        let tenures: Vec<_> = self.tenures_of(key).collect();
+        for tenure in tenures {
             let ended = self.tenures.take_away(tenure, LossReason::Forced);
             self.clean_up_ended(ended, now);
         }
@@ -205,14 +205,15 @@ impl Queues {
 
     /// Finds out whether what this process has of a key is still its own.
     pub(crate) fn changed(&mut self, key: &LockKey, now: Moment) {
-        for tenure in self.tenures_of(key) {
+        let tenures: Vec<_> = self.tenures_of(key).collect();
+        for tenure in tenures {
             self.tenures.look_at(tenure, now);
         }
     }
 
-    fn tenures_of(&self, key: &LockKey) -> Vec<TenureId> {
-        let beside = self.beside.get(key).into_iter().flatten().copied();
-        self.lines.tenure(key).into_iter().chain(beside).collect()
+    /// The tenures of a key: that of its line, and those beside it.
+    pub(super) fn tenures_of(&self, key: &LockKey) -> impl Iterator<Item = TenureId> {
+        self.lines.tenure(key).into_iter().chain(self.beside.get(key).into_iter().flatten().copied())
     }
 
     /// Ends a tenure for its line: the first waiter contends, if there is one.

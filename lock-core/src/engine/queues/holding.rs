@@ -79,7 +79,7 @@ impl Queues {
     /// Enters the tenure of an acquire that did not go through a line, and begins its hold. Holds follow it only if nobody in this
     /// process has asked for the key meanwhile.
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
-        let passes = acquired.passes && self.lines.of(key).is_none();
+        let passes = acquired.passes && terms.mode.is_exclusive() && self.lines.of(key).is_none();
         let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, &self.clock, now);
         self.tenures.begin(id, terms, now);
         if passes {

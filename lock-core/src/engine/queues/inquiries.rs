@@ -112,8 +112,8 @@ impl Queues {
                 }
             }
             Subject::Prefix(prefix) => {
-                let taken_up = self.beside.keys().filter(|key| self.lines.of(key).is_none());
-                let keys = self.lines.keys().chain(taken_up).filter(|key| key.wire().starts_with(prefix));
+                let without_line = self.beside.keys().filter(|key| self.lines.of(key).is_none());
+                let keys = self.lines.keys().chain(without_line).filter(|key| key.wire().starts_with(prefix));
                 for key in keys {
                     if seen.len() >= MOST_ENTRIES {
                         sight.is_cut = true;
@@ -127,8 +127,7 @@ impl Queues {
     }
 
     fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
-        let tenures = self.lines.tenure(key).into_iter().chain(self.beside.get(key).into_iter().flatten().copied());
-        let holds = tenures.filter_map(|tenure| self.tenures.hold(tenure));
+        let holds = self.tenures_of(key).filter_map(|tenure| self.tenures.hold(tenure));
         let mut holders = holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() }));
         seen.extend(holders.by_ref().take(MOST_OF_KEY));
         if holders.next().is_some() {

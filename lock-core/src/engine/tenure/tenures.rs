@@ -79,7 +79,7 @@ impl Tenures {
             ttl: terms.ttl,
             renewal: terms.renewal,
             since: now,
-            passes,
+            passes: passes && terms.mode.is_exclusive(),
             granted: granted.is_some(),
             proven: sent,
             fences: Fences::after_first(fence, block),

@@ -2,9 +2,9 @@
 --
 -- KEYS  1: C, the counter of fencing tokens; 2: W, until when somebody may be waiting; then the key of each item; then the
 --       queues of those keys, of all items but `renew`.
--- ARGV  1: how many items, and `*` if all of them (tries) are to be held or none; 2: '', or `floor aim`: the least number for fencing tokens, and one to begin with if it is at
---       most 10 ms ahead of the counter (0 for none); 3: what the caller's places have in common: `life sent channel`,
---       or '' if nobody may wait; then each item:
+-- ARGV  1: how many items, and `*` if all of them (tries) are to be held or none; 2: '', or `floor aim`: the least number for
+--       fencing tokens, and one to begin with if it is at most 10 ms ahead of the counter (0 for none); 3: what the caller's
+--       places have in common: `life sent channel`, or '' if nobody may wait; then each item:
 --         acquire  token, ttl in ms, size of the block, for how long in ms the key is kept from a grant on; takes a place
 --                  if the key is busy
 --         try      token, ttl, size of the block
@@ -101,6 +101,11 @@ local function refusal(reply, command)
   return type(reply) == 'table' and reply.err and reply.err .. ' (' .. command .. ')'
 end
 
+-- Executes a command that may be refused. Returns the error, if it is.
+local function attempt(command, ...)
+  return refusal(pcall(command, ...), command)
+end
+
 -- Pushes an expiry out to a ttl from now, and never in. Works without memory to spare. Returns 0 if the ttl is left now, the
 -- ms that are left if they are more, or an error.
 local gt = 'GT' -- what Redis 7 brought
@@ -112,51 +117,54 @@ local function push_out(key, ttl)
   end
   local left = call('PTTL', key)
   if left >= tonumber(ttl) then return left end
-  return 0, refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE')
+  return 0, attempt('PEXPIRE', key, ttl)
 end
 
-local now = 0 -- the time in ms, where it matters: somebody may be waiting, takes a place, or has a share
-local micros = 0
-local function look_at_clock(call)
+local now, micros = 0, 0 -- the time in ms and in µs, once it matters
+local function look_at_clock()
   local time = call('TIME')
-  if time.err then return refusal(time, 'TIME') end
   micros = time[1] * 1000000 + time[2]
   now = math.floor(micros / 1000)
 end
 
--- When the share of a token ends, if it has one that is live; or nil, and perhaps an error.
+-- When the share of a token ends, if it has one that is live.
 local function end_of_share(key, token)
-  local failed = now == 0 and look_at_clock(pcall)
-  if failed then return nil, failed end
   local ends = pcall('ZSCORE', key, token)
   -- What is not a group has no share.
   ends = type(ends) == 'string' and tonumber(ends)
   return ends and ends >= now and ends or nil
 end
 
--- Has a group's key expire with the last share that is live. Without one, removes the key. Returns whether one is left, and
--- perhaps an error.
+-- Has a group's key expire with the last share that is live, or removes it if there is none. Returns an error, if there is one.
 local function settle(key)
   local last = call('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
-  if not last[2] then return false, refusal(pcall('DEL', key), 'DEL') end
-  return true, refusal(pcall('PEXPIREAT', key, last[2]), 'PEXPIREAT')
+  if not last[2] then return attempt('DEL', key) end
+  return attempt('PEXPIREAT', key, last[2])
+end
+
+-- Ends the share of a token: now, or at a time in ms. Returns an error, if there is one.
+local function end_share(key, token)
+  return attempt('ZREM', key, token) or settle(key)
+end
+local function end_share_at(key, token, ends)
+  -- A server without memory to spare refuses ZADD, unless the script has written before.
+  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
+  return attempt('ZADD', key, ends, token)
 end
 
 -- Pushes the end of a share out to a ttl from now, and never in, but for one that was `found` to be too far ahead. Returns as
 -- `push_out` does, and -1 for a token without a share.
 local function push_share_out(key, token, ttl, found)
   ttl = tonumber(ttl)
-  local ends, failed = end_of_share(key, token)
-  if not ends then return -1, failed end
+  local ends = end_of_share(key, token)
+  if not ends then return -1 end
   local left = ends - now
   local mends = found > 0 and left <= found and left > found - 2000
   if left >= ttl and not mends then return left end
-  -- A server without memory to spare refuses ZADD, unless the script has written before.
-  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
   -- Before the expiry, which may be refused to a replica only together with this.
-  failed = refusal(pcall('ZADD', key, now + ttl, token), 'ZADD')
+  local failed = end_share_at(key, token, now + ttl)
   if failed then return 0, failed end
-  if mends then return 0, select(2, settle(key)) end
+  if mends then return 0, settle(key) end
   return 0, select(2, push_out(key, ttl))
 end
 
@@ -167,7 +175,10 @@ if ARGV[1] == 'renew' then
     local key, ttl = KEYS[i], ARGV[2 * i + 1]
     if got[i] ~= ARGV[2 * i] then
       local left, failed = -1
-      if not got[i] and #ARGV[2 * i] >= MODE_AT then left, failed = push_share_out(key, ARGV[2 * i], ttl, 0) end
+      if not got[i] and #ARGV[2 * i] >= MODE_AT then
+        if now == 0 then look_at_clock() end
+        left, failed = push_share_out(key, ARGV[2 * i], ttl, 0)
+      end
       replies[i] = failed or left
       if left == -1 and not failed then gone = key end
     elseif gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
@@ -195,7 +206,7 @@ got = got or call('MGET', unpack(KEYS, 2, items + 2))
 local waiting = tonumber(got[1]) or 0
 if not (waiting < MOST) then waiting = 0 end
 
-if waiting > 0 or ARGV[2] ~= '' then look_at_clock(call) end
+if waiting > 0 or ARGV[2] ~= '' then look_at_clock() end
 if waiting <= now then waiting = 0 end
 
 -- Draws a block of fencing tokens from the counter: its first, its size, or an error. A block ends with its millisecond, so
@@ -214,7 +225,7 @@ local function draw(size)
   if not (last < MOST) then return nil, nil, 'ERR ' .. KEYS[1] .. ' has counted too far, delete it (XADD)' end
   if seq > 999 or last > ms * 1000 + seq then
     id = string.format('%.0f-%.0f', math.floor(last / 1000), last % 1000) -- not tostring: it would lose digits
-    local failed = refusal(pcall('XADD', KEYS[1], 'MAXLEN', '0', id, '', ''), 'XADD')
+    local failed = attempt('XADD', KEYS[1], 'MAXLEN', '0', id, '', '')
     if failed then return nil, nil, failed end
   end
   return first, size
@@ -227,6 +238,9 @@ if items == 1 and waiting == 0 and not got[2] and (ARGV[4] == 'acquire' or ARGV[
   local set = first and pcall('SET', KEYS[3], ARGV[5], 'PX', ARGV[6], 'NX')
   if set and not set.err then return { HELD, first, size, 1, 0, ARGV[2] ~= '' and micros or nil } end
 end
+
+-- Here, as nothing is written yet that an error would leave half done.
+if now == 0 then look_at_clock() end
 
 local written = {} -- what this call has put at a key: a token, or false
 local refused = 0
@@ -249,8 +263,6 @@ end
 -- The group at a key that holds no token: `of`, what its holders share; `number`, their fencing token or the total; whether
 -- it is `weighed`. Or nil if the key is free, and perhaps an error.
 local function group_at(key)
-  local failed = now == 0 and look_at_clock(pcall)
-  if failed then return nil, failed end
   local marks = pcall('ZRANGEBYSCORE', key, '+inf', '+inf')
   if marks.err then return nil, string.sub(marks.err, 1, 9) == 'WRONGTYPE' and NO_LOCK or refusal(marks, 'ZRANGEBYSCORE') end
   local mark = marks[1]
@@ -259,7 +271,7 @@ local function group_at(key)
   if not of or string.sub(mark, 1, #MARK) ~= MARK then return nil, NO_LOCK end
   if call('ZCOUNT', key, now, '(+inf') > 0 then return { of = of, number = number, weighed = marks[2] == WEIGHED } end
   -- All shares are over.
-  return nil, refusal(pcall('DEL', key), 'DEL')
+  return nil, attempt('DEL', key)
 end
 
 -- What a token is for: `exclusive`, `shared`, or `permits`, then the total and how many it takes.
@@ -270,12 +282,12 @@ local function mode_of(token)
   return 'permits', total, tonumber(take)
 end
 
--- Whether a group has room for a token.
+-- Whether a group has room for a token; then whether it has permits of another total.
 local function has_room(key, group, token)
   local of, total, take = mode_of(token)
   if of ~= group.of then return false end
   if of == 'shared' then return true end -- however many there are
-  if total ~= group.number then return false end
+  if total ~= group.number then return false, true end
   local taken = 0
   if group.weighed then
     for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
@@ -288,32 +300,58 @@ local function has_room(key, group, token)
   return taken + take <= tonumber(total)
 end
 
--- Gives a token a share until a time in ms: of the group at the key, or a new one if the key is free. Returns its fencing token,
--- or an error.
-local function join(key, group, token, ends)
+-- Gives a key to an exclusive token: one that is free, or that it holds, or `held` by a token to take it from. Returns the
+-- fencing tokens: the first, how many, or an error; then the group that is in the way, if there is one.
+local function hold(key, token, ttl, block, held)
+  local first, size, failed = take_fences(key, tonumber(block))
+  if failed then return nil, nil, failed end
+  -- It may be late, and the lease extended since.
+  if held == token then ttl = math.max(ttl, call('PTTL', key)) end
+  local set = pcall('SET', key, token, 'PX', ttl, held and 'XX' or 'NX')
+  if not set then
+    -- MGET shows what is not a string as free.
+    local group
+    group, failed = group_at(key)
+    if group or failed then return nil, nil, failed, group end
+    set = pcall('SET', key, token, 'PX', ttl)
+  end
+  failed = refusal(set, 'SET')
+  if failed then return nil, nil, failed end
+  written[key] = token
+  return first, size
+end
+
+-- Gives a token a share until a time in ms: of the group at the key, or of a new one if the key is free or `held` by a token to
+-- take it from. Returns its fencing token, or an error.
+local function join(key, group, token, ends, held)
   local of, total, take = mode_of(token)
   local fence = group and of == 'shared' and tonumber(group.number)
   local add = { key, string.format('%.0f', ends), token }
   if not fence or fence < floor then
-    local _, failed
-    local behind = fence
-    fence, _, failed = take_fences(key, 1)
+    local first, _, failed = take_fences(key, 1)
     if failed then return nil, failed end
-    if behind then pcall('ZREM', key, MARK .. 'shared:' .. group.number) end
+    if fence then pcall('ZREM', key, MARK .. 'shared:' .. group.number) end
+    fence = first
     local number = of == 'shared' and string.format('%.0f', fence) or total
     add[4], add[5] = '+inf', MARK .. of .. ':' .. number
   end
   if take and take > 1 then add[#add + 1], add[#add + 2] = '+inf', WEIGHED end
+  local left = held and call('PTTL', key)
+  local failed = held and attempt('DEL', key)
+  if failed then return nil, failed end
   -- So that the dead do not add up for as long as others live.
   if group then pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now) end
-  local failed = refusal(pcall('ZADD', unpack(add)), 'ZADD')
+  failed = attempt('ZADD', unpack(add))
   if not failed and group then
     failed = select(2, push_out(key, ends - now))
   elseif not failed then
-    failed = refusal(pcall('PEXPIREAT', key, add[2]), 'PEXPIREAT')
+    failed = attempt('PEXPIREAT', key, add[2])
     if failed then pcall('DEL', key) end
   end
-  if failed then return nil, failed end
+  if failed then
+    if held then pcall('SET', key, held, 'PX', left) end
+    return nil, failed
+  end
   written[key] = false
   return fence
 end
@@ -324,17 +362,15 @@ local function look(queue, token)
   return tonumber(found[1]), tonumber(found[2]), tonumber(found[3]), found[4]
 end
 
--- Gives a token a place at the end of the queue, or refreshes the one that it has. Returns its position, or 0 and perhaps an
--- error; then the token that the key was granted to last.
+-- Gives a token a place at the end of the queue, or refreshes the one that it has. Returns its position, or 0 if it has
+-- none; then the token that the key was granted to last.
 local function keep_place(queue, token, lasts, block)
   local life, sent, channel = string.match(ARGV[3], '^(%d+) (%d+) (.*)$')
-  local failed = now == 0 and look_at_clock(pcall)
-  if failed then return 0, failed end
   local ends = now + tonumber(life)
   if ends > waiting then
     -- Somewhat later, so that not every place writes it.
     local until_then = ends + 500
-    if refusal(pcall('SET', KEYS[2], until_then, 'PX', until_then - now), 'SET') then return 0 end
+    if attempt('SET', KEYS[2], until_then, 'PX', until_then - now) then return 0 end
     waiting = until_then
   end
   local first, following, ticket, granted = look(queue, token)
@@ -345,9 +381,9 @@ local function keep_place(queue, token, lasts, block)
   while first < ticket and not pcall('HGET', queue, '#' .. first) do first = first + 1 end
   following = math.max(following or 0, ticket + 1)
   local reply = pcall('HSET', queue, 'first', first, 'next', following, token, ticket, '#' .. ticket, place)
-  if type(reply) == 'table' then return 0, nil, granted end
+  if type(reply) == 'table' then return 0, granted end
   pcall('PEXPIREAT', queue, waiting + 1000)
-  return ticket - first + 1, nil, granted
+  return ticket - first + 1, granted
 end
 
 -- Deletes a queue in which nothing is left.
@@ -366,7 +402,7 @@ end
 -- the token last: if nobody else is granted it, that is to be forgotten.
 local function leave(queue, token)
   local first, following, ticket, granted = look(queue, token)
-  local failed = ticket and refusal(pcall('HDEL', queue, token, '#' .. ticket), 'HDEL')
+  local failed = ticket and attempt('HDEL', queue, token, '#' .. ticket)
   if ticket then drop_if_empty(queue) end
   return first, following, failed, granted == token
 end
@@ -409,38 +445,25 @@ local function grant(queue, key, over, first, following, before)
     elseif place then
       local is_share = #token >= MODE_AT
       local group, failed
-      if over or is_set then
-        -- Else it would be in the way of a group.
-        if is_share then
-          if refusal(pcall('DEL', key), 'DEL') then break end
-          over, is_set, written[key] = false, false, false
-        end
-      else
+      if not over then
         group, failed = group_at(key)
         if failed then break end
         if group and not has_room(key, group, token) then return is_given, true end
       end
-      local number, size
+      local number, size = nil, 1
       if is_share then
-        number, failed = join(key, group, token, now + tonumber(lasts))
-        if failed then break end
-        size = 1
+        number, failed = join(key, group, token, now + tonumber(lasts), over)
       else
-        number, size, failed = take_fences(key, tonumber(block))
-        if failed then break end
-        local set = pcall('SET', key, token, 'PX', lasts)
-        if set.err then break end
-        is_set, written[key] = true, token
+        number, size, failed = hold(key, token, lasts, block, over)
       end
+      if failed then break end
+      over, is_set = not is_share and token, not is_share
       pcall('HDEL', queue, token, '#' .. ticket)
       pcall('HSET', queue, 'first', ticket + 1, 'granted', token)
       local is_told = tell(channel, key, ends, token, sent, lasts, number, size)
       is_given = is_given or is_told
       if is_told and not is_share then return true, false end
-      if is_share and not is_told then
-        pcall('ZREM', key, token)
-        settle(key)
-      end
+      if is_share and not is_told then end_share(key, token) end
     end
     if ticket == following - 1 and not is_given then pcall('DEL', queue) end
   end
@@ -468,13 +491,17 @@ local function reply(code, one, two, three)
   r = r + (three and 4 or two and 3 or one and 2 or 1)
 end
 
+local function reply_unless(failed, code)
+  if failed then reply(ERROR, failed) else reply(code) end
+end
+
 -- Keys that are released and that nobody waits for are deleted together, before the next item of one of them.
 local released, is_released, said_at = {}, {}, {}
 local function delete_released()
   if #released > 0 and type(pcall('DEL', unpack(released))) == 'table' then
     -- Refused, if only for one of them.
     for i = #released, 1, -1 do
-      local failed = refusal(pcall('DEL', released[i]), 'DEL')
+      local failed = attempt('DEL', released[i])
       if failed then
         replies[said_at[i]] = ERROR
         table.insert(replies, said_at[i] + 1, failed)
@@ -505,108 +532,62 @@ for i = 1, items do
 
   elseif operation == 'acquire' or operation == 'try' or operation == 'take' then
     local is_share = #token >= MODE_AT
-    local may_take, ticket, granted, failed = false
-    local group, share, other, is_late
-    if is_share and now == 0 then failed = look_at_clock(pcall) end
-    if not held and not failed and (is_share or operation == 'take') then
-      share, failed = end_of_share(key, token)
-      if not share and operation == 'take' and string.sub(ARGV[a + 4], MODE_AT) == string.sub(token, MODE_AT) then
-        other = end_of_share(key, ARGV[a + 4]) and ARGV[a + 4]
+    local from, share, other
+    if operation == 'take' then from = ARGV[a + 4] end
+    if is_share and not held then
+      share = end_of_share(key, token)
+      if from and not share and string.sub(from, MODE_AT) == string.sub(token, MODE_AT) then
+        other = end_of_share(key, from) and from
       end
     end
-    if operation == 'take' then
-      may_take = held == token or held == ARGV[a + 4] or is_share and (share or other)
-    elseif held or share then
-      may_take = held == token or share
-    else
-      if waiting > 0 then
-        local first, following
-        first, following, ticket, granted = look(queue, token)
-        is_late = select(2, grant(queue, key, false, first, following, ticket or following))
-        held = written[key]
-      end
-      may_take = not held and not is_late
+    -- By the token, or by the one to take it from.
+    local is_held = held == token or held == from or share or other
+    local ticket, granted, is_late
+    if waiting > 0 and not (held or share or from) then
+      local first, following
+      first, following, ticket, granted = look(queue, token)
+      is_late = select(2, grant(queue, key, nil, first, following, ticket or following))
+      held = written[key]
     end
-    if not held and not failed and (is_share or not may_take) then group, failed = group_at(key) end
-    local total = is_share and not share and group and group.of == 'permits' and select(2, mode_of(token))
-    local wants_other = total and total ~= group.number
-    if wants_other then
-      may_take = false
-    elseif may_take and is_share and group and not share and not other then
-      may_take = has_room(key, group, token)
-    end
-    if failed then
-      reply(ERROR, failed)
-    elseif may_take then
-      local first, size = nil, 1
+    local may_take = is_held or not (held or from or is_late)
+    local group, failed, has_other_total
+    local fits = true
+    if not held and (is_share or not may_take) then group, failed = group_at(key) end
+    if is_share and group and not is_held then fits, has_other_total = has_room(key, group, token) end
+
+    local first, size = nil, 1
+    if may_take and fits and not failed then
       local ttl = ARGV[a + 2]
       if is_share then
         -- It may be late, and the lease extended since.
-        local ends = math.max(now + tonumber(ttl), share or 0)
-        if held then
-          -- It is the token to take it from.
-          local left = call('PTTL', key)
-          failed = refusal(pcall('DEL', key), 'DEL')
-          if not failed then
-            first, failed = join(key, nil, token, ends)
-            if failed then pcall('SET', key, held, 'PX', left) end
-          end
-        else
-          first, failed = join(key, group, token, ends)
-          if other and not failed then
-            pcall('ZREM', key, other)
-            failed = select(2, settle(key))
-          end
-        end
+        first, failed = join(key, group, token, math.max(now + tonumber(ttl), share or 0), held)
+        if other and not failed then failed = end_share(key, other) end
       else
-        first, size, failed = take_fences(key, tonumber(ARGV[a + 3]))
-        local set
-        if failed then
-          set = { err = failed }
-        elseif held then
-          -- It may be late, and the lease extended since.
-          if held == token then ttl = math.max(ttl, call('PTTL', key)) end
-          set = pcall('SET', key, token, 'PX', ttl)
-        else
-          set = pcall('SET', key, token, 'PX', ttl, 'NX')
-          if not set then
-            -- MGET shows what is not a string as free.
-            group, failed = group_at(key)
-            if not group and not failed then set = pcall('SET', key, token, 'PX', ttl) end
-          end
-        end
-        failed = failed or set and refusal(set, 'SET')
-        if set and not failed then written[key] = token end
-      end
-      if failed then
-        reply(ERROR, failed)
-      elseif not is_share and group then
-        may_take = false
-      else
-        if waiting > 0 and (held or ticket or share or granted == token) then
-          local _, _, _, was_granted = leave(queue, token)
-          if was_granted then forget_grant(queue) end
-        end
-        local was_free = not (held or share or other)
-        reply(HELD, first, size, was_free and 1 or 0)
-        taken[i] = was_free and token
-        -- Those that wait may share it now.
-        if is_share and held and waiting > 0 then
-          local first, following = look(queue, '')
-          grant(queue, key, false, first, following, following)
-        end
+        first, size, failed, group = hold(key, token, ttl, ARGV[a + 3], held)
       end
     end
-    if may_take or failed then
-      -- It is answered.
-    elseif wants_other then
+    if failed then
+      reply(ERROR, failed)
+    elseif first then
+      if waiting > 0 and (held or share or ticket or granted == token) then
+        local _, _, _, was_granted = leave(queue, token)
+        if was_granted then forget_grant(queue) end
+      end
+      reply(HELD, first, size, is_held and 0 or 1)
+      taken[i] = not is_held and token
+      -- Those that wait may share it now.
+      if is_share and held and waiting > 0 then
+        local first, following = look(queue, '')
+        grant(queue, key, nil, first, following, following)
+      end
+    elseif has_other_total then
       if waiting > 0 then
         -- There may be room for those behind it.
         local first, following = leave(queue, token)
-        grant(queue, key, false, first, following, following)
+        grant(queue, key, nil, first, following, following)
       end
       reply(OTHER, tonumber(group.number))
-    elseif operation == 'take' then
+    elseif from then
       reply(GONE)
     else
       local left, position = call('PTTL', key), 0
@@ -616,14 +597,13 @@ for i = 1, items do
         left = tonumber(soonest[2]) - now
       end
       if operation == 'acquire' then
-        position, failed, granted = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
+        position, granted = keep_place(queue, token, ARGV[a + 4], ARGV[a + 3])
       elseif waiting > 0 then
         granted = select(4, look(queue, token))
       end
       -- Where there is room, it is for those who wait first.
-      local comes_later = is_share and group and has_room(key, group, token)
-      local kind = comes_later and RESERVED or kind_of(held, granted, key)
-      if failed then reply(ERROR, failed) else reply(BUSY, left, kind, position) end
+      local comes_later = is_share and group and fits
+      reply(BUSY, left, comes_later and RESERVED or kind_of(held, granted, key), position)
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
     a = a + (operation == 'try' and 4 or 5)
@@ -639,39 +619,30 @@ for i = 1, items do
     local passed = false
     -- Else it might be granted to itself.
     if waiting > 0 then first, following, failed, was_granted = leave(queue, token) end
-    local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
-    if share then
-      if after ~= '0' then
-        -- As in `push_share_out`, which says why it writes first.
-        pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
-        failed = refusal(pcall('ZADD', key, now + tonumber(after), token), 'ZADD')
-      else
-        failed = refusal(pcall('ZREM', key, token), 'ZREM')
+    if held ~= token then
+      local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
+      if share and after == '0' then
+        failed = end_share(key, token)
+      elseif share then
+        failed = end_share_at(key, token, now + tonumber(after)) or settle(key)
       end
-      if not failed then failed = select(2, settle(key)) end
-      if waiting > 0 and not failed and not quiet then
-        passed = grant(queue, key, false, first, following, following)
+      if waiting > 0 and not (held or failed or quiet) then
+        passed = grant(queue, key, nil, first, following, following)
       end
-      if failed then reply(ERROR, failed) else reply(RELEASED) end
-    elseif held ~= token then
-      if waiting > 0 and not held and not quiet then
-        passed = grant(queue, key, false, first, following, following)
-      end
-      if failed then reply(ERROR, failed) else reply(GONE) end
+      reply_unless(failed, share and RELEASED or GONE)
     elseif after ~= '0' then
-      local failed = refusal(pcall('PEXPIRE', key, after), 'PEXPIRE')
-      if failed then reply(ERROR, failed) else reply(RELEASED) end
+      reply_unless(attempt('PEXPIRE', key, after), RELEASED)
     elseif waiting == 0 then
       reply(RELEASED)
       released[#released + 1], said_at[#said_at + 1] = key, r
       written[key], is_released[key] = false, true
-    elseif not quiet and grant(queue, key, true, first, following, following) then
+    elseif not quiet and grant(queue, key, token, first, following, following) then
       passed = true
       reply(RELEASED)
     else
-      local failed = refusal(pcall('DEL', key), 'DEL')
+      failed = attempt('DEL', key)
       if not failed then written[key] = false end
-      if failed then reply(ERROR, failed) else reply(RELEASED) end
+      reply_unless(failed, RELEASED)
     end
     if was_granted and not passed then forget_grant(queue) end
 
@@ -679,31 +650,23 @@ for i = 1, items do
     -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
     -- still that one.
     local ttl, found = ARGV[a + 2], tonumber(ARGV[a + 4])
-    local left, failed, mends = 0
-    if held ~= token then
-      left = -1
-      if not held and #token >= MODE_AT then left, failed = push_share_out(key, token, ttl, found) end
-    elseif found > 0 then
-      local too_far = call('PTTL', key)
-      mends = too_far <= found and too_far > found - 2000
-    end
-    if left == -1 and not failed then
-      reply(GONE)
-    else
-      if held ~= token then
-        -- Its share is pushed out.
-      elseif mends then
-        failed = refusal(pcall('PEXPIRE', key, ttl), 'PEXPIRE')
+    local left, failed = -1
+    if held == token then
+      local too_far = found > 0 and call('PTTL', key)
+      if too_far and too_far <= found and too_far > found - 2000 then
+        left, failed = 0, attempt('PEXPIRE', key, ttl)
       else
         left, failed = push_out(key, ttl)
       end
-      if failed then
-        reply(ERROR, failed)
-      else
-        local first, size = 0, 0
-        if ARGV[a + 3] ~= '0' then first, size = take_fences(key, tonumber(ARGV[a + 3])) end
-        reply(RENEWED, left > 0 and left or tonumber(ttl), first or 0, size or 0)
-      end
+    elseif not held and #token >= MODE_AT then
+      left, failed = push_share_out(key, token, ttl, found)
+    end
+    if failed or left == -1 then
+      reply_unless(failed, GONE)
+    else
+      local first, size = 0, 0
+      if ARGV[a + 3] ~= '0' then first, size = take_fences(key, tonumber(ARGV[a + 3])) end
+      reply(RENEWED, left > 0 and left or tonumber(ttl), first or 0, size or 0)
     end
     a = a + 5
 
@@ -718,16 +681,14 @@ for i = 1, items do
     elseif not is_held or (token == '0' and kind_of(held) == FOREIGN) then
       reply(GONE)
     else
-      local failed = refusal(pcall('DEL', key), 'DEL')
-      if failed then
-        reply(ERROR, failed)
-      else
+      failed = attempt('DEL', key)
+      if not failed then
         written[key] = false
         local first, following
         if waiting > 0 then first, following = look(queue, '') end
-        grant(queue, key, false, first, following, following)
-        reply(RELEASED)
+        grant(queue, key, nil, first, following, following)
       end
+      reply_unless(failed, RELEASED)
     end
     a = a + (operation == 'force' and 2 or 1)
   end
@@ -740,13 +701,10 @@ if all_or_none and is_refused then
   for i = 1, items do
     if taken[i] then
       local key, queue, first, following = KEYS[i + 2], KEYS[items + 2 + i]
-      if #taken[i] >= MODE_AT then
-        pcall('ZREM', key, taken[i])
-        settle(key)
-      end
+      local over = #taken[i] < MODE_AT and taken[i]
+      if not over then end_share(key, taken[i]) end
       if waiting > 0 then first, following = look(queue, '') end
-      local is_over = #taken[i] < MODE_AT
-      if not grant(queue, key, is_over, first, following, following) and is_over then pcall('DEL', key) end
+      if not grant(queue, key, over, first, following, following) and over then pcall('DEL', key) end
       reply(GONE)
     else
       for at = begins[i], begins[i + 1] - 1 do

@@ -1,0 +1,67 @@
+//! The holders of a key of the store in memory.
+
+use std::time::Duration;
+
+use smallvec::SmallVec;
+
+use crate::{
+    backend::{Outcome, Token},
+    clock::Moment,
+    mode::Mode,
+};
+
+/// Those who hold a key: one of them, unless they share it.
+pub(super) struct Entry {
+    pub(super) shares: SmallVec<[Share; 1]>,
+    /// The fencing token of shared leases.
+    pub(super) fence: u64,
+}
+
+#[derive(Clone, Copy)]
+pub(super) struct Share {
+    pub(super) token: Token,
+    pub(super) expires: Moment,
+    /// Whether the key was granted to the token, which has not come yet.
+    pub(super) reserved: bool,
+}
+
+impl Entry {
+    /// When the last of its shares ends.
+    pub(super) fn expires(&self) -> Moment {
+        self.shares.iter().map(|share| share.expires).max().unwrap_or(Moment::from_origin(Duration::ZERO))
+    }
+
+    pub(super) fn share(&mut self, token: Token) -> Option<&mut Share> {
+        self.shares.iter_mut().find(|share| share.token == token)
+    }
+
+    /// What its holders have in common.
+    pub(super) fn mode(&self) -> Mode {
+        self.shares.first().map_or(Mode::Exclusive, |share| share.token.mode())
+    }
+
+    /// Whether another lease may join those that hold the key.
+    pub(super) fn has_room(&self, mode: Mode) -> bool {
+        let fits = match mode {
+            Mode::Permits { total, take } => {
+                let taken = |share: &Share| match share.token.mode() {
+                    Mode::Permits { take, .. } => u64::from(take),
+                    _ => 0,
+                };
+                self.shares.iter().map(taken).sum::<u64>() + u64::from(take) <= u64::from(total)
+            }
+            Mode::Exclusive | Mode::Shared => true,
+        };
+        fits && mode.goes_with(self.mode())
+    }
+
+    /// The answer to a request that waits. `comes_later` says that there is room, which is for those who wait first.
+    pub(super) fn busy(&self, now: Moment, comes_later: bool, position: Option<u32>) -> Outcome {
+        let ends = self.shares.iter().map(|share| share.expires);
+        // The first permits that are given back may be enough.
+        let ends = if matches!(self.mode(), Mode::Permits { .. }) { ends.min() } else { ends.max() };
+        let remaining = ends.map(|end| end.since(now));
+        let reserved = comes_later || self.shares.iter().any(|share| share.reserved);
+        Outcome::Busy { remaining, foreign: false, reserved, position }
+    }
+}

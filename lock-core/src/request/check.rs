@@ -1,0 +1,79 @@
+//! What is known to be wrong with a request before anything is sent.
+
+use super::{LockRequest, Options};
+use crate::{
+    backend::BackendError,
+    engine::tenure::Terms,
+    error::{ACQUIRE, Argument, Error},
+    key::LockKey,
+    mode::Mode,
+};
+
+impl<K> LockRequest<K> {
+    /// Returns which option is out of its range, the manager's included, or not supported by the backend, for code that checks
+    /// before it sends many requests.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn problem(&self) -> Option<String> {
+        let checked = self.options.check().map_err(|(_, detail)| detail);
+        let checked = checked.and_then(|_| self.checked_mode());
+        let refused = checked.and_then(|_| self.refused().map_or(Ok(()), |error| Err(error.to_string())));
+        refused.err()
+    }
+
+    /// Whether its durability and its permits, if it has any, are in their range and can be had of the backend.
+    pub(crate) fn check_backend(&self) -> Result<(), Error> {
+        if self.options.durability.is_none() && !matches!(self.mode, Mode::Permits { .. }) {
+            return Ok(());
+        }
+        self.terms()?;
+        self.refused().map_or(Ok(()), |error| Err(Error::backend(ACQUIRE, None, error)))
+    }
+
+    /// Why its durability or its permits cannot be had of the backend, if it has any.
+    fn refused(&self) -> Option<BackendError> {
+        let replicas = self.options.durability.and_then(|_| self.engine.waits_for_replicas().err());
+        let counts = matches!(self.mode, Mode::Permits { .. });
+        replicas.or_else(|| if counts { self.engine.counts_permits().err() } else { None })
+    }
+
+    fn terms(&self) -> Result<Terms, Error> {
+        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
+        let Options { renewal, max_hold, at_least, .. } = self.options;
+        let mode = self.checked_mode().map_err(|detail| Error::invalid(Argument::Permits, ACQUIRE, detail))?;
+        Ok(Terms { mode, ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
+    }
+
+    /// The mode, or what is wrong with it.
+    pub(crate) fn checked_mode(&self) -> Result<Mode, String> {
+        match (self.mode, self.take) {
+            (Mode::Permits { total, .. }, _) if !(1..=MOST_PERMITS).contains(&total) => {
+                Err(format!("`permits({total})` is not between 1 and {MOST_PERMITS}"))
+            }
+            (Mode::Permits { total, take }, wanted) => {
+                let take = wanted.unwrap_or(take);
+                let mode = Mode::Permits { total, take };
+                let is_possible = (1..=total).contains(&take);
+                is_possible
+                    .then_some(mode)
+                    .ok_or_else(|| format!("`take({take})` of {total} permits is not between 1 and {total}"))
+            }
+            (mode, None) => Ok(mode),
+            (mode, Some(take)) => {
+                Err(format!("`take({take})` belongs to `permits`, and the request is {mode}; call `permits` too"))
+            }
+        }
+    }
+}
+
+impl LockRequest {
+    /// The key and the terms, or what is wrong with them.
+    pub(crate) fn check(&self) -> Result<(&LockKey, Terms), Error> {
+        let key = self.keys.as_ref().map_err(Clone::clone)?;
+        let terms = self.terms().map_err(|error| error.on(key))?;
+        Ok((key, terms))
+    }
+}
+
+/// The largest total.
+const MOST_PERMITS: u32 = 1_000_000;

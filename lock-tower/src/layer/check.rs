@@ -1,0 +1,64 @@
+//! What can be known to be wrong before the first request.
+
+use super::{LockLayer, options::Options};
+use crate::{key::KeyExtractor, misconfigured::Misconfigured};
+
+impl<K, P, M> LockLayer<K, P, M> {
+    /// Checks the options and the key, so that a misconfigured service fails at start-up instead of refusing every request.
+    ///
+    /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in
+    /// `layer.check::<axum::extract::Request>()`.
+    ///
+    /// A layer that fails the check refuses each request of any method without calling the service: in HTTP with 500,
+    /// in gRPC with INTERNAL. It logs that once, when it is put around a service or when the service is first made
+    /// ready.
+    ///
+    /// # Errors
+    /// [`Misconfigured`] for each of these:
+    /// * A ttl that is out of range, or too short for the manager's `renew_every`.
+    /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
+    /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
+    /// * A `max_hold` of zero, or a limit of no waiters.
+    /// * No methods to lock, or a name that cannot be that of a method or service.
+    /// * A busy status that is not the status of an error.
+    /// * A text of the key that is empty, too long or has a lone `%`, and a name that cannot be the name of a header.
+    ///
+    /// Mistakes in the manager are reported when the manager is built.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// use lock_core::LockManager;
+    /// use lock_tower::LockLayer;
+    /// use std::time::Duration;
+    ///
+    /// struct Order;
+    ///
+    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
+    /// layer.check::<Order>()?;
+    /// let error = layer.ttl(Duration::from_millis(3)).check::<Order>().err().ok_or("3 ms would do")?;
+    /// assert!(error.to_string().contains(r#"lock layer "stock""#));
+    /// assert!(error.to_string().contains("a ttl of 3ms is below 10ms"));
+    /// # Ok::<_, Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn check<Req>(&self) -> Result<(), Misconfigured>
+    where
+        K: KeyExtractor<Req>,
+    {
+        self.check_options()?;
+        self.key.check().map_err(|problem| self.misconfigured(problem))
+    }
+
+    /// Checks what is known without the type of the requests.
+    pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
+        // An interval of renewal is the manager's, and may not fit the layer's ttl.
+        let problem =
+            self.options.problem().or_else(|| self.configure(self.in_mode(self.manager.lock("lock"), false)).problem());
+        problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
+    }
+
+    fn misconfigured(&self, problem: String) -> Misconfigured {
+        let Options { name, made_at, .. } = self.options;
+        Misconfigured { name, made_at, problem }
+    }
+}
