@@ -14,7 +14,7 @@ use std::{
 };
 
 use redis::{AsyncConnectionConfig, aio::MultiplexedConnection};
-use tokio::{sync::mpsc, time::sleep};
+use tokio::{sync::mpsc, task::JoinSet, time::sleep};
 
 use super::{
     clock,
@@ -36,6 +36,8 @@ pub(crate) struct Answer {
     pub(crate) holds: Vec<Hold>,
     /// In ns.
     pub(crate) pings: Vec<u64>,
+    /// How often a key was taken and given back.
+    pub(crate) pairs: u64,
 }
 
 impl Player {
@@ -103,6 +105,7 @@ impl Player {
                     answer.holds.push(Hold { player, asked, held, released });
                 }
                 Some("ping") => answer.pings.push(word(&mut words)),
+                Some("pairs") => answer.pairs += word::<u64>(&mut words),
                 Some("done") => return,
                 _ => panic!("a player said {line:?}"),
             }
@@ -146,7 +149,7 @@ pub(crate) fn orders() -> mpsc::UnboundedReceiver<String> {
     orders
 }
 
-/// Plays until the input ends: `hand KEY ME OTHER END`, `contend CONNECTION KEY START END`.
+/// Plays until the input ends: `hand KEY ME OTHER END`, `contend CONNECTION KEY START END`, `crowd KEY KEYS TASKS HOLD START END`.
 pub(crate) async fn play<L: Locks>(urls: &[String]) {
     let mut orders = orders();
     let mut sides = Vec::new();
@@ -170,6 +173,12 @@ pub(crate) async fn play<L: Locks>(urls: &[String]) {
             Some("contend") => {
                 let side = sides[word::<usize>(&mut words)].clone();
                 tokio::spawn(contend(side, word(&mut words), word(&mut words), word(&mut words)))
+            }
+            Some("crowd") => {
+                let (side, key) = (sides[0].clone(), word::<String>(&mut words));
+                let (keys, tasks) = (word(&mut words), word(&mut words));
+                let hold = Duration::from_micros(word(&mut words));
+                tokio::spawn(crowd(side, key, (keys, tasks), hold, (word(&mut words), word(&mut words))))
             }
             _ => panic!("no such order: {order:?}"),
         };
@@ -248,6 +257,40 @@ async fn contend<L: Locks>(side: L, key: String, start: u64, end: u64) -> String
         let _ = writeln!(text, "hold {asked} {held} {released}");
     }
     text + "done\n"
+}
+
+/// Several tasks take keys and give them back, from start to end, each the one of its number. What is held for a while is told in
+/// full.
+async fn crowd<L: Locks>(
+    side: L,
+    key: String,
+    (keys, tasks): (usize, usize),
+    hold: Duration,
+    (start, end): (u64, u64),
+) -> String {
+    sleep(Duration::from_nanos(start.saturating_sub(clock::now()))).await;
+    let mut set = JoinSet::new();
+    for task in 0..tasks {
+        let (side, key) = (side.clone(), format!("{key}:{}", task % keys));
+        set.spawn(async move {
+            let (mut pairs, mut text) = (0, String::new());
+            loop {
+                let asked = clock::now();
+                if asked >= end {
+                    return format!("pairs {pairs}\n{text}");
+                }
+                let held_key = side.acquire(&key).await;
+                let held = clock::now();
+                if !hold.is_zero() {
+                    sleep(hold).await;
+                    let _ = writeln!(text, "hold {asked} {held} {}", clock::now());
+                }
+                L::release(held_key).await;
+                pairs += u64::from(clock::now() < end);
+            }
+        });
+    }
+    set.join_all().await.concat() + "done\n"
 }
 
 fn word<'a, T: FromStr>(words: &mut impl Iterator<Item = &'a str>) -> T {

@@ -76,6 +76,50 @@ impl Locks for OursAwaited {
     }
 }
 
+/// Ours, for shared leases.
+#[derive(Clone)]
+pub(crate) struct Readers(Ours);
+
+impl Locks for Readers {
+    type Held = LockGuard;
+    const NAME: &'static str = "lock-core-shared";
+
+    async fn connect(url: &str) -> Self {
+        Self(Ours::connect(url).await)
+    }
+
+    async fn acquire(&self, key: &str) -> LockGuard {
+        let request = self.0.0.lock(key).shared().ttl(TTL);
+        request.wait_forever().await.expect("it waits as long as it takes")
+    }
+
+    async fn release(guard: LockGuard) {
+        Ours::release(guard).await;
+    }
+}
+
+/// Ours, for one of a hundred permits.
+#[derive(Clone)]
+pub(crate) struct Permits(Ours);
+
+impl Locks for Permits {
+    type Held = LockGuard;
+    const NAME: &'static str = "lock-core-permits";
+
+    async fn connect(url: &str) -> Self {
+        Self(Ours::connect(url).await)
+    }
+
+    async fn acquire(&self, key: &str) -> LockGuard {
+        let request = self.0.0.lock(key).permits(100).ttl(TTL);
+        request.wait_forever().await.expect("it waits as long as it takes")
+    }
+
+    async fn release(guard: LockGuard) {
+        Ours::release(guard).await;
+    }
+}
+
 /// A mutex of tokio, whatever the key: what tasks of one process pay for their turns alone.
 #[derive(Clone)]
 pub(crate) struct InProcess(Arc<Mutex<()>>);

@@ -153,23 +153,29 @@ local function end_share_at(key, token, ends)
 end
 
 -- Pushes the end of a share out to a ttl from now, and never in, but for one that was `found` to be too far ahead. Returns as
--- `push_out` does, and -1 for a token without a share.
-local function push_share_out(key, token, ttl, found)
+-- `push_out` does, and -1 for a token without a share. `pushed` says by key how far a call of nothing but renewals has pushed
+-- expiries out, so that many shares of a key cost one of them.
+local function push_share_out(key, token, ttl, found, pushed)
   ttl = tonumber(ttl)
   local ends = end_of_share(key, token)
   if not ends then return -1 end
   local left = ends - now
   local mends = found > 0 and left <= found and left > found - 2000
   if left >= ttl and not mends then return left end
+  local so_far = pushed and pushed[key]
   -- Before the expiry, which may be refused to a replica only together with this.
-  local failed = end_share_at(key, token, now + ttl)
+  local failed
+  if so_far then failed = attempt('ZADD', key, now + ttl, token) else failed = end_share_at(key, token, now + ttl) end
   if failed then return 0, failed end
   if mends then return 0, settle(key) end
-  return 0, select(2, push_out(key, ttl))
+  if so_far and so_far >= ttl then return 0 end
+  failed = select(2, push_out(key, ttl))
+  if pushed and not failed then pushed[key] = ttl end
+  return 0, failed
 end
 
 if ARGV[1] == 'renew' then
-  local got, replies = call('MGET', unpack(KEYS)), {}
+  local got, replies, pushed = call('MGET', unpack(KEYS)), {}, {}
   local gone
   for i = 1, #KEYS do
     local key, ttl = KEYS[i], ARGV[2 * i + 1]
@@ -177,7 +183,7 @@ if ARGV[1] == 'renew' then
       local left, failed = -1
       if not got[i] and #ARGV[2 * i] >= MODE_AT then
         if now == 0 then look_at_clock() end
-        left, failed = push_share_out(key, ARGV[2 * i], ttl, 0)
+        left, failed = push_share_out(key, ARGV[2 * i], ttl, 0, pushed)
       end
       replies[i] = failed or left
       if left == -1 and not failed then gone = key end
