@@ -166,6 +166,7 @@ impl fmt::Debug for Lease {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Lease")
             .field("key", &self.hold.key)
+            .field("mode", &self.mode())
             .field("fencing_token", &self.hold.fence.get())
             .field("remaining", &self.remaining())
             .finish()

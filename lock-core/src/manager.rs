@@ -400,6 +400,7 @@ impl LockManager {
             from: None,
             mode: Mode::Exclusive,
             take: None,
+            clashes: false,
             since: Location::caller(),
             label: "",
         }

@@ -58,6 +58,8 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) mode: Mode,
     /// How many permits it takes, if that was said.
     pub(crate) take: Option<u32>,
+    /// Whether it asks both to share the key and for permits.
+    pub(crate) clashes: bool,
     pub(crate) options: Options,
     /// The token of a lease that is taken up.
     pub(crate) from: Option<Token>,

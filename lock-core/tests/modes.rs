@@ -220,7 +220,9 @@ async fn what_makes_no_sense_is_refused_before_anything_is_sent() {
         (lock().permits(3).take(0), "take(0)"),
         (lock().permits(3).take(4), "between 1 and 3"),
         (lock().take(1), "belongs to `permits`"),
-        (lock().shared().take(1), "the request is shared"),
+        (lock().shared().take(1), "in place of `shared`"),
+        (lock().shared().permits(3), "and not both"),
+        (lock().permits(3).shared(), "and not both"),
     ] {
         let error = refusal(request.await);
         assert!(error.contains(said), "{error}");
@@ -356,7 +358,11 @@ async fn a_task_that_shares_a_key_does_not_wait_for_itself_and_may_share_it_once
     let request = || manager.lock("k").shared();
     request()
         .run(async |_| {
-            assert_eq!(request().await.unwrap_err().kind(), ErrorKind::WouldDeadlock);
+            for (request, remedy) in [(request(), "only try here"), (manager.lock("k"), "in the outer place")] {
+                let error = request.await.unwrap_err();
+                assert_eq!(error.kind(), ErrorKind::WouldDeadlock);
+                assert!(error.to_string().contains(remedy), "{error}");
+            }
             assert!(is_free(request()).await, "it need not wait");
             assert!(!is_free(manager.lock("k")).await, "that would not be shared");
         })

@@ -73,7 +73,6 @@ fn every_schedule_of_modes_keeps_every_rule() {
 }
 
 #[test]
-#[ignore = "one of a thousand schedules leaves a key at a node until its ttl is over, as with seed 700264"]
 fn every_schedule_of_modes_of_a_quorum_keeps_every_rule() {
     all_keep_every_rule(Store::ModesOfQuorum, one_in(20, seeds()));
 }

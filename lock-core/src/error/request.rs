@@ -5,7 +5,7 @@
 use std::{panic::Location, time::Duration};
 
 use super::{Error, ErrorKind, LossReason};
-use crate::{backend::BackendError, end::End, key::LockKey};
+use crate::{backend::BackendError, end::End, key::LockKey, mode::Mode};
 
 impl Error {
     /// Says which key the request was about.
@@ -30,11 +30,21 @@ impl Error {
         }
     }
 
-    pub(crate) fn would_deadlock(key: &LockKey, here: &Location<'_>, held_since: &Location<'_>) -> Self {
-        Self::new(ErrorKind::WouldDeadlock, "acquire").on(key).detail(format!(
-            "requested at {here}, but this task has held it since {held_since} and would wait for itself; \
-             pass the lease on, or take the lock in one of the two places only"
-        ))
+    /// `held` is the mode in which the task has the key, `wanted` that in which it asks again.
+    pub(crate) fn would_deadlock(
+        key: &LockKey,
+        [held, wanted]: [Mode; 2],
+        here: &Location<'_>,
+        since: &Location<'_>,
+    ) -> Self {
+        let why = match (held.is_exclusive(), wanted.is_exclusive()) {
+            (true, _) => "would wait for itself; pass the lease on, or take the lock in one of the two places only",
+            (false, true) => "would wait for itself; acquire it exclusively in the outer place, and pass the lease on",
+            (false, false) => "may wait for others who wait for this task; pass the lease on, or only try here",
+        };
+        Self::new(ErrorKind::WouldDeadlock, "acquire")
+            .on(key)
+            .detail(format!("requested at {here}, but this task has held it since {since} and {why}"))
     }
 
     pub(crate) fn backend(attempt: &'static str, key: Option<&LockKey>, error: BackendError) -> Self {

@@ -69,7 +69,7 @@ pub(crate) fn refuse(
         Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
         Some(hold) if tries => Err(Error::busy(ACQUIRE, key, Duration::ZERO).free_in(Some(hold.remaining()))),
-        Some(hold) => Err(Error::would_deadlock(key, here, hold.since)),
+        Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
         None => Ok(()),
     })
 }

@@ -53,7 +53,7 @@ impl LockGuard {
         hold.check().map_err(ended)?;
         let mode = hold.mode();
         if !mode.is_exclusive() {
-            let detail = format!("the lease is {mode}, and only an exclusive one can be downgraded");
+            let detail = format!("the lease is {mode}, and only an exclusive one can be downgraded; it is released");
             return Err(Error::invalid(Argument::Mode, DOWNGRADE, detail).on(&hold.key));
         }
         let gone = || ended(hold.finish(End::Lost(LossReason::Taken)));
@@ -77,6 +77,7 @@ impl LockGuard {
             keys: Ok(parting.key.clone()),
             mode: Mode::Shared,
             take: None,
+            clashes: false,
             from: Some(parting.token),
             options,
             since: hold.since,

@@ -133,6 +133,7 @@ impl LockAllRequest {
             keys: Ok(key),
             mode,
             take: None,
+            clashes: false,
             // All keys are waited for together.
             options: Options { durability: None, ..self.options },
             from: None,

@@ -46,6 +46,9 @@ impl<K> LockRequest<K> {
 
     /// The mode, or what is wrong with it.
     pub(crate) fn checked_mode(&self) -> Result<Mode, String> {
+        if self.clashes {
+            return Err("a key is shared or has permits; call `shared` or `permits`, and not both".to_owned());
+        }
         match (self.mode, self.take) {
             (Mode::Permits { total, .. }, _) if !(1..=MOST_PERMITS).contains(&total) => {
                 Err(format!("`permits({total})` is not between 1 and {MOST_PERMITS}"))
@@ -59,9 +62,10 @@ impl<K> LockRequest<K> {
                     .ok_or_else(|| format!("`take({take})` of {total} permits is not between 1 and {total}"))
             }
             (mode, None) => Ok(mode),
-            (mode, Some(take)) => {
-                Err(format!("`take({take})` belongs to `permits`, and the request is {mode}; call `permits` too"))
+            (Mode::Shared, Some(take)) => {
+                Err(format!("`take({take})` belongs to `permits`; call `permits` in place of `shared`"))
             }
+            (_, Some(take)) => Err(format!("`take({take})` belongs to `permits`; call `permits` too")),
         }
     }
 }

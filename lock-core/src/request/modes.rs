@@ -33,6 +33,7 @@ impl LockRequest<LockKey> {
     /// # one.release().await?; other.release().await }
     /// ```
     pub fn shared(mut self) -> Self {
+        self.clashes |= matches!(self.mode, Mode::Permits { .. });
         self.mode = Mode::Shared;
         self
     }
@@ -66,6 +67,7 @@ impl LockRequest<LockKey> {
     /// # one.release().await?; other.release().await }
     /// ```
     pub fn permits(mut self, total: u32) -> Self {
+        self.clashes |= self.mode == Mode::Shared;
         self.mode = Mode::Permits { total, take: 1 };
         self
     }
