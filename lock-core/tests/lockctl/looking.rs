@@ -1,5 +1,6 @@
 //! `lockctl list` and `lockctl who`.
 
+use lock_core::LockManager;
 use serde_json::Value;
 
 use crate::support::{LONG, Run, Server, UNTIL_TOLD};
@@ -26,6 +27,26 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     );
     assert_eq!((&said["waiters"][0]["place"], &said["waiters"][0]["label"]), (&1.into(), &"echo".into()));
     assert!(said["remaining_ms"].as_u64().is_some_and(|left| left > 0) && said["holders"][0]["fencing_token"].is_u64());
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn all_holders_of_a_key_are_named_and_counted() {
+    let server = Server::start();
+    let manager = LockManager::builder().url(&server.url).client_name("shop").connect().await.expect("a server");
+    let lock = |key: &str, label| manager.lock(key).label(label);
+    let readers = [lock("r", "one").shared().await.expect("free"), lock("r", "two").shared().await.expect("shared")];
+    let permits =
+        [lock("p", "one").permits(5).take(2).await.expect("free"), lock("p", "two").permits(5).await.expect("room")];
+    let said = |arguments: &[&str]| server.done(arguments).out;
+    let who = said(&["who", "r"]);
+    assert!(who.starts_with("\"r\" is shared by 2 leases; ") && who.contains("\n  shared: shop on "), "{who}");
+    let who = said(&["who", "p"]);
+    assert!(who.starts_with("\"p\" has 3 of 5 permits taken, by 2 leases; "), "{who}");
+    assert!(who.contains("\n  2 of 5 permits: shop on ") && who.contains("\n  1 of 5 permits: shop on "), "{who}");
+    assert!(said(&["list"]).contains(") and 1 other  "), "{}", said(&["list"]));
+    let released = said(&["release", "r", "--yes"]);
+    assert!(released.contains("\"r\" was released. All its leases end."), "{released}");
+    drop((readers, permits));
 }
 
 #[test]

@@ -11,7 +11,7 @@ use super::{
     look::Look,
     question::{Order, Question},
     selection::{PAGE, Selection, waited},
-    sentences::{HolderOf, Named, WaitersOf, loss},
+    sentences::{HolderOf, Named, SHOWN, WaitersOf, loss},
     text::{Attribute, Text},
     words::{Age, Count, Number, TimeOfDay},
 };
@@ -150,11 +150,14 @@ impl List<'_> {
         write!(body, "<li class={class}><h3><code>{}</code></h3><div>{}</div><div>", Text(info.key()), HolderOf(info))?;
         if let Some(wait) = waited(info) {
             write!(body, "<details><summary>{}, longest for <b>{}</b></summary><ol>", WaitersOf(info), Age(wait))?;
-            for waiter in info.waiters().iter().take(WAITERS) {
+            for waiter in info.waiters().iter().take(SHOWN) {
                 write!(body, "<li>{}, {}", Age(waiter.waited()), Named(waiter.party()))?;
+                if !waiter.mode().is_exclusive() {
+                    write!(body, " ({})", waiter.mode())?;
+                }
             }
             body.write_str("</ol>")?;
-            if let Some(more) = info.waiters().len().checked_sub(WAITERS).filter(|more| *more > 0) {
+            if let Some(more) = info.waiters().len().checked_sub(SHOWN).filter(|more| *more > 0) {
                 write!(body, "<p>and {more} more</p>")?;
             }
             body.write_str("</details>")?;
@@ -202,6 +205,3 @@ fn choice(body: &mut String, name: &str, (link, is_chosen): (String, bool)) -> f
         write!(body, "<a href=\"{}\">{name}</a> ", Attribute(&link))
     }
 }
-
-/// How many waiters of a key the page names; JSON has all.
-const WAITERS: usize = 20;

@@ -96,6 +96,10 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         _ => format!("The first of {} gets the key.", WaitersOf(info)),
     };
     let before = match info.holder() {
+        Some(_) if info.holders().len() > 1 => {
+            "The leases of all its holders end. They are told at their next renewal at the latest, and their work is stopped. \
+             <b>Until then they may go on while the next holders work, too.</b>"
+        }
         Some(_) => {
             "The holder is told that its lease is lost, at its next renewal at the latest, and its work is stopped. \
              <b>Until then it may go on while the next holder works, too.</b>"
@@ -143,12 +147,16 @@ fn back(question: &Question, status: StatusCode, sentence: &str) -> Answer {
     Answer::page(status, "Locks", None, &body)
 }
 
-/// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret.
+/// Names the holder of a key so that another one is told apart: by its fencing token, which is not a secret. Of several holders, by
+/// the first, the last and their number.
 fn named(info: &KeyInfo) -> String {
-    match info.holder() {
-        Some(holder) => holder.fencing_token().get().to_string(),
-        None if info.is_foreign() => "other-library".to_owned(),
-        None => "unknown".to_owned(),
+    match info.holders() {
+        [holder] => holder.fencing_token().get().to_string(),
+        [first, .., last] => {
+            format!("{}-{}-{}", first.fencing_token(), last.fencing_token(), info.holders().len())
+        }
+        [] if info.is_foreign() => "other-library".to_owned(),
+        [] => "unknown".to_owned(),
     }
 }
 

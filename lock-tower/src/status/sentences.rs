@@ -21,11 +21,21 @@ impl Display for HolderOf<'_> {
             if !holder.mode().is_exclusive() {
                 write!(f, " ({})", holder.mode())?;
             }
-            if let others @ 1.. = info.holders().len() - 1 {
-                let at_least = if info.is_truncated() { "at least " } else { "" };
-                write!(f, " and {at_least}{}", Count(others, "other"))?;
-            }
             f.write_str("</p>")?;
+            if let [_, others @ ..] = info.holders()
+                && !others.is_empty()
+            {
+                let at_least = if info.is_truncated() { "at least " } else { "" };
+                write!(f, "<details><summary>and {at_least}{}</summary><ul>", Count(others.len(), "other"))?;
+                for other in others.iter().take(SHOWN) {
+                    write!(f, "<li>{}, {} ({})", Age(other.held()), Named(other.party()), other.mode())?;
+                }
+                f.write_str("</ul>")?;
+                if let Some(more) = others.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+                    write!(f, "<p>and {more} more</p>")?;
+                }
+                f.write_str("</details>")?;
+            }
         } else if info.is_foreign() {
             f.write_str("<p>Held by <b>another library</b>, which does not say since when.</p>")?;
         } else if info.is_locked() && info.is_truncated() {
@@ -75,6 +85,9 @@ impl Display for WaitersOf<'_> {
         write!(f, "{at_least}{} waiting", Count(number, "request"))
     }
 }
+
+/// How many holders and how many waiters of a key the page names; JSON has all.
+pub(super) const SHOWN: usize = 20;
 
 /// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
 const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped or is cut off, is a client of another \

@@ -40,6 +40,38 @@ async fn holders_and_waiters_of_all_processes_are_shown_wherever_it_is_mounted()
 }
 
 #[tokio::test]
+async fn all_who_share_a_key_and_the_modes_of_all_who_wait_are_shown() {
+    let [one, two] = two().await;
+    let first = one.lock("goods:1").label("first").shared().await.unwrap();
+    let _second = two.lock("goods:1").label("second").shared().await.unwrap();
+    let writes = tokio::spawn(one.lock("goods:1").label("writer").wait_forever().acquire());
+    until_waited_for(&two, "goods:1").await;
+    let reads = tokio::spawn(two.lock("goods:1").label("reader").shared().wait_forever().acquire());
+    let mut both = false;
+    for _ in 0..1_000 {
+        both = one.inspect("goods:1").await.unwrap().waiters().len() == 2;
+        if both {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    assert!(both, "two wait");
+    let address = releasing(&one).await;
+    let page = get(address, "/locks").await.body;
+    for part in
+        ["<code>first</code> (shared)", "and 1 other", "<code>second</code> (shared)", "<code>reader</code> (shared)"]
+    {
+        assert!(page.contains(part), "{part}: {page}");
+    }
+    assert!(page.contains("<code>writer</code>") && !page.contains("<code>writer</code> ("), "{page}");
+    let confirmation = get(address, "/locks?release=goods:1").await.body;
+    assert!(confirmation.contains("The leases of all its holders end."), "{confirmation}");
+    writes.abort();
+    reads.abort();
+    first.release().await.unwrap();
+}
+
+#[tokio::test]
 async fn every_answer_forbids_scripts_frames_and_copies() {
     let manager = LockManager::in_memory();
     let address = releasing(&manager).await;

@@ -3,7 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use humantime::format_duration;
-use lock_core::{Holder, KeyInfo, Party, Waiter};
+use lock_core::{Holder, KeyInfo, Mode, Party, Waiter};
 
 /// Writes who holds a key and who waits for it, in lines for people.
 pub(crate) fn key(info: &KeyInfo) -> String {
@@ -66,8 +66,20 @@ fn shared(key: &str, info: &KeyInfo, left: &str) -> String {
     let holders = info.holders();
     let at_least = if info.is_truncated() { "at least " } else { "" };
     let leases = if holders.len() == 1 { "lease" } else { "leases" };
-    let mut text =
-        format!("{key} is shared by {at_least}{} {leases}; {left} of the longest are left:\n", holders.len());
+    let number = holders.len();
+    let taken = holders.iter().filter_map(|holder| match holder.mode() {
+        Mode::Permits { take, .. } => Some(take),
+        _ => None,
+    });
+    let mut text = match holders[0].mode() {
+        Mode::Permits { total, .. } => {
+            let taken: u32 = taken.sum();
+            format!(
+                "{key} has {at_least}{taken} of {total} permits taken, by {number} {leases}; {left} of the longest are left:\n"
+            )
+        }
+        _ => format!("{key} is shared by {at_least}{number} {leases}; {left} of the longest are left:\n"),
+    };
     for holder in holders {
         let (party, held, number) = (party(holder.party()), duration(holder.held()), holder.fencing_token());
         let _ = writeln!(text, "  {}: {party}, for {held}, with fencing token {number}", holder.mode());

@@ -52,7 +52,8 @@ fn row(info: &KeyInfo) -> [String; 6] {
 fn others(info: &KeyInfo) -> String {
     match info.holders().len() {
         0 | 1 => String::new(),
-        holders => format!(" and {}{}", holders - 1, if info.is_truncated() { "+" } else { "" }),
+        2 if !info.is_truncated() => " and 1 other".to_owned(),
+        holders => format!(" and {}{} others", holders - 1, if info.is_truncated() { "+" } else { "" }),
     }
 }
 

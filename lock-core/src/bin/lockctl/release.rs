@@ -33,7 +33,7 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
             format!("could not release {key}: another library holds it; stop its holder, or add --foreign"),
         ));
     }
-    if !args.yes && !confirmed(&mut output)? {
+    if !args.yes && !confirmed(&mut output, &info)? {
         writeln!(output, "Nothing was released.")?;
         return Ok(NO);
     }
@@ -46,22 +46,28 @@ pub(crate) async fn release(server: &Server, args: Release) -> Result<i32, Failu
         writeln!(output, "{key} has become free meanwhile; nothing was released.")?;
         return Ok(NO);
     }
-    writeln!(output, "{key} was released. {BOTH}")?;
+    writeln!(output, "{key} was released. {}", until_noticed(&info))?;
     Ok(0)
 }
 
-fn confirmed(output: &mut impl Write) -> io::Result<bool> {
-    write!(output, "{BOTH}\nRelease it? [y/N] ")?;
+fn confirmed(output: &mut impl Write, info: &KeyInfo) -> io::Result<bool> {
+    write!(output, "{}\nRelease it? [y/N] ", until_noticed(info))?;
     output.flush()?;
     let mut answer = String::new();
     io::stdin().read_line(&mut answer)?;
     Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
 }
 
-/// Returns whether a key has the holder that was shown, or is free. A holder that did not answer cannot be told from another.
+/// Returns whether a key has the holders that were shown, or is free. A holder that did not answer cannot be told from another.
 fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
-    let token = |info: &KeyInfo| info.holder().map(Holder::fencing_token);
-    !now.is_locked() || (token(shown), shown.is_foreign()) == (token(now), now.is_foreign())
+    let tokens = |info: &KeyInfo| info.holders().iter().map(Holder::fencing_token).collect::<Vec<_>>();
+    !now.is_locked() || (tokens(shown), shown.is_foreign()) == (tokens(now), now.is_foreign())
 }
 
-const BOTH: &str = "Until its old holder notices, two may rely on the key.";
+/// Says what a release by force may do.
+fn until_noticed(info: &KeyInfo) -> &'static str {
+    match info.holders() {
+        [] | [_] => "Until its old holder notices, two may rely on the key.",
+        _ => "All its leases end. Until their holders notice, they and the next holders may work at the same time.",
+    }
+}
