@@ -10,6 +10,8 @@
 //! | `false-loss` | a lease that is renewed is lost though nothing broke, though its slot may have moved |
 //! | `told-late` | a holder is told more than 50 ms after its deadline, though its process ran |
 //! | `revived` | a lease that had lapsed is valid again |
+//! | `share-cut`, `share-kept` | a share ends before or after the end that its requests gave it, or the key before or after its last share |
+//! | `left-out` | a place at the front of a queue is left though it fits |
 //! | `ghost`, `ghost-place` | all guards and futures are gone, and a key, a reservation or a place is left before its time |
 //! | `cut-early`, `late-end` | a shutdown ends a lease before its grace is over, or takes longer than it may |
 //! | `outlived`, `miscounted` | a lease or the manager outlives its shutdown; one is cut short and not counted |
