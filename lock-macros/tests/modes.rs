@@ -21,7 +21,7 @@ async fn pause(ms: u64) {
     tokio::time::sleep(Duration::from_millis(ms)).await;
 }
 
-/// Counts who is inside.
+/// Counts the functions that run at the same time.
 #[derive(Default)]
 struct Inside {
     now: AtomicUsize,

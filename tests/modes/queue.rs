@@ -97,7 +97,7 @@ async fn fault_51_queue_of_all_modes_keeps_every_rule_under_kills_stops_and_rest
     no_update_is_lost(&server, history.events()).await;
 }
 
-/// The registers hold as many updates as were written, but for those of which nobody knows.
+/// The registers have all updates that were answered, and none that was not sent.
 async fn no_update_is_lost(server: &RedisServer, events: &[Event]) {
     let writes = |result| events.iter().filter(|event| event.op == Op::Write && event.result == result).count();
     let (written, unknown) = (writes(Outcome::Ok), writes(Outcome::Info));

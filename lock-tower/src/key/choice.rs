@@ -8,8 +8,8 @@ use crate::error::BoxError;
 pub enum Choice {
     /// The service is called while this key is held. A key that is empty or longer than 1,024 bytes is refused.
     Lock(String),
-    /// The service is called while all these keys are held; see [`lock_all`](lock_core::LockManager::lock_all). The request is
-    /// refused if there is no key.
+    /// The service is called while all these keys are held; see [`lock_all`](lock_core::LockManager::lock_all). An empty
+    /// list is refused.
     LockAll(Vec<String>),
     /// The service is called **without a lock**.
     Pass,

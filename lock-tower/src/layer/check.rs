@@ -19,7 +19,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
     /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
     /// * A `max_hold` of zero, or a limit of no waiters.
-    /// * No methods to lock, or a name that cannot be that of a method or service.
+    /// * No methods to lock, or a name that no method or service can have.
     /// * A busy status that is not the status of an error.
     /// * A text of the key that is empty, too long or has a lone `%`, and a name that cannot be the name of a header.
     ///

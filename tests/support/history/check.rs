@@ -137,7 +137,7 @@ impl Checker {
         self
     }
 
-    /// Excuses that one who comes to share a key has the fencing token that those had before who shared it when a server was copied:
+    /// Excuses a reader that gets the fencing token of the readers that held the key when a server was copied:
     /// it failed over to the copy, which knows nothing of their releases, and of no lease after them.
     #[must_use]
     pub fn failed_over(mut self, failed_over: bool) -> Self {

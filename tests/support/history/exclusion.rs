@@ -1,4 +1,5 @@
-//! Who held when: never two at once, but those who share the key or have permits of it, nobody answered "yours" who was not it, and no guard that believes in what is over.
+//! Exclusion: no two hold a key at once unless they share it or have permits of it, no store answers that a lease is held when it is not,
+//! and no guard believes in a lease that is over.
 
 use super::{
     check::{Case, Rule, end, root},

@@ -284,5 +284,5 @@ impl State {
     }
 }
 
-/// How long after an expiry was found to be too far ahead it is still known to be that one.
+/// An expiry that was found to be too far ahead is recognised for so long.
 const MENDS_WITHIN: Duration = Duration::from_secs(2);

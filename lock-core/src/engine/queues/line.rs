@@ -102,7 +102,8 @@ const NOBODY: Link = Link::MAX;
 const TOGETHER: usize = 64;
 
 /// Which waiters contend, from the first on: those who share the key each have a place of their own, and of exclusive ones
-/// that follow one another the first. Nobody contends behind one who does not, so that the order of the line is that of the places.
+/// that follow one another the first. If a waiter does not contend, those behind it do not
+/// either, so that the order of the line is that of the places.
 #[derive(Debug, Default)]
 struct Front {
     last: Option<Mode>,
