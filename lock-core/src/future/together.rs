@@ -111,8 +111,12 @@ impl Together {
                 });
             }
         }
+        // They begin only now to be renewed, which may be too late when half of the ttl is over.
+        let latest = |Wanted { terms, .. }: &Wanted| {
+            if terms.is_renewed() { *sent + terms.ttl.get() / 2 } else { terms.ttl.deadline(*sent) }
+        };
         let held = |(wanted, outcome): (&Wanted, &Result<Outcome, BackendError>)| match outcome {
-            Ok(Outcome::Held { fence, block, .. }) if now < wanted.terms.ttl.deadline(*sent) => Some((*fence, *block)),
+            Ok(Outcome::Held { fence, block, .. }) if now < latest(wanted) => Some((*fence, *block)),
             _ => None,
         };
         let fences: Option<Vec<_>> = wanted.iter().zip(&answer.outcomes).map(held).collect();
