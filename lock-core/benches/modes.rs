@@ -187,21 +187,27 @@ impl Waited {
 /// What a request takes to reach the queue among those of 64 readers, generously.
 const IN_LINE: u64 = 2_000_000;
 
-/// What it takes the server to renew one share of a group, beside one exclusive lease.
+/// What it takes the server to renew the shares of a group for a second, beside as many exclusive leases.
 async fn renewals(shares: usize, report: &mut Report) {
     let servers = [Server::start().await, Server::start().await];
     let shared = hold(&servers[0], shares, |manager, _| manager.lock("one").shared()).await;
     let exclusive = hold(&servers[1], shares, |manager, number| manager.lock(format!("own:{number}"))).await;
-    let (mut costs, mut calls) = (Rounds::default(), Rounds::default());
+    let mut costs = Rounds::default();
     let mut connections = [servers[0].connect().await, servers[1].connect().await];
     for _ in 0..ROUNDS {
-        let [of_shared, of_exclusive] = watch(&mut connections).await;
-        costs.add(of_shared.0, of_exclusive.0);
-        calls.add(of_shared.1, of_exclusive.1);
+        let mut spent = [0; 2];
+        for (connection, spent) in connections.iter_mut().zip(&mut spent) {
+            *spent = usage(connection, "evalsha").await.1;
+        }
+        sleep(TTL).await;
+        for (connection, spent) in connections.iter_mut().zip(&mut spent) {
+            *spent = usage(connection, "evalsha").await.1 - *spent;
+        }
+        let [of_shared, of_exclusive] = spent.map(|spent| spent as f64 / TTL.as_secs_f64() / shares as f64);
+        costs.add(of_shared, of_exclusive);
     }
     assert!(shared.iter().chain(&exclusive).all(LockGuard::is_held));
-    report.figure(&format!("renewal_of_{shares}_shares"), "us", &costs, "exclusive", Target::None);
-    report.figure(&format!("renewals_per_call_of_{shares}"), "renewals", &calls, "exclusive", Target::None);
+    report.figure(&format!("a_second_of_{shares}_shares"), "us/share", &costs, "exclusive", Target::None);
 }
 
 async fn hold(server: &Server, leases: usize, request: fn(&LockManager, usize) -> LockRequest) -> Vec<LockGuard> {
@@ -211,31 +217,6 @@ async fn hold(server: &Server, leases: usize, request: fn(&LockManager, usize) -
         set.spawn(request(&manager, number).acquire());
     }
     set.join_all().await.into_iter().map(|guard| guard.expect("the key can be had")).collect()
-}
-
-/// While all leases of both servers are renewed: the time that each server spends in scripts for one, in us, and how many
-/// share a call.
-async fn watch(connections: &mut [MultiplexedConnection; 2]) -> [(f64, f64); 2] {
-    let mut before = [(0, 0, 0); 2];
-    for (connection, before) in connections.iter_mut().zip(&mut before) {
-        *before = counted(connection).await;
-    }
-    sleep(TTL / 3).await;
-    let mut measured = [(f64::NAN, f64::NAN); 2];
-    for ((connection, before), measured) in connections.iter_mut().zip(before).zip(&mut measured) {
-        let after = counted(connection).await;
-        let (renewed, calls, time) = (after.0 - before.0, after.1 - before.1, after.2 - before.2);
-        *measured = (time as f64 / renewed as f64, renewed as f64 / calls as f64);
-    }
-    measured
-}
-
-/// How many leases were renewed so far, by how many calls of scripts, and what those took, in us. A share is renewed by `ZADD`.
-async fn counted(connection: &mut MultiplexedConnection) -> (u64, u64, u64) {
-    let (calls, time) = usage(connection, "evalsha").await;
-    let shares = usage(connection, "zadd").await.0;
-    let renewed = if shares > 0 { shares } else { usage(connection, "pexpire").await.0 };
-    (renewed, calls, time)
 }
 
 fn nanoseconds(duration: Duration) -> u64 {

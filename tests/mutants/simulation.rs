@@ -38,8 +38,8 @@
 //! | a key that the queue node keeps for another is not taken elsewhere | `ReservedIgnored` |
 //! | an exclusive lease is beside no other | `WriterBesideReaders`, `DowngradeLetsIn` |
 //! | as many permits are given as there are, of one total | `WeightIgnored`, `OneTooMany`, `TotalOverwritten` |
-//! | nobody who could share passes a live place | `ReaderPassesWriter`, `LaterContendFirst` |
-//! | a key goes to all places at the front that can share it | `OneReaderAtATime` |
+//! | nobody who could share passes a live place, or one that is about to be made in its process | `ReaderPassesWriter`, `LaterContendFirst`, `PlaceBeforeAnswer` |
+//! | a key goes to all places at the front that can share it | `OneReaderAtATime`, `TakerLetsNobodyIn` |
 //! | a share counts until its own end, and the key lasts as long as the last | `RenewalRaisesAll`, `GroupEndsWithFirst`, `DeadShareCounts` |
 //! | those who share a key have one number | `SharedRaisesFence` |
 //! | a call for several keys leaves all or nothing, and so does one that is dropped | `AllOrNoneKeepsSome`, `TogetherForgets` |

@@ -13,6 +13,7 @@ impl Suite<'_> {
     pub(super) async fn shares_keys(&mut self) {
         self.excludes_writers_from_readers().await;
         self.ends_each_share_with_its_own_ttl().await;
+        self.renews_each_share_of_a_call().await;
         self.leaves_a_share_to_expire().await;
         self.gives_readers_a_number_between_the_writers().await;
         self.repeats_shares_without_harm().await;
@@ -27,6 +28,7 @@ impl Suite<'_> {
             self.grants_the_longest_run_that_fits().await;
             self.lets_no_reader_pass_a_writer_who_waits().await;
             self.passes_a_downgraded_key_on_to_readers().await;
+            self.lets_in_those_behind_a_reader_that_finds_the_key_expired().await;
             if self.backend.counts_permits().is_ok() {
                 self.goes_on_behind_another_total().await;
             }
@@ -84,6 +86,53 @@ impl Suite<'_> {
         }
         tokio::time::sleep(SHORT + SHORT / 2).await;
         assert!(self.acquire(&key, writer, LONG).await.is_none(), "renewed beyond its first ttl");
+    }
+
+    async fn renews_each_share_of_a_call(&mut self) {
+        let (keys, writer, readers) = ([self.key(), self.key()], self.token(), self.shared());
+        let ([over, longer], [alone, stranger]) = (self.shared(), self.shared());
+        for token in readers {
+            self.acquire(&keys[0], token, LONG / 3).await;
+        }
+        self.acquire(&keys[0], over, SHORT).await;
+        self.acquire(&keys[0], longer, LONG * 3).await;
+        self.acquire(&keys[1], alone, LONG / 3).await;
+        let other = self.key();
+        self.acquire(&other, writer, LONG / 3).await;
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        let renewals = [
+            (&keys[0], readers[0], Some(LONG)),
+            (&keys[0], over, None),
+            (&other, writer, Some(LONG)),
+            (&keys[0], stranger, None),
+            (&keys[0], longer, Some(LONG * 3)),
+            (&keys[1], alone, Some(LONG)),
+            (&other, over, None),
+            (&keys[0], readers[1], Some(LONG)),
+        ];
+        let batch = renewals.iter().map(|(key, token, _)| renew(key, *token, LONG)).collect();
+        let answer = self.backend.call(batch).await.expect("a backend that works answers");
+        assert_eq!(answer.outcomes.len(), renewals.len());
+        for (number, (outcome, (.., left))) in answer.outcomes.iter().zip(&renewals).enumerate() {
+            match (outcome, left) {
+                (Ok(Outcome::Renewed { remaining, .. }), Some(left)) => {
+                    assert!(
+                        *remaining <= *left && *remaining > *left - LONG / 2,
+                        "{number}: {remaining:?} of {left:?}"
+                    );
+                }
+                (Ok(Outcome::Gone), None) => {}
+                _ => panic!("renewal {number} is answered by {outcome:?}, and {left:?} should be left"),
+            }
+        }
+        // The key lasts as long as the share that ends last, and each share as long as its own.
+        self.call(release(&keys[0], longer)).await;
+        for token in readers {
+            assert_eq!(self.call(release(&keys[0], token)).await, Outcome::Released, "it was renewed");
+        }
+        assert!(!self.is_busy(&keys[0]).await, "nobody is left");
+        self.call(release(&keys[1], alone)).await;
+        self.call(release(&other, writer)).await;
     }
 
     async fn leaves_a_share_to_expire(&mut self) {
@@ -330,6 +379,25 @@ impl Suite<'_> {
         assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a reader who waits shares it at once");
         assert_eq!(self.granted().await, None, "but nobody behind a writer");
         for token in [other, two, late] {
+            self.call(leave(&key, token)).await;
+        }
+        self.call(release(&key, one)).await;
+        while self.granted().await.is_some() {}
+    }
+
+    async fn lets_in_those_behind_a_reader_that_finds_the_key_expired(&mut self) {
+        let (key, [writer, other], [one, two], [late, _]) =
+            (self.key(), [self.token(), self.token()], self.shared(), self.shared());
+        self.acquire(&key, writer, SHORT).await;
+        for token in [one, two, other, late] {
+            self.call(self.wait_for(&key, token)).await;
+        }
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        let held = self.call(self.wait_for(&key, one)).await;
+        assert!(matches!(held, Outcome::Held { .. }), "the first finds that the key has expired: {held:?}");
+        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a reader behind it shares it at once");
+        assert_eq!(self.granted().await, None, "but nobody behind a writer");
+        for token in [other, late, two] {
             self.call(leave(&key, token)).await;
         }
         self.call(release(&key, one)).await;

@@ -146,8 +146,8 @@ impl State {
             self.end_share(key, over);
         }
         let (fence, block) = self.join(key, Share { token: *token, expires, reserved: false }, numbers, time);
-        if taken.is_some() {
-            // Those that wait may share it now.
+        if !token.mode().is_exclusive() {
+            // Those behind it may share the key now: it was exclusive, or none of them has found that it has expired.
             self.grant(key, None, now, time);
         }
         Outcome::Held { fence, block, was_free: !is_held }

@@ -36,6 +36,7 @@ impl Node {
         let downgraded = from.filter(|from| from.mode() != acquire.token.mode());
         let before = downgraded.map(|from| self.audit.gives_up(key, from, call.now, None));
         let is_free = was_free && !self.is_there(key, call.now);
+        let has_place = waits && self.has_place(key, acquire.token, call.now);
         let reply = self.acquire(acquire, call, sender);
         match &reply {
             Ok(outcome) => {
@@ -45,10 +46,16 @@ impl Node {
                 let found = (was_free, is_free, waits);
                 self.audit.acquired(acquire, found, *outcome, (call.now, call.floor), &self.channels);
                 let is_held = matches!(outcome, Outcome::Held { .. });
+                let was_alone =
+                    own.held.is_some() || own.is_none() && has_place && !self.has(NodeMutant::TakerLetsNobodyIn);
+                if waits && is_held && was_alone && !acquire.token.mode().is_exclusive() {
+                    // Those behind it may share the key now.
+                    self.grant(key, None, call);
+                }
                 let is_judged = if from.is_some() {
                     downgraded.is_some() && is_held
                 } else {
-                    own.is_none() && matches!(outcome, Outcome::Busy { .. })
+                    own.is_none() && (is_held || matches!(outcome, Outcome::Busy { .. }))
                 };
                 if waits && is_judged {
                     self.judge_head(key, call.now);
@@ -139,7 +146,7 @@ impl Node {
         call: &mut Call,
         sender: Option<(usize, u64)>,
     ) -> Result<Option<Outcome>, lock_core::backend::BackendError> {
-        let Acquire { key, token, ttl, block, from, .. } = acquire;
+        let Acquire { key, token, ttl, block, .. } = acquire;
         let waits = call.now < self.waiting;
         let is_share = !token.mode().is_exclusive();
         let expires = call.now + ms(*ttl);
@@ -172,10 +179,6 @@ impl Node {
                 self.forget_grant(key);
             }
             self.remove_place(key, *token);
-        }
-        if waits && is_share && own.held.is_some() && from.is_some() {
-            // Those that wait may share it now.
-            self.grant(key, None, call);
         }
         let block = u32::try_from(size).unwrap_or(u32::MAX);
         Ok(Some(Outcome::Held { fence, block, was_free: own.is_none() }))

@@ -75,6 +75,8 @@ pub enum NodeMutant {
     ReaderPassesWriter,
     /// A release grants a key that is to be shared to the first of those who could share it.
     OneReaderAtATime,
+    /// Who takes a key that has expired for itself lets nobody share it who waits behind it.
+    TakerLetsNobodyIn,
     /// Each permit counts as one, however many a token takes.
     WeightIgnored,
     /// There is one permit more than the total.
@@ -139,10 +141,11 @@ impl NodeMutant {
     ];
 
     /// All that only leases of several modes show.
-    pub const OF_MODES: [Self; 12] = [
+    pub const OF_MODES: [Self; 13] = [
         Self::WriterBesideReaders,
         Self::ReaderPassesWriter,
         Self::OneReaderAtATime,
+        Self::TakerLetsNobodyIn,
         Self::WeightIgnored,
         Self::OneTooMany,
         Self::TotalOverwritten,

@@ -74,6 +74,12 @@ impl Node {
         u32::try_from(ticket + 1 - first).ok()
     }
 
+    /// Whether a token has a place.
+    pub(super) fn has_place(&self, key: &LockKey, token: Token, now: u64) -> bool {
+        let queue = self.queues.get(key).filter(|queue| queue.expires >= now);
+        queue.is_some_and(|queue| queue.places.values().any(|waiting| waiting.token == token))
+    }
+
     pub(super) fn remove_place(&mut self, key: &LockKey, token: Token) {
         if let Some(queue) = self.queues.get_mut(key) {
             queue.places.retain(|_, waiting| waiting.token != token);

@@ -56,8 +56,9 @@
 -- * W is written before a place that it would not cover, so that every place is seen.
 -- * No clock of a caller decides who holds; the server's decides only who may be passed over. (The floor and the
 --   aim of a caller, who has seen several nodes, only raise fencing tokens.)
--- Where nobody waits it is three commands for an acquire, and two for all releases of a call: each costs as much as the rest
--- together. (Acquires of free keys need no script; see `free.rs`.)
+-- Where nobody waits it is three commands for an exclusive acquire, and two for all releases of a call: each costs as much as
+-- the rest together. (Acquires of free keys need no script; see `free.rs`.) A share is some seven to acquire and two to four to
+-- release; so what most calls need comes first, and functions that they do not need are not even made.
 
 local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER = 0, 1, 2, 3, 4, 5, 6
 local OURS, FOREIGN, RESERVED = 0, 1, 2
@@ -77,22 +78,32 @@ local function is_read_only(key)
 end
 
 local got -- what W and the keys of the items held at first
+local shares -- what is released and may be a share
 if ARGV[1] == 'release' then
   -- Where nobody waits, it is a comparison and one command.
-  local replies, ours, shares = {}, {}, false
+  local replies, ours = {}, {}
   got = call('MGET', unpack(KEYS, 2, #ARGV + 1))
   for i = 2, #ARGV do
     if got[i] == ARGV[i] then
       ours[#ours + 1], replies[i - 1] = KEYS[i + 1], RELEASED
     else
-      replies[i - 1], shares = GONE, shares or #ARGV[i] >= MODE_AT
+      replies[i - 1] = GONE
+      if not got[i] and #ARGV[i] >= MODE_AT then
+        shares = shares or { replies = replies }
+        shares[#shares + 1] = i
+      end
     end
   end
-  if not shares and not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
-    local refused = #ours == 0 and is_read_only(KEYS[2])
-    if refused then return refused end
-    replies[#ARGV] = 0
-    return replies
+  if not got[1] and (#ours == 0 or type(pcall('DEL', unpack(ours))) ~= 'table') then
+    if not shares then
+      local refused = #ours == 0 and is_read_only(KEYS[2])
+      if refused then return refused end
+      replies[#ARGV] = 0
+      return replies
+    end
+    shares.is_written = #ours > 0
+  else
+    shares = nil
   end
 end
 
@@ -104,20 +115,6 @@ end
 -- Executes a command that may be refused. Returns the error, if it is.
 local function attempt(command, ...)
   return refusal(pcall(command, ...), command)
-end
-
--- Pushes an expiry out to a ttl from now, and never in. Works without memory to spare. Returns 0 if the ttl is left now, the
--- ms that are left if they are more, or an error.
-local gt = 'GT' -- what Redis 7 brought
-local function push_out(key, ttl)
-  if gt then
-    local pushed = pcall('PEXPIRE', key, ttl, gt)
-    if pushed == 1 then return 0 end
-    if pushed ~= 0 then gt = nil end
-  end
-  local left = call('PTTL', key)
-  if left >= tonumber(ttl) then return left end
-  return 0, attempt('PEXPIRE', key, ttl)
 end
 
 local now, micros = 0, 0 -- the time in ms and in µs, once it matters
@@ -135,63 +132,133 @@ local function end_of_share(key, token)
   return ends and ends >= now and ends or nil
 end
 
--- Has a group's key expire with the last share that is live, or removes it if there is none. Returns an error, if there is one.
+-- Ends the share of a token. The key expires with the last share that is left, and goes with the last. Returns whether there was
+-- one that was live, and perhaps an error.
+local function end_share(key, token)
+  local last = pcall('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 2)
+  if not last[1] then return false end -- what is not a group, too
+  if last[1] ~= token then
+    -- The key expires with another one.
+    if last[3] ~= token and not end_of_share(key, token) then return false end
+    return true, attempt('ZREM', key, token)
+  end
+  if not last[3] then return true, attempt('DEL', key) end
+  return true, attempt('ZREM', key, token) or attempt('PEXPIREAT', key, last[4])
+end
+
+if shares then
+  -- Where nobody waits either, a share is four commands.
+  local replies, is_written = shares.replies, shares.is_written
+  look_at_clock()
+  for n = #shares, 1, -1 do -- as an error makes a reply longer
+    local i = shares[n]
+    local was_live, failed = end_share(KEYS[i + 1], ARGV[i])
+    is_written = is_written or was_live
+    if was_live then replies[i - 1] = failed and ERROR or RELEASED end
+    if failed then table.insert(replies, i, failed) end
+  end
+  local refused = not is_written and is_read_only(KEYS[2])
+  if refused then return refused end
+  replies[#replies + 1] = 0
+  return replies
+end
+
+-- Pushes an expiry out to a ttl from now, and never in. Works without memory to spare. Returns 0 if the ttl is left now, the
+-- ms that are left if they are more, or an error.
+local gt = 'GT' -- what Redis 7 brought
+local function push_out(key, ttl)
+  if gt then
+    local pushed = pcall('PEXPIRE', key, ttl, gt)
+    if pushed == 1 then return 0 end
+    if pushed ~= 0 then gt = nil end
+  end
+  local left = call('PTTL', key)
+  if left >= tonumber(ttl) then return left end
+  return 0, attempt('PEXPIRE', key, ttl)
+end
+
+-- Has shares of a key end at times in ms, each followed by its token. Works without memory to spare.
+local function end_shares_at(key, ...)
+  -- The server refuses ZADD then, unless the script has written before.
+  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
+  return attempt('ZADD', key, ...)
+end
+
+-- Has a group's key expire with the last share that is live. Returns an error, if there is one.
 local function settle(key)
   local last = call('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
   if not last[2] then return attempt('DEL', key) end
   return attempt('PEXPIREAT', key, last[2])
 end
 
--- Ends the share of a token: now, or at a time in ms. Returns an error, if there is one.
-local function end_share(key, token)
-  return attempt('ZREM', key, token) or settle(key)
-end
-local function end_share_at(key, token, ends)
-  -- A server without memory to spare refuses ZADD, unless the script has written before.
-  pcall('ZREMRANGEBYSCORE', key, '-inf', '(' .. now)
-  return attempt('ZADD', key, ends, token)
-end
-
 -- Pushes the end of a share out to a ttl from now, and never in, but for one that was `found` to be too far ahead. Returns as
--- `push_out` does, and -1 for a token without a share. `pushed` says by key how far a call of nothing but renewals has pushed
--- expiries out, so that many shares of a key cost one of them.
-local function push_share_out(key, token, ttl, found, pushed)
+-- `push_out` does, and -1 for a token without a share.
+local function push_share_out(key, token, ttl, found)
   ttl = tonumber(ttl)
   local ends = end_of_share(key, token)
   if not ends then return -1 end
   local left = ends - now
   local mends = found > 0 and left <= found and left > found - 2000
   if left >= ttl and not mends then return left end
-  local so_far = pushed and pushed[key]
   -- Before the expiry, which may be refused to a replica only together with this.
-  local failed
-  if so_far then failed = attempt('ZADD', key, now + ttl, token) else failed = end_share_at(key, token, now + ttl) end
+  local failed = end_shares_at(key, now + ttl, token)
   if failed then return 0, failed end
   if mends then return 0, settle(key) end
-  if so_far and so_far >= ttl then return 0 end
-  failed = select(2, push_out(key, ttl))
-  if pushed and not failed then pushed[key] = ttl end
-  return 0, failed
+  return 0, select(2, push_out(key, ttl))
 end
 
 if ARGV[1] == 'renew' then
-  local got, replies, pushed = call('MGET', unpack(KEYS)), {}, {}
-  local gone
+  local got, replies, gone = call('MGET', unpack(KEYS)), {}, nil
+  local shares -- by key: where the shares of it are, or is if there is one
   for i = 1, #KEYS do
-    local key, ttl = KEYS[i], ARGV[2 * i + 1]
-    if got[i] ~= ARGV[2 * i] then
-      local left, failed = -1
-      if not got[i] and #ARGV[2 * i] >= MODE_AT then
-        if now == 0 then look_at_clock() end
-        left, failed = push_share_out(key, ARGV[2 * i], ttl, 0, pushed)
+    local key, token, ttl = KEYS[i], ARGV[2 * i], ARGV[2 * i + 1]
+    if got[i] == token then
+      if gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
+        replies[i] = 0 -- as push_out does, without a function's cost
+      else
+        local left, failed = push_out(key, ttl)
+        replies[i] = failed or left
       end
-      replies[i] = failed or left
-      if left == -1 and not failed then gone = key end
-    elseif gt and pcall('PEXPIRE', key, ttl, gt) == 1 then
-      replies[i] = 0 -- as push_out does, without a function's cost
+    elseif not got[i] and #token >= MODE_AT then
+      shares = shares or {}
+      local of_key = shares[key]
+      if type(of_key) == 'number' then of_key = { of_key } end
+      if of_key then of_key[#of_key + 1] = i end
+      shares[key] = of_key or i
     else
-      local left, failed = push_out(key, ttl)
+      replies[i], gone = -1, key
+    end
+  end
+  if shares then look_at_clock() end
+  for key, places in pairs(shares or {}) do
+    if type(places) == 'number' then
+      local i = places
+      local left, failed = push_share_out(key, ARGV[2 * i], ARGV[2 * i + 1], 0)
       replies[i] = failed or left
+      if left == -1 then gone = key end
+    else
+      -- Four commands, however many they are.
+      local tokens, longest = {}, 0
+      for n, i in ipairs(places) do tokens[n] = ARGV[2 * i] end
+      local ends, ends_at, raised = pcall('ZMSCORE', key, unpack(tokens)), {}, {}
+      for n, i in ipairs(places) do
+        -- One by one where the command is not known or not allowed.
+        local share, ttl = ends.err and end_of_share(key, tokens[n]) or tonumber(ends[n]), tonumber(ARGV[2 * i + 1])
+        local left = (share or 0) - now
+        if left < 0 then
+          replies[i], gone = -1, key
+        elseif left >= ttl then
+          replies[i] = left
+        else
+          raised[#raised + 1], longest = i, math.max(longest, ttl)
+          ends_at[2 * #raised - 1], ends_at[2 * #raised] = now + ttl, tokens[n]
+        end
+      end
+      if #raised > 0 then
+        -- Before the expiry, as above.
+        local failed = end_shares_at(key, unpack(ends_at)) or select(2, push_out(key, longest))
+        for _, i in ipairs(raised) do replies[i] = failed or 0 end
+      end
     end
   end
   return gone and is_read_only(gone) or replies
@@ -269,13 +336,16 @@ end
 -- The group at a key that holds no token: `of`, what its holders share; `number`, their fencing token or the total; whether
 -- it is `weighed`. Or nil if the key is free, and perhaps an error.
 local function group_at(key)
-  local marks = pcall('ZRANGEBYSCORE', key, '+inf', '+inf')
-  if marks.err then return nil, string.sub(marks.err, 1, 9) == 'WRONGTYPE' and NO_LOCK or refusal(marks, 'ZRANGEBYSCORE') end
-  local mark = marks[1]
-  if not mark then return nil, call('ZCOUNT', key, '-inf', '+inf') > 0 and NO_LOCK or nil end
+  -- The marks come last, behind the share that ends last.
+  local last = pcall('ZRANGE', key, -3, -1, 'WITHSCORES')
+  if last.err then return nil, string.sub(last.err, 1, 9) == 'WRONGTYPE' and NO_LOCK or refusal(last, 'ZRANGE') end
+  if #last == 0 then return nil end
+  local weighed = last[#last - 1] == WEIGHED
+  local at = #last - (weighed and 3 or 1)
+  local mark = last[at + 1] == 'inf' and last[at] or ''
   local of, number = string.match(string.sub(mark, #MARK + 1), '^(%a+):(%d+)$')
   if not of or string.sub(mark, 1, #MARK) ~= MARK then return nil, NO_LOCK end
-  if call('ZCOUNT', key, now, '(+inf') > 0 then return { of = of, number = number, weighed = marks[2] == WEIGHED } end
+  if (tonumber(last[at - 1]) or 0) >= now then return { of = of, number = number, weighed = weighed } end
   -- All shares are over.
   return nil, attempt('DEL', key)
 end
@@ -304,27 +374,6 @@ local function has_room(key, group, token)
     taken = call('ZCOUNT', key, now, '(+inf')
   end
   return taken + take <= tonumber(total)
-end
-
--- Gives a key to an exclusive token: one that is free, or that it holds, or `held` by a token to take it from. Returns the
--- fencing tokens: the first, how many, or an error; then the group that is in the way, if there is one.
-local function hold(key, token, ttl, block, held)
-  local first, size, failed = take_fences(key, tonumber(block))
-  if failed then return nil, nil, failed end
-  -- It may be late, and the lease extended since.
-  if held == token then ttl = math.max(ttl, call('PTTL', key)) end
-  local set = pcall('SET', key, token, 'PX', ttl, held and 'XX' or 'NX')
-  if not set then
-    -- MGET shows what is not a string as free.
-    local group
-    group, failed = group_at(key)
-    if group or failed then return nil, nil, failed, group end
-    set = pcall('SET', key, token, 'PX', ttl)
-  end
-  failed = refusal(set, 'SET')
-  if failed then return nil, nil, failed end
-  written[key] = token
-  return first, size
 end
 
 -- Gives a token a share until a time in ms: of the group at the key, or of a new one if the key is free or `held` by a token to
@@ -360,6 +409,38 @@ local function join(key, group, token, ends, held)
   end
   written[key] = false
   return fence
+end
+
+-- Where nobody waits, one acquire of a share needs nothing of what follows either.
+if items == 1 and waiting == 0 and not got[2] and (ARGV[4] == 'acquire' or ARGV[4] == 'try') and #ARGV[5] >= MODE_AT then
+  local key, token = KEYS[3], ARGV[5]
+  local share, group, failed = end_of_share(key, token), group_at(key)
+  if not failed and (share or not group or has_room(key, group, token)) then
+    -- It may be late, and the lease extended since.
+    local first = join(key, group, token, math.max(now + tonumber(ARGV[6]), share or 0))
+    if first then return { HELD, first, 1, share and 0 or 1, 0, ARGV[2] ~= '' and micros or nil } end
+  end
+end
+
+-- Gives a key to an exclusive token: one that is free, or that it holds, or `held` by a token to take it from. Returns the
+-- fencing tokens: the first, how many, or an error; then the group that is in the way, if there is one.
+local function hold(key, token, ttl, block, held)
+  local first, size, failed = take_fences(key, tonumber(block))
+  if failed then return nil, nil, failed end
+  -- It may be late, and the lease extended since.
+  if held == token then ttl = math.max(ttl, call('PTTL', key)) end
+  local set = pcall('SET', key, token, 'PX', ttl, held and 'XX' or 'NX')
+  if not set then
+    -- MGET shows what is not a string as free.
+    local group
+    group, failed = group_at(key)
+    if group or failed then return nil, nil, failed, group end
+    set = pcall('SET', key, token, 'PX', ttl)
+  end
+  failed = refusal(set, 'SET')
+  if failed then return nil, nil, failed end
+  written[key] = token
+  return first, size
 end
 
 -- What a queue says: the bounds of its tickets, the ticket of a token, and the token that the key was granted to last.
@@ -567,7 +648,7 @@ for i = 1, items do
       if is_share then
         -- It may be late, and the lease extended since.
         first, failed = join(key, group, token, math.max(now + tonumber(ttl), share or 0), held)
-        if other and not failed then failed = end_share(key, other) end
+        if other and not failed then failed = select(2, end_share(key, other)) end
       else
         first, size, failed, group = hold(key, token, ttl, ARGV[a + 3], held)
       end
@@ -581,8 +662,8 @@ for i = 1, items do
       end
       reply(HELD, first, size, is_held and 0 or 1)
       taken[i] = not is_held and token
-      -- Those that wait may share it now.
-      if is_share and held and waiting > 0 then
+      -- Those behind it may share the key now: it was exclusive, or none of them has found that it has expired.
+      if is_share and waiting > 0 and (held or ticket) then
         local first, following = look(queue, '')
         grant(queue, key, nil, first, following, following)
       end
@@ -626,11 +707,12 @@ for i = 1, items do
     -- Else it might be granted to itself.
     if waiting > 0 then first, following, failed, was_granted = leave(queue, token) end
     if held ~= token then
-      local share = not held and not failed and #token >= MODE_AT and end_of_share(key, token)
+      local share = not held and not failed and #token >= MODE_AT
       if share and after == '0' then
-        failed = end_share(key, token)
+        share, failed = end_share(key, token)
       elseif share then
-        failed = end_share_at(key, token, now + tonumber(after)) or settle(key)
+        share = end_of_share(key, token)
+        failed = share and (end_shares_at(key, now + tonumber(after), token) or settle(key))
       end
       if waiting > 0 and not (held or failed or quiet) then
         passed = grant(queue, key, nil, first, following, following)
