@@ -128,6 +128,8 @@ pub enum Mutant {
     SplitTokenAgain,
     /// Of the waiters that begin to contend together, the last asks first.
     LaterContendFirst,
+    /// A waiter asks for a place though the one before it in the process has not been told yet that it needs one.
+    PlaceBeforeAnswer,
     /// What a call for several keys may have taken is not cleaned up if its future is dropped.
     TogetherForgets,
     /// A lease is forgotten whose change to a shared one was not answered.
@@ -214,7 +216,8 @@ mod switch {
         ];
 
         /// All that only leases of several modes show.
-        pub const OF_MODES: [Self; 3] = [Self::LaterContendFirst, Self::TogetherForgets, Self::DowngradeForgets];
+        pub const OF_MODES: [Self; 4] =
+            [Self::LaterContendFirst, Self::PlaceBeforeAnswer, Self::TogetherForgets, Self::DowngradeForgets];
 
         /// All that the whole-system tests must notice, see `tests/mutants`.
         pub const OF_WHOLE_SYSTEM: [Self; 3] = [Self::NoCleanUp, Self::CallNotHeard, Self::PrefixLost];

@@ -220,8 +220,10 @@ impl SimBackend {
             failures = 0;
             former = Some(conn);
             let waiting = {
+                let now = world.now();
                 let mut state = world.state();
                 let way = &mut state.links[self.client].ways[self.server];
+                way.first_up.get_or_insert(now);
                 way.epoch += 1;
                 way.up = Some(conn);
                 let (epoch, mut waiting) = (way.epoch, std::mem::take(&mut way.waiting));

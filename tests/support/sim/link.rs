@@ -52,6 +52,8 @@ pub(super) struct Way {
     pub(super) epoch: u64,
     /// The connection in use.
     pub(super) up: Option<usize>,
+    /// When the first one was made, in µs.
+    pub(super) first_up: Option<u64>,
     /// Who waits for a connection.
     pub(super) waiting: Vec<Waker>,
     pub(super) upkeep: Option<Waker>,

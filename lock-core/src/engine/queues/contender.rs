@@ -33,6 +33,8 @@ pub(crate) struct Contender {
     pub(crate) queued: bool,
     /// Whether that request confirms a grant, and has overtaken the others.
     pub(crate) confirms: bool,
+    /// Whether its first request went past the queue, and no answer has come since: those behind it wait for that with their places.
+    pub(crate) asks_without_place: bool,
     /// When the latest answered request was sent.
     heard: Moment,
     /// When the holder's ttl ends, as far as was said last; never if it has none or nothing was said.
@@ -71,6 +73,7 @@ impl Contender {
             answered: false,
             queued: false,
             confirms: false,
+            asks_without_place: false,
             heard: Moment::from_origin(Duration::ZERO),
             free_at: Moment::NEVER,
             trouble: None,

@@ -34,6 +34,22 @@ impl Queues {
         result: Result<Outcome, BackendError>,
         trip: RoundTrip,
     ) {
+        let contender = self.lines.contender(key, token).map(|(_, contender)| contender);
+        let held_up = contender.is_some_and(|contender| std::mem::take(&mut contender.asks_without_place));
+        self.contender_answered(key, token, result, trip);
+        if held_up {
+            // Those behind it, who did not ask before its request had a place. It is sent before theirs.
+            self.contend_next(key);
+        }
+    }
+
+    fn contender_answered(
+        &mut self,
+        key: &LockKey,
+        token: Token,
+        result: Result<Outcome, BackendError>,
+        trip: RoundTrip,
+    ) {
         let RoundTrip { sent, now, epoch, repeated } = trip;
         if result.is_ok() {
             self.record_round_trip(now.since(sent));
@@ -64,6 +80,7 @@ impl Queues {
             }
             Ok(Outcome::Split { remaining, foreign }) => {
                 contender.answered(sent, epoch, repeated);
+                self.lately.found_busy(key, now);
                 self.replace_split_token(id, now);
                 return self.refused(id, Refusal { remaining, foreign, position: None }, now);
             }

@@ -19,6 +19,7 @@ use crate::{
     error::Error,
     key::{HashOfKey, LockKey},
     mode::Mode,
+    mutants::Mutant,
 };
 
 /// All lines. A key has one exactly while this process possesses the key or a request waits for it.
@@ -109,11 +110,23 @@ struct Front {
     last: Option<Mode>,
     /// How many permits those take who follow one another.
     taken: u64,
+    /// Whether the last one asks without a place. A place that was made meanwhile would come before its own.
+    is_blocked: bool,
 }
 
 impl Front {
+    /// Takes a waiter in, if it contends too.
+    fn takes_waiter(&mut self, waiter: &Waiter) -> bool {
+        let takes = self.takes(waiter.terms.mode);
+        self.is_blocked = matches!(&waiter.state, Standing::InLine(Some(contender)) if contender.asks_without_place);
+        takes
+    }
+
     /// Takes the next one in, if it contends too.
     fn takes(&mut self, mode: Mode) -> bool {
+        if self.is_blocked && !Mutant::PlaceBeforeAnswer.is_on() {
+            return false;
+        }
         let follows = self.last.replace(mode).is_some_and(|last| last == mode || last.goes_with(mode));
         match mode {
             // The key is passed on to it inside the process.
@@ -188,7 +201,7 @@ impl Lines {
         let waiters = self.onward(key).map(|id| (id, &self.waiters[id]));
         let is_possessed = self.tenure(key).is_some();
         let mut front = Front::default();
-        waiters.take(TOGETHER).take_while(move |(_, waiter)| !is_possessed && front.takes(waiter.terms.mode))
+        waiters.take(TOGETHER).take_while(move |(_, waiter)| !is_possessed && front.takes_waiter(waiter))
     }
 
     /// The waiters at the front that do not contend yet.
@@ -204,7 +217,7 @@ impl Lines {
             return false;
         }
         let mut front = Front::default();
-        self.onward(key).all(|id| front.takes(self.waiters[id].terms.mode)) && front.takes(mode)
+        self.onward(key).all(|id| front.takes_waiter(&self.waiters[id])) && front.takes(mode)
     }
 
     /// Whether a waiter asks the backend.

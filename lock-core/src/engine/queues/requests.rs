@@ -208,9 +208,10 @@ impl Queues {
         // A key with `at_least` ends by its expiry, each time. A request without the script would then pass the waiters of other
         // processes, so such keys always use the script.
         let free = terms.at_least.is_zero() && !self.lately.was_busy(key, now);
-        request.expects_free = first && waiters == 1 && free && terms.mode.is_exclusive();
+        request.expects_free = first && waiters == 1 && free;
         if let Some((_, contender)) = self.lines.contender(key, token) {
             contender.callable = self.listening;
+            contender.asks_without_place |= request.expects_free && terms.mode.is_exclusive();
             contender.sending(request.blocks_until(now), epoch);
         }
         let jitter = self.jitter();

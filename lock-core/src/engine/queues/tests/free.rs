@@ -1,7 +1,7 @@
 //! Acquires that go without a look at the queue.
 
 use super::{line::WaiterId, *};
-use crate::backend::BackendError;
+use crate::{backend::BackendError, mode::Mode};
 
 /// Whether what a newcomer sends expects the key to be free, and its waiter.
 fn expects_free(process: &mut Process, terms: Terms) -> (bool, WaiterId) {
@@ -78,6 +78,48 @@ fn a_waiter_whose_key_is_not_free_asks_again_with_its_token_and_leaves_nothing_b
     process.queues.acquired(&key(), request.token, Err(failed), process.trip());
     assert_eq!(process.error(id), ErrorKind::Unsupported);
     assert!(process.cleaned_up().iter().any(|release| release.token == request.token));
+}
+
+#[test]
+fn nobody_asks_for_a_place_before_the_one_in_front_of_it_has_been_told_that_it_needs_one() {
+    let shared = Terms { mode: Mode::Shared, ..terms(9_000) };
+    for outcome in [Ok(Outcome::NotFree), Err(BackendError::new(ErrorKind::Backend, "it broke"))] {
+        let mut process = Process::new();
+        let (writer, request) = process.ask(newcomer(&key(), terms(9_000), false));
+        assert!(request.expects_free, "it goes past the queue");
+        let readers = [process.wait_on(shared), process.wait_on(shared)];
+        assert!(process.send().0.is_empty(), "their places would come before the writer's");
+        let is_known = outcome.is_ok();
+        process.queues.acquired(&key(), request.token, outcome, process.trip());
+        let asked: Vec<_> = process.send().0.iter().map(token).collect();
+        if is_known {
+            assert_eq!(asked.len(), 3);
+            assert_eq!(asked[0], request.token, "the writer makes its place first");
+            assert!(asked[1..].iter().all(|token| token.mode() == Mode::Shared));
+        } else {
+            assert!(asked.is_empty(), "they share its answer");
+            readers.into_iter().chain([writer]).for_each(|id| assert_eq!(process.error(id), ErrorKind::Backend));
+        }
+    }
+}
+
+#[test]
+fn those_behind_a_request_past_the_queue_ask_when_it_is_dropped_or_its_engine_has_ended() {
+    let shared = Terms { mode: Mode::Shared, ..terms(9_000) };
+    let mut process = Process::new();
+    let (writer, _) = process.ask(newcomer(&key(), terms(9_000), false));
+    process.wait_on(shared);
+    process.leave(writer);
+    assert_eq!(process.send().0.len(), 1, "nobody is before it any longer");
+    let mut process = Process::new();
+    let (_, request) = process.ask(newcomer(&key(), terms(9_000), false));
+    process.wait_on(shared);
+    let now = process.now();
+    process.queues.restart(now);
+    let asked: Vec<_> = process.send().0.iter().map(token).collect();
+    assert_eq!(asked, [request.token], "again, and by itself");
+    process.queues.acquired(&key(), request.token, Ok(busy()), process.trip());
+    assert_eq!(process.send().0.len(), 1);
 }
 
 #[test]
