@@ -10,11 +10,7 @@ mod shutdown;
 
 use std::{sync::Arc, time::Duration};
 
-use lock_core::{
-    LockManager,
-    backend::{Backend, QuorumBackend, RedisBackend},
-    conformance,
-};
+use lock_core::LockManager;
 use lock_tests::{
     LONG, RedisServer, SOON, eventually,
     history::{Checker, History, Recorded, Run},
@@ -84,13 +80,6 @@ fn judged(run: &Run) -> History {
     let history = run.history().expect("the files can be read");
     Checker::new().assert_clean(&history);
     history
-}
-
-#[tokio::test]
-async fn three_servers_conform_as_one() {
-    let nodes = Nodes::start(3).await;
-    let node = |url: String| Arc::new(RedisBackend::from_url(&url, "node", LIMIT).unwrap()) as Arc<dyn Backend>;
-    conformance::run(QuorumBackend::new(nodes.urls().into_iter().map(node)).unwrap()).await;
 }
 
 /// All nodes begin with the same number, so a majority has counted to it at once.

@@ -58,7 +58,7 @@ pub struct Acquire {
     pub place: Option<Place>,
     /// Whether the caller expects that the key is free and has no waiters. A store may then use a quicker way and read
     /// only the key. If the key is not free, or there is no fencing token for it, the store answers
-    /// [`Outcome::NotFree`] and keeps no place. Default: `false`.
+    /// [`Outcome::NotFree`] and keeps no place; it may do so for exclusive tokens only. Default: `false`.
     pub expects_free: bool,
     /// Whether the key is taken only if all acquires of the batch are held. If one is not, the store gives back in the same call
     /// what it has taken for the others, and answers [`Outcome::Gone`] for those. A store of several parts does so in each part by

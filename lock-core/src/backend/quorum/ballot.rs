@@ -10,6 +10,7 @@ mod tests;
 
 use super::{
     majority::{majority, too_few},
+    places::Places,
     seat::{FenceBlock, Seat, Vote},
     verdict::{Certainty, Row, Verdict},
 };
@@ -67,6 +68,51 @@ impl Ballot {
 
     pub(super) fn operations(&self) -> &Batch {
         &self.operations
+    }
+
+    /// Has those acquires that wait for their turn asked for at the nodes that keep places first; see [`waits_for_turn`].
+    pub(super) fn in_turn(mut self, places: Places) -> Self {
+        for (operation, row) in self.operations.iter().zip(self.seats.chunks_mut(self.nodes)) {
+            for (node, seat) in row.iter_mut().enumerate() {
+                if waits_for_turn(operation) && !places.are_at(node) {
+                    seat.vote = Vote::Later;
+                }
+            }
+        }
+        self
+    }
+
+    /// The items for which a node is asked first; `None` for all of them.
+    pub(super) fn first_items(&self, node: usize) -> Option<Vec<usize>> {
+        let waits = |item: &usize| matches!(self.seats[item * self.nodes + node].vote, Vote::Later);
+        let items = 0..self.operations.len();
+        items.clone().any(|item| waits(&item)).then(|| items.filter(|item| !waits(item)).collect())
+    }
+
+    /// Whether some nodes are still to be asked.
+    pub(super) fn has_later(&self) -> bool {
+        self.seats.iter().any(|seat| matches!(seat.vote, Vote::Later))
+    }
+
+    /// Takes the items whose turn it is, by the queue node, or may be, if that cannot tell or `is_late`: the nodes that were not asked
+    /// are to be asked for them now. Those of an item whose turn it is not are spared.
+    pub(super) fn turns(&mut self, is_late: bool) -> Vec<usize> {
+        let mut turns = Vec::new();
+        for (item, row) in self.seats.chunks_mut(self.nodes).enumerate() {
+            if !row.iter().any(|seat| matches!(seat.vote, Vote::Later)) {
+                continue;
+            }
+            let vote = match &row[self.queue_node].vote {
+                Vote::Waiting | Vote::Away if !is_late => continue,
+                Vote::Said(Outcome::Busy { .. }) => Vote::Spared,
+                _ => Vote::Waiting,
+            };
+            turns.extend(matches!(vote, Vote::Waiting).then_some(item));
+            for seat in row.iter_mut().filter(|seat| matches!(seat.vote, Vote::Later)) {
+                seat.vote = vote.clone();
+            }
+        }
+        turns
     }
 
     /// Takes note of whether the request to a node has left, or waits for a connection.
@@ -204,6 +250,21 @@ impl Ballot {
         }
         self.fences[item]
     }
+}
+
+/// Whether an acquire waits for the answer of the queue node before the other nodes are asked: a share, unless the key is expected to
+/// be free.
+///
+/// The other nodes do not know who waits, and those who share a key would let in a reader that comes behind a writer. It would
+/// have to give its token back, and its place with it, at each of its checks. A writer finds the key busy at all of them.
+pub(super) fn waits_for_turn(operation: &Operation) -> bool {
+    matches!(operation, Operation::Acquire(acquire) if is_share(operation)
+        && acquire.place.is_some() && acquire.from.is_none() && !acquire.expects_free)
+}
+
+/// Whether an operation is the acquire of a share.
+pub(super) fn is_share(operation: &Operation) -> bool {
+    matches!(operation, Operation::Acquire(acquire) if !acquire.token.mode().is_exclusive())
 }
 
 /// The meaning of an outcome for the operation that it decides. A node that lacks a lease is asked to take it instead of

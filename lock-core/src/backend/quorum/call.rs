@@ -1,7 +1,7 @@
 //! Calls to a quorum: all nodes are asked at once, and their votes counted as they come.
 
 use std::{
-    collections::{BTreeMap, HashSet},
+    collections::{BTreeMap, HashMap},
     future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, PoisonError},
@@ -10,7 +10,7 @@ use std::{
 };
 
 use super::{
-    ballot::{Ballot, WriteBack},
+    ballot::{Ballot, WriteBack, is_share},
     places::Places,
     request::Request,
     shared::Quorum,
@@ -56,21 +56,32 @@ impl Quorum {
             ledger.aim(&mut batch, now);
             (ledger.places(), ledger.placed(&batch, now))
         };
-        let mut ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
+        let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
+        let mut ballot = ballot.in_turn(places);
         let mut requests = Vec::new();
         let mut begun = false;
         let mut patience = None;
+        // How long the queue node may take to say whose turn it is.
+        let mut turn =
+            ballot.has_later().then(|| self.clock.sleep(self.ledger().patience([places.queue_node].into_iter())));
         poll_fn(|cx| {
             count(&mut ballot, &mut requests, cx);
+            let is_late = turn.as_mut().is_some_and(|turn| turn.as_mut().poll(cx).is_ready());
             loop {
                 // The lease is chosen and the request sent under one lock. A release of the same token that came in between would be
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => {
-                        (0..self.nodes.len()).map(|node| self.ask(node, places, ballot.operations(), None)).collect()
+                    false => (0..self.nodes.len()).filter_map(|node| self.ask_first(node, places, &ballot)).collect(),
+                    true => {
+                        let mut further = self.ask_in_turn(&mut ballot, places, is_late);
+                        if !further.is_empty() {
+                            // They are waited for from now on.
+                            patience = None;
+                        }
+                        further.extend(self.write_backs(&mut ballot, places));
+                        further
                     }
-                    true => self.write_backs(&mut ballot, places),
                 };
                 let done = further.is_empty();
                 count(&mut ballot, &mut further, cx);
@@ -99,6 +110,38 @@ impl Quorum {
             }
         })
         .await
+    }
+
+    /// Asks a node for all but what it is asked for later.
+    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Option<Request> {
+        match ballot.first_items(node) {
+            None => Some(self.ask(node, places, ballot.operations(), None)),
+            Some(items) if items.is_empty() => None,
+            Some(items) => {
+                let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
+                Some(self.ask(node, places, &batch, Some(items)))
+            }
+        }
+    }
+
+    /// Asks the nodes that do not keep places for what the queue node has said that its turn has come, or did not answer in time.
+    fn ask_in_turn(self: &Arc<Self>, ballot: &mut Ballot, places: Places, is_late: bool) -> Vec<Request> {
+        let turns = ballot.turns(is_late);
+        if turns.is_empty() {
+            return Vec::new();
+        }
+        let nodes = (0..self.nodes.len()).filter(|node| !places.are_at(*node));
+        let (over, turns): (Vec<_>, Vec<_>) =
+            turns.into_iter().partition(|item| self.ledger().is_over(&ballot.operations()[*item]));
+        let mut requests = Vec::new();
+        for node in nodes {
+            ballot.vote_on(node, over.iter().copied(), Err(released().did_not_happen()));
+            if !turns.is_empty() {
+                let batch = turns.iter().map(|item| ballot.operations()[*item].clone()).collect();
+                requests.push(self.ask(node, places, &batch, Some(turns.clone())));
+            }
+        }
+        requests
     }
 
     /// Asks nodes to count further, so that a majority does.
@@ -166,16 +209,17 @@ impl Drop for Asking<'_> {
     }
 }
 
-/// Where a batch goes on with a key that it has acquired before.
+/// Where a batch goes on with a key that it has acquired before. (Shares of a key do not depend on one another.)
 fn end_of_part(batch: &Batch) -> Option<usize> {
     if batch.len() < 2 {
         return None;
     }
-    let mut acquired = HashSet::new();
+    let mut acquired = HashMap::new();
     batch.iter().position(|operation| {
-        let goes_on = acquired.contains(operation.key());
+        let is_share = is_share(operation);
+        let goes_on = acquired.get(operation.key()).is_some_and(|only_shares| !(is_share && *only_shares));
         if let Operation::Acquire(acquire) = operation {
-            acquired.insert(&acquire.key);
+            acquired.insert(&acquire.key, is_share);
         }
         goes_on
     })

@@ -20,6 +20,10 @@ pub(super) enum Vote {
     Waiting,
     /// The request waits for a connection: nothing has happened there.
     Away,
+    /// It is asked when the queue node has said whose turn it is.
+    Later,
+    /// It is not asked, because another comes first at the queue node.
+    Spared,
     Said(Outcome),
     Failed(BackendError),
 }
@@ -47,7 +51,7 @@ impl Seat {
     pub(super) fn said(&self) -> Option<&Outcome> {
         match &self.vote {
             Vote::Said(outcome) => Some(outcome),
-            Vote::Waiting | Vote::Away | Vote::Failed(_) => None,
+            Vote::Waiting | Vote::Away | Vote::Later | Vote::Spared | Vote::Failed(_) => None,
         }
     }
 
@@ -100,7 +104,8 @@ impl Tally {
         for seat in row {
             match &seat.vote {
                 Vote::Waiting => tally.waiting += 1,
-                Vote::Away => tally.away += 1,
+                Vote::Away | Vote::Later => tally.away += 1,
+                Vote::Spared => {}
                 Vote::Failed(error) => {
                     tally.failed += 1;
                     tally.in_doubt += usize::from(error.may_have_happened());
@@ -117,7 +122,7 @@ impl Tally {
 pub(super) fn failures(row: &[Seat]) -> Vec<BackendError> {
     let failed = |seat: &Seat| match &seat.vote {
         Vote::Failed(error) => Some(error.clone()),
-        Vote::Waiting | Vote::Away | Vote::Said(_) => None,
+        Vote::Waiting | Vote::Away | Vote::Later | Vote::Spared | Vote::Said(_) => None,
     };
     row.iter().filter_map(failed).collect()
 }

@@ -5,6 +5,7 @@ use crate::{
     backend::{Acquire, Place, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
+    mode::Mode,
 };
 
 const TTL: Duration = Duration::from_secs(3);
@@ -162,6 +163,61 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
         alone.says(node, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: Some(2) });
     }
     assert_eq!(alone.sure(), busy(Some(2)));
+}
+
+/// A reader that is asked for in turn: first at nodes 0 and 1 of three.
+fn in_turn() -> Ballot {
+    let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
+    acquire.token = acquire.token.in_mode(Mode::Shared);
+    ballot(Operation::Acquire(acquire), 3).in_turn(Places { queue_node: 0, deputy: Some(1) })
+}
+
+#[test]
+fn a_reader_that_comes_later_at_the_queue_node_is_asked_for_nowhere_else() {
+    let mut ballot = in_turn();
+    assert_eq!([0, 1, 2].map(|node| ballot.first_items(node)), [None, None, Some(vec![])]);
+    ballot.says(1, busy(Some(2)));
+    assert_eq!(ballot.turns(false), [], "the queue node decides");
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: Some(2) });
+    assert_eq!(ballot.turns(false), []);
+    assert!(!ballot.has_later());
+    assert_eq!(ballot.sure(), busy(Some(2)), "it keeps its place");
+    let mut ballot = in_turn();
+    ballot.says(0, busy(Some(2)));
+    ballot.says(1, held(10, 1));
+    ballot.turns(false);
+    assert!(matches!(ballot.sure(), Outcome::Split { .. }), "the deputy has given it the key");
+}
+
+#[test]
+fn a_reader_whose_turn_it_is_is_asked_for_everywhere() {
+    let said: [fn(&mut Ballot); 3] = [|ballot| ballot.says(0, held(10, 1)), |ballot| ballot.fails(0, error()), |_| {}];
+    for (number, said) in said.into_iter().enumerate() {
+        let mut ballot = in_turn();
+        said(&mut ballot);
+        let is_late = number == 2;
+        assert_eq!(ballot.turns(is_late), [0], "by the queue node, or as it cannot tell, or not in time");
+        assert_eq!(ballot.turns(is_late), [], "once");
+        ballot.says(1, held(10, 1));
+        ballot.vote_on(2, [0], Ok(Answer::new([Ok(held(10, 1))])));
+        assert!(ballot.write_backs().is_empty(), "they count alike");
+        assert_eq!(ballot.outcome().unwrap(), held(10, 1));
+    }
+}
+
+#[test]
+fn only_a_reader_that_may_have_to_wait_is_asked_for_in_turn() {
+    let shared = |change: fn(&mut Acquire)| {
+        let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
+        acquire.token = acquire.token.in_mode(Mode::Shared);
+        change(&mut acquire);
+        waits_for_turn(&Operation::Acquire(acquire))
+    };
+    assert!(shared(|_| {}));
+    assert!(!shared(|acquire| acquire.expects_free = true), "as a rule it takes one round trip");
+    assert!(!shared(|acquire| acquire.place = None), "it keeps no place");
+    assert!(!shared(|acquire| acquire.from = Some(Token::from_random(2))), "nobody comes before it");
+    assert!(!waits_for_turn(&acquire()) && !waits_for_turn(&renew(0)));
 }
 
 #[test]

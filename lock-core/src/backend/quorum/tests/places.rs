@@ -57,6 +57,46 @@ async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
     }
 }
 
+#[tokio::test(start_paused = true)]
+async fn a_reader_behind_a_writer_keeps_its_place_though_most_nodes_do_not_know_of_the_writer() {
+    let nodes = nodes::<5>();
+    let reading = manager(&nodes).lock("k").shared().await.unwrap();
+    let (sender, mut served) = mpsc::unbounded_channel();
+    let mut waiters = JoinSet::new();
+    for (number, shares) in [false, true, true, false, true].into_iter().enumerate() {
+        let (manager, sender) = (manager(&nodes), sender.clone());
+        waiters.spawn(async move {
+            let request = manager.lock("k").wait(TTL * 100);
+            let guard = if shares { request.shared() } else { request }.await.unwrap();
+            sender.send(number).unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            guard.release().await.unwrap();
+        });
+        a_while().await;
+    }
+    // Each has asked again several times.
+    tokio::time::sleep(TTL * 2).await;
+    let released = Instant::now();
+    reading.release().await.unwrap();
+    let mut order = Vec::new();
+    while let Some(number) = served.recv().await {
+        order.push(number);
+        if order.len() == 5 {
+            break;
+        }
+    }
+    order[1..3].sort_unstable();
+    assert_eq!(order, [0, 1, 2, 3, 4], "in the order in which they came, and the two readers together");
+    assert!(
+        released.elapsed() < Duration::from_millis(50 * 3 + 30),
+        "nobody waits for a check: {:?}",
+        released.elapsed()
+    );
+    while let Some(done) = waiters.join_next().await {
+        done.unwrap();
+    }
+}
+
 /// A node grants the key to a place of this process: when the engine is told, and whether it is the turn of the waiter.
 async fn grant_of_a_node(quorum: &QuorumBackend, node: &Node) -> (Duration, bool) {
     let (calls, mut notices) = Calls::new("ours".into());
