@@ -16,7 +16,7 @@
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
---       OTHER total | ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
+--       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
 --       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
 --       not have heard of it, or if there is room and those who wait come first.
 --
@@ -31,6 +31,8 @@
 -- time in ms at which its share ends. A member with the score +inf says what they share: `shared:` and their fencing token, or
 -- `permits:` and the total. Another, `weighed`, says that a token may take more than one permit. The key expires with the last share.
 -- OTHER is the answer to a request for permits of another total than the key has.
+-- SHARED (7) is the answer to an inspect of a group: how many shares are live, how many permits they take (0 if they are none of
+-- permits), and in how many ms the first and the last of them end.
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
@@ -683,7 +685,27 @@ for i = 1, items do
     if failed then
       reply(ERROR, failed)
     elseif operation == 'inspect' then
-      if is_held then reply(BUSY, call('PTTL', key), kind_of(held), 0) else reply(GONE) end
+      if not is_held then
+        reply(GONE)
+      elseif held then
+        reply(BUSY, call('PTTL', key), kind_of(held), 0)
+      else
+        local leases = call('ZCOUNT', key, now, '(+inf')
+        local permits = group.of == 'permits' and leases or 0
+        if group.weighed then
+          permits = 0
+          for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
+            -- Another program may have written a member of its own.
+            permits = permits + (select(3, mode_of(other)) or 1)
+          end
+        end
+        local first = call('ZRANGEBYSCORE', key, now, '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        local last = call('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
+        local SHARED = 7
+        reply(SHARED, leases, permits, math.min(first[2] - now, MOST))
+        r = r + 1
+        replies[r] = math.min(last[2] - now, MOST)
+      end
     elseif not is_held or (token == '0' and kind_of(held) == FOREIGN) then
       reply(GONE)
     else
