@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{Held, Holder, KeyInfo, Party, Waiter};
+use super::{Answered, Held, Holder, KeyInfo, Party, Waiter};
 use crate::{
     engine::inquiry::{Entry, Heard, Statement, What},
     key::LockKey,
@@ -73,6 +73,14 @@ impl Parties {
         // that hold the key together with it.
         let newest =
             holders.iter().max_by_key(|holder| holder.fencing_token).map(|newest| (newest.mode, newest.fencing_token));
+        // In a quorum, those who share a key may have numbers of their own: none of them is said to be silent.
+        let goes_along = |holder: &&Holder| {
+            newest.is_some_and(|(mode, number)| holder.mode.goes_with(mode) || holder.fencing_token == number)
+        };
+        let answered = Answered {
+            leases: holders.iter().filter(goes_along).count(),
+            permits: holders.iter().filter(goes_along).map(|holder| holder.mode.permits()).fold(0, u32::saturating_add),
+        };
         holders.retain(|holder| {
             held.is_some_and(|held| !held.foreign)
                 && newest.is_some_and(|(mode, number)| match mode {
@@ -82,6 +90,6 @@ impl Parties {
         });
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo { key: key.as_str().to_owned(), held, holders, waiters, is_truncated }
+        KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated }
     }
 }
