@@ -72,7 +72,7 @@ async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
     assert!(who.starts_with("\"r\" is shared by 3 leases; "), "{who}");
     assert_eq!(who.matches("\n  shared: shop on ").count(), 2, "{who}");
     let dead = "1 more lease did not answer: its holder has died, is stopped or is cut off, or cannot use messages";
-    assert!(who.contains(dead) && who.contains(". It counts until its own ttl is over, in 2 "), "{who}");
+    assert!(who.contains(dead) && who.contains(". It counts until its own ttl is over, in 2"), "{who}");
     let said = server.json(&["who", "r"]);
     assert_eq!((&said["leases"], said["holders"].as_array().map(Vec::len)), (&3.into(), Some(2)));
     let silent = &said["silent"];
