@@ -93,3 +93,24 @@ impl Parties {
         KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{engine::inquiry::Process, fencing::FencingToken, info::Shares};
+
+    #[test]
+    fn readers_with_numbers_of_their_own_are_not_said_to_be_silent() {
+        let mut parties = Parties::default();
+        for fence in [7, 9] {
+            let process = Process { service: "shop".into(), host: "web-1".into(), number: 1 };
+            let what = What::Holds { ttl: Duration::from_secs(9), fence: FencingToken::from(fence) };
+            let party = Party { process, label: String::new() };
+            parties.add(party, Duration::ZERO, String::new(), Mode::Shared, what);
+        }
+        let shares = Some(Shares { leases: 3, permits: 0, first: Duration::from_secs(1) });
+        let held = Held { remaining: Some(Duration::from_secs(9)), foreign: false, shares };
+        let info = parties.describe(&LockKey::new("k").expect("a valid key"), Some(held));
+        assert_eq!(info.silent().map(|silent| silent.leases()), Some(1), "two of three have answered");
+    }
+}

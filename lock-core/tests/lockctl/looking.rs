@@ -84,6 +84,11 @@ async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
     let who = server.done(&["who", "p"]).out;
     assert!(who.starts_with("\"p\" has 5 of 5 permits taken, by 3 leases; "), "{who}");
     assert!(who.contains("1 more lease with 2 permits did not answer: "), "{who}");
+    let _many = lock("q").permits(9).take(2).await.expect("free");
+    let _: i64 = server.call(&["ZADD", "q", "1e300", "a member of another program"]);
+    let who = server.done(&["who", "q"]).out;
+    assert!(who.starts_with("\"q\" has 3 of 9 permits taken, by 2 leases; "), "{who}");
+    assert!(who.contains("1 more lease with 1 permit did not answer: "), "{who}");
     die("r", 2, ":shared", 40_000);
     let who = server.done(&["who", "r"]).out;
     assert!(who.contains("\n2 more leases did not answer: their holders have died, "), "{who}");

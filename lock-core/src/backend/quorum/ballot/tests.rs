@@ -63,7 +63,7 @@ fn a_key_is_shared_if_more_nodes_say_so_than_that_one_holder_has_it() {
     let longest = Outcome::Busy { remaining: Some(TTL * 2), foreign: false, reserved: false, position: None };
     assert_eq!(inspect([busy(None), Outcome::Gone, shared]), longest);
     let foreign = Outcome::Busy { remaining: Some(TTL), foreign: true, reserved: false, position: None };
-    assert!(matches!(inspect([shared, foreign, Outcome::Gone]), Outcome::Busy { foreign: true, .. }));
+    assert!(matches!(inspect([shared, foreign, shared]), Outcome::Busy { foreign: true, .. }));
 }
 
 fn renew(block: u32) -> Operation {
