@@ -16,7 +16,8 @@
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
---       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
+--       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if
+--       ARGV[2] is not empty, TIME in µs. The kind of a
 --       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
 --       not have heard of it, or if there is room and those who wait come first.
 --
