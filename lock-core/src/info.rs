@@ -15,6 +15,8 @@ pub struct KeyInfo {
     key: String,
     held: Option<Held>,
     holders: Vec<Holder>,
+    /// How many leases and permits the processes that answered have of the key.
+    answered: Answered,
     waiters: Vec<Waiter>,
     is_truncated: bool,
 }
@@ -26,6 +28,26 @@ pub(crate) struct Held {
     pub(crate) remaining: Option<Duration>,
     /// Whether the token has another form than ours.
     pub(crate) foreign: bool,
+    /// Those who share the key, if several may hold it.
+    pub(crate) shares: Option<Shares>,
+}
+
+/// What the store says of a key that several may hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shares {
+    /// How many leases hold the key.
+    pub(crate) leases: u32,
+    /// How many permits these take; zero if they are not permits.
+    pub(crate) permits: u32,
+    /// The time to the end of the lease that ends first.
+    pub(crate) first: Duration,
+}
+
+/// How many leases of a key the processes that answered have, and how many permits these take.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Answered {
+    leases: usize,
+    permits: u32,
 }
 
 impl KeyInfo {
@@ -41,8 +63,8 @@ impl KeyInfo {
         self.held.is_some()
     }
 
-    /// Returns the time until the key expires if nobody renews it. Returns `None` if the key is free, or if another library
-    /// locked it without a ttl.
+    /// Returns the time until the key expires if nobody renews it: of several leases that hold it, until the last one ends. Returns `None`
+    /// if the key is free, or if another library locked it without a ttl.
     #[must_use]
     pub fn remaining(&self) -> Option<Duration> {
         self.held.and_then(|held| held.remaining)
@@ -61,6 +83,57 @@ impl KeyInfo {
     #[must_use]
     pub fn holders(&self) -> &[Holder] {
         &self.holders
+    }
+
+    /// Returns how many leases hold the key, as the store counts them, and at least as many as [`holders`](Self::holders) has: zero if
+    /// the key is free, and one if it is held exclusively or by another library.
+    ///
+    /// A lease counts until its own ttl is over, also if its holder has died: a shared one keeps writers out, and permits stay taken.
+    /// A quorum counts the leases that a majority of its nodes has, and may be off while a node lacks some of them.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        let counted = self.held.map_or(0, |held| held.shares.map_or(1, |shares| count(shares.leases)));
+        counted.max(self.holders.len())
+    }
+
+    /// Returns the leases of the key for which no process answered. Returns `None` if there are none, and if that cannot be known because
+    /// the answer [is truncated](Self::is_truncated) or the holder is [another library](Self::is_foreign).
+    ///
+    /// The reasons are those of [`nobody_answered`](Self::nobody_answered), lease by lease: of several leases that share a key, one may be
+    /// that of a holder which has died while the others live. A lease that was granted a moment ago and not confirmed yet has no process
+    /// that answers, either.
+    ///
+    /// The store and the processes are asked one after the other. If a lease begins or ends in between, the number may be wrong for a
+    /// moment; look again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _reader = manager.lock("goods:1").shared().await?;
+    /// let handover = manager.lock("goods:1").shared().await?.hand_over()?;
+    ///
+    /// let key = manager.inspect("goods:1").await?;
+    /// assert_eq!((key.leases(), key.holders().len()), (2, 1));
+    /// assert_eq!(key.silent().expect("not taken up yet").leases(), 1);
+    /// # drop(handover);
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn silent(&self) -> Option<Silent> {
+        let held = self.held.filter(|held| !held.foreign && !self.is_truncated)?;
+        let Answered { leases, permits } = self.answered;
+        let (counted, taken) = held.shares.map_or((1, 0), |shares| (count(shares.leases), shares.permits));
+        let silent = counted.checked_sub(leases).filter(|silent| *silent > 0)?;
+        Some(Silent {
+            leases: silent,
+            permits: taken.saturating_sub(permits),
+            first_end: held.shares.map(|shares| shares.first).or(held.remaining),
+            last_end: held.remaining,
+        })
     }
 
     /// Returns the holder, as its process describes it: of several [`holders`](Self::holders) the one that has held the key for the
@@ -83,7 +156,8 @@ impl KeyInfo {
     /// * the key is between two holders: handed over and not taken up yet, or kept by `at_least`;
     /// * the answer [is truncated](Self::is_truncated).
     ///
-    /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it.
+    /// The key becomes free after [`remaining`](Self::remaining) unless a process renews it. If several leases hold the key and only
+    /// some of them have no answer, see [`silent`](Self::silent).
     #[must_use]
     pub fn nobody_answered(&self) -> bool {
         self.held.is_some_and(|held| !held.foreign) && self.holders.is_empty()
@@ -104,6 +178,49 @@ impl KeyInfo {
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
+    }
+}
+
+fn count(leases: u32) -> usize {
+    usize::try_from(leases).unwrap_or(usize::MAX)
+}
+
+/// The leases of a key for which no process answered; see [`KeyInfo::silent`].
+///
+/// The store does not say which of the leases these are. So their ends are known only to lie between those of all leases of the key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Silent {
+    leases: usize,
+    permits: u32,
+    first_end: Option<Duration>,
+    last_end: Option<Duration>,
+}
+
+impl Silent {
+    /// Returns how many leases they are, at least one.
+    #[must_use]
+    pub fn leases(&self) -> usize {
+        self.leases
+    }
+
+    /// Returns how many permits they take; zero if they are not permits.
+    #[must_use]
+    pub fn permits(&self) -> u32 {
+        self.permits
+    }
+
+    /// Returns the time after which one of them may end at the earliest: that to the first end of any lease of the key. Returns `None` if
+    /// the key has no ttl.
+    #[must_use]
+    pub fn first_end(&self) -> Option<Duration> {
+        self.first_end
+    }
+
+    /// Returns the time after which all of them have ended, unless a process renews them: that to the last end of any lease of the key.
+    /// Returns `None` if the key has no ttl.
+    #[must_use]
+    pub fn last_end(&self) -> Option<Duration> {
+        self.last_end
     }
 }
 

@@ -51,6 +51,14 @@ impl Mode {
         }
     }
 
+    /// Returns how many permits a lease takes; zero if it is not one of permits.
+    pub(crate) fn permits(self) -> u32 {
+        match self {
+            Self::Permits { take, .. } => take,
+            Self::Exclusive | Self::Shared => 0,
+        }
+    }
+
     /// Returns whether leases in the two modes may hold a key at the same time, if it has permits enough.
     pub(crate) fn goes_with(self, other: Self) -> bool {
         match (self, other) {

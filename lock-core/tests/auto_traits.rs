@@ -4,7 +4,7 @@ use std::future::Ready;
 
 use lock_core::{
     AlreadyInstalled, Argument, BuildError, End, Error, ErrorKind, FencingToken, Handover, KeyInfo, Lease, Leases,
-    LockAllGuard, LockAllRequest, LockGuard, LockManager, LockManagerBuilder, LockRequest, LossReason, OnLost,
+    LockAllGuard, LockAllRequest, LockGuard, LockManager, LockManagerBuilder, LockRequest, LossReason, OnLost, Silent,
     backend::{Answer, BackendError, Batch, Calls, MemoryBackend, Operation, Outcomes, QuorumBackend, Reply, Token},
     future::{Acquire, AcquireAll, Ended, EndedAll, Protected, Release, ReleaseAll},
     key::LockKey,
@@ -29,7 +29,7 @@ fn everything_can_be_sent_and_what_is_shared_is_sync() {
     send_sync::<Error>();
     send_sync::<BuildError>();
     send_sync::<(AlreadyInstalled, Argument, End, ErrorKind, LossReason, OnLost)>();
-    send_sync::<(FencingToken, KeyInfo, LockKey, Token)>();
+    send_sync::<(FencingToken, KeyInfo, Silent, LockKey, Token)>();
     send_sync::<(Answer, BackendError, Batch, Calls, MemoryBackend, Operation, Outcomes, QuorumBackend)>();
     send::<Reply<Answer>>();
     send::<Acquire>();

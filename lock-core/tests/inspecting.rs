@@ -327,5 +327,60 @@ async fn all_who_share_a_key_are_named_with_their_modes() -> Result<(), lock_cor
     };
     let info = two.inspect("many").await?;
     assert_eq!((info.holders().len(), info.is_truncated()), (100, true));
+    assert_eq!((info.leases(), info.silent()), (101, None), "that one answered, too, is not known");
+    Ok(())
+}
+
+/// How many leases hold a key, and of how many of them and of their permits nobody answered.
+fn counted(info: &KeyInfo) -> (usize, usize, u32) {
+    let silent = info.silent();
+    (info.leases(), silent.map_or(0, |silent| silent.leases()), silent.map_or(0, |silent| silent.permits()))
+}
+
+#[tokio::test(start_paused = true)]
+async fn leases_of_a_shared_key_for_which_nobody_answers_are_counted_beside_those_that_answer() -> Result {
+    let [one, two] = two().await?;
+    assert_eq!(counted(&two.inspect("k").await?), (0, 0, 0), "it is free");
+    let _first = one.lock("k").shared().ttl(ms(60_000)).await?;
+    let _second = two.lock("k").shared().ttl(ms(60_000)).await?;
+    assert_eq!(counted(&two.inspect("k").await?), (2, 0, 0));
+    // As if its process had died: no process has it until it is taken up.
+    let handover = one.lock("k").shared().ttl(ms(9_000)).await?.hand_over()?;
+    for info in [two.inspect("k").await?, two.list("").await?.remove(0)] {
+        assert_eq!((info.holders().len(), counted(&info), info.nobody_answered()), (2, (3, 1, 0), false));
+        let silent = info.silent().expect("it was counted");
+        assert_eq!((silent.first_end(), silent.last_end()), (Some(ms(9_000)), Some(ms(60_000))));
+        assert_eq!(info.remaining(), silent.last_end());
+    }
+    let _third = two.take_up(handover).await?;
+    assert_eq!(counted(&one.inspect("k").await?), (3, 0, 0));
+    // And without anybody who answers, all of them.
+    let handovers = [one.lock("s").shared().await?.hand_over()?, two.lock("s").shared().await?.hand_over()?];
+    let info = one.inspect("s").await?;
+    assert_eq!((counted(&info), info.nobody_answered()), ((2, 2, 0), true));
+    drop(handovers);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn permits_for_which_nobody_answers_are_counted() -> Result {
+    let [one, two] = two().await?;
+    let _first = one.lock("k").permits(9).take(3).await?;
+    let handover = one.lock("k").permits(9).take(2).await?.hand_over()?;
+    assert_eq!(counted(&two.inspect("k").await?), (2, 1, 2));
+    drop(handover);
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_lease_alone_for_which_nobody_answers_is_counted_like_the_others() -> Result {
+    let [one, two] = two().await?;
+    let guard = one.lock("k").ttl(ms(9_000)).await?;
+    assert_eq!(counted(&two.inspect("k").await?), (1, 0, 0));
+    let handover = guard.hand_over()?;
+    let info = two.inspect("k").await?;
+    assert_eq!(counted(&info), (1, 1, 0));
+    assert_eq!(info.silent().and_then(|silent| silent.first_end()), Some(ms(9_000)));
+    drop(handover);
     Ok(())
 }

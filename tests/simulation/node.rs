@@ -33,6 +33,9 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
         Outcome::Busy { foreign, reserved, position, remaining } => {
             format!("busy {foreign} {reserved} {position:?} {:?}", remaining.map(rounded))
         }
+        Outcome::Shared { leases, permits, first, last } => {
+            format!("shared by {leases}, {permits} permits, {} to {}", rounded(first), rounded(last))
+        }
         Outcome::Renewed { remaining, fence, block } => {
             let fence = fence.map(|fence| if numbers { fence } else { 0 });
             format!("renewed {fence:?} x{block} {}", rounded(remaining))

@@ -7,9 +7,12 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use lock_core::{LockManager, LossReason};
-use lock_tests::{LONG, RedisServer, SOON, eventually, within};
+use lock_tests::{LONG, RedisServer, SOON, eventually, role, within};
 use lock_tower::status::Status;
-use tokio::net::TcpListener;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::{TcpListener, TcpStream},
+};
 
 use crate::browser::Browser;
 
@@ -134,4 +137,39 @@ async fn nothing_is_wider_than_a_phone() {
         assert_eq!(browser.value("getComputedStyle(document.body).margin").await, "0px", "the style sheet is there");
     }
     assert_eq!(browser.complaints().await, Vec::<String>::new());
+}
+
+/// What a client without a browser gets.
+async fn get(address: SocketAddr, target: &str) -> String {
+    let mut stream = TcpStream::connect(address).await.expect("it listens");
+    let head = format!("GET {target} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\r\n");
+    stream.write_all(head.as_bytes()).await.expect("it reads");
+    let mut answer = String::new();
+    within(SOON, stream.read_to_string(&mut answer)).await.expect("text");
+    answer
+}
+
+#[tokio::test]
+async fn a_holder_whose_process_was_killed_is_counted_beside_those_that_share_the_key_and_live() {
+    let server = RedisServer::start().await;
+    let ops = manager(&server, "ops").await;
+    let shared = || ops.lock("goods:7").shared().ttl(LONG);
+    let _living = [shared().await.expect("free"), shared().await.expect("shared")];
+    let mut dies = role!("hold", server.url(), "goods:7", LONG.as_millis(), 0, "shared");
+    dies.expect("held", SOON).await;
+    let info = ops.inspect("goods:7").await.expect("it answers");
+    assert_eq!((info.leases(), info.holders().len(), info.silent()), (3, 3, None));
+    dies.kill().await;
+    for info in [ops.inspect("goods:7").await.expect("it answers"), ops.list("").await.expect("it answers").remove(0)] {
+        let silent = info.silent().expect("one has died");
+        assert_eq!((info.leases(), info.holders().len(), silent.leases()), (3, 2, 1));
+        assert!(silent.last_end().is_some_and(|end| !end.is_zero() && end <= LONG), "{silent:?}");
+    }
+    let address = serve(&ops).await;
+    let page = get(address, "/locks").await;
+    assert!(page.contains("and 1 other") && page.contains("<b>1 more lease did not answer</b>: its holder"), "{page}");
+    let shown = get(address, "/locks?format=json").await;
+    let (_, body) = shown.split_once("\r\n\r\n").expect("a head and a body");
+    let shown: serde_json::Value = serde_json::from_str(body).expect("JSON");
+    assert_eq!((&shown["keys"][0]["leases"], &shown["keys"][0]["silent"]["leases"]), (&3.into(), &1.into()), "{shown}");
 }

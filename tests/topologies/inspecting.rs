@@ -46,22 +46,49 @@ async fn describe_each_other(connect: impl AsyncFn(&'static str) -> LockManager)
     drop((second, guards));
 }
 
+/// Two managers share a key, and a third lease of it has no process that could answer: it was handed over, and is not taken up.
+async fn count_what_does_not_answer(connect: impl AsyncFn(&'static str) -> LockManager) {
+    let (one, two, looks) = (connect("one").await, connect("two").await, connect("looks").await);
+    let lock = |manager: &LockManager, ttl| manager.lock("shared").shared().ttl(ttl).acquire();
+    let _guards = [lock(&one, LONG).await.expect("free"), lock(&two, LONG).await.expect("shared")];
+    let counted = |info: &KeyInfo| (info.leases(), info.holders().len(), info.silent().map(|silent| silent.leases()));
+    let all_answer = async || counted(&looks.inspect("shared").await.expect("answers")) == (2, 2, None);
+    eventually(SOON, "two share it", all_answer).await;
+    let handover = lock(&one, LONG / 2).await.expect("shared").hand_over().expect("held");
+    let listed = looks.list("shared").await.expect("answers").remove(0);
+    for info in [looks.inspect("shared").await.expect("answers"), listed] {
+        assert_eq!((counted(&info), info.nobody_answered()), ((3, 2, Some(1)), false), "{info:?}");
+        let silent = info.silent().expect("it was counted");
+        let (first, last) = (silent.first_end().expect("a ttl"), silent.last_end().expect("a ttl"));
+        assert!(!first.is_zero() && first <= LONG / 2 && LONG / 2 < last && last <= LONG, "{info:?}");
+    }
+    let _third = two.take_up(handover).await.expect("it is held still");
+    let all_answer = async || counted(&looks.inspect("shared").await.expect("answers")) == (3, 3, None);
+    eventually(SOON, "three share it", all_answer).await;
+}
+
 #[tokio::test]
 async fn managers_of_one_server_describe_each_other() {
     let server = RedisServer::start().await;
-    describe_each_other(async |name| manager(&server.url(), name).await).await;
+    let connect = async |name| manager(&server.url(), name).await;
+    describe_each_other(connect).await;
+    count_what_does_not_answer(connect).await;
 }
 
 #[tokio::test]
 async fn managers_behind_sentinels_describe_each_other() {
     let sentinels = Sentinels::start().await;
-    describe_each_other(async |name| manager(&sentinels.url(), name).await).await;
+    let connect = async |name| manager(&sentinels.url(), name).await;
+    describe_each_other(connect).await;
+    count_what_does_not_answer(connect).await;
 }
 
 #[tokio::test]
 async fn managers_of_a_cluster_describe_each_other() {
     let cluster = Cluster::builder().replicas(0).start().await;
-    describe_each_other(async |name| manager(&cluster.url(), name).await).await;
+    let connect = async |name| manager(&cluster.url(), name).await;
+    describe_each_other(connect).await;
+    count_what_does_not_answer(connect).await;
 }
 
 #[tokio::test]
@@ -71,6 +98,7 @@ async fn managers_of_a_quorum_describe_each_other() {
     let connect =
         async |name| LockManager::builder().quorum(&urls).client_name(name).connect().await.expect("connects");
     describe_each_other(connect).await;
+    count_what_does_not_answer(connect).await;
 }
 
 #[tokio::test]

@@ -399,6 +399,18 @@ pub enum Outcome {
         /// The position in the queue, from 1 on, or `None` without a place.
         position: Option<u32>,
     },
+    /// Several may hold the key, and at least one does: the answer to an [inspect](Operation::Inspect) of a key that is shared or has
+    /// permits.
+    Shared {
+        /// How many leases hold the key. A store of several nodes counts those that a majority has, which may be off while nodes differ.
+        leases: u32,
+        /// How many permits these leases take; zero if they are not permits.
+        permits: u32,
+        /// The time to the end of the lease that ends first.
+        first: Duration,
+        /// The time to the end of the lease that ends last.
+        last: Duration,
+    },
     /// The key is not free, or was taken without a fencing token: the answer to an acquire that
     /// [expected it to be](Acquire::expects_free). The holder is not known; the key may hold the token of the request
     /// itself. The same acquire without that expectation finds out.

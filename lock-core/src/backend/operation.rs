@@ -20,7 +20,8 @@ pub enum Operation {
     /// Deletes the key, or leaves it to expire, if it is held with the token; gives up the token's place. Answers
     /// [`Outcome::Released`] or [`Outcome::Gone`].
     Release(Release),
-    /// Reads whether the key is held. Answers [`Outcome::Busy`] or [`Outcome::Gone`].
+    /// Reads whether the key is held. Answers [`Outcome::Busy`] if it is held exclusively, [`Outcome::Shared`] if it is shared or has
+    /// permits, or [`Outcome::Gone`].
     Inspect {
         /// The key.
         key: LockKey,

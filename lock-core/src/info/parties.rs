@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{Held, Holder, KeyInfo, Party, Waiter};
+use super::{Answered, Held, Holder, KeyInfo, Party, Waiter};
 use crate::{
     engine::inquiry::{Entry, Heard, Statement, What},
     key::LockKey,
@@ -73,6 +73,14 @@ impl Parties {
         // that hold the key together with it.
         let newest =
             holders.iter().max_by_key(|holder| holder.fencing_token).map(|newest| (newest.mode, newest.fencing_token));
+        // In a quorum, those who share a key may have numbers of their own: none of them is said to be silent.
+        let goes_along = |holder: &&Holder| {
+            newest.is_some_and(|(mode, number)| holder.mode.goes_with(mode) || holder.fencing_token == number)
+        };
+        let answered = Answered {
+            leases: holders.iter().filter(goes_along).count(),
+            permits: holders.iter().filter(goes_along).map(|holder| holder.mode.permits()).fold(0, u32::saturating_add),
+        };
         holders.retain(|holder| {
             held.is_some_and(|held| !held.foreign)
                 && newest.is_some_and(|(mode, number)| match mode {
@@ -82,6 +90,27 @@ impl Parties {
         });
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo { key: key.as_str().to_owned(), held, holders, waiters, is_truncated }
+        KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{engine::inquiry::Process, fencing::FencingToken, info::Shares};
+
+    #[test]
+    fn readers_with_numbers_of_their_own_are_not_said_to_be_silent() {
+        let mut parties = Parties::default();
+        for fence in [7, 9] {
+            let process = Process { service: "shop".into(), host: "web-1".into(), number: 1 };
+            let what = What::Holds { ttl: Duration::from_secs(9), fence: FencingToken::from(fence) };
+            let party = Party { process, label: String::new() };
+            parties.add(party, Duration::ZERO, String::new(), Mode::Shared, what);
+        }
+        let shares = Some(Shares { leases: 3, permits: 0, first: Duration::from_secs(1) });
+        let held = Held { remaining: Some(Duration::from_secs(9)), foreign: false, shares };
+        let info = parties.describe(&LockKey::new("k").expect("a valid key"), Some(held));
+        assert_eq!(info.silent().map(|silent| silent.leases()), Some(1), "two of three have answered");
     }
 }

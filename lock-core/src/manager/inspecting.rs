@@ -7,7 +7,7 @@ use crate::{
     backend::{BackendError, Batch, Operation, Outcome},
     engine::inquiry::Subject,
     error::Error,
-    info::{Answers, Held, KeyInfo, Parties},
+    info::{Answers, Held, KeyInfo, Parties, Shares},
     key::LockKey,
 };
 
@@ -16,7 +16,7 @@ impl LockManager {
     ///
     /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
     /// to every process that uses the store; each answers for itself. Processes that do not answer are left out: see
-    /// [`KeyInfo::nobody_answered`].
+    /// [`KeyInfo::nobody_answered`] and, for a key that several may hold, [`KeyInfo::silent`].
     ///
     /// This takes one round trip if the key is free, and two more if it is held. It takes 250 ms and two round trips if a process does
     /// not answer, for example because it is stopped, and if not all nodes of a cluster or quorum know the same number of processes. Do
@@ -140,7 +140,10 @@ impl LockManager {
 
 fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
     match outcome {
-        Outcome::Busy { remaining, foreign, .. } => Ok(Some(Held { remaining, foreign })),
+        Outcome::Busy { remaining, foreign, .. } => Ok(Some(Held { remaining, foreign, shares: None })),
+        Outcome::Shared { leases, permits, first, last } => {
+            Ok(Some(Held { remaining: Some(last), foreign: false, shares: Some(Shares { leases, permits, first }) }))
+        }
         Outcome::Gone => Ok(None),
         outcome => Err(BackendError::unexpected(outcome)),
     }

@@ -1,5 +1,7 @@
 //! `lockctl list` and `lockctl who`.
 
+use std::time::Duration;
+
 use lock_core::LockManager;
 use serde_json::Value;
 
@@ -47,6 +49,64 @@ async fn all_holders_of_a_key_are_named_and_counted() {
     let released = said(&["release", "r", "--yes"]);
     assert!(released.contains("\"r\" was released. All its leases end."), "{released}");
     drop((readers, permits));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
+    let server = Server::start();
+    let manager = LockManager::builder().url(&server.url).client_name("shop").connect().await.expect("a server");
+    let ttl = Duration::from_secs(60);
+    let lock = |key: &str| manager.lock(key).ttl(ttl);
+    let _readers = [lock("r").shared().await.expect("free"), lock("r").shared().await.expect("shared")];
+    let _permits = [lock("p").permits(5).await.expect("free"), lock("p").permits(5).take(2).await.expect("room")];
+    // What a process leaves that died: the token of its share.
+    let die = |key: &str, number: u32, mode: &str, ms: u64| {
+        let now: (u64, u64) = server.call(&["TIME"]);
+        let ends = now.0 * 1_000 + now.1 / 1_000 + ms;
+        let token = format!("lock-core:1:{number:032x}{mode}");
+        let _: i64 = server.call(&["ZADD", key, &ends.to_string(), &token]);
+    };
+    die("r", 1, ":shared", 30_000);
+    die("p", 1, ":2/5", 30_000);
+    let who = server.done(&["who", "r"]).out;
+    assert!(who.starts_with("\"r\" is shared by 3 leases; "), "{who}");
+    assert_eq!(who.matches("\n  shared: shop on ").count(), 2, "{who}");
+    let dead = "1 more lease did not answer: its holder has died, is stopped or is cut off, or cannot use messages";
+    assert!(who.contains(dead) && who.contains(". It counts until its own ttl is over, in 2"), "{who}");
+    let said = server.json(&["who", "r"]);
+    assert_eq!((&said["leases"], said["holders"].as_array().map(Vec::len)), (&3.into(), Some(2)));
+    let silent = &said["silent"];
+    assert_eq!((&silent["leases"], &silent["permits"]), (&1.into(), &0.into()));
+    let ends = |name: &str| silent[name].as_u64().expect("a time");
+    assert!((1..=30_000).contains(&ends("first_end_ms")), "{said}");
+    assert!((30_001..=60_000).contains(&ends("last_end_ms")), "{said}");
+
+    let who = server.done(&["who", "p"]).out;
+    assert!(who.starts_with("\"p\" has 5 of 5 permits taken, by 3 leases; "), "{who}");
+    assert!(who.contains("1 more lease with 2 permits did not answer: "), "{who}");
+    let _many = lock("q").permits(9).take(2).await.expect("free");
+    let _: i64 = server.call(&["ZADD", "q", "1e300", "a member of another program"]);
+    let who = server.done(&["who", "q"]).out;
+    assert!(who.starts_with("\"q\" has 3 of 9 permits taken, by 2 leases; "), "{who}");
+    assert!(who.contains("1 more lease with 1 permit did not answer: "), "{who}");
+    die("r", 2, ":shared", 40_000);
+    let who = server.done(&["who", "r"]).out;
+    assert!(who.contains("\n2 more leases did not answer: their holders have died, "), "{who}");
+    let listed = server.done(&["list"]).out;
+    let line = |key: &str| listed.lines().find(|line| line.starts_with(key)).unwrap_or_default();
+    assert!(line("p ").contains(") and 1 other, 1 did not answer  "), "{listed}");
+    assert!(line("r ").contains(") and 1 other, 2 did not answer  "), "{listed}");
+
+    // Nobody is left.
+    manager.shutdown(Duration::ZERO).await;
+    die("r", 1, ":shared", 30_000);
+    let _: i64 = server.call(&["ZADD", "r", "+inf", "lock-core:1:shared:1"]);
+    die("r", 2, ":shared", 40_000);
+    let who = server.done(&["who", "r"]).out;
+    assert!(who.starts_with("\"r\" is held by 2 leases, and ") && who.contains(" but nobody answered. "), "{who}");
+    assert!(server.done(&["list"]).out.contains("nobody answered (2 leases)  "), "{listed}");
+    let released = server.done(&["release", "r", "--yes"]).out;
+    assert!(released.contains("\"r\" was released. All its leases end."), "{released}");
 }
 
 #[test]
@@ -106,6 +166,7 @@ fn a_holder_that_stands_still_is_said_not_to_answer() {
     );
     let said = server.json(&["who", "k"]);
     assert_eq!((&said["locked"], &said["holders"][0], &said["truncated"]), (&true.into(), &Value::Null, &false.into()));
+    assert_eq!((&said["leases"], &said["silent"]["leases"]), (&1.into(), &1.into()));
     let listed = server.done(&["list"]).out;
     assert!(listed.lines().nth(1).is_some_and(|line| line.starts_with("k    nobody answered ")), "{listed}");
     holder.signal("CONT");

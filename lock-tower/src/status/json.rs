@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Fault, Health, Holder, KeyInfo, NodeHealth, Party, Waiter};
+use lock_core::{Fault, Health, Holder, KeyInfo, NodeHealth, Party, Silent, Waiter};
 use serde_json::{Value, json};
 
 use super::{
@@ -62,7 +62,9 @@ fn key(info: &KeyInfo) -> Value {
         "locked": info.is_locked(),
         "foreign": info.is_foreign(),
         "remaining_ms": info.remaining().map(ms),
+        "leases": info.leases(),
         "holders": info.holders().iter().map(holder).collect::<Value>(),
+        "silent": info.silent().map(silent),
         "waiters": info.waiters().iter().map(waiter).collect::<Value>(),
         "truncated": info.is_truncated(),
     })
@@ -75,6 +77,15 @@ fn holder(holder: &Holder) -> Value {
     value["ttl_ms"] = ms(holder.ttl()).into();
     value["fencing_token"] = holder.fencing_token().get().into();
     value
+}
+
+fn silent(silent: Silent) -> Value {
+    json!({
+        "leases": silent.leases(),
+        "permits": silent.permits(),
+        "first_end_ms": silent.first_end().map(ms),
+        "last_end_ms": silent.last_end().map(ms),
+    })
 }
 
 fn waiter(waiter: &Waiter) -> Value {

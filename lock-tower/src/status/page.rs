@@ -139,7 +139,8 @@ impl List<'_> {
     }
 
     fn row(&self, body: &mut String, info: &KeyInfo) -> fmt::Result {
-        let is_silent = info.is_locked() && info.holder().is_none() && !info.is_foreign();
+        let nobody_answered = info.is_locked() && info.holder().is_none() && !info.is_foreign();
+        let is_silent = nobody_answered || info.silent().is_some();
         let class = if is_silent {
             "bad"
         } else if info.waiters().is_empty() {

@@ -96,7 +96,7 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         _ => format!("The first of {} gets the key.", WaitersOf(info)),
     };
     let before = match info.holder() {
-        Some(_) if info.holders().len() > 1 => {
+        Some(_) if info.leases() > 1 => {
             "The leases of all its holders end. They are told at their next renewal at the latest, and their work is stopped. \
              <b>Until then they may go on while the next holders work, too.</b>"
         }

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lock_core::{KeyInfo, LossReason, Party};
+use lock_core::{KeyInfo, LossReason, Party, Silent};
 
 use super::{
     text::Text,
@@ -36,12 +36,18 @@ impl Display for HolderOf<'_> {
                 }
                 f.write_str("</details>")?;
             }
+            if let Some(silent) = info.silent() {
+                write!(f, "{}", NotAnswering(silent))?;
+            }
         } else if info.is_foreign() {
             f.write_str("<p>Held by <b>another library</b>, which does not say since when.</p>")?;
         } else if info.is_locked() && info.is_truncated() {
             f.write_str("<p>Held by a process that has <b>too many keys</b> to name all; <code>lockctl who</code> asks for one.</p>")?;
         } else if info.is_locked() {
             f.write_str(NOBODY_ANSWERED)?;
+            if let Some(silent) = info.silent().filter(|silent| silent.leases() > 1) {
+                write!(f, "<p>It has <b>{}</b>{}.</p>", Count(silent.leases(), "lease"), Permits(silent.permits()))?;
+            }
         } else {
             f.write_str("<p><b>Free</b>, and about to be acquired.</p>")?;
         }
@@ -57,6 +63,36 @@ impl Display for HolderOf<'_> {
         match info.holder() {
             Some(holder) => write!(f, " · fencing token {}</p>", holder.fencing_token().get()),
             None => f.write_str("</p>"),
+        }
+    }
+}
+
+/// Says of leases for which nobody answered, beside others, what that means and until when.
+struct NotAnswering(Silent);
+
+impl Display for NotAnswering {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let silent = self.0;
+        let (reason, counts) =
+            if silent.leases() == 1 { (ONE_SILENT, "It counts") } else { (SEVERAL_SILENT, "Each counts") };
+        let (number, permits) = (Count(silent.leases(), "more lease"), Permits(silent.permits()));
+        write!(f, "<p><b>{number}{permits} did not answer</b>: {reason}. {counts} until its own ttl is over")?;
+        if let (Some(first), Some(last)) = (silent.first_end(), silent.last_end()) {
+            write!(f, ", in {} at the earliest and {} at the latest", Age(first), Age(last))?;
+        }
+        f.write_str(".</p>")
+    }
+}
+
+/// Says how many permits leases take, if they do.
+struct Permits(u32);
+
+impl Display for Permits {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            0 => Ok(()),
+            1 => f.write_str(" with 1 permit"),
+            permits => write!(f, " with {permits} permits"),
         }
     }
 }
@@ -92,6 +128,13 @@ pub(super) const SHOWN: usize = 20;
 /// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
 const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped or is cut off, is a client of another \
                                kind or an older version, or cannot use messages.</p>";
+
+/// What it means that one lease has no answer; docs/operations.md has all.
+const ONE_SILENT: &str =
+    "its holder has died, is stopped or is cut off, or cannot use messages, or the lease is between two holders";
+
+/// The same of several.
+const SEVERAL_SILENT: &str = "their holders have died, are stopped or are cut off, or cannot use messages, or the leases are between two holders";
 
 /// What a loss is called, in JSON and in words.
 pub(super) fn loss(reason: LossReason) -> (&'static str, &'static str) {

@@ -72,6 +72,46 @@ async fn all_who_share_a_key_and_the_modes_of_all_who_wait_are_shown() {
 }
 
 #[tokio::test]
+async fn leases_for_which_nobody_answers_are_shown_beside_those_that_answer() {
+    let [one, two] = two().await;
+    let ttl = Duration::from_secs(60);
+    let lock = |key: &str| one.lock(key).ttl(ttl);
+    let _reader = lock("shared").shared().await.unwrap();
+    // As if their processes had died: none has them until they are taken up.
+    let first = lock("shared").shared().await.unwrap().hand_over().unwrap();
+    let address = releasing(&two).await;
+    let alone = "<b>1 more lease did not answer</b>: its holder has died, is stopped or is cut off, or cannot use messages, or the \
+                 lease is between two holders. It counts until its own ttl is over, in ";
+    for target in ["/locks", "/locks?release=shared"] {
+        let page = get(address, target).await.body;
+        assert!(page.contains(alone) && page.contains("\u{a0}s at the latest.</p>"), "{page}");
+    }
+    assert!(get(address, "/locks").await.body.contains("<li class=bad><h3><code>shared</code>"));
+    assert!(get(address, "/locks?release=shared").await.body.contains("The leases of all its holders end."));
+    let key = get(address, "/locks?format=json").await.json()["keys"][0].clone();
+    assert_eq!((&key["leases"], key["holders"].as_array().map(Vec::len)), (&2.into(), Some(1)));
+    assert_eq!((&key["silent"]["leases"], &key["silent"]["permits"]), (&1.into(), &0.into()));
+    let ends = |name: &str| key["silent"][name].as_u64().unwrap();
+    assert!(0 < ends("first_end_ms") && ends("first_end_ms") <= ends("last_end_ms") && ends("last_end_ms") <= 60_000);
+    drop(first);
+
+    let _permit = lock("permits").permits(9).await.unwrap();
+    let several = [
+        lock("permits").permits(9).take(3).await.unwrap().hand_over().unwrap(),
+        lock("permits").permits(9).await.unwrap().hand_over().unwrap(),
+    ];
+    let silent = [
+        lock("silent").shared().await.unwrap().hand_over().unwrap(),
+        lock("silent").shared().await.unwrap().hand_over().unwrap(),
+    ];
+    let page = get(address, "/locks?release=permits").await.body;
+    assert!(page.contains("<b>2 more leases with 4 permits did not answer</b>: their holders have died, "), "{page}");
+    let nobody = get(address, "/locks?release=silent").await.body;
+    assert!(nobody.contains("<b>nobody answered</b>") && nobody.contains("<p>It has <b>2 leases</b>.</p>"), "{nobody}");
+    drop((several, silent));
+}
+
+#[tokio::test]
 async fn every_answer_forbids_scripts_frames_and_copies() {
     let manager = LockManager::in_memory();
     let address = releasing(&manager).await;

@@ -1,4 +1,4 @@
-//! A holder: `hold URL KEY TTL_MS WAIT_MS`.
+//! A holder: `hold URL KEY TTL_MS WAIT_MS`, or `hold URL KEY TTL_MS WAIT_MS shared`.
 //!
 //! Says `held FENCE`, or `refused KIND`, then does as it is told, one line each, until its input ends:
 //!
@@ -14,10 +14,17 @@ use std::{error::Error, time::Duration};
 
 use lock_core::{End, LockManager};
 
-pub(crate) async fn hold(url: &str, key: &str, ttl_ms: &str, wait_ms: &str) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn hold(
+    url: &str,
+    key: &str,
+    ttl_ms: &str,
+    wait_ms: &str,
+    is_shared: bool,
+) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
     let manager = LockManager::connect(url).await?;
     let request = manager.lock(key).ttl(milliseconds(ttl_ms)?).wait(milliseconds(wait_ms)?);
+    let request = if is_shared { request.shared() } else { request };
     let mut guard = match request.await {
         Ok(guard) => guard,
         Err(error) => {

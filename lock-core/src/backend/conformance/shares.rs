@@ -1,6 +1,6 @@
 //! Checks of the modes: shared leases and permits beside exclusive ones.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Duration};
 
 use super::{LONG, SENT, SHORT, Suite, acquire, release, renew};
 use crate::{
@@ -19,10 +19,12 @@ impl Suite<'_> {
         self.repeats_shares_without_harm().await;
         self.moves_shares_and_downgrades().await;
         self.frees_shared_keys_by_force().await;
+        self.counts_the_leases_of_a_key().await;
         self.takes_all_keys_of_a_batch_or_none().await;
         if self.backend.counts_permits().is_ok() {
             self.gives_so_many_permits_and_no_more().await;
             self.refuses_another_total().await;
+            self.counts_the_permits_that_are_taken().await;
         }
         if self.waiters_can_be_told().await {
             self.grants_the_longest_run_that_fits().await;
@@ -209,6 +211,51 @@ impl Suite<'_> {
             assert_eq!(self.call(renew(&key, token, LONG)).await, Outcome::Gone, "a forced release ends all shares");
         }
         assert_eq!(self.call(force()).await, Outcome::Gone);
+    }
+
+    async fn counts_the_leases_of_a_key(&mut self) {
+        let (key, [one, two]) = (self.key(), self.shared());
+        self.acquire(&key, one, LONG).await;
+        let Shares { leases, permits, first, last } = self.look(&key).await;
+        assert_eq!((leases, permits), (1, 0), "one reader, and no permits");
+        assert!(
+            first > LONG / 2 && first == last && last <= LONG,
+            "its end is the first and the last: {first:?}, {last:?}"
+        );
+        self.acquire(&key, two, SHORT).await;
+        let Shares { leases, permits, first, last } = self.look(&key).await;
+        assert_eq!((leases, permits), (2, 0), "two readers");
+        assert!(first <= SHORT && last > LONG / 2 && last <= LONG, "each with its own end: {first:?}, {last:?}");
+        self.call(renew(&key, two, LONG)).await;
+        let Shares { first, .. } = self.look(&key).await;
+        assert!(first > SHORT, "a renewal moves the end out: {first:?}");
+        self.call(release(&key, two)).await;
+        assert_eq!(self.look(&key).await.leases, 1, "a share that was released does not count");
+        let [short, _] = self.shared();
+        self.acquire(&key, short, SHORT).await;
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        let Shares { leases, first, .. } = self.look(&key).await;
+        assert_eq!(leases, 1, "a share that is over does not count");
+        assert!(first > LONG / 2, "nor does its end: {first:?}");
+        self.call(release(&key, one)).await;
+        assert!(!self.is_busy(&key).await, "nobody is left");
+    }
+
+    async fn counts_the_permits_that_are_taken(&mut self) {
+        let (key, [one, two], five) = (self.key(), [1, 1].map(|take| self.permits(9, take)), self.permits(9, 5));
+        for (token, ttl, expected) in [(one, LONG, (1, 1)), (two, SHORT, (2, 2)), (five, LONG, (3, 7))] {
+            self.acquire(&key, token, ttl).await;
+            let Shares { leases, permits, first, last } = self.look(&key).await;
+            assert_eq!((leases, permits), expected, "so many leases and permits");
+            assert!(first <= ttl && last > LONG / 2, "each with its own end: {first:?}, {last:?}");
+        }
+        tokio::time::sleep(SHORT + SHORT / 2).await;
+        let Shares { leases, permits, .. } = self.look(&key).await;
+        assert_eq!((leases, permits), (2, 6), "permits that are over do not count");
+        for token in [one, five] {
+            self.call(release(&key, token)).await;
+        }
+        assert!(!self.is_busy(&key).await, "nobody is left");
     }
 
     async fn takes_all_keys_of_a_batch_or_none(&mut self) {
@@ -410,8 +457,17 @@ impl Suite<'_> {
         Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
     }
 
+    /// Looks at a key that several may hold.
+    async fn look(&self, key: &LockKey) -> Shares {
+        match self.call(Operation::Inspect { key: key.clone() }).await {
+            Outcome::Shared { leases, permits, first, last } => Shares { leases, permits, first, last },
+            outcome => panic!("a key that is shared is inspected as such, not as {outcome:?}"),
+        }
+    }
+
     async fn is_busy(&self, key: &LockKey) -> bool {
-        matches!(self.call(Operation::Inspect { key: key.clone() }).await, Outcome::Busy { .. })
+        let inspected = self.call(Operation::Inspect { key: key.clone() }).await;
+        matches!(inspected, Outcome::Busy { .. } | Outcome::Shared { .. })
     }
 
     fn shared(&mut self) -> [Token; 2] {
@@ -421,6 +477,14 @@ impl Suite<'_> {
     fn permits(&mut self, total: u32, take: u32) -> Token {
         self.token().in_mode(Mode::Permits { total, take })
     }
+}
+
+/// Those who share a key, as the store says.
+struct Shares {
+    leases: u32,
+    permits: u32,
+    first: Duration,
+    last: Duration,
 }
 
 fn leave(key: &LockKey, token: Token) -> Operation {

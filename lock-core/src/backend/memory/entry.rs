@@ -43,16 +43,31 @@ impl Entry {
     /// Whether another lease may join those that hold the key.
     pub(super) fn has_room(&self, mode: Mode) -> bool {
         let fits = match mode {
-            Mode::Permits { total, take } => {
-                let taken = |share: &Share| match share.token.mode() {
-                    Mode::Permits { take, .. } => u64::from(take),
-                    _ => 0,
-                };
-                self.shares.iter().map(taken).sum::<u64>() + u64::from(take) <= u64::from(total)
-            }
+            Mode::Permits { total, take } => self.taken() + u64::from(take) <= u64::from(total),
             Mode::Exclusive | Mode::Shared => true,
         };
         fits && mode.goes_with(self.mode())
+    }
+
+    /// The answer to a look at the key.
+    pub(super) fn inspected(&self, now: Moment) -> Outcome {
+        let last = self.expires().since(now);
+        if self.mode().is_exclusive() {
+            return Outcome::Busy { remaining: Some(last), foreign: false, reserved: false, position: None };
+        }
+        let first = self.shares.iter().map(|share| share.expires).min().map_or(last, |end| end.since(now));
+        let leases = u32::try_from(self.shares.len()).unwrap_or(u32::MAX);
+        let permits = u32::try_from(self.taken()).unwrap_or(u32::MAX);
+        Outcome::Shared { leases, permits, first, last }
+    }
+
+    /// How many permits its holders take.
+    fn taken(&self) -> u64 {
+        let taken = |share: &Share| match share.token.mode() {
+            Mode::Permits { take, .. } => u64::from(take),
+            _ => 0,
+        };
+        self.shares.iter().map(taken).sum()
     }
 
     /// The answer to a request that waits. `comes_later` says that there is room, which is for those who wait first.

@@ -60,10 +60,7 @@ impl State {
             },
             Operation::Release(release) => self.release(release, now, time),
             Operation::Inspect { key } => match self.held(key, now) {
-                Some(entry) => {
-                    let remaining = Some(entry.expires().since(now));
-                    Outcome::Busy { remaining, foreign: false, reserved: false, position: None }
-                }
+                Some(entry) => entry.inspected(now),
                 None => Outcome::Gone,
             },
             Operation::Force { key, .. } => {

@@ -1,6 +1,6 @@
 //! The answer of one node to one operation, and how many nodes answer the same; pure.
 
-use std::time::Duration;
+use std::{cmp::Reverse, time::Duration};
 
 use crate::backend::{BackendError, Outcome};
 
@@ -132,10 +132,42 @@ pub(super) fn holders(row: &[Seat]) -> (Option<Duration>, bool) {
     let mut longest = Some(Duration::ZERO);
     let mut any_foreign = false;
     for seat in row {
-        if let Some(Outcome::Busy { remaining, foreign, .. }) = seat.said() {
-            longest = longest.zip(*remaining).map(|(one, other)| one.max(other));
-            any_foreign |= foreign;
-        }
+        let (remaining, foreign) = match seat.said() {
+            Some(Outcome::Busy { remaining, foreign, .. }) => (*remaining, *foreign),
+            Some(Outcome::Shared { last, .. }) => (Some(*last), false),
+            _ => continue,
+        };
+        longest = longest.zip(remaining).map(|(one, other)| one.max(other));
+        any_foreign |= foreign;
     }
     (longest, any_foreign)
+}
+
+/// What those who share a key are, if more nodes say that it is shared than that one holder has it: as many leases and permits as
+/// `most` of these nodes count at least, or as all of them do if they are fewer. A share that too few nodes have, such as one that is
+/// being acquired or was left there by a request which failed, is so not counted.
+pub(super) fn shares(row: &[Seat], most: usize) -> Option<Outcome> {
+    let (mut leases_of_each, mut permits_of_each, mut ends, mut alone) = (Vec::new(), Vec::new(), Vec::new(), 0);
+    for seat in row {
+        match seat.said() {
+            Some(Outcome::Shared { leases, permits, first, last }) => {
+                leases_of_each.push(*leases);
+                permits_of_each.push(*permits);
+                ends.push((*first, *last));
+            }
+            Some(Outcome::Busy { .. }) => alone += 1,
+            _ => {}
+        }
+    }
+    let counted_by_most = |mut of_each: Vec<u32>| {
+        of_each.sort_unstable_by_key(|count| Reverse(*count));
+        of_each.get(most.min(of_each.len()).checked_sub(1)?).copied()
+    };
+    let shared = Outcome::Shared {
+        leases: counted_by_most(leases_of_each)?,
+        permits: counted_by_most(permits_of_each)?,
+        first: ends.iter().map(|(first, _)| *first).min()?,
+        last: ends.iter().map(|(_, last)| *last).max()?,
+    };
+    (ends.len() > alone).then_some(shared)
 }

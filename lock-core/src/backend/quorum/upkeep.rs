@@ -85,7 +85,9 @@ impl Quorum {
         let patience = self.ledger().patience([node].into_iter());
         tokio::select! {
             biased;
-            answer = reply => matches!(answer.and_then(Answer::single), Ok(Outcome::Busy { .. })),
+            answer = reply => {
+                matches!(answer.and_then(Answer::single), Ok(Outcome::Busy { .. } | Outcome::Shared { .. }))
+            }
             () = self.clock.sleep(patience) => {
                 self.ledger().node(node).was_late(self.clock.now());
                 false

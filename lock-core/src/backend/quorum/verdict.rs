@@ -2,7 +2,7 @@
 
 use super::{
     majority::{majority, too_few},
-    seat::{FenceBlock, Seat, Tally, Vote, failures, holders},
+    seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
 use crate::{
     backend::{BackendError, Operation, Outcome},
@@ -192,7 +192,8 @@ impl Row<'_> {
 
     fn inspected(&self, tally: &Tally) -> Verdict {
         let most = self.most();
-        let busy = self.seats.iter().filter(|seat| matches!(seat.said(), Some(Outcome::Busy { .. }))).count();
+        let is_busy = |seat: &&Seat| matches!(seat.said(), Some(Outcome::Busy { .. } | Outcome::Shared { .. }));
+        let busy = self.seats.iter().filter(is_busy).count();
         let heard = tally.waiting + tally.away == 0;
         if heard && busy + tally.gone < most {
             return Verdict::Sure(Err(self.too_few(false)));
@@ -200,7 +201,9 @@ impl Row<'_> {
         // Those that failed may have it too.
         if busy >= most || (heard && busy > 0 && busy + tally.failed >= most) {
             let (remaining, foreign) = holders(self.seats);
-            return Verdict::Sure(Ok(Outcome::Busy { remaining, foreign, reserved: false, position: None }));
+            let alone = Outcome::Busy { remaining, foreign, reserved: false, position: None };
+            let shared = shares(self.seats, most).filter(|_| !foreign);
+            return Verdict::Sure(Ok(shared.unwrap_or(alone)));
         }
         if heard || tally.gone > self.seats.len() - most { Verdict::Sure(Ok(Outcome::Gone)) } else { Verdict::Open }
     }

@@ -213,6 +213,11 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         4 => Outcome::Released,
         5 => Outcome::Gone,
         6 => Outcome::OtherTotal { total: count(next()?)? },
+        7 => {
+            let (leases, permits) = (count(next()?)?, count(next()?)?);
+            let mut ms = || u64::try_from(next()?).ok().map(Duration::from_millis);
+            Outcome::Shared { leases, permits, first: ms()?, last: ms()? }
+        }
         _ => return None,
     };
     Some((Ok(outcome), values.as_slice()))

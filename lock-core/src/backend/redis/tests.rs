@@ -52,6 +52,12 @@ fn outcome() -> impl Strategy<Value = Outcome> {
         Just(Outcome::Released),
         Just(Outcome::Gone),
         any::<u32>().prop_map(|total| Outcome::OtherTotal { total }),
+        (any::<u32>(), any::<u32>(), ms(), ms()).prop_map(|(leases, permits, first, last)| Outcome::Shared {
+            leases,
+            permits,
+            first,
+            last
+        }),
     ]
 }
 
@@ -71,6 +77,9 @@ fn said(outcome: &Outcome) -> Vec<Value> {
         Outcome::Released => vec![4],
         Outcome::Gone => vec![5],
         Outcome::OtherTotal { total } => vec![6, i64::from(total)],
+        Outcome::Shared { leases, permits, first, last } => {
+            vec![7, i64::from(leases), i64::from(permits), ms(first), ms(last)]
+        }
         Outcome::Split { .. } | Outcome::NotFree => unreachable!("the script says yes or no"),
     };
     numbers.into_iter().map(Value::Int).collect()
@@ -95,6 +104,9 @@ const CORPUS: &[(&[i64], usize)] = &[
     (&[2, 5, 3, 0, 0], 1),
     (&[3, -1, 0, 0, 0], 1),
     (&[6, 0], 1),
+    (&[7, 1, 0, 5, 0], 1),
+    (&[7, -1, 0, 5, 5, 0], 1),
+    (&[7, 1, 0, -5, 5, 0], 1),
     (&[-1, 0], 1),
     (&[i64::MIN, i64::MAX], 1),
     (&[0, 0], 1),

@@ -3,7 +3,7 @@
 use std::{fmt::Write, time::Duration};
 
 use humantime::format_duration;
-use lock_core::{Holder, KeyInfo, Mode, Party, Waiter};
+use lock_core::{Holder, KeyInfo, Mode, Party, Silent, Waiter};
 
 /// Writes who holds a key and who waits for it, in lines for people.
 pub(crate) fn key(info: &KeyInfo) -> String {
@@ -44,8 +44,13 @@ fn holder(info: &KeyInfo) -> String {
         ),
         (false, left) => {
             let left = left.as_deref().unwrap_or("an unknown part");
+            let permits = info.silent().map(permits).unwrap_or_default();
+            let held = match info.leases() {
+                0 | 1 => format!("held{permits}, and {left} of the ttl are left"),
+                leases => format!("held by {leases} leases{permits}, and {left} of the longest ttl are left"),
+            };
             format!(
-                "{key} is held, and {left} of the ttl are left, but nobody answered. One of these is so:\n\
+                "{key} is {held}, but nobody answered. One of these is so:\n\
                  {NOBODY_ANSWERED}The key becomes free when the ttl is over, unless a process renews it; look again then.\n"
             )
         }
@@ -65,15 +70,15 @@ fn held(key: &str, holder: &Holder, left: &str) -> String {
 fn shared(key: &str, info: &KeyInfo, left: &str) -> String {
     let holders = info.holders();
     let at_least = if info.is_truncated() { "at least " } else { "" };
-    let leases = if holders.len() == 1 { "lease" } else { "leases" };
-    let number = holders.len();
+    let number = info.leases();
+    let leases = if number == 1 { "lease" } else { "leases" };
     let taken = holders.iter().filter_map(|holder| match holder.mode() {
         Mode::Permits { take, .. } => Some(take),
         _ => None,
     });
     let mut text = match holders[0].mode() {
         Mode::Permits { total, .. } => {
-            let taken: u32 = taken.sum();
+            let taken = taken.chain(info.silent().map(|silent| silent.permits())).fold(0, u32::saturating_add);
             format!(
                 "{key} has {at_least}{taken} of {total} permits taken, by {number} {leases}; {left} of the longest are left:\n"
             )
@@ -84,7 +89,37 @@ fn shared(key: &str, info: &KeyInfo, left: &str) -> String {
         let (party, held, number) = (party(holder.party()), duration(holder.held()), holder.fencing_token());
         let _ = writeln!(text, "  {}: {party}, for {held}, with fencing token {number}", holder.mode());
     }
+    if let Some(silent) = info.silent() {
+        text.push_str(&self::silent(silent));
+    }
     text
+}
+
+/// Says what it means that some leases have no answer while others do, and until when.
+fn silent(silent: Silent) -> String {
+    let (number, permits) = (silent.leases(), permits(silent));
+    let (reason, counts) = if number == 1 { (ONE_SILENT, "It counts") } else { (SEVERAL_SILENT, "Each counts") };
+    let leases = if number == 1 { "lease" } else { "leases" };
+    let first = silent.first_end().map_or_else(|| "an unknown time".to_owned(), duration);
+    let last = silent.last_end().map_or_else(|| "an unknown time".to_owned(), duration);
+    let ends = if first == last {
+        format!("in {last}")
+    } else {
+        format!("in {first} at the earliest and {last} at the latest")
+    };
+    format!(
+        "{number} more {leases}{permits} did not answer: {reason}. {counts} until its own ttl is over, {ends}, unless a \
+         process renews it; look again then.\n"
+    )
+}
+
+/// Says how many permits leases take for which nobody answered.
+fn permits(silent: Silent) -> String {
+    match silent.permits() {
+        0 => String::new(),
+        1 => " with 1 permit".to_owned(),
+        permits => format!(" with {permits} permits"),
+    }
 }
 
 fn waiter(waiter: &Waiter) -> String {
@@ -128,6 +163,13 @@ pub(crate) fn printable(text: &str) -> String {
     }
     printable
 }
+
+/// What it means that one lease has no answer; docs/operations.md has all.
+const ONE_SILENT: &str =
+    "its holder has died, is stopped or is cut off, or cannot use messages, or the lease is between two holders";
+
+/// The same of several.
+const SEVERAL_SILENT: &str = "their holders have died, are stopped or are cut off, or cannot use messages, or the leases are between two holders";
 
 /// What it means that nobody answered, in the words of `KeyInfo::nobody_answered` and of docs/operations.md.
 const NOBODY_ANSWERED: &str = "  - the holder has died, is stopped or is cut off;

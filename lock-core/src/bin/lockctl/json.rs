@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use lock_core::{KeyInfo, Party};
+use lock_core::{KeyInfo, Party, Silent};
 use serde_json::{Value, json};
 
 /// Makes the object of a key, with the names that the status page of lock-tower uses too. Times are whole milliseconds; what is
@@ -30,9 +30,20 @@ pub(crate) fn key(info: &KeyInfo) -> Value {
         "locked": info.is_locked(),
         "foreign": info.is_foreign(),
         "remaining_ms": info.remaining().map(ms),
+        "leases": info.leases(),
         "holders": holders.collect::<Vec<_>>(),
+        "silent": info.silent().map(silent),
         "waiters": waiters.collect::<Vec<_>>(),
         "truncated": info.is_truncated(),
+    })
+}
+
+fn silent(silent: Silent) -> Value {
+    json!({
+        "leases": silent.leases(),
+        "permits": silent.permits(),
+        "first_end_ms": silent.first_end().map(ms),
+        "last_end_ms": silent.last_end().map(ms),
     })
 }
 

@@ -40,7 +40,10 @@ fn row(info: &KeyInfo) -> [String; 6] {
     let holder = info.holder();
     [
         printable(info.key()),
-        holder.map_or_else(|| nobody.to_owned(), |holder| format!("{}{}", party(holder.party()), others(info))),
+        holder.map_or_else(
+            || format!("{nobody}{}", leases(info)),
+            |holder| format!("{}{}{}", party(holder.party()), others(info), silent(info)),
+        ),
         holder.map_or_else(none, |holder| duration(holder.held())),
         info.remaining().map_or_else(none, duration),
         holder.map_or_else(none, |holder| holder.fencing_token().to_string()),
@@ -55,6 +58,18 @@ fn others(info: &KeyInfo) -> String {
         2 if !info.is_truncated() => " and 1 other".to_owned(),
         holders => format!(" and {}{} others", holders - 1, if info.is_truncated() { "+" } else { "" }),
     }
+}
+
+/// Says how many more leases the key has for which nobody answered.
+fn silent(info: &KeyInfo) -> String {
+    info.silent().map_or_else(String::new, |silent| format!(", {} did not answer", silent.leases()))
+}
+
+/// Says how many leases a key has for which nobody answered at all, if they are several.
+fn leases(info: &KeyInfo) -> String {
+    info.silent()
+        .filter(|silent| silent.leases() > 1)
+        .map_or_else(String::new, |silent| format!(" ({} leases)", silent.leases()))
 }
 
 const TITLES: [&str; 6] = ["KEY", "HOLDER", "HELD FOR", "TTL LEFT", "FENCING TOKEN", "WAITERS"];

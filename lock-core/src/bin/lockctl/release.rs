@@ -66,8 +66,8 @@ fn is_still(shown: &KeyInfo, now: &KeyInfo) -> bool {
 
 /// Says what a release by force may do.
 fn until_noticed(info: &KeyInfo) -> &'static str {
-    match info.holders() {
-        [] | [_] => "Until its old holder notices, two may rely on the key.",
+    match info.leases() {
+        0 | 1 => "Until its old holder notices, two may rely on the key.",
         _ => "All its leases end. Until their holders notice, they and the next holders may work at the same time.",
     }
 }

@@ -99,10 +99,7 @@ impl Node {
             }
             Operation::Inspect { key } => Ok(match (self.held(key, call.now), self.group(key, call.now)) {
                 (Some(entry), _) => busy(&Entry { reserved: false, ..entry }, call.now, None),
-                (None, Some(group)) => {
-                    let remaining = Some(Duration::from_millis(group.expires - call.now));
-                    Outcome::Busy { remaining, foreign: false, reserved: false, position: None }
-                }
+                (None, Some(group)) => group.inspected(call.now),
                 (None, None) => Outcome::Gone,
             }),
             Operation::Force { key, foreign } => self.force(key, *foreign, call),

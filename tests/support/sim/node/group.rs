@@ -1,8 +1,10 @@
 //! Groups: those who share a key, or have permits of it.
 
+use std::time::Duration;
+
 use lock_core::{
     Mode,
-    backend::{BackendError, Renew, Token},
+    backend::{BackendError, Outcome, Renew, Token},
     key::LockKey,
 };
 
@@ -37,6 +39,21 @@ impl Group {
     /// The total of its permits, unless it is of another mode.
     pub(super) fn total(&self) -> Option<u32> {
         total_of(self.mode)
+    }
+
+    /// The answer to a look at the key.
+    pub(super) fn inspected(&self, now: u64) -> Outcome {
+        let small = |number: u64| u32::try_from(number).unwrap_or(u32::MAX);
+        let takes = |share: &Entry| share.token().map_or(1, |token| taken_by(token.mode()));
+        let permits = self.total().map_or(0, |_| self.live(now).map(takes).sum());
+        let last = self.live(now).map(|share| share.expires).max().unwrap_or(self.expires);
+        let left = |end: u64| Duration::from_millis(end - now);
+        Outcome::Shared {
+            leases: small(self.live(now).map(|_| 1).sum()),
+            permits: small(permits),
+            first: left(self.soonest(now)),
+            last: left(last),
+        }
     }
 
     /// When the first of its shares ends.

@@ -133,6 +133,10 @@ async fn a_waiter_comes_when_any_node_grants_it_the_key_unless_another_has_it_at
         let _guard = node.lock("k").await.unwrap();
         assert_eq!(grant_of_a_node(&quorum(&nodes), &nodes[other]).await, (Duration::ZERO, false), "another has it");
         let nodes = super::nodes::nodes::<3>();
+        let node = LockManager::builder().backend(nodes[0].clone()).build().unwrap();
+        let _guard = node.lock("k").shared().await.unwrap();
+        assert_eq!(grant_of_a_node(&quorum(&nodes), &nodes[other]).await, (Duration::ZERO, false), "others share it");
+        let nodes = super::nodes::nodes::<3>();
         nodes[0].stop();
         let (told, in_turn) = grant_of_a_node(&quorum(&nodes), &nodes[other]).await;
         assert!(in_turn && told <= Duration::from_millis(6), "it is not waited for: {told:?}");

@@ -16,9 +16,9 @@
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
---       OTHER total | ERROR message; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not empty, TIME in µs. The kind of a
---       holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key was granted to and that may
---       not have heard of it, or if there is room and those who wait come first.
+--       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not
+--       empty, TIME in µs. The kind of a holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key
+--       was granted to and that may not have heard of it, or if there is room and those who wait come first.
 --
 -- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
 -- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
@@ -31,6 +31,8 @@
 -- time in ms at which its share ends. A member with the score +inf says what they share: `shared:` and their fencing token, or
 -- `permits:` and the total. Another, `weighed`, says that a token may take more than one permit. The key expires with the last share.
 -- OTHER is the answer to a request for permits of another total than the key has.
+-- SHARED (7) is the answer to an inspect of a group: how many shares are live, how many permits they take (0 if they are none of
+-- permits), and in how many ms the first and the last of them end.
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
 -- W is a time in ms; no place of any queue ends later.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
@@ -60,7 +62,7 @@
 -- the rest together. (Acquires of free keys need no script; see `free.rs`.) A share is some seven to acquire and two to four to
 -- release; so what most calls need comes first, and functions that they do not need are not even made.
 
-local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER = 0, 1, 2, 3, 4, 5, 6
+local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER, SHARED = 0, 1, 2, 3, 4, 5, 6, 7
 local OURS, FOREIGN, RESERVED = 0, 1, 2
 local MARK = 'lock-core:1:' -- what our tokens begin with
 local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
@@ -358,22 +360,24 @@ local function mode_of(token)
   return 'permits', total, tonumber(take)
 end
 
+-- How many permits of a group are taken, or how many share its key.
+local function taken_of(key, group)
+  if not group.weighed then return call('ZCOUNT', key, now, '(+inf') end
+  local taken = 0
+  for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
+    -- Another program may have written a member of its own.
+    taken = taken + (select(3, mode_of(other)) or 1)
+  end
+  return taken
+end
+
 -- Whether a group has room for a token; then whether it has permits of another total.
 local function has_room(key, group, token)
   local of, total, take = mode_of(token)
   if of ~= group.of then return false end
   if of == 'shared' then return true end -- however many there are
   if total ~= group.number then return false, true end
-  local taken = 0
-  if group.weighed then
-    for _, other in ipairs(call('ZRANGEBYSCORE', key, now, '(+inf')) do
-      -- Another program may have written a member of its own.
-      taken = taken + (select(3, mode_of(other)) or 1)
-    end
-  else
-    taken = call('ZCOUNT', key, now, '(+inf')
-  end
-  return taken + take <= tonumber(total)
+  return taken_of(key, group) + take <= tonumber(total)
 end
 
 -- Gives a token a share until a time in ms: of the group at the key, or of a new one if the key is free or `held` by a token to
@@ -572,10 +576,10 @@ local replies, r = {}, 0
 local is_gone = false
 local begins, taken = {}, {} -- of all or none: where the reply of each item begins, and what was free before
 local is_refused = false
-local function reply(code, one, two, three)
+local function reply(code, one, two, three, four)
   is_gone = is_gone or code == GONE
-  replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4] = code, one, two, three
-  r = r + (three and 4 or two and 3 or one and 2 or 1)
+  replies[r + 1], replies[r + 2], replies[r + 3], replies[r + 4], replies[r + 5] = code, one, two, three, four
+  r = r + (four and 5 or three and 4 or two and 3 or one and 2 or 1)
 end
 
 local function reply_unless(failed, code)
@@ -765,7 +769,17 @@ for i = 1, items do
     if failed then
       reply(ERROR, failed)
     elseif operation == 'inspect' then
-      if is_held then reply(BUSY, call('PTTL', key), kind_of(held), 0) else reply(GONE) end
+      if not is_held then
+        reply(GONE)
+      elseif held then
+        reply(BUSY, call('PTTL', key), kind_of(held), 0)
+      else
+        local leases = call('ZCOUNT', key, now, '(+inf')
+        local permits = group.of == 'permits' and taken_of(key, group) or 0
+        local first = call('ZRANGEBYSCORE', key, now, '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)
+        local last = call('ZREVRANGEBYSCORE', key, '(+inf', now, 'WITHSCORES', 'LIMIT', 0, 1)
+        reply(SHARED, leases, permits, math.min(first[2] - now, MOST), math.min(last[2] - now, MOST))
+      end
     elseif not is_held or (token == '0' and kind_of(held) == FOREIGN) then
       reply(GONE)
     else
