@@ -10,7 +10,7 @@ use super::{
     network::name,
     node::{Executed, Push},
     plan::{Plan, Store},
-    world::State,
+    world::{State, micros},
 };
 
 impl State {
@@ -98,6 +98,7 @@ impl State {
         self.publish(plan, server, former, pushes);
         if !former {
             self.note_taken(id, batch, &outcomes);
+            self.note_late(client, batch, &outcomes);
         }
         let mut answer = Answer::new(outcomes);
         answer.calls_refused = mute;
@@ -112,6 +113,36 @@ impl State {
                 let at = self.moment();
                 self.journal.takes(id, acquire.key.clone(), acquire.token, at);
             }
+        }
+    }
+
+    /// Takes note of keys that are taken by requests which come after the releases of their tokens. If their client is dead,
+    /// nobody releases them once more, so they are busy until they expire.
+    fn note_late(&mut self, client: usize, batch: &[Operation], outcomes: &[Result<Outcome, BackendError>]) {
+        for (operation, outcome) in batch.iter().zip(outcomes) {
+            match (operation, outcome) {
+                (Operation::Release(release), Ok(_)) => {
+                    self.released.insert(release.token.reveal());
+                }
+                (Operation::Acquire(acquire), Ok(Outcome::Held { .. }))
+                    if self.released.contains(&acquire.token.reveal()) =>
+                {
+                    let until = self.now + micros(acquire.ttl);
+                    self.links[client].late_until = self.links[client].late_until.max(until);
+                    if self.links[client].dead {
+                        self.excuse_late(client);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// What a dead client was late to take keeps waiters waiting.
+    pub(super) fn excuse_late(&mut self, client: usize) {
+        let until = self.links[client].late_until;
+        if until > self.now {
+            self.excuse(self.now, until + 3_000_000);
         }
     }
 

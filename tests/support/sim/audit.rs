@@ -125,6 +125,12 @@ impl Audit {
         }
     }
 
+    /// Forgets what it has seen of keys that are not the node's own.
+    pub(super) fn drop_strangers(&mut self, is_own: impl Fn(&LockKey) -> bool) {
+        self.lines.retain(|key, _| is_own(key));
+        self.accounts.retain(|key, _| is_own(key));
+    }
+
     /// Something is done for a holder.
     pub(super) fn does(&mut self, key: &LockKey, holder: Holder, what: What) {
         self.done.push(Done { key: key.clone(), holder, what });

@@ -37,6 +37,9 @@ pub(super) struct Link {
     pub(super) channel: Option<Arc<str>>,
     /// Grants that it was told of, and said nothing to since: keys and tokens.
     pub(super) unanswered: Vec<(String, Token)>,
+    /// Until when keys may be held by acquires that nodes have executed after the releases of their tokens, in µs. A client
+    /// that lives releases them once more.
+    pub(super) late_until: u64,
     /// Tokens that another has taken over: what comes for them is that one's.
     pub(super) given_away: Vec<Token>,
     /// Once it is shut down: before when no lease may be cut short.

@@ -184,6 +184,7 @@ impl<'a> Strike<'a> {
         let mut state = self.world.state();
         let at = state.moment();
         state.note(Event::new(format!("c{number}"), Op::Crash, at));
+        state.excuse_late(number);
         drop(state);
         excuse(self.world, self.from);
         if self.stage.clients() < 2 * self.world.plan.clients {

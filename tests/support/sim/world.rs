@@ -54,6 +54,8 @@ pub(super) struct State {
     pub(super) marks: Vec<Mark>,
     /// What nodes have done, and what of it is undone now.
     pub(super) journal: Journal,
+    /// Tokens whose releases some node has executed.
+    pub(super) released: BTreeSet<String>,
     /// The limit of a request, in ms.
     pub(super) limit: f64,
     /// Keys of leases that were given away, which may be left to expire.
@@ -123,6 +125,7 @@ impl World {
             history: Vec::new(),
             marks: Vec::new(),
             journal: Journal::new(plan.has_slots()),
+            released: BTreeSet::new(),
             limit: ms(micros(plan.limit)),
             handed_over: Vec::new(),
             breaches: Vec::new(),

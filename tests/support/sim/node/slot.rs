@@ -73,6 +73,7 @@ impl Node {
     pub(in crate::sim) fn drop_strangers(&mut self) {
         self.keys.retain(|key, _| self.slots.contains(key));
         self.queues.retain(|key, _| self.slots.contains(key));
+        self.audit.drop_strangers(|key| self.slots.contains(key));
     }
 
     /// Whether it answers for a key.
