@@ -39,6 +39,53 @@ fn exit_code_is_that_of_the_command_even_if_a_parent_ignores_the_end_of_children
     assert_eq!((done.code, done.err.as_str()), (Some(7), ""));
 }
 
+/// Runs lockctl inside the command of lockctl, and so on.
+fn nested(server: &Server, options: &[&[&str]]) -> Done {
+    let (first, rest) = options.split_first().expect("one at least");
+    let mut arguments = vec!["run", "k"];
+    arguments.extend(*first);
+    arguments.push("--");
+    for options in rest {
+        arguments.extend([BINARY, "run", "k", "--wait", "0s"]);
+        arguments.extend(*options);
+        arguments.push("--");
+    }
+    arguments.push("true");
+    server.done(&arguments)
+}
+
+#[test]
+fn commands_that_share_a_key_run_together_and_no_other_beside_them() {
+    let server = Server::start();
+    let shared: &[&str] = &["--shared"];
+    assert_eq!(nested(&server, &[shared, shared, shared]).code, Some(0));
+    for options in [[shared, &[]], [&[], shared], [shared, &["--permits", "3"]]] {
+        assert_eq!(nested(&server, &options).code, Some(75), "{options:?}");
+    }
+    assert!(!server.is_locked("k"));
+}
+
+#[test]
+fn as_many_commands_run_as_the_key_has_permits() {
+    let server = Server::start();
+    let (one, two): (&[&str], &[&str]) = (&["--permits", "3"], &["--permits", "3", "--take", "2"]);
+    assert_eq!(nested(&server, &[one, one, one]).code, Some(0));
+    assert_eq!(nested(&server, &[one, one, one, one]).code, Some(75));
+    assert_eq!(nested(&server, &[one, two]).code, Some(0));
+    assert_eq!(nested(&server, &[two, two]).code, Some(75));
+    let other = nested(&server, &[one, &["--permits", "4"]]);
+    assert_eq!(other.code, Some(78), "{other:?}");
+    assert!(other.err.contains('3') && other.err.contains('4'), "both totals are named: {other:?}");
+    for wrong in [&["--permits", "0"][..], &["--permits", "1", "--take", "2"]] {
+        let done = nested(&server, &[wrong]);
+        assert_eq!(done.code, Some(78), "{done:?}");
+    }
+    for wrong in [&["--take", "1"][..], &["--shared", "--permits", "2"]] {
+        assert_eq!(nested(&server, &[wrong]).code, Some(64), "{wrong:?}");
+    }
+    assert!(!server.is_locked("k"));
+}
+
 #[test]
 fn any_time_can_be_given_to_a_command_that_is_stopped() {
     let server = Server::start();

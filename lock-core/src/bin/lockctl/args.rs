@@ -12,6 +12,7 @@ macro_rules! examples {
 Examples:
   lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
   lockctl run deploy:shop --wait 10m -- make deploy
+  lockctl run build --permits 3 -- make image
   lockctl list shop:
   lockctl who nightly
   lockctl release nightly
@@ -96,6 +97,15 @@ pub(crate) struct Run {
     /// Try once; if the key is busy, exit with 0 and say nothing, as cron wants it
     #[arg(long)]
     pub(crate) skip_if_busy: bool,
+    /// Share the key with other commands and services that share it; what holds it alone waits
+    #[arg(long, conflicts_with_all = ["permits", "take"])]
+    pub(crate) shared: bool,
+    /// Run while fewer than N hold the key: it has so many permits, and everybody who asks for it names the same N
+    #[arg(long, value_name = "N")]
+    pub(crate) permits: Option<u32>,
+    /// How many of the permits the command takes [default: 1]
+    #[arg(long, value_name = "N", requires = "permits")]
+    pub(crate) take: Option<u32>,
     /// The exit code if the key is busy [default: 75, and 0 with --skip-if-busy]
     #[arg(long, value_name = "N")]
     pub(crate) busy_code: Option<u8>,

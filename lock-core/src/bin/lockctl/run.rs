@@ -47,6 +47,11 @@ async fn acquire(manager: &LockManager, args: &Run) -> Result<LockGuard, Error> 
     // There is one for the whole life of this process.
     let label = label.unwrap_or_default().leak();
     let mut request = manager.lock(&args.key).ttl(args.ttl).at_least(args.at_least).label(label);
+    if args.shared {
+        request = request.shared();
+    } else if let Some(total) = args.permits {
+        request = request.permits(total).take(args.take.unwrap_or(1));
+    }
     if args.wait_forever {
         request = request.wait_forever();
     } else if args.skip_if_busy {
