@@ -67,12 +67,13 @@ impl Quorum {
         poll_fn(|cx| {
             count(&mut ballot, &mut requests, cx);
             let is_late = turn.as_mut().is_some_and(|turn| turn.as_mut().poll(cx).is_ready());
+            turn = turn.take().filter(|_| !is_late && ballot.has_later());
             loop {
                 // The lease is chosen and the request sent under one lock. A release of the same token that came in between would be
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len()).filter_map(|node| self.ask_first(node, places, &ballot)).collect(),
+                    false => (0..self.nodes.len()).map(|node| self.ask_first(node, places, &ballot)).collect(),
                     true => {
                         let mut further = self.ask_in_turn(&mut ballot, places, is_late);
                         if !further.is_empty() {
@@ -96,7 +97,10 @@ impl Quorum {
                 let node = request.asked.node;
                 ballot.has_left(node, request.asked.has_left(self.nodes[node].epoch()));
             }
-            match ballot.certainty() {
+            // Signs of life are waited for as answers are, or their nodes would seem to be late.
+            let is_settled =
+                requests.iter().all(|request| !request.asked.batch.is_empty()) || ballot.operations().is_empty();
+            match ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely }) {
                 Certainty::Open => Poll::Pending,
                 Certainty::Sure => Poll::Ready(ballot.answer()),
                 Certainty::Likely => {
@@ -112,16 +116,12 @@ impl Quorum {
         .await
     }
 
-    /// Asks a node for all but what it is asked for later.
-    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Option<Request> {
-        match ballot.first_items(node) {
-            None => Some(self.ask(node, places, ballot.operations(), None)),
-            Some(items) if items.is_empty() => None,
-            Some(items) => {
-                let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
-                Some(self.ask(node, places, &batch, Some(items)))
-            }
-        }
+    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life. (Processes that do not know the
+    /// same nodes to answer do not keep their places at the same nodes.)
+    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Request {
+        let Some(items) = ballot.first_items(node) else { return self.ask(node, places, ballot.operations(), None) };
+        let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
+        self.ask(node, places, &batch, Some(items))
     }
 
     /// Asks the nodes that do not keep places for what the queue node has said that its turn has come, or did not answer in time.

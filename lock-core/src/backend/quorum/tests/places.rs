@@ -16,13 +16,14 @@ const WAITERS: usize = 5;
 /// From a release to the next holder while a node hangs: some waits for it, and no check.
 const HANDOFF: Duration = Duration::from_millis(30);
 
-/// Waiters of as many managers, one after the other.
-async fn line_up(nodes: &[Node]) -> (JoinSet<()>, mpsc::UnboundedReceiver<(usize, Instant)>) {
+/// Waiters of as many managers, one after the other; every other one is a reader if `mixed`.
+async fn line_up(nodes: &[Node], mixed: bool) -> (JoinSet<()>, mpsc::UnboundedReceiver<(usize, Instant)>) {
     let (mut waiters, (sender, served)) = (JoinSet::new(), mpsc::unbounded_channel());
     for number in 0..WAITERS {
         let (manager, sender) = (manager(nodes), sender.clone());
         waiters.spawn(async move {
-            let guard = manager.lock("k").wait(TTL * 100).await.unwrap();
+            let request = manager.lock("k").wait(TTL * 100);
+            let guard = if mixed && number % 2 == 1 { request.shared() } else { request }.await.unwrap();
             sender.send((number, Instant::now())).unwrap();
             tokio::time::sleep(Duration::from_millis(5)).await;
             guard.release().await.unwrap();
@@ -34,18 +35,18 @@ async fn line_up(nodes: &[Node]) -> (JoinSet<()>, mpsc::UnboundedReceiver<(usize
 
 #[tokio::test(start_paused = true)]
 async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
-    for hung_for in [0, 700, 10_000] {
+    for (hung_for, mixed) in [0, 700, 10_000].into_iter().flat_map(|time| [(time, false), (time, true)]) {
         for hangs in 0..3 {
             let nodes = nodes::<3>();
             let guard = manager(&nodes).lock("k").await.unwrap();
-            let (mut waiters, mut served) = line_up(&nodes).await;
+            let (mut waiters, mut served) = line_up(&nodes, mixed).await;
             nodes[hangs].stop();
             tokio::time::sleep(Duration::from_millis(hung_for)).await;
             let mut last = Instant::now();
             guard.release().await.unwrap();
             for expected in 0..WAITERS {
                 let (number, at) = served.recv().await.unwrap();
-                assert_eq!(number, expected, "node {hangs} hung for {hung_for} ms before");
+                assert_eq!(number, expected, "node {hangs} hung for {hung_for} ms before, mixed: {mixed}");
                 assert!(at - last <= HANDOFF, "{:?}, node {hangs} hung for {hung_for} ms before", at - last);
                 last = at;
             }
