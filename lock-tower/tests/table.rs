@@ -66,7 +66,7 @@ async fn ask(layer: LockLayer<Key, Http>, path: &str, floor: &Floor) -> Answer {
 }
 
 const BUSY: &str = "locked by another request; nothing was done, try again later";
-const FULL: &str = "the limit of requests at the same time is reached; nothing was done, try again later";
+const FULL: &str = "too many requests at the same time; nothing was done, try again later";
 
 #[tokio::test]
 async fn bad_input_69_a_busy_key_is_409_with_what_is_left_of_the_holder_s_ttl_whether_it_waited_or_not() {

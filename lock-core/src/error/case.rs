@@ -47,7 +47,7 @@ impl Case {
     pub fn public_message(self) -> &'static str {
         match self {
             Self::Busy => "locked by another request; nothing was done, try again later",
-            Self::Full => "the limit of requests at the same time is reached; nothing was done, try again later",
+            Self::Full => "too many requests at the same time; nothing was done, try again later",
             Self::Overloaded => "too many requests wait for locks; nothing was done, try again later",
             Self::Unavailable => "the lock cannot be acquired at the moment; nothing was done, try again later",
             Self::Lost => "the lock was lost or failed while the work ran; part of it may have been done, or all of it",
