@@ -18,10 +18,10 @@ use crate::{
     acquiring::Acquiring,
     admission::Place,
     metrics,
-    mode::{Mode, UntilResponse},
     protocol::Protocol,
     refusal::{OutOfTime, Refusal},
     shared::{Shared, shown},
+    until::{Until, UntilResponse},
 };
 
 pin_project! {
@@ -31,13 +31,13 @@ pin_project! {
     /// # Cancel safety
     /// Dropping it drops the work of the service and releases the lease in the background. Nothing is left behind.
     #[must_use = "a future does nothing unless it is awaited"]
-    pub struct ResponseFuture<S, Req, P, M = UntilResponse>
+    pub struct ResponseFuture<S, Req, P, U = UntilResponse>
     where
         S: Service<Req>,
-        M: Mode<S::Future>,
+        U: Until<S::Future>,
     {
         #[pin]
-        state: State<S, Req, M>,
+        state: State<S, Req, U>,
         protocol: P,
         // The layer's name in the log.
         name: &'static str,
@@ -46,10 +46,10 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, Req, M>
+    enum State<S, Req, U>
     where
         S: Service<Req>,
-        M: Mode<S::Future>,
+        U: Until<S::Future>,
     {
         Acquiring {
             #[pin]
@@ -62,7 +62,7 @@ pin_project! {
         },
         Working {
             #[pin]
-            work: M::Work,
+            work: U::Work,
         },
         Unlocked {
             #[pin]
@@ -83,10 +83,10 @@ pub(crate) struct Asked {
     pub(crate) place: Option<Place>,
 }
 
-impl<S, Req, P, M> ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     pub(crate) fn acquiring(
         acquire: Acquiring,
@@ -114,11 +114,11 @@ where
     }
 }
 
-impl<S, Req, P, M> Future for ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> Future for ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
     P: Protocol<Req, S::Response, S::Error>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     type Output = Result<P::Response, P::Error>;
 
@@ -148,7 +148,7 @@ where
                             guard.attach(protocol, &mut request);
                             // The guard is a local until the work is there: a panic of `call` releases it.
                             let work = service.call(request);
-                            let work = M::work(guard, work);
+                            let work = U::work(guard, work);
                             this.state.set(State::Working { work });
                         }
                         Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
@@ -199,10 +199,10 @@ fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: 
     protocol.waited(request, at_first.saturating_sub(left));
 }
 
-impl<S, Req, P, M> fmt::Debug for ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> fmt::Debug for ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()

@@ -14,9 +14,9 @@ use crate::{
     error::BoxError,
     failure::Replace,
     messages::of_messages,
-    mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
+    until::BodyLease,
 };
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
