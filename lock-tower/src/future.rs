@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::ErrorKind;
+use lock_core::{Error, ErrorKind};
 use pin_project_lite::pin_project;
 use tokio::{
     runtime,
@@ -15,7 +15,7 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    acquiring::Acquiring,
+    acquiring::{Acquiring, Guard},
     admission::Place,
     metrics,
     protocol::Protocol,
@@ -128,44 +128,21 @@ where
         let (outcome, hold) = loop {
             match this.state.as_mut().project() {
                 StateProj::Acquiring { acquire, asked, deadline, call } => {
-                    let acquired = match acquire.poll(cx) {
-                        Poll::Ready(acquired) => acquired,
+                    let next = match acquire.poll(cx) {
+                        Poll::Ready(acquired) => {
+                            // The request no longer waits. Its place is given up before the service is called, since the service may
+                            // be this layer again, whose limit must not count both requests.
+                            asked.place = None;
+                            let call = call.take().expect("a lease is acquired once");
+                            asked.acquired(acquired, call, deadline.as_deref(), protocol, name)
+                        }
                         Poll::Pending => {
                             let Some(deadline) = deadline else { return Poll::Pending };
                             ready!(deadline.as_mut().poll(cx));
-                            let refusal = Some(Refusal::OutOfTime(OutOfTime(())));
-                            this.state.set(State::Refusing { refusal });
-                            continue;
+                            State::Refusing { refusal: Some(Refusal::OutOfTime(OutOfTime(()))) }
                         }
                     };
-                    // The request no longer waits. Its place is given up before the service is called, since the service may be this
-                    // layer again, whose limit must not count both requests.
-                    asked.place = None;
-                    match acquired {
-                        Ok(guard) => {
-                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
-                            tell_waited(protocol, &mut request, deadline.as_deref());
-                            guard.attach(protocol, &mut request);
-                            // The guard is a local until the work is there: a panic of `call` releases it.
-                            let work = service.call(request);
-                            let work = U::work(guard, work);
-                            this.state.set(State::Working { work });
-                        }
-                        Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
-                            if let Some(shared) = &asked.lets_through {
-                                shared.let_through(&error, name);
-                            }
-                            metrics::let_through(name);
-                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
-                            tell_waited(protocol, &mut request, deadline.as_deref());
-                            let work = service.call(request);
-                            this.state.set(State::Unlocked { work });
-                        }
-                        Err(error) => {
-                            let refusal = Refusal::NotAcquired(error);
-                            this.state.set(State::Refusing { refusal: Some(refusal) });
-                        }
-                    }
+                    this.state.set(next);
                 }
                 StateProj::Working { work } => match ready!(work.poll(cx)) {
                     Ok(done) => break done,
@@ -189,6 +166,39 @@ where
             (Ok(response), None) => Ok(protocol.done(response)),
             (Err(error), _) => Err(protocol.fail(error)),
         })
+    }
+}
+
+impl Asked {
+    /// Calls the service, under the lease or because the request may go through without one, or refuses the request.
+    fn acquired<S, Req, P, U>(
+        &self,
+        acquired: Result<Guard, Error>,
+        (mut service, mut request): (S, Req),
+        deadline: Option<&Sleep>,
+        protocol: &P,
+        name: &'static str,
+    ) -> State<S, Req, U>
+    where
+        S: Service<Req>,
+        P: Protocol<Req, S::Response, S::Error>,
+        U: Until<S::Future>,
+    {
+        let guard = match (acquired, &self.lets_through) {
+            (Ok(guard), _) => Some(guard),
+            (Err(error), Some(shared)) if error.kind() == ErrorKind::Backend => {
+                shared.let_through(&error, name);
+                metrics::let_through(name);
+                None
+            }
+            (Err(error), _) => return State::Refusing { refusal: Some(Refusal::NotAcquired(error)) },
+        };
+        tell_waited(protocol, &mut request, deadline);
+        let Some(guard) = guard else { return State::Unlocked { work: service.call(request) } };
+        guard.attach(protocol, &mut request);
+        // The guard is a local until the work is there: a panic of `call` releases it.
+        let work = service.call(request);
+        State::Working { work: U::work(guard, work) }
     }
 }
 
