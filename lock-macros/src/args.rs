@@ -15,6 +15,7 @@ use crate::{
     errors::Errors,
     keys::{Keys, ungrouped},
     mode::{self, Mode},
+    number,
     policy::{OnBusy, OnLost},
     suggest,
 };
@@ -138,7 +139,10 @@ impl Args {
             "wait" => self.wait = Some(length(input, &name, Duration::ZERO..=Duration::MAX)?),
             "max_hold" => self.max_hold = Some(length(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
             "at_least" => self.at_least = Some(length(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
-            "replicas" => self.replicas = Some(replicas(input)?),
+            "replicas" => {
+                let what = "`replicas` is how many replicas must have the lease, a whole number above zero, as in `replicas = 1`";
+                self.replicas = Some(number::parse(input, u32::MAX.into(), what)?);
+            }
             "replicas_timeout" => {
                 self.replicas_timeout = Some(length(input, &name, Duration::from_millis(1)..=MAX_REPLICAS_TIMEOUT)?);
             }
@@ -222,21 +226,6 @@ fn duration(text: &LitStr, name: &Ident, range: RangeInclusive<Duration>) -> Res
         _ => format!("a {name} of {text} would end at once"),
     };
     Err(wrong(format!("{fault}; {}", duration::UNITS)))
-}
-
-/// Reads how many replicas there are to be: a number above zero, or an expression.
-fn replicas(input: ParseStream<'_>) -> Result<Expr> {
-    let value = ungrouped(input.parse()?);
-    let what = "`replicas` is how many replicas must have the lease, a whole number above zero, as in `replicas = 1`";
-    match &value {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. })
-            if number.base10_parse().is_ok_and(|number: u32| number > 0) =>
-        {
-            Ok(value)
-        }
-        Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }) => Err(Error::new_spanned(&value, what)),
-        _ => Ok(value),
-    }
 }
 
 fn unknown(name: &Ident) -> Error {
