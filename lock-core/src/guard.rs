@@ -134,8 +134,8 @@ impl LockGuard {
         self.lease.key()
     }
 
-    /// Returns the fencing token of this hold: larger than that of every holder of the key before it. See [`FencingToken`] for
-    /// its use and its limits.
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
+    /// [share](crate::LockRequest::shared) a key may have the same. See [`FencingToken`] for its use and its limits.
     ///
     /// # Examples
     ///

@@ -11,10 +11,13 @@ use std::{
     time::Duration,
 };
 
-pub(crate) use self::options::{Options, Wait};
 pub use self::{
     all::LockAllRequest,
     keys::{KeyInMode, exclusive, permits, shared},
+};
+pub(crate) use self::{
+    keys::merge,
+    options::{Options, Wait},
 };
 use crate::{
     backend::Token,
