@@ -108,28 +108,8 @@ impl Args {
     }
 
     fn parse_one(&mut self, input: ParseStream<'_>, seen: &mut Vec<Ident>) -> Result<()> {
-        if input.peek(Lit) {
-            let literal: Lit = input.parse()?;
-            return Err(Error::new(literal.span(), "a value without a name; for the key write `key = \"…\"`"));
-        }
-        let name = input.call(Ident::parse_any)?;
-        let text = name.to_string();
-        if !NAMES.contains(&text.as_str()) {
-            return Err(unknown(&name));
-        }
-        if seen.contains(&name) {
-            return Err(Error::new(name.span(), format!("`{name}` is given twice; take one of the two out")));
-        }
-        let is_key = |name: &Ident| name == "key" || name == "keys";
-        if is_key(&name) && seen.iter().any(is_key) {
-            return Err(Error::new(name.span(), "`key` is for one key and `keys` for several: give one of the two"));
-        }
-        seen.push(name.clone());
-        if !input.peek(Token![=]) {
-            return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {}`", example(&text))));
-        }
-        input.parse::<Token![=]>()?;
-        match text.as_str() {
+        let name = argument(input, seen)?;
+        match name.to_string().as_str() {
             "key" => self.keys = Some(Keys::parse_one(input)?),
             "keys" => self.keys = Some(Keys::parse_several(input)?),
             "mode" => self.mode = Some(Mode::parse(input)?),
@@ -172,6 +152,32 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Reads the name of an argument and the `=` behind it. The name is a known one that was not seen before.
+fn argument(input: ParseStream<'_>, seen: &mut Vec<Ident>) -> Result<Ident> {
+    if input.peek(Lit) {
+        let literal: Lit = input.parse()?;
+        return Err(Error::new(literal.span(), "a value without a name; for the key write `key = \"…\"`"));
+    }
+    let name = input.call(Ident::parse_any)?;
+    let text = name.to_string();
+    if !NAMES.contains(&text.as_str()) {
+        return Err(unknown(&name));
+    }
+    if seen.contains(&name) {
+        return Err(Error::new(name.span(), format!("`{name}` is given twice; take one of the two out")));
+    }
+    let is_key = |name: &Ident| name == "key" || name == "keys";
+    if is_key(&name) && seen.iter().any(is_key) {
+        return Err(Error::new(name.span(), "`key` is for one key and `keys` for several: give one of the two"));
+    }
+    seen.push(name.clone());
+    if !input.peek(Token![=]) {
+        return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {}`", example(&text))));
+    }
+    input.parse::<Token![=]>()?;
+    Ok(name)
 }
 
 fn comma(input: ParseStream<'_>) -> Result<()> {
