@@ -1,5 +1,6 @@
 mod all;
 mod downgrade;
+mod extend;
 
 use std::{
     fmt,
@@ -12,17 +13,17 @@ use std::{
 use tokio::time::Instant;
 
 pub use self::all::LockAllGuard;
+#[cfg(doc)]
+use crate::ErrorKind;
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Renew},
     clock::Moment,
     end::End,
     engine::{
         Engine,
         hold::Hold,
-        metrics,
         tenure::{HoldId, Renewing},
     },
-    error::{Argument, EXTEND, Error, ErrorKind, HAND_OVER, LossReason},
+    error::{Error, HAND_OVER, LossReason},
     fencing::FencingToken,
     future::{
         protected::{OnLost, Protected},
@@ -30,9 +31,7 @@ use crate::{
     },
     handover::Handover,
     lease::{Ended, Lease},
-    mutants::Mutant,
     replicas::Replicas,
-    ttl::Ttl,
 };
 
 /// A held lease, which is released when the guard is dropped.
@@ -135,8 +134,8 @@ impl LockGuard {
         self.lease.key()
     }
 
-    /// Returns the fencing token of this hold: larger than that of every holder of the key before it. See [`FencingToken`] for
-    /// its use and its limits.
+    /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who
+    /// [share](crate::LockRequest::shared) a key may have the same. See [`FencingToken`] for its use and its limits.
     ///
     /// # Examples
     ///
@@ -244,104 +243,6 @@ impl LockGuard {
     /// Polls for the end of the lease, and registers the task to be woken when it ends; see [`Lease::poll_ended`].
     pub fn poll_ended(&mut self, cx: &mut Context<'_>) -> Poll<End> {
         self.lease.poll_ended(cx)
-    }
-
-    /// Makes the lease last `ttl` from now, which **replaces** the time that is left, also by less. Returns what remains.
-    ///
-    /// It takes one round trip, and proves that the lease was held when the backend executed it. A shorter lease ends sooner
-    /// only for this holder; others still wait until the key is released or expires. Renewal, if it is on, continues and brings
-    /// the lease back to at least the ttl that it was acquired with.
-    ///
-    /// # Errors
-    /// * [`ErrorKind::Lost`] if the lease is lost already (then nothing is sent), or if the backend reports the loss.
-    /// * [`ErrorKind::Invalid`] for a ttl below 10 ms or above 100 years.
-    /// * [`ErrorKind::Backend`] if the backend did not answer: the lease is held as long as before.
-    ///
-    /// # Cancel safety
-    /// Dropping the future leaves the lease held for at least the time that was left, or for `ttl` if that is shorter.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let mut guard = manager.lock("report").ttl(Duration::from_secs(3)).fixed().await?;
-    /// let remaining = guard.extend(Duration::from_secs(30)).await?;
-    /// assert!(remaining > Duration::from_secs(29));
-    /// let remaining = guard.extend_by(Duration::from_secs(30)).await?;
-    /// assert!(remaining > Duration::from_secs(58));
-    /// # Ok(()) }
-    /// ```
-    pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        self.prolong(Ttl::new(ttl)).await
-    }
-
-    /// Extends the lease by `more`, in one round trip, and returns what remains.
-    ///
-    /// # Errors
-    /// As [`extend`](Self::extend), whose ttl is then the remaining time and `more`.
-    ///
-    /// # Cancel safety
-    /// As [`extend`](Self::extend).
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::LockManager;
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::in_memory();
-    /// let mut guard = manager.lock("report").ttl(Duration::from_secs(10)).fixed().await?;
-    /// let before = guard.remaining();
-    /// let after = guard.extend_by(Duration::from_secs(10)).await?;
-    /// assert!(after > before + Duration::from_secs(9));
-    /// # guard.release().await }
-    /// ```
-    pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
-        self.prolong(self.ttl_for(more)).await
-    }
-
-    async fn prolong(&self, ttl: Result<Ttl, String>) -> Result<Duration, Error> {
-        let (extension, request) = self.begin_extension(self.check_extension(ttl)?)?;
-        let answer = extension.engine.call(Batch::from([Operation::Renew(request)])).await;
-        extension.answered(answer.and_then(Answer::single))?;
-        Ok(self.remaining())
-    }
-
-    /// The ttl that adds `more` to what is left.
-    fn ttl_for(&self, more: Duration) -> Result<Ttl, String> {
-        Ttl::for_validity(self.remaining().saturating_add(more))
-    }
-
-    /// Whether the lease is held and the ttl in its range.
-    fn check_extension(&self, ttl: Result<Ttl, String>) -> Result<Ttl, Error> {
-        let hold = self.lease.hold();
-        hold.check().map_err(|end| hold.error(EXTEND, end))?;
-        ttl.map_err(|detail| Error::invalid(Argument::Ttl, EXTEND, detail).on(&hold.key))
-    }
-
-    /// Makes the request that extends the lease, to be sent now.
-    fn begin_extension(&self, ttl: Ttl) -> Result<(Extension<'_>, Renew), Error> {
-        let hold = self.lease.hold();
-        let ended = |end| hold.error(EXTEND, end);
-        let Some((engine, id)) = &self.held else { return Err(ended(End::Released)) };
-        let id = *id;
-        engine.admit_holder(EXTEND).map_err(|error| error.on(&hold.key))?;
-        let sent = engine.now();
-        // The local deadline goes down before anything is sent, and up only after the answer.
-        let version = hold.lower(ttl.deadline(sent));
-        engine.extending(id, sent, ttl);
-        let Some(request) = engine.renewal_of(id, ttl, sent) else {
-            return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
-        };
-        if Mutant::ExtendBeforeAnswer.is_on() {
-            let _ = hold.raise(ttl.deadline(sent), version);
-        }
-        Ok((Extension { engine, id, hold, ttl, sent, version }, request))
     }
 
     /// Releases the lease and waits for the answer.
@@ -453,52 +354,6 @@ impl LockGuard {
     pub fn protect<F: Future>(self, work: F) -> Protected<F> {
         let on_lost = self.on_lost;
         Protected::new(self, work, on_lost)
-    }
-}
-
-/// An extension that was sent.
-struct Extension<'a> {
-    engine: &'a Engine,
-    id: HoldId,
-    hold: &'a Hold,
-    ttl: Ttl,
-    /// The lease clock before sending.
-    sent: Moment,
-    /// The version of the deadline that the answer may raise.
-    version: u32,
-}
-
-impl Extension<'_> {
-    fn answered(self, result: Result<Outcome, BackendError>) -> Result<(), Error> {
-        let Self { engine, id, hold, ttl, sent, version } = self;
-        let ended = |end| hold.error(EXTEND, end);
-        match result {
-            Ok(Outcome::Renewed { remaining, .. }) => {
-                // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
-                // the deadline is never later than the expiry, however long the answer took.
-                let mut counts_from = sent;
-                if Mutant::ExtendFromReply.is_on() {
-                    counts_from = engine.now();
-                }
-                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
-                    metrics::renewed(hold.label(), slack);
-                }
-                engine.extended(id, sent, ttl);
-                engine.found(id, remaining, sent);
-                hold.check().map_err(ended)
-            }
-            Ok(Outcome::Gone) => {
-                engine.taken(id);
-                Err(ended(hold.finish(End::Lost(LossReason::Taken))))
-            }
-            Ok(outcome) => Err(Error::backend(EXTEND, Some(&hold.key), BackendError::unexpected(outcome))),
-            Err(error) => {
-                if error.kind() == ErrorKind::WrongType {
-                    engine.taken(id);
-                }
-                Err(Error::backend(EXTEND, Some(&hold.key), error))
-            }
-        }
     }
 }
 

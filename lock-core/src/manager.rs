@@ -11,7 +11,7 @@ use crate::{
     key::LockKey,
     mode::Mode,
     mutants::Mutant,
-    request::{KeyInMode, LockAllRequest, LockRequest, Options},
+    request::{self, KeyInMode, LockAllRequest, LockRequest, Options},
 };
 
 /// The source of leases: one connection per node, one renewal scheduler, and the defaults of its requests.
@@ -174,7 +174,7 @@ impl LockManager {
             if !Mutant::SeveralAsNamed.is_on() {
                 keys.sort_by(|(one, _), (other, _)| one.cmp(other));
             }
-            let keys = merge(keys)?;
+            let keys = request::merge(keys)?;
             if keys.is_empty() {
                 let detail = "there is no key to lock; name at least one";
                 return Err(Error::invalid(Argument::Keys, "lock", detail));
@@ -405,25 +405,6 @@ impl LockManager {
             label: "",
         }
     }
-}
-
-/// Makes one request of those for the same key, which follow one another.
-fn merge(keys: Vec<(LockKey, Mode)>) -> Result<Vec<(LockKey, Mode)>, Error> {
-    let mut merged: Vec<(LockKey, Mode)> = Vec::with_capacity(keys.len());
-    for (key, mode) in keys {
-        match merged.last_mut().filter(|(last, _)| *last == key) {
-            None => merged.push((key, mode)),
-            Some((_, last)) if *last == mode => {}
-            Some((_, last)) if !matches!((*last, mode), (Mode::Permits { .. }, _) | (_, Mode::Permits { .. })) => {
-                *last = Mode::Exclusive;
-            }
-            Some((_, last)) => {
-                let detail = format!("the key is asked for twice, as {last} and as {mode}; name it once");
-                return Err(Error::invalid(Argument::Keys, "lock", detail).on(&key));
-            }
-        }
-    }
-    Ok(merged)
 }
 
 impl fmt::Debug for LockManager {

@@ -15,6 +15,7 @@ use crate::{
     errors::Errors,
     keys::{Keys, ungrouped},
     mode::{self, Mode},
+    number,
     policy::{OnBusy, OnLost},
     suggest,
 };
@@ -107,28 +108,8 @@ impl Args {
     }
 
     fn parse_one(&mut self, input: ParseStream<'_>, seen: &mut Vec<Ident>) -> Result<()> {
-        if input.peek(Lit) {
-            let literal: Lit = input.parse()?;
-            return Err(Error::new(literal.span(), "a value without a name; for the key write `key = \"…\"`"));
-        }
-        let name = input.call(Ident::parse_any)?;
-        let text = name.to_string();
-        if !NAMES.contains(&text.as_str()) {
-            return Err(unknown(&name));
-        }
-        if seen.contains(&name) {
-            return Err(Error::new(name.span(), format!("`{name}` is given twice; take one of the two out")));
-        }
-        let is_key = |name: &Ident| name == "key" || name == "keys";
-        if is_key(&name) && seen.iter().any(is_key) {
-            return Err(Error::new(name.span(), "`key` is for one key and `keys` for several: give one of the two"));
-        }
-        seen.push(name.clone());
-        if !input.peek(Token![=]) {
-            return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {}`", example(&text))));
-        }
-        input.parse::<Token![=]>()?;
-        match text.as_str() {
+        let name = argument(input, seen)?;
+        match name.to_string().as_str() {
             "key" => self.keys = Some(Keys::parse_one(input)?),
             "keys" => self.keys = Some(Keys::parse_several(input)?),
             "mode" => self.mode = Some(Mode::parse(input)?),
@@ -138,7 +119,10 @@ impl Args {
             "wait" => self.wait = Some(length(input, &name, Duration::ZERO..=Duration::MAX)?),
             "max_hold" => self.max_hold = Some(length(input, &name, Duration::from_millis(1)..=Duration::MAX)?),
             "at_least" => self.at_least = Some(length(input, &name, Duration::from_millis(1)..=MAX_TTL)?),
-            "replicas" => self.replicas = Some(replicas(input)?),
+            "replicas" => {
+                let what = "`replicas` is how many replicas must have the lease, a whole number above zero, as in `replicas = 1`";
+                self.replicas = Some(number::parse(input, u32::MAX.into(), what)?);
+            }
             "replicas_timeout" => {
                 self.replicas_timeout = Some(length(input, &name, Duration::from_millis(1)..=MAX_REPLICAS_TIMEOUT)?);
             }
@@ -168,6 +152,32 @@ impl Args {
         }
         Ok(())
     }
+}
+
+/// Reads the name of an argument and the `=` behind it. The name is a known one that was not seen before.
+fn argument(input: ParseStream<'_>, seen: &mut Vec<Ident>) -> Result<Ident> {
+    if input.peek(Lit) {
+        let literal: Lit = input.parse()?;
+        return Err(Error::new(literal.span(), "a value without a name; for the key write `key = \"…\"`"));
+    }
+    let name = input.call(Ident::parse_any)?;
+    let text = name.to_string();
+    if !NAMES.contains(&text.as_str()) {
+        return Err(unknown(&name));
+    }
+    if seen.contains(&name) {
+        return Err(Error::new(name.span(), format!("`{name}` is given twice; take one of the two out")));
+    }
+    let is_key = |name: &Ident| name == "key" || name == "keys";
+    if is_key(&name) && seen.iter().any(is_key) {
+        return Err(Error::new(name.span(), "`key` is for one key and `keys` for several: give one of the two"));
+    }
+    seen.push(name.clone());
+    if !input.peek(Token![=]) {
+        return Err(Error::new(name.span(), format!("`{name}` needs a value: `{name} = {}`", example(&text))));
+    }
+    input.parse::<Token![=]>()?;
+    Ok(name)
 }
 
 fn comma(input: ParseStream<'_>) -> Result<()> {
@@ -222,21 +232,6 @@ fn duration(text: &LitStr, name: &Ident, range: RangeInclusive<Duration>) -> Res
         _ => format!("a {name} of {text} would end at once"),
     };
     Err(wrong(format!("{fault}; {}", duration::UNITS)))
-}
-
-/// Reads how many replicas there are to be: a number above zero, or an expression.
-fn replicas(input: ParseStream<'_>) -> Result<Expr> {
-    let value = ungrouped(input.parse()?);
-    let what = "`replicas` is how many replicas must have the lease, a whole number above zero, as in `replicas = 1`";
-    match &value {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. })
-            if number.base10_parse().is_ok_and(|number: u32| number > 0) =>
-        {
-            Ok(value)
-        }
-        Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }) => Err(Error::new_spanned(&value, what)),
-        _ => Ok(value),
-    }
 }
 
 fn unknown(name: &Ident) -> Error {

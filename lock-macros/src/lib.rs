@@ -14,6 +14,7 @@ mod args;
 mod duration;
 mod keys;
 mod mode;
+mod number;
 mod policy;
 mod suggest;
 mod word;

@@ -1,9 +1,9 @@
 //! The mode of the lease: `mode`, or `permits` and `take`.
 
 use proc_macro2::{TokenStream, TokenTree};
-use syn::{Error, Expr, ExprLit, ExprUnary, Ident, Lit, Result, UnOp, parse::ParseStream};
+use syn::{Error, Expr, Ident, Result, parse::ParseStream};
 
-use crate::{keys::ungrouped, suggest, word::word};
+use crate::{number, suggest, word::word};
 
 /// The value of `mode`.
 #[derive(Clone, Copy, PartialEq)]
@@ -31,20 +31,15 @@ fn hint(text: &str, rest: &TokenStream) -> String {
     meant.unwrap_or_else(|| suggest::nearest(text, &MODES))
 }
 
-/// Reads the value of `permits` or of `take`: a number in its range, or an expression.
+/// Reads the value of `permits` or of `take`.
 pub(crate) fn count(input: ParseStream<'_>, name: &Ident) -> Result<Expr> {
-    let value = ungrouped(input.parse()?);
-    let is_number = matches!(&value, Expr::Lit(_) | Expr::Unary(ExprUnary { op: UnOp::Neg(_), .. }));
-    if !is_number || literal(&value).is_some_and(|number| (1..=MOST_PERMITS).contains(&number)) {
-        return Ok(value);
-    }
     let what = if name == "permits" {
         "`permits` is how many permits the key has, a whole number from 1 to 1,000,000, as in `permits = 3`"
     } else {
         "`take` is how many of the `permits` a call takes, a whole number from 1 to their number, as in \
          `permits = 3, take = 2`"
     };
-    Err(Error::new_spanned(&value, what))
+    number::parse(input, MOST_PERMITS, what)
 }
 
 /// Rejects modes that do not go together. `seen` has the arguments in the order in which they are written.
@@ -66,7 +61,7 @@ pub(crate) fn check(seen: &[Ident], permits: Option<&Expr>, take: Option<&Expr>)
         return Err(Error::new(take.span(), format!("`take` says how many of the `permits` a call takes; {remedy}")));
     }
     if let (Some(permits), Some(take)) = (permits, take)
-        && let (Some(total), Some(wanted)) = (literal(permits), literal(take))
+        && let (Some(total), Some(wanted)) = (number::literal(permits), number::literal(take))
         && wanted > total
     {
         let what =
@@ -74,14 +69,6 @@ pub(crate) fn check(seen: &[Ident], permits: Option<&Expr>, take: Option<&Expr>)
         return Err(Error::new_spanned(take, what));
     }
     Ok(())
-}
-
-/// The number that is written, if it is one.
-fn literal(value: &Expr) -> Option<u64> {
-    match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(number), .. }) => number.base10_parse().ok(),
-        _ => None,
-    }
 }
 
 const MODES: [&str; 2] = ["exclusive", "shared"];

@@ -11,7 +11,7 @@ use http_body::{Body, Frame, SizeHint};
 use lock_core::__log::Flood;
 use pin_project_lite::pin_project;
 
-use crate::{error::BoxError, mode::BodyLease};
+use crate::{error::BoxError, until::BodyLease};
 
 pin_project! {
     /// The body of an HTTP response that came through a [`LockService`](crate::LockService): that of the service, or

@@ -6,7 +6,7 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use lock_core::ErrorKind;
+use lock_core::{Error, ErrorKind};
 use pin_project_lite::pin_project;
 use tokio::{
     runtime,
@@ -15,13 +15,13 @@ use tokio::{
 use tower_service::Service;
 
 use crate::{
-    acquiring::Acquiring,
+    acquiring::{Acquiring, Guard},
     admission::Place,
     metrics,
-    mode::{Mode, UntilResponse},
     protocol::Protocol,
     refusal::{OutOfTime, Refusal},
     shared::{Shared, shown},
+    until::{Until, UntilResponse},
 };
 
 pin_project! {
@@ -31,13 +31,13 @@ pin_project! {
     /// # Cancel safety
     /// Dropping it drops the work of the service and releases the lease in the background. Nothing is left behind.
     #[must_use = "a future does nothing unless it is awaited"]
-    pub struct ResponseFuture<S, Req, P, M = UntilResponse>
+    pub struct ResponseFuture<S, Req, P, U = UntilResponse>
     where
         S: Service<Req>,
-        M: Mode<S::Future>,
+        U: Until<S::Future>,
     {
         #[pin]
-        state: State<S, Req, M>,
+        state: State<S, Req, U>,
         protocol: P,
         // The layer's name in the log.
         name: &'static str,
@@ -46,10 +46,10 @@ pin_project! {
 
 pin_project! {
     #[project = StateProj]
-    enum State<S, Req, M>
+    enum State<S, Req, U>
     where
         S: Service<Req>,
-        M: Mode<S::Future>,
+        U: Until<S::Future>,
     {
         Acquiring {
             #[pin]
@@ -62,7 +62,7 @@ pin_project! {
         },
         Working {
             #[pin]
-            work: M::Work,
+            work: U::Work,
         },
         Unlocked {
             #[pin]
@@ -83,10 +83,10 @@ pub(crate) struct Asked {
     pub(crate) place: Option<Place>,
 }
 
-impl<S, Req, P, M> ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     pub(crate) fn acquiring(
         acquire: Acquiring,
@@ -114,11 +114,11 @@ where
     }
 }
 
-impl<S, Req, P, M> Future for ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> Future for ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
     P: Protocol<Req, S::Response, S::Error>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     type Output = Result<P::Response, P::Error>;
 
@@ -128,44 +128,21 @@ where
         let (outcome, hold) = loop {
             match this.state.as_mut().project() {
                 StateProj::Acquiring { acquire, asked, deadline, call } => {
-                    let acquired = match acquire.poll(cx) {
-                        Poll::Ready(acquired) => acquired,
+                    let next = match acquire.poll(cx) {
+                        Poll::Ready(acquired) => {
+                            // The request no longer waits. Its place is given up before the service is called, since the service may
+                            // be this layer again, whose limit must not count both requests.
+                            asked.place = None;
+                            let call = call.take().expect("a lease is acquired once");
+                            asked.acquired(acquired, call, deadline.as_deref(), protocol, name)
+                        }
                         Poll::Pending => {
                             let Some(deadline) = deadline else { return Poll::Pending };
                             ready!(deadline.as_mut().poll(cx));
-                            let refusal = Some(Refusal::OutOfTime(OutOfTime(())));
-                            this.state.set(State::Refusing { refusal });
-                            continue;
+                            State::Refusing { refusal: Some(Refusal::OutOfTime(OutOfTime(()))) }
                         }
                     };
-                    // The request no longer waits. Its place is given up before the service is called, since the service may be this
-                    // layer again, whose limit must not count both requests.
-                    asked.place = None;
-                    match acquired {
-                        Ok(guard) => {
-                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
-                            tell_waited(protocol, &mut request, deadline.as_deref());
-                            guard.attach(protocol, &mut request);
-                            // The guard is a local until the work is there: a panic of `call` releases it.
-                            let work = service.call(request);
-                            let work = M::work(guard, work);
-                            this.state.set(State::Working { work });
-                        }
-                        Err(error) if asked.lets_through.is_some() && error.kind() == ErrorKind::Backend => {
-                            if let Some(shared) = &asked.lets_through {
-                                shared.let_through(&error, name);
-                            }
-                            metrics::let_through(name);
-                            let (mut service, mut request) = call.take().expect("a lease is acquired once");
-                            tell_waited(protocol, &mut request, deadline.as_deref());
-                            let work = service.call(request);
-                            this.state.set(State::Unlocked { work });
-                        }
-                        Err(error) => {
-                            let refusal = Refusal::NotAcquired(error);
-                            this.state.set(State::Refusing { refusal: Some(refusal) });
-                        }
-                    }
+                    this.state.set(next);
                 }
                 StateProj::Working { work } => match ready!(work.poll(cx)) {
                     Ok(done) => break done,
@@ -192,6 +169,39 @@ where
     }
 }
 
+impl Asked {
+    /// Calls the service, under the lease or because the request may go through without one, or refuses the request.
+    fn acquired<S, Req, P, U>(
+        &self,
+        acquired: Result<Guard, Error>,
+        (mut service, mut request): (S, Req),
+        deadline: Option<&Sleep>,
+        protocol: &P,
+        name: &'static str,
+    ) -> State<S, Req, U>
+    where
+        S: Service<Req>,
+        P: Protocol<Req, S::Response, S::Error>,
+        U: Until<S::Future>,
+    {
+        let guard = match (acquired, &self.lets_through) {
+            (Ok(guard), _) => Some(guard),
+            (Err(error), Some(shared)) if error.kind() == ErrorKind::Backend => {
+                shared.let_through(&error, name);
+                metrics::let_through(name);
+                None
+            }
+            (Err(error), _) => return State::Refusing { refusal: Some(Refusal::NotAcquired(error)) },
+        };
+        tell_waited(protocol, &mut request, deadline);
+        let Some(guard) = guard else { return State::Unlocked { work: service.call(request) } };
+        guard.attach(protocol, &mut request);
+        // The guard is a local until the work is there: a panic of `call` releases it.
+        let work = service.call(request);
+        State::Working { work: U::work(guard, work) }
+    }
+}
+
 /// Writes into a request whose caller has a time limit how long the request waited for its lease.
 fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: &mut Req, deadline: Option<&Sleep>) {
     let (Some(deadline), Some(at_first)) = (deadline, protocol.time_left(request)) else { return };
@@ -199,10 +209,10 @@ fn tell_waited<Req, Res, Err>(protocol: &impl Protocol<Req, Res, Err>, request: 
     protocol.waited(request, at_first.saturating_sub(left));
 }
 
-impl<S, Req, P, M> fmt::Debug for ResponseFuture<S, Req, P, M>
+impl<S, Req, P, U> fmt::Debug for ResponseFuture<S, Req, P, U>
 where
     S: Service<Req>,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()

@@ -13,10 +13,10 @@ use tonic_types::StatusExt;
 use crate::{
     error::BoxError,
     failure::Replace,
-    messages::of_messages,
-    mode::BodyLease,
+    messages::{self, of_messages},
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
+    until::BodyLease,
 };
 
 /// gRPC requests, of tonic: a refusal is a response with a status code, and the service's errors stay what they are.
@@ -92,37 +92,38 @@ struct Methods {
     /// The names that are locked; `None` for all but health checks and reflection.
     only: Option<Arc<[&'static str]>>,
     /// The names that are never locked.
-    except: Option<Arc<[&'static str]>>,
+    except: Arc<[&'static str]>,
     /// The names that share their key.
-    shared: Option<Arc<[&'static str]>>,
+    shared: Arc<[&'static str]>,
 }
 
 impl Methods {
     fn lock(&self, path: &str) -> bool {
-        let Self { only, except, .. } = self;
-        if except.iter().flat_map(|names| names.iter()).any(|name| covers(name, path)) {
+        if cover(&self.except, path) {
             return false;
         }
         if self.share(path) {
             return true;
         }
-        match only {
-            Some(names) => names.iter().any(|name| covers(name, path)),
+        match &self.only {
+            Some(names) => cover(names, path),
             None => !path.starts_with("/grpc.health.v1.Health/") && !path.starts_with("/grpc.reflection."),
         }
     }
 
     fn share(&self, path: &str) -> bool {
-        self.shared.iter().flat_map(|names| names.iter()).any(|name| covers(name, path))
+        cover(&self.shared, path)
     }
 }
 
-/// Whether a call is to a method, as in `/shop.Goods/Sell`, or to any of a service, as in `shop.Goods`.
-fn covers(name: &str, path: &str) -> bool {
-    if name.starts_with('/') {
-        return path == name;
-    }
-    path.strip_prefix('/').and_then(|path| path.strip_prefix(name)).is_some_and(|rest| rest.starts_with('/'))
+/// Whether a call is to one of some methods, as `/shop.Goods/Sell`, or to any of a service, as `shop.Goods`.
+fn cover(names: &[&str], path: &str) -> bool {
+    names.iter().any(|name| {
+        if name.starts_with('/') {
+            return path == *name;
+        }
+        path.strip_prefix('/').and_then(|path| path.strip_prefix(name)).is_some_and(|rest| rest.starts_with('/'))
+    })
 }
 
 /// Whether a name can be that of a method or of a service.
@@ -179,9 +180,7 @@ impl Grpc {
     /// # let _ = transfer;
     /// ```
     pub fn leases<T>(request: &tonic::Request<T>) -> Result<Leases, Status> {
-        let extensions = request.extensions();
-        let leases = extensions.get().cloned().or_else(|| extensions.get::<Lease>().cloned().map(Leases::from));
-        leases.ok_or_else(Self::not_locked)
+        messages::leases(request.extensions()).ok_or_else(Self::not_locked)
     }
 
     fn not_locked() -> Status {
@@ -199,14 +198,14 @@ impl Grpc {
     }
 
     pub(crate) fn except(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
-        self.methods.except = Some(names.into_iter().collect());
+        self.methods.except = names.into_iter().collect();
         self
     }
 
     /// Returns the first name that cannot be that of a method or service.
     pub(crate) fn misnamed(&self) -> Option<&'static str> {
         let Methods { only, except, shared } = &self.methods;
-        [only, except, shared].into_iter().flatten().flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
+        only.iter().chain([except, shared]).flat_map(|names| names.iter().copied()).find(|name| !is_name(name))
     }
 
     pub(crate) fn locks_nothing(&self) -> bool {
@@ -219,12 +218,12 @@ impl Grpc {
     }
 
     pub(crate) fn shared_for(mut self, names: impl IntoIterator<Item = &'static str>) -> Self {
-        self.methods.shared = Some(names.into_iter().collect());
+        self.methods.shared = names.into_iter().collect();
         self
     }
 
     pub(crate) fn shares_some(&self) -> bool {
-        self.methods.shared.as_ref().is_some_and(|names| !names.is_empty())
+        !self.methods.shared.is_empty()
     }
 
     pub(crate) fn answer<F>(mut self, answer: F) -> Self

@@ -4,11 +4,13 @@ use axum::{
     extract::{FromRequestParts, OptionalFromRequestParts},
     response::{IntoResponse, Response},
 };
-use http::{Extensions, request::Parts};
+use http::request::Parts;
 use lock_core::{
     Lease, Leases,
     answer::{Answer, Case},
 };
+
+use crate::messages;
 
 /// The lease that a request is served under, as an argument of an axum handler.
 ///
@@ -88,7 +90,7 @@ impl<S: Sync> FromRequestParts<S> for HeldAll {
     type Rejection = NotLocked;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, NotLocked> {
-        held(&parts.extensions).map(Self).ok_or(NotLocked(()))
+        messages::leases(&parts.extensions).map(Self).ok_or(NotLocked(()))
     }
 }
 
@@ -96,13 +98,8 @@ impl<S: Sync> OptionalFromRequestParts<S> for HeldAll {
     type Rejection = Infallible;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Option<Self>, Infallible> {
-        Ok(held(&parts.extensions).map(Self))
+        Ok(messages::leases(&parts.extensions).map(Self))
     }
-}
-
-/// The leases of one key or of several.
-fn held(extensions: &Extensions) -> Option<Leases> {
-    extensions.get().cloned().or_else(|| extensions.get::<Lease>().cloned().map(Leases::from))
 }
 
 /// A handler asked for the lease of a request that has none.

@@ -8,9 +8,9 @@ use lock_core::{__log::Floods, answer::Answer};
 use crate::{
     failure::Replace,
     messages::of_messages,
-    mode::BodyLease,
     protocol::{HoldsBodies, Protocol},
     refusal::Refusal,
+    until::BodyLease,
 };
 
 /// HTTP requests: a refusal is a response, and the service's errors stay what they are.

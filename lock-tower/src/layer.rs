@@ -6,9 +6,9 @@ use self::options::{OnBackendError, Options};
 use crate::{
     acquiring::Acquiring,
     admission::Limits,
-    mode::{Detached, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain},
     shared::Shared,
+    until::{Detached, UntilBodyEnd, UntilResponse},
 };
 
 mod check;
@@ -24,13 +24,13 @@ mod outage;
 /// Puts a lock around every request of a service.
 ///
 /// See the [crate's documentation](crate) for examples, and for where in a stack it belongs.
-pub struct LockLayer<K, P = Plain, M = UntilResponse> {
+pub struct LockLayer<K, P = Plain, U = UntilResponse> {
     manager: LockManager,
     pub(crate) key: K,
     pub(crate) protocol: P,
     options: Options,
     shared: Arc<Shared>,
-    mode: PhantomData<fn() -> M>,
+    until: PhantomData<fn() -> U>,
 }
 
 impl<K> LockLayer<K> {
@@ -77,7 +77,7 @@ impl<K, P> LockLayer<K, P> {
             name: "",
             made_at: Location::caller(),
         };
-        Self { manager, key, protocol, options, shared: Arc::default(), mode: PhantomData }
+        Self { manager, key, protocol, options, shared: Arc::default(), until: PhantomData }
     }
 
     /// Holds the lease until the body of the response has ended or was dropped, for a service that streams what the lock
@@ -90,7 +90,7 @@ impl<K, P> LockLayer<K, P> {
     /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
     /// renewed; so this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client
     /// sees an aborted body when it reads on. Until then the server keeps the body and what was already sent.
-    /// A client that stalls in the middle of its *upload* keeps the key in every mode.
+    /// A client that stalls in the middle of its *upload* keeps the key either way.
     ///
     /// A request for the same key by the body itself is not recognised as `WouldDeadlock`.
     ///
@@ -116,7 +116,7 @@ impl<K, P> LockLayer<K, P> {
     where
         P: HoldsBodies,
     {
-        self.into_mode()
+        self.keeping()
     }
 
     /// Runs the service in a task of its own. Once the lease is acquired, the service runs to its end even if the client hangs
@@ -138,16 +138,16 @@ impl<K, P> LockLayer<K, P> {
     /// ```
     #[must_use]
     pub fn detached(self) -> LockLayer<K, P, Detached> {
-        self.into_mode()
+        self.keeping()
     }
 
-    fn into_mode<M>(self) -> LockLayer<K, P, M> {
+    fn keeping<U>(self) -> LockLayer<K, P, U> {
         let Self { manager, key, protocol, options, shared, .. } = self;
-        LockLayer { manager, key, protocol, options, shared, mode: PhantomData }
+        LockLayer { manager, key, protocol, options, shared, until: PhantomData }
     }
 }
 
-impl<K, P, M> LockLayer<K, P, M> {
+impl<K, P, U> LockLayer<K, P, U> {
     /// Sets how long a process that has fallen silent blocks others: 10 ms to 100 years. Default: the manager's, which
     /// is 10 s unless it was changed.
     ///
@@ -361,7 +361,7 @@ impl<K, P, M> LockLayer<K, P, M> {
     }
 }
 
-impl<K: Clone, P: Clone, M> Clone for LockLayer<K, P, M> {
+impl<K: Clone, P: Clone, U> Clone for LockLayer<K, P, U> {
     fn clone(&self) -> Self {
         Self {
             manager: self.manager.clone(),
@@ -369,12 +369,12 @@ impl<K: Clone, P: Clone, M> Clone for LockLayer<K, P, M> {
             protocol: self.protocol.clone(),
             options: self.options,
             shared: Arc::clone(&self.shared),
-            mode: PhantomData,
+            until: PhantomData,
         }
     }
 }
 
-impl<K, P: fmt::Debug, M> fmt::Debug for LockLayer<K, P, M> {
+impl<K, P: fmt::Debug, U> fmt::Debug for LockLayer<K, P, U> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LockLayer")
             .field("manager", &self.manager)

@@ -310,13 +310,13 @@ mod layer;
 mod messages;
 mod metrics;
 mod misconfigured;
-mod mode;
 mod protocol;
 mod refusal;
 mod service;
 mod shared;
 #[cfg(feature = "status")]
 pub mod status;
+mod until;
 
 #[cfg(feature = "grpc")]
 pub use crate::grpc::Grpc;
@@ -331,10 +331,10 @@ pub use crate::{
     key::{Choice, IntoChoice, KeyExtractor},
     layer::{LockLayer, options::OnBackendError},
     misconfigured::Misconfigured,
-    mode::{BodyLease, Detached, Mode, UntilBodyEnd, UntilResponse},
     protocol::{HoldsBodies, Plain, Protocol},
     refusal::{OutOfTime, Refusal},
     service::LockService,
+    until::{BodyLease, Detached, Until, UntilBodyEnd, UntilResponse},
 };
 #[cfg(feature = "http")]
 pub use crate::{body::ResponseBody, http::Http};

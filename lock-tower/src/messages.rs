@@ -1,5 +1,8 @@
 //! The common part of HTTP and gRPC.
 
+#[cfg(any(feature = "axum", feature = "grpc"))]
+use lock_core::{Lease, Leases};
+
 /// The part of a [`Protocol`](crate::Protocol) of `Request<ReqBody>`, `Response<ResBody>` and `Err` that is the same for
 /// both: the lease is in the extensions of the request, the body in one that can hold it, and errors stay what they are.
 macro_rules! of_messages {
@@ -29,3 +32,9 @@ macro_rules! of_messages {
 }
 
 pub(crate) use of_messages;
+
+/// The leases of a request that has one key or several.
+#[cfg(any(feature = "axum", feature = "grpc"))]
+pub(crate) fn leases(extensions: &http::Extensions) -> Option<Leases> {
+    extensions.get().cloned().or_else(|| extensions.get::<Lease>().cloned().map(Leases::from))
+}

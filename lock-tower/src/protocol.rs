@@ -2,7 +2,7 @@ use std::time::Duration;
 
 use lock_core::{Lease, Leases};
 
-use crate::{error::BoxError, mode::BodyLease, refusal::Refusal};
+use crate::{error::BoxError, refusal::Refusal, until::BodyLease};
 
 /// The protocol of a [`LockLayer`](crate::LockLayer): how a request carries its lease, and what a refusal looks like.
 ///

@@ -13,9 +13,9 @@ use crate::{
     layer::LockLayer,
     metrics,
     misconfigured::Misconfigured,
-    mode::{Mode, UntilResponse},
     protocol::{Plain, Protocol},
     refusal::Refusal,
+    until::{Until, UntilResponse},
 };
 
 /// A service that holds a lock while it works on a request; made by [`LockLayer`].
@@ -25,15 +25,15 @@ use crate::{
 ///
 /// See the [crate's documentation](crate) for examples.
 #[derive(Debug)]
-pub struct LockService<S, K, P = Plain, M = UntilResponse> {
+pub struct LockService<S, K, P = Plain, U = UntilResponse> {
     inner: S,
-    lock: LockLayer<K, P, M>,
+    lock: LockLayer<K, P, U>,
     /// Whether it can work; shared by its clones, so that the log says it once.
     checked: Arc<OnceLock<Result<(), Misconfigured>>>,
 }
 
-impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
-    type Service = LockService<S, K, P, M>;
+impl<S, K: Clone, P: Clone, U> Layer<S> for LockLayer<K, P, U> {
+    type Service = LockService<S, K, P, U>;
 
     fn layer(&self, inner: S) -> Self::Service {
         metrics::describe();
@@ -41,9 +41,9 @@ impl<S, K: Clone, P: Clone, M> Layer<S> for LockLayer<K, P, M> {
     }
 }
 
-impl<S, K, P, M> LockService<S, K, P, M> {
+impl<S, K, P, U> LockService<S, K, P, U> {
     /// The key is checked later: only with a request is its type known.
-    pub(crate) fn new(inner: S, lock: LockLayer<K, P, M>, options: Result<(), Misconfigured>) -> Self {
+    pub(crate) fn new(inner: S, lock: LockLayer<K, P, U>, options: Result<(), Misconfigured>) -> Self {
         let checked = OnceLock::new();
         if options.is_err() {
             checked.get_or_init(|| told(options));
@@ -77,24 +77,24 @@ impl<S, K, P, M> LockService<S, K, P, M> {
     }
 }
 
-impl<S: Clone, K: Clone, P: Clone, M> Clone for LockService<S, K, P, M> {
+impl<S: Clone, K: Clone, P: Clone, U> Clone for LockService<S, K, P, U> {
     fn clone(&self) -> Self {
         Self { inner: self.inner.clone(), lock: self.lock.clone(), checked: Arc::clone(&self.checked) }
     }
 }
 
-impl<S: Clone, K, P, M> LockService<S, K, P, M> {
+impl<S: Clone, K, P, U> LockService<S, K, P, U> {
     /// Takes the instance that was made ready, with the permits that it reserved, and leaves one that was not.
     fn take_ready(&mut self) -> S {
         let unready = self.inner.clone();
         mem::replace(&mut self.inner, unready)
     }
 
-    fn refuse<Req>(&mut self, refusal: Refusal) -> ResponseFuture<S, Req, P, M>
+    fn refuse<Req>(&mut self, refusal: Refusal) -> ResponseFuture<S, Req, P, U>
     where
         S: Service<Req>,
         P: Clone,
-        M: Mode<S::Future>,
+        U: Until<S::Future>,
     {
         // A permit that readiness reserved must not wait for a next request that may never come.
         drop(self.take_ready());
@@ -102,16 +102,16 @@ impl<S: Clone, K, P, M> LockService<S, K, P, M> {
     }
 }
 
-impl<S, K, P, M, Req> Service<Req> for LockService<S, K, P, M>
+impl<S, K, P, U, Req> Service<Req> for LockService<S, K, P, U>
 where
     S: Service<Req> + Clone,
     K: KeyExtractor<Req>,
     P: Protocol<Req, S::Response, S::Error> + Clone,
-    M: Mode<S::Future>,
+    U: Until<S::Future>,
 {
     type Response = P::Response;
     type Error = P::Error;
-    type Future = ResponseFuture<S, Req, P, M>;
+    type Future = ResponseFuture<S, Req, P, U>;
 
     fn poll_ready(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Self::Error>> {
         // A misconfigured layer is logged before the first request comes, if the service is made ready before.

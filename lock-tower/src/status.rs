@@ -75,17 +75,20 @@
 //!              "lost": {"expired": 0, "taken": 0, "max_hold": 0, "forced": 0, "shut_down": 0},
 //!              "nodes": [{"address": "127.0.0.1:6379", "up": true, "age_ms": 5000, "last_error": null}]},
 //!  "keys": [{"key": "goods:1", "locked": true, "foreign": false, "remaining_ms": 2900, "leases": 1,
-//!            "holders": [{"service": "shop", "host": "web-1", "process": 4711, "label": "sell", "mode": "exclusive",
+//!            "holders": [{"service": "shop", "host": "web-1", "process": 4711, "label": "sell",
+//!                         "mode": "exclusive", "permits": 0, "total": 0,
 //!                         "held_ms": 1200, "ttl_ms": 3000, "fencing_token": 1764000000000000}],
 //!            "silent": null,
-//!            "waiters": [{"service": "shop", "host": "web-2", "process": 4712, "label": "sell", "mode": "exclusive",
+//!            "waiters": [{"service": "shop", "host": "web-2", "process": 4712, "label": "sell",
+//!                         "mode": "exclusive", "permits": 0, "total": 0,
 //!                         "waited_ms": 800, "place": 1}],
 //!            "truncated": false}]}
 //! ```
 //!
 //! `matching` and `waiting` count all keys of the prefix, `keys` has 200 at most, and `next` is what `after` is to be for the
 //! next ones. `holders` is empty if the key is free, if it is `foreign` (held by another library), and if nobody answered, see
-//! [`KeyInfo::nobody_answered`](lock_core::KeyInfo::nobody_answered). `leases` is how many hold the key, as Redis counts them. `silent` is
+//! [`KeyInfo::nobody_answered`](lock_core::KeyInfo::nobody_answered). `mode` is `exclusive`, `shared` or `permits`, which take `permits`
+//! of the `total` of the key; other modes have zero of both. `leases` is how many hold the key, as Redis counts them. `silent` is
 //! `null` if a process answered for each of them, and if that cannot be known; else it is `{"leases": 1, "permits": 0,
 //! "first_end_ms": 900, "last_end_ms": 2900}`, see [`KeyInfo::silent`](lock_core::KeyInfo::silent). `truncated` says that a process had more to say, see
 //! [`KeyInfo::is_truncated`](lock_core::KeyInfo::is_truncated). `lockctl` writes keys with the same fields. If Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.

@@ -361,7 +361,7 @@ async fn detached_work_whose_lease_is_lost_goes_on_where_it_was_told_to() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn limits_and_counts_are_those_of_all_clones_whatever_their_mode() {
+async fn limits_and_counts_are_those_of_all_clones_detached_ones_too() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("key").await.unwrap();

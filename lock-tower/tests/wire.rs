@@ -224,7 +224,7 @@ async fn bad_input_76_a_body_is_asked_for_with_100_continue_only_under_the_lock(
 }
 
 #[tokio::test]
-async fn bad_input_76_an_upgraded_connection_is_not_under_the_lock_in_either_mode() {
+async fn bad_input_76_an_upgraded_connection_is_not_under_the_lock_even_until_body_end() {
     let _limit = limit();
     /// Answers as a WebSocket's handshake does, and then sends back what comes.
     async fn handshake(mut request: Request) -> Response {
@@ -253,7 +253,7 @@ async fn bad_input_76_an_upgraded_connection_is_not_under_the_lock_in_either_mod
 }
 
 #[tokio::test]
-async fn bad_input_76_a_tunnel_through_http2_is_not_under_the_lock_in_either_mode() {
+async fn bad_input_76_a_tunnel_through_http2_is_not_under_the_lock_even_until_body_end() {
     let _limit = limit();
     /// Answers to CONNECT, as a WebSocket over HTTP/2 begins, and then sends back what comes.
     async fn connect(
@@ -305,7 +305,7 @@ async fn echo(mut stream: impl tokio::io::AsyncRead + tokio::io::AsyncWrite + Un
 }
 
 #[tokio::test]
-async fn bad_input_76_trailers_of_both_versions_go_through_in_either_mode() {
+async fn bad_input_76_trailers_of_both_versions_go_through_also_until_body_end() {
     let _limit = limit();
     /// A body of four bytes and a trailer.
     struct Trailing(Vec<Frame<Bytes>>);

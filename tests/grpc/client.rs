@@ -3,7 +3,7 @@
 use std::{pin::pin, time::Duration};
 
 use lock_core::LockManager;
-use lock_tower::{Grpc, LockLayer, LockService, Mode};
+use lock_tower::{Grpc, LockLayer, LockService, Until};
 use tokio::time::{Instant, timeout};
 use tonic::{
     Code, Request,
@@ -22,10 +22,10 @@ use crate::{
 
 const HANG: Order = Order { replies: 1, end: End::Hang as i32 };
 
-type Locked<M> = CallsClient<LockService<Channel, Key, Grpc, M>>;
+type Locked<U> = CallsClient<LockService<Channel, Key, Grpc, U>>;
 
 /// A client behind a layer, of a server that has none.
-async fn client<M: Mode<ResponseFuture>>(layer: LockLayer<Key, Grpc, M>, floor: &Floor) -> Locked<M> {
+async fn client<U: Until<ResponseFuture>>(layer: LockLayer<Key, Grpc, U>, floor: &Floor) -> Locked<U> {
     let channel = channel(serve(Identity::new(), floor).await).await;
     CallsClient::new(ServiceBuilder::new().layer(layer).service(channel))
 }

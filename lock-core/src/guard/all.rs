@@ -1,17 +1,15 @@
 use std::{
     future::Future,
-    iter,
     task::{Context, Poll},
     time::Duration,
 };
 
 use tokio::time::Instant;
 
-use super::LockGuard;
+use super::{LockGuard, extend::extend};
 #[cfg(doc)]
 use crate::ErrorKind;
 use crate::{
-    backend::{BackendError, Batch, Operation, Outcomes},
     end::End,
     error::Error,
     fencing::FencingToken,
@@ -171,7 +169,8 @@ impl LockAllGuard {
     /// # guard.release().await }
     /// ```
     pub async fn extend(&mut self, ttl: Duration) -> Result<Duration, Error> {
-        self.prolong(|_| Ttl::new(ttl)).await
+        extend(&self.guards, |_| Ttl::new(ttl)).await?;
+        Ok(self.remaining())
     }
 
     /// Extends every lease by `more`, in one round trip, and returns the shortest of the remaining times. See
@@ -183,32 +182,8 @@ impl LockAllGuard {
     /// # Cancel safety
     /// As [`LockGuard::extend`].
     pub async fn extend_by(&mut self, more: Duration) -> Result<Duration, Error> {
-        self.prolong(|guard| guard.ttl_for(more)).await
-    }
-
-    async fn prolong(&self, ttl: impl Fn(&LockGuard) -> Result<Ttl, String>) -> Result<Duration, Error> {
-        let checked = |guard| LockGuard::check_extension(guard, ttl(guard)).map(|ttl| (guard, ttl));
-        let wanted = self.guards.iter().map(checked).collect::<Result<Vec<_>, _>>()?;
-        let mut failed = None;
-        for wanted in wanted.chunks(EXTENDED_AT_ONCE) {
-            let begun = wanted.iter().map(|(guard, ttl)| {
-                let (extension, request) = guard.begin_extension(*ttl)?;
-                Ok((extension, Operation::Renew(request)))
-            });
-            let (extensions, batch): (Vec<_>, Batch) = begun.collect::<Result<Vec<_>, Error>>()?.into_iter().unzip();
-            let Some(engine) = extensions.first().map(|extension| extension.engine) else { break };
-            let (outcomes, error) = match engine.call(batch).await {
-                Ok(answer) => (answer.outcomes, BackendError::missing()),
-                Err(error) => (Outcomes::new(), error),
-            };
-            let outcomes = outcomes.into_iter().chain(iter::repeat_with(|| Err(error.clone())));
-            for (extension, outcome) in extensions.into_iter().zip(outcomes) {
-                if let Err(error) = extension.answered(outcome) {
-                    failed.get_or_insert(error);
-                }
-            }
-        }
-        failed.map_or_else(|| Ok(self.remaining()), Err)
+        extend(&self.guards, |guard| guard.ttl_for(more)).await?;
+        Ok(self.remaining())
     }
 
     /// Releases all leases at once and waits for the answers; see [`LockGuard::release`].
@@ -249,6 +224,3 @@ impl LockAllGuard {
         Protected::all(self, work, on_lost)
     }
 }
-
-/// How many leases are extended in one call.
-const EXTENDED_AT_ONCE: usize = 256;

@@ -1,6 +1,10 @@
 //! Keys with the mode in which each is asked for.
 
-use crate::mode::Mode;
+use crate::{
+    error::{Argument, Error},
+    key::LockKey,
+    mode::Mode,
+};
 
 /// A key and the mode in which [`lock_all`](crate::LockManager::lock_all) asks for it: made by [`exclusive`], [`shared`] or
 /// [`permits`], or from a string, which is exclusive.
@@ -66,4 +70,23 @@ impl<K: AsRef<str>> From<K> for KeyInMode {
     fn from(key: K) -> Self {
         exclusive(key.as_ref())
     }
+}
+
+/// Makes one request of those for the same key, which follow one another.
+pub(crate) fn merge(keys: Vec<(LockKey, Mode)>) -> Result<Vec<(LockKey, Mode)>, Error> {
+    let mut merged: Vec<(LockKey, Mode)> = Vec::with_capacity(keys.len());
+    for (key, mode) in keys {
+        match merged.last_mut().filter(|(last, _)| *last == key) {
+            None => merged.push((key, mode)),
+            Some((_, last)) if *last == mode => {}
+            Some((_, last)) if !matches!((*last, mode), (Mode::Permits { .. }, _) | (_, Mode::Permits { .. })) => {
+                *last = Mode::Exclusive;
+            }
+            Some((_, last)) => {
+                let detail = format!("the key is asked for twice, as {last} and as {mode}; name it once");
+                return Err(Error::invalid(Argument::Keys, "lock", detail).on(&key));
+            }
+        }
+    }
+    Ok(merged)
 }

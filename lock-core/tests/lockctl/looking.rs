@@ -46,9 +46,25 @@ async fn all_holders_of_a_key_are_named_and_counted() {
     assert!(who.starts_with("\"p\" has 3 of 5 permits taken, by 2 leases; "), "{who}");
     assert!(who.contains("\n  2 of 5 permits: shop on ") && who.contains("\n  1 of 5 permits: shop on "), "{who}");
     assert!(said(&["list"]).contains(") and 1 other  "), "{}", said(&["list"]));
+    let json = server.json(&["list"]);
+    let mut modes: Vec<_> = json.as_array().expect("an array").iter().flat_map(modes).collect();
+    modes.sort();
+    assert_eq!(modes, ["permits 1/5", "permits 2/5", "shared 0/0", "shared 0/0"]);
     let released = said(&["release", "r", "--yes"]);
     assert!(released.contains("\"r\" was released. All its leases end."), "{released}");
     drop((readers, permits));
+}
+
+/// The modes of all holders of a key.
+fn modes(key: &Value) -> Vec<String> {
+    let holders = key["holders"].as_array().expect("an array").iter();
+    let number = |holder: &Value, name: &str| holder[name].as_u64().expect("a number");
+    holders
+        .map(|holder| {
+            let mode = holder["mode"].as_str().expect("a word");
+            format!("{mode} {}/{}", number(holder, "permits"), number(holder, "total"))
+        })
+        .collect()
 }
 
 #[tokio::test(flavor = "multi_thread")]

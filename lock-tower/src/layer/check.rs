@@ -3,7 +3,7 @@
 use super::{LockLayer, options::Options};
 use crate::{key::KeyExtractor, misconfigured::Misconfigured};
 
-impl<K, P, M> LockLayer<K, P, M> {
+impl<K, P, U> LockLayer<K, P, U> {
     /// Checks the options and the key, so that a misconfigured service fails at start-up instead of refusing every request.
     ///
     /// `Req` is the type of the requests. It is inferred from a closure and has to be named for other keys, as in

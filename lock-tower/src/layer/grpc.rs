@@ -33,7 +33,7 @@ impl<K> LockLayer<K, crate::grpc::Grpc> {
     }
 }
 
-impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
+impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
     /// Locks calls of these methods only, as in `"/shop.Goods/Sell"`, or of whole services, as in `"shop.Goods"` (in
     /// tonic's code, `SERVICE_NAME`); at least one. Default: all but health checks and reflection.
     ///

@@ -32,7 +32,7 @@ impl<K> LockLayer<K, crate::http::Http> {
     }
 }
 
-impl<K, M> LockLayer<K, crate::http::Http, M> {
+impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// Locks requests of these methods only; at least one. Default: all but GET, HEAD and OPTIONS.
     ///
     /// # Examples

@@ -3,7 +3,7 @@
 use super::LockLayer;
 use crate::admission::{Overloaded, Place};
 
-impl<K, P, M> LockLayer<K, P, M> {
+impl<K, P, U> LockLayer<K, P, U> {
     /// Sets how many requests may wait for a lease at a time, in this layer, its clones and their
     /// services; more are refused. Default: no limit.
     ///

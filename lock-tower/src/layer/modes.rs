@@ -4,7 +4,7 @@ use lock_core::{KeyInMode, LockRequest};
 
 use super::{LockLayer, options::Options};
 
-impl<K, P, M> LockLayer<K, P, M> {
+impl<K, P, U> LockLayer<K, P, U> {
     /// Lets at most `total` requests of a key be served at the same time, over all instances of the service: each takes one of
     /// `total` permits. 1 to 1,000,000. By default one request is served at a time.
     ///
@@ -64,7 +64,7 @@ impl<K, P, M> LockLayer<K, P, M> {
 }
 
 #[cfg(feature = "http")]
-impl<K, M> LockLayer<K, crate::http::Http, M> {
+impl<K, U> LockLayer<K, crate::http::Http, U> {
     /// Lets requests with these methods share their key with one another: any number of readers, or one writer. Requests with
     /// other methods have the key alone. By default all requests that are locked do.
     ///
@@ -91,7 +91,7 @@ impl<K, M> LockLayer<K, crate::http::Http, M> {
 }
 
 #[cfg(feature = "grpc")]
-impl<K, M> LockLayer<K, crate::grpc::Grpc, M> {
+impl<K, U> LockLayer<K, crate::grpc::Grpc, U> {
     /// Lets calls to these methods (`/shop.Goods/Get`) and services (`shop.Catalog`) share their key with one another: any number
     /// of readers, or one writer. Other calls have the key alone. By default all calls that are locked do.
     ///

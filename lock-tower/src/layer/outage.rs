@@ -5,7 +5,7 @@ use std::sync::{Arc, atomic::Ordering::Relaxed};
 use super::{LockLayer, options::OnBackendError};
 use crate::shared::Shared;
 
-impl<K, P, M> LockLayer<K, P, M> {
+impl<K, P, U> LockLayer<K, P, U> {
     /// Sets what happens to a request when the backend does not answer
     /// ([`ErrorKind::Backend`](lock_core::ErrorKind::Backend)). Default: [`OnBackendError::Refuse`].
     ///

@@ -2,7 +2,7 @@
 
 use std::time::{Duration, SystemTime};
 
-use lock_core::{Fault, Health, Holder, KeyInfo, NodeHealth, Party, Silent, Waiter};
+use lock_core::{Fault, Health, Holder, KeyInfo, Mode, NodeHealth, Party, Silent, Waiter};
 use serde_json::{Value, json};
 
 use super::{
@@ -71,8 +71,7 @@ fn key(info: &KeyInfo) -> Value {
 }
 
 fn holder(holder: &Holder) -> Value {
-    let mut value = party(holder.party());
-    value["mode"] = holder.mode().to_string().into();
+    let mut value = request(holder.party(), holder.mode());
     value["held_ms"] = ms(holder.held()).into();
     value["ttl_ms"] = ms(holder.ttl()).into();
     value["fencing_token"] = holder.fencing_token().get().into();
@@ -89,15 +88,26 @@ fn silent(silent: Silent) -> Value {
 }
 
 fn waiter(waiter: &Waiter) -> Value {
-    let mut value = party(waiter.party());
-    value["mode"] = waiter.mode().to_string().into();
+    let mut value = request(waiter.party(), waiter.mode());
     value["waited_ms"] = ms(waiter.waited()).into();
     value["place"] = waiter.place().into();
     value
 }
 
-fn party(party: &Party) -> Value {
-    json!({ "service": party.service(), "host": party.host(), "process": party.process(), "label": party.label() })
+fn request(party: &Party, mode: Mode) -> Value {
+    let (mode, permits, total) = match mode {
+        Mode::Permits { total, take, .. } => ("permits".to_owned(), take, total),
+        mode => (mode.to_string(), 0, 0),
+    };
+    json!({
+        "service": party.service(),
+        "host": party.host(),
+        "process": party.process(),
+        "label": party.label(),
+        "mode": mode,
+        "permits": permits,
+        "total": total,
+    })
 }
 
 fn ms(duration: Duration) -> u64 {

@@ -104,6 +104,11 @@ async fn leases_for_which_nobody_answers_are_shown_beside_those_that_answer() {
         lock("silent").shared().await.unwrap().hand_over().unwrap(),
         lock("silent").shared().await.unwrap().hand_over().unwrap(),
     ];
+    let keys = get(releasing(&two).await, "/locks?format=json&order=key").await.json()["keys"].clone();
+    let mode = |key: usize| ["mode", "permits", "total"].map(|name| keys[key]["holders"][0][name].clone());
+    assert_eq!(keys[0]["key"], "permits");
+    assert_eq!(mode(0), [Value::from("permits"), 1.into(), 9.into()]);
+    assert_eq!(mode(1), [Value::from("shared"), 0.into(), 0.into()]);
     let page = get(address, "/locks?release=permits").await.body;
     assert!(page.contains("<b>2 more leases with 4 permits did not answer</b>: their holders have died, "), "{page}");
     let nobody = get(address, "/locks?release=silent").await.body;

@@ -8,7 +8,7 @@ use super::mode::Mode;
 
 impl Mode {
     /// Asks for the key in this mode.
-    pub(super) fn ask(self, request: LockRequest) -> LockRequest {
+    pub(crate) fn ask(self, request: LockRequest) -> LockRequest {
         match self {
             Self::Exclusive => request,
             Self::Shared => request.shared(),

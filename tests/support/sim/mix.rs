@@ -1,6 +1,6 @@
 //! In which modes the tasks of a schedule ask for leases.
 
-use lock_core::{KeyInMode, LockRequest, exclusive, permits, shared};
+use lock_core::{KeyInMode, exclusive, permits, shared};
 
 use super::plan::Store;
 use crate::{Dice, history::Mode};
@@ -47,15 +47,6 @@ impl Mix {
         let total = self.total + u32::from(dice.below(30) == 0);
         let take = if dice.below(2) == 0 { 1 } else { 1 + dice.below(u64::from(total)) as u32 };
         Mode::Permits { total, take }
-    }
-}
-
-/// A request in a mode.
-pub(super) fn request(request: LockRequest, mode: Mode) -> LockRequest {
-    match mode {
-        Mode::Exclusive => request,
-        Mode::Shared => request.shared(),
-        Mode::Permits { total, take } => request.permits(total).take(take),
     }
 }
 

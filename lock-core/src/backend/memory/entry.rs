@@ -63,11 +63,7 @@ impl Entry {
 
     /// How many permits its holders take.
     fn taken(&self) -> u64 {
-        let taken = |share: &Share| match share.token.mode() {
-            Mode::Permits { take, .. } => u64::from(take),
-            _ => 0,
-        };
-        self.shares.iter().map(taken).sum()
+        self.shares.iter().map(|share| u64::from(share.token.mode().permits())).sum()
     }
 
     /// The answer to a request that waits. `comes_later` says that there is room, which is for those who wait first.

@@ -253,9 +253,7 @@ impl State {
     /// Those who hold a key: not those whose time is over.
     fn held(&mut self, key: &LockKey, now: Moment) -> Option<&mut Entry> {
         let entry = self.entries.get_mut(key)?;
-        if entry.shares.iter().any(|share| share.expires <= now) {
-            entry.shares.retain(|share| share.expires > now);
-        }
+        entry.shares.retain(|share| share.expires > now);
         if entry.shares.is_empty() {
             self.entries.remove(key);
         }

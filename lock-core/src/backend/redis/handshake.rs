@@ -254,29 +254,8 @@ impl Connector {
             // Of our own writes we know.
             questions.cmd("CLIENT").arg("TRACKING").arg("ON").arg("OPTIN").arg("NOLOOP");
         }
-        let (mut asks, mut subscribes) = (connected.inner.clone(), connected.inner.clone());
-        let everyone = names::of_database(EVERYONE, self.settings.access.redis.db());
-        let listen = async {
-            match (self.role, calls) {
-                _ if resp2 => None,
-                (_, None) => None,
-                (Role::Primary, Some(calls)) => Some(subscribes.subscribe(&[&**calls.channel(), &*everyone]).await),
-                (Role::Sentinel, Some(_)) => Some(subscribes.subscribe(&SWITCHES).await),
-                (Role::Node, Some(calls)) => {
-                    let mut messages = subscribes.clone();
-                    // The second is only for those who look at holders and waiters.
-                    let channels = [&**calls.channel(), &*everyone];
-                    let subscribed =
-                        tokio::join!(try_shards(&mut subscribes, calls.channel()), messages.subscribe(&channels));
-                    if let Err(error) = &subscribed.1
-                        && !is_broken(error)
-                    {
-                        self.advice.no_subscribe(&self.address(), error);
-                    }
-                    Some(subscribed.0)
-                }
-            }
-        };
+        let mut asks = connected.inner.clone();
+        let listen = self.subscribe(connected.inner.clone(), calls.filter(|_| !resp2));
         let begun = Instant::now();
         let asked = async { tokio::join!(asks.send_packed_commands(&questions, 0, questions.len()), listen) };
         let (replies, subscribed) = self.step(connected.driver.carry(asked)).await?;
@@ -316,6 +295,28 @@ impl Connector {
             None => false,
         };
         Ok(())
+    }
+
+    /// Subscribes to what a server of this role has to say. Returns `None` without `calls`.
+    async fn subscribe(&self, mut inner: MultiplexedConnection, calls: Option<&Calls>) -> Option<RedisResult<()>> {
+        let channel = calls?.channel();
+        let everyone = names::of_database(EVERYONE, self.settings.access.redis.db());
+        Some(match self.role {
+            Role::Primary => inner.subscribe(&[&**channel, &*everyone]).await,
+            Role::Sentinel => inner.subscribe(&SWITCHES).await,
+            Role::Node => {
+                let mut messages = inner.clone();
+                // The second is only for those who look at holders and waiters.
+                let channels = [&**channel, &*everyone];
+                let (shards, messages) = tokio::join!(try_shards(&mut inner, channel), messages.subscribe(&channels));
+                if let Err(error) = &messages
+                    && !is_broken(error)
+                {
+                    self.advice.no_subscribe(&self.address(), error);
+                }
+                shards
+            }
+        })
     }
 
     /// Refuses a server that cannot keep locks, by what `INFO` says of it.

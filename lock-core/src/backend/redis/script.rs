@@ -80,41 +80,44 @@ fn call(command: &str, script: &str, tag: Tag, batch: &[Operation]) -> Cmd {
         call.arg(format!("{floor} {aim}"));
     }
     call.arg(place.unwrap_or_default());
-    for operation in batch {
-        match operation {
-            Operation::Acquire(acquire) => {
-                let name = match (acquire.from, &acquire.place) {
-                    (Some(_), _) => "take",
-                    (None, Some(_)) => "acquire",
-                    (None, None) => "try",
-                };
-                call.arg(name).arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block);
-                if let Some(from) = acquire.from {
-                    call.arg(from.reveal());
-                } else if let Some(place) = &acquire.place {
-                    call.arg(millis(place.lasts));
-                }
-            }
-            Operation::Renew(renew) => {
-                let too_far = renew.too_far.map_or(0, millis);
-                call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
-            }
-            Operation::Release(release) if is_plain_release(operation) => {
-                call.arg("release").arg(release.token.reveal());
-            }
-            Operation::Release(release) => {
-                let quiet = u8::from(release.quiet);
-                call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(quiet);
-            }
-            Operation::Inspect { .. } => {
-                call.arg("inspect");
-            }
-            Operation::Force { foreign, .. } => {
-                call.arg("force").arg(u8::from(*foreign));
+    batch.iter().for_each(|operation| add(&mut call, operation));
+    call
+}
+
+/// Adds one operation and its arguments to a call.
+fn add(call: &mut Cmd, operation: &Operation) {
+    match operation {
+        Operation::Acquire(acquire) => {
+            let name = match (acquire.from, &acquire.place) {
+                (Some(_), _) => "take",
+                (None, Some(_)) => "acquire",
+                (None, None) => "try",
+            };
+            call.arg(name).arg(acquire.token.reveal()).arg(millis(acquire.ttl)).arg(acquire.block);
+            if let Some(from) = acquire.from {
+                call.arg(from.reveal());
+            } else if let Some(place) = &acquire.place {
+                call.arg(millis(place.lasts));
             }
         }
+        Operation::Renew(renew) => {
+            let too_far = renew.too_far.map_or(0, millis);
+            call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
+        }
+        Operation::Release(release) if is_plain_release(operation) => {
+            call.arg("release").arg(release.token.reveal());
+        }
+        Operation::Release(release) => {
+            let quiet = u8::from(release.quiet);
+            call.arg("part").arg(release.token.reveal()).arg(millis(release.after)).arg(quiet);
+        }
+        Operation::Inspect { .. } => {
+            call.arg("inspect");
+        }
+        Operation::Force { foreign, .. } => {
+            call.arg("force").arg(u8::from(*foreign));
+        }
     }
-    call
 }
 
 /// Whether an operation releases and no more, so that a call of nothing else needs only the tokens.

@@ -2,7 +2,7 @@
 
 use std::{io, time::Duration};
 
-use lock_core::{KeyInfo, Party, Silent};
+use lock_core::{KeyInfo, Mode, Party, Silent};
 use serde_json::{Value, json};
 
 /// Makes the object of a key, with the names that the status page of lock-tower uses too. Times are whole milliseconds; what is
@@ -10,20 +10,18 @@ use serde_json::{Value, json};
 pub(crate) fn key(info: &KeyInfo) -> Value {
     let holders = info.holders().iter().map(|holder| {
         let held = json!({
-            "mode": holder.mode().to_string(),
             "held_ms": ms(holder.held()),
             "ttl_ms": ms(holder.ttl()),
             "fencing_token": holder.fencing_token().get(),
         });
-        with_party(held, holder.party())
+        with_request(held, holder.party(), holder.mode())
     });
     let waiters = info.waiters().iter().map(|waiter| {
         let waits = json!({
-            "mode": waiter.mode().to_string(),
             "waited_ms": ms(waiter.waited()),
             "place": waiter.place(),
         });
-        with_party(waits, waiter.party())
+        with_request(waits, waiter.party(), waiter.mode())
     });
     json!({
         "key": info.key(),
@@ -60,11 +58,18 @@ pub(crate) fn write(mut output: impl io::Write, value: &Value) -> io::Result<()>
     output.flush()
 }
 
-fn with_party(mut object: Value, party: &Party) -> Value {
+fn with_request(mut object: Value, party: &Party, mode: Mode) -> Value {
+    let (mode, permits, total) = match mode {
+        Mode::Permits { total, take, .. } => ("permits".to_owned(), take, total),
+        mode => (mode.to_string(), 0, 0),
+    };
     object["service"] = party.service().into();
     object["host"] = party.host().into();
     object["process"] = party.process().into();
     object["label"] = party.label().into();
+    object["mode"] = mode.into();
+    object["permits"] = permits.into();
+    object["total"] = total.into();
     object
 }
 

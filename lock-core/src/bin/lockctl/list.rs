@@ -60,7 +60,7 @@ fn others(info: &KeyInfo) -> String {
     }
 }
 
-/// Says how many more leases the key has for which nobody answered.
+/// Says for how many leases of the key nobody answered, beside those that did.
 fn silent(info: &KeyInfo) -> String {
     info.silent().map_or_else(String::new, |silent| format!(", {} did not answer", silent.leases()))
 }

@@ -134,7 +134,7 @@ impl Task {
         let mut aside = false;
         let answered = match keys {
             [(key, mode)] => {
-                let request = mix::request(self.client.manager.lock(key), *mode);
+                let request = mode.ask(self.client.manager.lock(key));
                 let acquire = extras.request(request, ttl, wait).acquire();
                 self.awaited(acquire, cut, &mut aside).await.map(|answer| answer.map(Guard::One))
             }

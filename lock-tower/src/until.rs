@@ -17,11 +17,11 @@ use tracing::Instrument;
 
 use crate::acquiring::Guard;
 
-/// How long a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
+/// Until when a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
 /// [`UntilBodyEnd`] or [`Detached`].
-pub trait Mode<F: Future>: sealed::Mode<F> {}
+pub trait Until<F: Future>: sealed::Until<F> {}
 
-impl<F: Future, M: sealed::Mode<F>> Mode<F> for M {}
+impl<F: Future, U: sealed::Until<F>> Until<F> for U {}
 
 /// The lease is released when the service has answered, before the response goes out.
 #[derive(Clone, Copy, Debug, Default)]
@@ -40,7 +40,7 @@ pub(crate) mod sealed {
     use super::{BodyLease, Error, Future, Guard};
 
     /// How an acquired lease and the work of a service are driven.
-    pub trait Mode<F: Future> {
+    pub trait Until<F: Future> {
         /// The work under its lease.
         type Work: Future<Output = Result<(F::Output, Option<BodyLease>), Error>>;
 
@@ -49,7 +49,7 @@ pub(crate) mod sealed {
     }
 }
 
-impl<F: Future> sealed::Mode<F> for UntilResponse {
+impl<F: Future> sealed::Until<F> for UntilResponse {
     type Work = Scoped<F>;
 
     fn work(guard: Guard, work: F) -> Scoped<F> {
@@ -73,7 +73,7 @@ impl<F: Future> Future for Scoped<F> {
     }
 }
 
-impl<F> sealed::Mode<F> for Detached
+impl<F> sealed::Until<F> for Detached
 where
     F: Future + Send + 'static,
     F::Output: Send,
@@ -105,7 +105,7 @@ impl<T> Future for Task<T> {
     }
 }
 
-impl<F> sealed::Mode<F> for UntilBodyEnd
+impl<F> sealed::Until<F> for UntilBodyEnd
 where
     F: Future + Send + 'static,
     F::Output: Send,
