@@ -80,7 +80,9 @@ fn outermost(backtrace: &str) -> Option<String> {
         let of_others = OTHERS.iter().any(|folder| place.contains(folder));
         // By name: a generic function of ours has its line in the user's program, even if the library has no debug information.
         let of_ours = OURS.iter().any(|library| name.trim_start_matches('<').starts_with(library));
-        if !of_ours && !of_others {
+        // A closure that was inlined has no path before its name.
+        let polls = name.starts_with("{closure") && place.contains(POLLS);
+        if !of_ours && !of_others && !polls {
             found = Some(without_column(&place));
         }
     }
@@ -94,6 +96,9 @@ fn without_column(place: &str) -> String {
 
 /// What stands between a lock or a request and its work is not the user's.
 const OURS: [&str; 2] = ["lock_core::", "lock_tower::"];
+
+/// The file that polls the work.
+const POLLS: &str = "/src/future/protected.rs:";
 
 /// Files in these folders are of the standard library or of dependencies.
 const OTHERS: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/rustlib/src/"];
@@ -125,6 +130,8 @@ mod tests {
         let (_, without_ours) = backtrace.split_once("place.rs:43:29").unwrap();
         let vendored = without_ours.replace("/home/me", "./vendor");
         assert_eq!(outermost(&vendored).as_deref(), Some("src/shop.rs:41"));
+        let inlined = backtrace.replace("lock_core::future::protected::poll::{{closure}}", "{closure#0}<shop::Work>");
+        assert_eq!(outermost(&inlined).as_deref(), Some("src/shop.rs:41"));
         assert_eq!(outermost(&backtrace.replace("polled_again", "inlined")), None);
         assert_eq!(outermost("   0: lock_core::trial::place::polled_again\n   1: shop::test"), None);
     }
