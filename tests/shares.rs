@@ -5,7 +5,11 @@ use std::{
     task::Poll,
 };
 
-use lock_core::LockManager;
+use lock_core::{
+    LockManager, Mode,
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Release, Renew, Token},
+    key::LockKey,
+};
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
 use tokio::time::sleep;
 
@@ -102,4 +106,84 @@ async fn a_downgrade_that_is_dropped_leaves_the_key_busy_for_at_least_so_long() 
     drop(downgrade);
     let is_kept = async || server.call(&["PTTL", "k"]).await.integer().is_some_and(|left| left > 30_000);
     eventually(SOON, "the key is kept", is_kept).await;
+}
+
+/// What a backend of the server says, over one connection, to each batch in turn.
+async fn says(server: &RedisServer, batches: &[Batch], between: impl AsyncFn(usize)) -> Vec<Vec<Option<Outcome>>> {
+    let backend = RedisBackend::from_url(&server.url(), "raw", ms(1_000)).expect("a sound URL");
+    let work = async {
+        let mut said = Vec::new();
+        for (number, batch) in batches.iter().enumerate() {
+            between(number).await;
+            let items = batch.len();
+            let answer = backend.call(batch.clone()).await;
+            let none = || vec![None; items];
+            said.push(answer.map_or_else(|_| none(), |answer| answer.outcomes.into_iter().map(Result::ok).collect()));
+        }
+        said
+    };
+    tokio::select! {
+        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        said = work => said,
+    }
+}
+
+fn key(name: &str) -> LockKey {
+    LockKey::new(name).expect("a sound key")
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_says_of_no_share_that_it_is_gone() {
+    let server = RedisServer::start().await;
+    let [held, lacking] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquire = Acquire::new(key("held"), held, LONG);
+    let release = |key: &LockKey, token| Operation::Release(Release::new(key.clone(), token));
+    let renew = |key: &LockKey, token| Operation::Renew(Renew::new(key.clone(), token, LONG * 2));
+    let one_of_each = |operation: &dyn Fn(&LockKey, Token) -> Operation| {
+        let one = || operation(&key("held"), held);
+        let other = || operation(&key("other"), lacking);
+        [Batch::from([one(), other()]), Batch::from([other(), one()])]
+    };
+    let mut batches = vec![Batch::from([Operation::Acquire(acquire)])];
+    batches.extend(one_of_each(&release));
+    batches.extend(one_of_each(&renew));
+    let said = says(&server, &batches, async |number| {
+        if number == 1 {
+            // It waits for a primary that does not answer.
+            server.call(&["REPLICAOF", "127.0.0.1", "1"]).await;
+        }
+    })
+    .await;
+    assert!(matches!(said[0][..], [Some(Outcome::Held { .. })]), "{said:?}");
+    assert!(said[1..].iter().flatten().all(Option::is_none), "its primary may have what it lacks: {said:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_comes_twice_in_a_call_shortens_no_share() {
+    let server = RedisServer::start().await;
+    let [twice, once] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+    let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
+    let batches = [
+        Batch::from([acquire(twice), acquire(once)]),
+        Batch::from([renew(twice, LONG * 2), renew(once, LONG), renew(twice, LONG)]),
+        Batch::from([Operation::Release(Release::new(key("k"), once)), Operation::Inspect { key: key("k") }]),
+    ];
+    let said = says(&server, &batches, async |_| {}).await;
+    let Some(Outcome::Shared { first, last, .. }) = said[2][1] else { panic!("one is left: {said:?}") };
+    assert!(first == last && last > LONG, "{last:?}");
+}
+
+#[tokio::test]
+async fn a_mark_of_another_program_at_a_key_is_an_error_of_that_key_only() {
+    let server = RedisServer::start().await;
+    let token = Token::from_random(1).in_mode(Mode::Shared);
+    server.call(&["ZADD", "k", "+inf", "lock-core:1:shared:7", "+inf", "another"]).await;
+    let acquire = |name| Operation::Acquire(Acquire::new(key(name), token, LONG));
+    let batch = Batch::from([acquire("one"), Operation::Inspect { key: key("k") }, acquire("k"), acquire("two")]);
+    let said = says(&server, &[batch], async |_| {}).await;
+    assert!(
+        matches!(said[0][..], [Some(Outcome::Held { .. }), None, None, Some(Outcome::Held { .. })]),
+        "the others go on: {said:?}"
+    );
 }
