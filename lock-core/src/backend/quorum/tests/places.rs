@@ -1,15 +1,16 @@
 //! Places of waiters while a node hangs, and the meaning of grants of single nodes.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use super::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
 use crate::{
     LockManager,
-    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Place, QuorumBackend, Release, Token},
+    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Place, QuorumBackend, Release, Token},
     clock::Moment,
     key::LockKey,
+    mode::Mode,
 };
 
 const WAITERS: usize = 5;
@@ -95,6 +96,57 @@ async fn a_reader_behind_a_writer_keeps_its_place_though_most_nodes_do_not_know_
     while let Some(done) = waiters.join_next().await {
         done.unwrap();
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_get_a_key_that_only_the_queue_node_says_is_held() {
+    for count in [3, 5] {
+        let nodes = nodes::<5>();
+        let nodes = &nodes[..count];
+        let of_one = LockManager::builder().backend(nodes[0].clone()).build().unwrap();
+        let _stray = of_one.lock("k").await.unwrap();
+        let (one, two) = (manager(nodes), manager(nodes));
+        let lock = |manager: &LockManager| manager.lock("k").shared().wait(TTL);
+        let guards = tokio::join!(lock(&one), lock(&one), lock(&two));
+        assert!(guards.0.is_ok() && guards.1.is_ok() && guards.2.is_ok(), "{guards:?}, {count} nodes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_request_a_node_executed_late_keeps_nobody_from_that_node() {
+    let nodes = nodes::<3>();
+    nodes[2].is_silent(true);
+    let writing = manager(&nodes).lock("k").await.unwrap();
+    nodes[2].is_silent(false);
+    nodes[2].stop();
+    let reader = manager(&nodes);
+    let reading = tokio::spawn(async move { reader.lock("k").shared().ttl(TTL * 20).wait(TTL * 100).await });
+    a_while().await;
+    nodes[2].go_on();
+    tokio::time::sleep(TTL).await;
+    let key = LockKey::new("k").unwrap();
+    let said = nodes[2].call(Batch::from([Operation::Inspect { key }])).await.unwrap().single();
+    assert!(matches!(said, Ok(Outcome::Busy { .. })), "the writer's lease is put back there: {said:?}");
+    nodes[0].is_silent(true);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(writing.is_held(), "two of three have it");
+    nodes[0].is_silent(false);
+    writing.release().await.unwrap();
+    assert!(reading.await.unwrap().is_ok());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_gets_a_key_though_the_queue_node_hangs_and_the_others_are_slow() {
+    let nodes = nodes::<3>();
+    nodes[0].stop();
+    nodes[1..].iter().for_each(|node| node.slow.store(20, Ordering::Relaxed));
+    let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
+    let token = Token::from_random(1).in_mode(Mode::Shared);
+    let acquire = Acquire::new(LockKey::new("k").unwrap(), token, TTL).or_wait(place);
+    let begun = Instant::now();
+    let said = quorum(&nodes).call(Batch::from([Operation::Acquire(acquire)])).await.unwrap().single();
+    assert!(matches!(said, Ok(Outcome::Held { .. })), "{said:?}");
+    assert!(begun.elapsed() < LIMIT, "it waits for the queue node no longer than for any other: {:?}", begun.elapsed());
 }
 
 /// A node grants the key to a place of this process: when the engine is told, and whether it is the turn of the waiter.
