@@ -187,3 +187,56 @@ async fn a_mark_of_another_program_at_a_key_is_an_error_of_that_key_only() {
         "the others go on: {said:?}"
     );
 }
+
+#[tokio::test]
+async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_command_for_all() {
+    for refused in ["", "-zmscore"] {
+        let server = RedisServer::start().await;
+        if !refused.is_empty() {
+            server.call(&["ACL", "SETUSER", "default", refused]).await;
+        }
+        let [long, short, gone] = [1, 2, 3].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+        let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+        let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
+        let writer = Acquire::new(key("k"), Token::from_random(4), LONG);
+        let batches = [
+            Batch::from([acquire(long), acquire(short)]),
+            Batch::from([renew(long, LONG * 2), renew(gone, LONG * 4), renew(short, LONG)]),
+            Batch::from([Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
+        ];
+        let said = says(&server, &batches, async |_| {}).await;
+        let renewed = |said: &Option<Outcome>| matches!(said, Some(Outcome::Renewed { .. }));
+        assert!(renewed(&said[1][0]) && renewed(&said[1][2]), "{said:?}");
+        assert_eq!(said[1][1], Some(Outcome::Gone));
+        let Some(Outcome::Busy { remaining: Some(remaining), .. }) = said[2][0] else { panic!("{said:?}") };
+        assert!(remaining > LONG, "the key is there until the longer one ends: {remaining:?}");
+        let Some(Outcome::Shared { leases: 2, first, last, .. }) = said[2][1] else { panic!("{said:?}") };
+        assert!(first <= LONG && first > LONG / 2 && last > LONG, "{first:?}, {last:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_shares_are_all_over_is_free_though_it_is_still_there() {
+    let server = RedisServer::start().await;
+    let over = Token::from_random(1).in_mode(Mode::Shared);
+    let permit: Token = format!("lock-core:1:{:032x}:1/2", 1).parse().expect("a sound token");
+    let writer = Token::from_random(2);
+    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, LONG));
+    let batches = [
+        Batch::from([acquire(over)]),
+        Batch::from([acquire(permit)]),
+        Batch::from([acquire(writer)]),
+        Batch::from([Operation::Release(Release::new(key("k"), writer)), acquire(over)]),
+        Batch::from([Operation::Inspect { key: key("k") }]),
+    ];
+    let said = says(&server, &batches, async |number| {
+        if let Some(token) = [None, Some(over), Some(permit), None, Some(over)][number] {
+            // As if the clock had been ahead when the key was told to expire.
+            server.call(&["ZADD", "k", "XX", "1", &token.reveal()]).await;
+        }
+    })
+    .await;
+    let held = |said: &Option<Outcome>| matches!(said, Some(Outcome::Held { .. }));
+    assert!(held(&said[0][0]) && held(&said[1][0]) && held(&said[2][0]) && held(&said[3][1]), "{said:?}");
+    assert_eq!(said[4], [Some(Outcome::Gone)]);
+}
