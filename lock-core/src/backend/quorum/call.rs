@@ -235,3 +235,30 @@ fn released() -> BackendError {
 
 /// How long a ping waits for nodes that are not needed: they may have to be connected first.
 pub(super) const PING: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{Acquire, Release},
+        key::LockKey,
+        mode::Mode,
+    };
+
+    #[test]
+    fn only_shares_of_a_key_are_acquired_in_one_part() {
+        let key = || LockKey::new("k").unwrap();
+        let acquire = |mode, number| {
+            let token = Token::from_random(number).in_mode(mode);
+            Operation::Acquire(Acquire::new(key(), token, Duration::from_secs(3)))
+        };
+        let (shared, alone) = (|number| acquire(Mode::Shared, number), |number| acquire(Mode::Exclusive, number));
+        let release = || Operation::Release(Release::new(key(), Token::from_random(1)));
+        let end = |operations: &[Operation]| end_of_part(&operations.iter().cloned().collect());
+        assert_eq!(end(&[release(), shared(1), shared(2), shared(3)]), None);
+        assert_eq!(end(&[shared(1), shared(2), alone(3)]), Some(2));
+        assert_eq!(end(&[shared(1), shared(2), release()]), Some(2));
+        assert_eq!(end(&[alone(1), shared(2)]), Some(1));
+        assert_eq!(end(&[alone(1), alone(2)]), Some(1));
+    }
+}
