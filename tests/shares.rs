@@ -5,7 +5,11 @@ use std::{
     task::Poll,
 };
 
-use lock_core::LockManager;
+use lock_core::{
+    LockManager, Mode,
+    backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Release, Renew, Token},
+    key::LockKey,
+};
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
 use tokio::time::sleep;
 
@@ -102,4 +106,137 @@ async fn a_downgrade_that_is_dropped_leaves_the_key_busy_for_at_least_so_long() 
     drop(downgrade);
     let is_kept = async || server.call(&["PTTL", "k"]).await.integer().is_some_and(|left| left > 30_000);
     eventually(SOON, "the key is kept", is_kept).await;
+}
+
+/// What a backend of the server says, over one connection, to each batch in turn.
+async fn says(server: &RedisServer, batches: &[Batch], between: impl AsyncFn(usize)) -> Vec<Vec<Option<Outcome>>> {
+    let backend = RedisBackend::from_url(&server.url(), "raw", ms(1_000)).expect("a sound URL");
+    let work = async {
+        let mut said = Vec::new();
+        for (number, batch) in batches.iter().enumerate() {
+            between(number).await;
+            let items = batch.len();
+            let answer = backend.call(batch.clone()).await;
+            let none = || vec![None; items];
+            said.push(answer.map_or_else(|_| none(), |answer| answer.outcomes.into_iter().map(Result::ok).collect()));
+        }
+        said
+    };
+    tokio::select! {
+        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        said = work => said,
+    }
+}
+
+fn key(name: &str) -> LockKey {
+    LockKey::new(name).expect("a sound key")
+}
+
+#[tokio::test]
+async fn a_server_that_takes_no_writes_says_of_no_share_that_it_is_gone() {
+    let server = RedisServer::start().await;
+    let [held, lacking] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquire = Acquire::new(key("held"), held, LONG);
+    let release = |key: &LockKey, token| Operation::Release(Release::new(key.clone(), token));
+    let renew = |key: &LockKey, token| Operation::Renew(Renew::new(key.clone(), token, LONG * 2));
+    let one_of_each = |operation: &dyn Fn(&LockKey, Token) -> Operation| {
+        let one = || operation(&key("held"), held);
+        let other = || operation(&key("other"), lacking);
+        [Batch::from([one(), other()]), Batch::from([other(), one()])]
+    };
+    let mut batches = vec![Batch::from([Operation::Acquire(acquire)])];
+    batches.extend(one_of_each(&release));
+    batches.extend(one_of_each(&renew));
+    let said = says(&server, &batches, async |number| {
+        if number == 1 {
+            // It waits for a primary that does not answer.
+            server.call(&["REPLICAOF", "127.0.0.1", "1"]).await;
+        }
+    })
+    .await;
+    assert!(matches!(said[0][..], [Some(Outcome::Held { .. })]), "{said:?}");
+    assert!(said[1..].iter().flatten().all(Option::is_none), "its primary may have what it lacks: {said:?}");
+}
+
+#[tokio::test]
+async fn a_renewal_that_comes_twice_in_a_call_shortens_no_share() {
+    let server = RedisServer::start().await;
+    let [twice, once] = [1, 2].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+    let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
+    let batches = [
+        Batch::from([acquire(twice), acquire(once)]),
+        Batch::from([renew(twice, LONG * 2), renew(once, LONG), renew(twice, LONG)]),
+        Batch::from([Operation::Release(Release::new(key("k"), once)), Operation::Inspect { key: key("k") }]),
+    ];
+    let said = says(&server, &batches, async |_| {}).await;
+    let Some(Outcome::Shared { first, last, .. }) = said[2][1] else { panic!("one is left: {said:?}") };
+    assert!(first == last && last > LONG, "{last:?}");
+}
+
+#[tokio::test]
+async fn a_mark_of_another_program_at_a_key_is_an_error_of_that_key_only() {
+    let server = RedisServer::start().await;
+    let token = Token::from_random(1).in_mode(Mode::Shared);
+    server.call(&["ZADD", "k", "+inf", "lock-core:1:shared:7", "+inf", "another"]).await;
+    let acquire = |name| Operation::Acquire(Acquire::new(key(name), token, LONG));
+    let batch = Batch::from([acquire("one"), Operation::Inspect { key: key("k") }, acquire("k"), acquire("two")]);
+    let said = says(&server, &[batch], async |_| {}).await;
+    assert!(
+        matches!(said[0][..], [Some(Outcome::Held { .. }), None, None, Some(Outcome::Held { .. })]),
+        "the others go on: {said:?}"
+    );
+}
+
+#[tokio::test]
+async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_command_for_all() {
+    for refused in ["", "-zmscore"] {
+        let server = RedisServer::start().await;
+        if !refused.is_empty() {
+            server.call(&["ACL", "SETUSER", "default", refused]).await;
+        }
+        let [long, short, gone] = [1, 2, 3].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+        let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
+        let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
+        let writer = Acquire::new(key("k"), Token::from_random(4), LONG);
+        let batches = [
+            Batch::from([acquire(long), acquire(short)]),
+            Batch::from([renew(long, LONG * 2), renew(gone, LONG * 4), renew(short, LONG)]),
+            Batch::from([Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
+        ];
+        let said = says(&server, &batches, async |_| {}).await;
+        let renewed = |said: &Option<Outcome>| matches!(said, Some(Outcome::Renewed { .. }));
+        assert!(renewed(&said[1][0]) && renewed(&said[1][2]), "{said:?}");
+        assert_eq!(said[1][1], Some(Outcome::Gone));
+        let Some(Outcome::Busy { remaining: Some(remaining), .. }) = said[2][0] else { panic!("{said:?}") };
+        assert!(remaining > LONG, "the key is there until the longer one ends: {remaining:?}");
+        let Some(Outcome::Shared { leases: 2, first, last, .. }) = said[2][1] else { panic!("{said:?}") };
+        assert!(first <= LONG && first > LONG / 2 && last > LONG, "{first:?}, {last:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_key_whose_shares_are_all_over_is_free_though_it_is_still_there() {
+    let server = RedisServer::start().await;
+    let over = Token::from_random(1).in_mode(Mode::Shared);
+    let permit: Token = format!("lock-core:1:{:032x}:1/2", 1).parse().expect("a sound token");
+    let writer = Token::from_random(2);
+    let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, LONG));
+    let batches = [
+        Batch::from([acquire(over)]),
+        Batch::from([acquire(permit)]),
+        Batch::from([acquire(writer)]),
+        Batch::from([Operation::Release(Release::new(key("k"), writer)), acquire(over)]),
+        Batch::from([Operation::Inspect { key: key("k") }]),
+    ];
+    let said = says(&server, &batches, async |number| {
+        if let Some(token) = [None, Some(over), Some(permit), None, Some(over)][number] {
+            // As if the clock had been ahead when the key was told to expire.
+            server.call(&["ZADD", "k", "XX", "1", &token.reveal()]).await;
+        }
+    })
+    .await;
+    let held = |said: &Option<Outcome>| matches!(said, Some(Outcome::Held { .. }));
+    assert!(held(&said[0][0]) && held(&said[1][0]) && held(&said[2][0]) && held(&said[3][1]), "{said:?}");
+    assert_eq!(said[4], [Some(Outcome::Gone)]);
 }

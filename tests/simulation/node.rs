@@ -5,7 +5,7 @@
 //! server, beside the script.) With a counter that is far ahead
 //! of every clock, fencing tokens are the same, too.
 
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 
 use lock_core::{
     backend::{
@@ -101,6 +101,9 @@ fn ttl(dice: &mut Dice) -> Duration {
 }
 
 fn batch(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Vec<Operation> {
+    if dice.below(6) == 0 {
+        return of_one_kind(dice, modes);
+    }
     if dice.below(6) > 0 {
         return (0..1 + dice.below(4)).map(|_| operation(dice, channel, modes)).collect();
     }
@@ -111,6 +114,28 @@ fn batch(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Vec<Operation> 
         Operation::Acquire(Acquire::new(key, token(dice, modes), ttl(dice)).with_all())
     };
     (0..KEYS).map(acquire).collect()
+}
+
+/// Nothing but renewals, or nothing but releases, which have forms of their own: mostly of one key. (A renewal may come twice.)
+fn of_one_kind(dice: &mut Dice, modes: &[&str]) -> Vec<Operation> {
+    let (renews, usual) = (dice.below(2) == 0, dice.below(KEYS));
+    let items = 2 + dice.below(5);
+    let mut operation = || {
+        let key = key(if dice.below(4) == 0 { dice.below(KEYS) } else { usual });
+        let (token, ttl) = (token(dice, modes), ttl(dice));
+        if renews {
+            Operation::Renew(Renew::new(key, token, ttl))
+        } else {
+            Operation::Release(Release::new(key, token))
+        }
+    };
+    let mut batch: Vec<_> = (0..items).map(|_| operation()).collect();
+    let mut released = HashSet::new();
+    batch.retain(|operation| match operation {
+        Operation::Release(Release { key, token, .. }) => released.insert((key.clone(), *token)),
+        _ => true,
+    });
+    batch
 }
 
 fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Operation {

@@ -58,7 +58,7 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
         // A connection and a call that waits for those under way.
         let margin = (world.plan.latency.1 * 10) as f64 / 1_000.0 + 10.0;
         if !state.has_vanished(key) {
-            found.extend(within(world, state, &waits));
+            found.extend(within(world, state, &waits, margin));
         }
         if world.plan.is_calm() && !world.plan.store.is_quorum() {
             let in_gaps = &state.servers[0].node.audit.in_gaps;
@@ -72,13 +72,13 @@ pub(super) fn check(world: &World, state: &State, events: &[Event]) -> Vec<(&'st
 }
 
 /// Inside a process: first come, first served.
-fn within(world: &World, state: &State, waits: &[Wait<'_>]) -> Option<(&'static str, String)> {
+fn within(world: &World, state: &State, waits: &[Wait<'_>], margin: f64) -> Option<(&'static str, String)> {
     let link = |client: &str| {
         let number = client.trim_start_matches('c').parse::<usize>().ok();
         number.and_then(|number| state.links.get(number))
     };
     let is_steady = |client: &str| link(client).is_some_and(|link| link.disturbed == 0 && !link.dead);
-    // Calls that wait for the first connection leave in any order.
+    // Calls that wait for the first connection leave in any order, if they come together.
     let is_connected = |wait: &Wait<'_>| {
         let since = link(wait.client).and_then(|link| link.ways.first()?.first_up);
         since.is_some_and(|since| wait.from > since as f64 / 1_000.0)
@@ -87,7 +87,8 @@ fn within(world: &World, state: &State, waits: &[Wait<'_>]) -> Option<(&'static 
         let passed = waits.iter().filter(|wait| wait.client == later.client && wait.stands_in_line());
         for first in passed.filter(|first| !first.goes_with(later)) {
             // Each has a place of its own, which may be lost.
-            let is_judged = world.plan.is_calm() && !world.plan.store.is_quorum() && is_connected(first);
+            let is_first = is_connected(first) || later.from >= first.from + margin;
+            let is_judged = world.plan.is_calm() && !world.plan.store.is_quorum() && is_first;
             if !world.plan.mix.is_plain() && !is_judged {
                 continue;
             }

@@ -15,7 +15,7 @@ use super::{
     verdict::{Certainty, Row, Verdict},
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes},
+    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
     error::ErrorKind,
     mutants::Mutant,
 };
@@ -70,11 +70,13 @@ impl Ballot {
         &self.operations
     }
 
-    /// Has those acquires that wait for their turn asked for at the nodes that keep places first; see [`waits_for_turn`].
-    pub(super) fn in_turn(mut self, places: Places) -> Self {
+    /// Has those acquires that wait for their turn asked for at the nodes that keep places first; see [`waits_for_turn`]. A node that
+    /// `may_take` the token by an earlier request is asked too: if it did, the others have to wait until that is known.
+    pub(super) fn in_turn(mut self, places: Places, may_take: impl Fn(usize, Token) -> bool) -> Self {
         for (operation, row) in self.operations.iter().zip(self.seats.chunks_mut(self.nodes)) {
+            let Operation::Acquire(acquire) = operation else { continue };
             for (node, seat) in row.iter_mut().enumerate() {
-                if waits_for_turn(operation) && !places.are_at(node) {
+                if waits_for_turn(operation) && !places.are_at(node) && !may_take(node, acquire.token) {
                     seat.vote = Vote::Later;
                 }
             }
@@ -84,14 +86,14 @@ impl Ballot {
 
     /// The items for which a node is asked first; `None` for all of them.
     pub(super) fn first_items(&self, node: usize) -> Option<Vec<usize>> {
-        let waits = |item: &usize| matches!(self.seats[item * self.nodes + node].vote, Vote::Later);
+        let waits = |item: &usize| self.seats[item * self.nodes + node].is_later();
         let items = 0..self.operations.len();
         items.clone().any(|item| waits(&item)).then(|| items.filter(|item| !waits(item)).collect())
     }
 
     /// Whether some nodes are still to be asked.
     pub(super) fn has_later(&self) -> bool {
-        self.seats.iter().any(|seat| matches!(seat.vote, Vote::Later))
+        self.seats.iter().any(Seat::is_later)
     }
 
     /// Takes the items whose turn it is, by the queue node, or may be, if that cannot tell or `is_late`: the nodes that were not asked
@@ -99,16 +101,27 @@ impl Ballot {
     pub(super) fn turns(&mut self, is_late: bool) -> Vec<usize> {
         let mut turns = Vec::new();
         for (item, row) in self.seats.chunks_mut(self.nodes).enumerate() {
-            if !row.iter().any(|seat| matches!(seat.vote, Vote::Later)) {
+            if !row.iter().any(Seat::is_later) {
                 continue;
             }
+            // Of those that were asked besides the queue node: whether all have answered, and whether it is to be believed that
+            // the key is held. A holder that a minority has, or a foreign one, must not keep it from everybody.
+            let mut asked = row.iter().enumerate().filter(|(node, seat)| *node != self.queue_node && !seat.is_later());
+            let is_heard = !row.iter().any(|seat| matches!(seat.vote, Vote::Waiting | Vote::Away));
+            let is_believed = asked.clone().next().is_some() && !asked.any(|(_, seat)| seat.is_granted());
             let vote = match &row[self.queue_node].vote {
                 Vote::Waiting | Vote::Away if !is_late => continue,
+                Vote::Said(Outcome::Busy { reserved: false, position, .. })
+                    if !is_believed || position.is_none_or(|position| position <= 1) =>
+                {
+                    Vote::Waiting
+                }
+                Vote::Said(Outcome::Busy { reserved: false, .. }) if !is_heard && !is_late => continue,
                 Vote::Said(Outcome::Busy { .. }) => Vote::Spared,
                 _ => Vote::Waiting,
             };
             turns.extend(matches!(vote, Vote::Waiting).then_some(item));
-            for seat in row.iter_mut().filter(|seat| matches!(seat.vote, Vote::Later)) {
+            for seat in row.iter_mut().filter(|seat| seat.is_later()) {
                 seat.vote = vote.clone();
             }
         }

@@ -51,23 +51,26 @@ impl Quorum {
     /// answered.
     async fn decide(self: &Arc<Self>, mut batch: Batch) -> Result<Answer, BackendError> {
         let _asking = Asking::begin(self, &batch);
-        let (places, placed) = {
+        let (places, mut ballot) = {
             let (ledger, now) = (self.ledger(), self.clock.now());
             ledger.aim(&mut batch, now);
-            (ledger.places(), ledger.placed(&batch, now))
+            let (places, placed) = (ledger.places(), ledger.placed(&batch, now));
+            let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
+            (places, ballot.in_turn(places, |node, token| ledger.may_take(node, token, now)))
         };
-        let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
-        let mut ballot = ballot.in_turn(places);
         let mut requests = Vec::new();
         let mut begun = false;
         let mut patience = None;
         // How long the queue node may take to say whose turn it is.
         let mut turn =
             ballot.has_later().then(|| self.clock.sleep(self.ledger().patience([places.queue_node].into_iter())));
+        let mut is_late = false;
         poll_fn(|cx| {
             count(&mut ballot, &mut requests, cx);
-            let is_late = turn.as_mut().is_some_and(|turn| turn.as_mut().poll(cx).is_ready());
-            turn = turn.take().filter(|_| !is_late && ballot.has_later());
+            if turn.as_mut().is_some_and(|turn| turn.as_mut().poll(cx).is_ready()) {
+                // A timer may be polled until it is ready, and no longer.
+                (turn, is_late) = (None, true);
+            }
             loop {
                 // The lease is chosen and the request sent under one lock. A release of the same token that came in between would be
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
@@ -231,3 +234,30 @@ fn released() -> BackendError {
 
 /// How long a ping waits for nodes that are not needed: they may have to be connected first.
 pub(super) const PING: Duration = Duration::from_millis(100);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        backend::{Acquire, Release},
+        key::LockKey,
+        mode::Mode,
+    };
+
+    #[test]
+    fn only_shares_of_a_key_are_acquired_in_one_part() {
+        let key = || LockKey::new("k").unwrap();
+        let acquire = |mode, number| {
+            let token = Token::from_random(number).in_mode(mode);
+            Operation::Acquire(Acquire::new(key(), token, Duration::from_secs(3)))
+        };
+        let (shared, alone) = (|number| acquire(Mode::Shared, number), |number| acquire(Mode::Exclusive, number));
+        let release = || Operation::Release(Release::new(key(), Token::from_random(1)));
+        let end = |operations: &[Operation]| end_of_part(&operations.iter().cloned().collect());
+        assert_eq!(end(&[release(), shared(1), shared(2), shared(3)]), None);
+        assert_eq!(end(&[shared(1), shared(2), alone(3)]), Some(2));
+        assert_eq!(end(&[shared(1), shared(2), release()]), Some(2));
+        assert_eq!(end(&[alone(1), shared(2)]), Some(1));
+        assert_eq!(end(&[alone(1), alone(2)]), Some(1));
+    }
+}

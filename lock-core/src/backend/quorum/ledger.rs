@@ -98,6 +98,11 @@ impl Ledger {
         batch.iter().map(is_placed).collect()
     }
 
+    /// Whether a node may take a token by an acquire that it has not answered, or may have done so.
+    pub(super) fn may_take(&self, node: usize, token: Token, now: Moment) -> bool {
+        self.nodes[node].may_take(token, now)
+    }
+
     /// Has a batch aim at one number, the same for all nodes.
     pub(super) fn aim(&self, batch: &mut Batch, now: Moment) {
         self.aim.set(batch, now);

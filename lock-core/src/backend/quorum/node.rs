@@ -85,6 +85,11 @@ impl Node {
         self.placed.get(&token).is_some_and(|until| *until > now)
     }
 
+    /// Whether it may take a token by an acquire that it has not answered, or may have done so.
+    pub(super) fn may_take(&self, token: Token, now: Moment) -> bool {
+        self.unanswered.get(&token).is_some_and(|entry| entry.under_way > 0 || entry.doubt.until > now)
+    }
+
     /// Whether an answer did not come in time, and there was no sign of life since.
     pub(super) fn is_late(&self) -> bool {
         self.probe.is_some()

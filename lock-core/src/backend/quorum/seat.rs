@@ -55,6 +55,11 @@ impl Seat {
         }
     }
 
+    /// Whether the node is asked later, if at all.
+    pub(super) fn is_later(&self) -> bool {
+        matches!(self.vote, Vote::Later)
+    }
+
     pub(super) fn is_granted(&self) -> bool {
         matches!(self.said(), Some(Outcome::Held { .. } | Outcome::Renewed { .. } | Outcome::Released))
     }

@@ -217,7 +217,7 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
 fn in_turn() -> Ballot {
     let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
     acquire.token = acquire.token.in_mode(Mode::Shared);
-    ballot(Operation::Acquire(acquire), 3).in_turn(Places { queue_node: 0, deputy: Some(1) })
+    ballot(Operation::Acquire(acquire), 3).in_turn(Places { queue_node: 0, deputy: Some(1) }, |_, _| false)
 }
 
 #[test]
@@ -231,10 +231,42 @@ fn a_reader_that_comes_later_at_the_queue_node_is_asked_for_nowhere_else() {
     assert!(!ballot.has_later());
     assert_eq!(ballot.sure(), busy(Some(2)), "it keeps its place");
     let mut ballot = in_turn();
-    ballot.says(0, busy(Some(2)));
+    ballot.says(0, Outcome::Busy { remaining: Some(TTL), foreign: false, reserved: true, position: Some(2) });
     ballot.says(1, held(10, 1));
     ballot.turns(false);
     assert!(matches!(ballot.sure(), Outcome::Split { .. }), "the deputy has given it the key");
+}
+
+#[test]
+fn a_key_that_the_queue_node_says_is_held_is_asked_for_elsewhere_unless_the_deputy_says_so_too() {
+    let mut ballot = in_turn();
+    ballot.says(0, busy(Some(2)));
+    assert!(ballot.turns(false).is_empty() && ballot.has_later(), "the deputy is heard first");
+    ballot.says(1, busy(Some(2)));
+    assert!(ballot.turns(false).is_empty() && !ballot.has_later());
+    assert_eq!(ballot.sure(), busy(Some(2)), "it is held");
+    let mut ballot = in_turn();
+    ballot.says(0, busy(Some(2)));
+    assert!(ballot.turns(true).is_empty() && !ballot.has_later(), "the deputy is too slow");
+    for granted_first in [false, true] {
+        let mut ballot = in_turn();
+        ballot.says(usize::from(granted_first), if granted_first { held(10, 1) } else { busy(Some(2)) });
+        assert!(ballot.turns(false).is_empty());
+        ballot.says(usize::from(!granted_first), if granted_first { busy(Some(2)) } else { held(10, 1) });
+        assert_eq!(ballot.turns(false), [0], "perhaps by a holder that no majority has");
+        ballot.vote_on(2, [0], Ok(Answer::new([Ok(held(10, 1))])));
+        assert!(ballot.write_backs().is_empty(), "they count alike");
+        assert_eq!(ballot.outcome().unwrap(), held(10, 1));
+    }
+    let mut ballot = in_turn();
+    ballot.says(0, busy(Some(1)));
+    assert_eq!(ballot.turns(false), [0], "nobody comes before it, so that it passes nobody");
+    let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
+    acquire.token = acquire.token.in_mode(Mode::Shared);
+    let alone = self::ballot(Operation::Acquire(acquire), 3);
+    let mut alone = alone.in_turn(Places { queue_node: 0, deputy: None }, |_, _| false);
+    alone.says(0, busy(Some(2)));
+    assert_eq!(alone.turns(false), [0], "there is no deputy to say so");
 }
 
 #[test]

@@ -10,12 +10,13 @@ use std::{
     time::Duration,
 };
 
+use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::{
     ErrorKind, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, QuorumBackend, Reply},
-    clock::Clock,
+    clock::{Clock, Moment, Sleep},
     key::LockKey,
 };
 
@@ -77,7 +78,7 @@ impl Backend for Node {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        self.store().clock()
+        Arc::new(OnceReady(self.store().clock()))
     }
 
     fn epoch(&self) -> u64 {
@@ -128,6 +129,20 @@ impl Node {
 
     pub(super) async fn has(&self, prefix: &str) -> bool {
         !self.store().list(prefix.to_owned()).await.unwrap().is_empty()
+    }
+}
+
+/// A clock whose timers must not be polled once they were ready, as those of other programs may be.
+#[derive(Debug)]
+struct OnceReady(Arc<dyn Clock>);
+
+impl Clock for OnceReady {
+    fn now(&self) -> Moment {
+        self.0.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        Box::pin(self.0.sleep(duration).map(|()| ()))
     }
 }
 

@@ -1,15 +1,18 @@
 //! Places of waiters while a node hangs, and the meaning of grants of single nodes.
 
-use std::time::Duration;
+use std::{sync::atomic::Ordering, time::Duration};
 
 use tokio::{sync::mpsc, task::JoinSet, time::Instant};
 
 use super::nodes::{LIMIT, Node, TTL, a_while, manager, nodes, quorum};
 use crate::{
     LockManager,
-    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Place, QuorumBackend, Release, Token},
+    backend::{
+        Acquire, Answer, Backend, Batch, Calls, Notice, Operation, Outcome, Place, QuorumBackend, Release, Token,
+    },
     clock::Moment,
     key::LockKey,
+    mode::Mode,
 };
 
 const WAITERS: usize = 5;
@@ -95,6 +98,95 @@ async fn a_reader_behind_a_writer_keeps_its_place_though_most_nodes_do_not_know_
     );
     while let Some(done) = waiters.join_next().await {
         done.unwrap();
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn readers_get_a_key_that_only_the_queue_node_says_is_held() {
+    for count in [3, 5] {
+        let nodes = nodes::<5>();
+        let nodes = &nodes[..count];
+        let of_one = LockManager::builder().backend(nodes[0].clone()).build().unwrap();
+        let _stray = of_one.lock("k").await.unwrap();
+        let (one, two) = (manager(nodes), manager(nodes));
+        let lock = |manager: &LockManager| manager.lock("k").shared().wait(TTL);
+        let guards = tokio::join!(lock(&one), lock(&one), lock(&two));
+        assert!(guards.0.is_ok() && guards.1.is_ok() && guards.2.is_ok(), "{guards:?}, {count} nodes");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_whose_request_a_node_executed_late_keeps_nobody_from_that_node() {
+    let nodes = nodes::<3>();
+    nodes[2].is_silent(true);
+    let writing = manager(&nodes).lock("k").await.unwrap();
+    nodes[2].is_silent(false);
+    nodes[2].stop();
+    let reader = manager(&nodes);
+    let reading = tokio::spawn(async move { reader.lock("k").shared().ttl(TTL * 20).wait(TTL * 100).await });
+    a_while().await;
+    nodes[2].go_on();
+    tokio::time::sleep(TTL).await;
+    let key = LockKey::new("k").unwrap();
+    let said = nodes[2].call(Batch::from([Operation::Inspect { key }])).await.unwrap().single();
+    assert!(matches!(said, Ok(Outcome::Busy { .. })), "the writer's lease is put back there: {said:?}");
+    nodes[0].is_silent(true);
+    tokio::time::sleep(TTL * 2).await;
+    assert!(writing.is_held(), "two of three have it");
+    nodes[0].is_silent(false);
+    writing.release().await.unwrap();
+    assert!(reading.await.unwrap().is_ok());
+}
+
+/// The acquire of a share, with a place.
+fn reads(token: Token) -> Operation {
+    let place = Place::new("ours".into(), TTL, TTL, Moment::from_origin(Duration::ZERO));
+    Operation::Acquire(Acquire::new(LockKey::new("k").unwrap(), token, TTL).or_wait(place))
+}
+
+fn shared() -> Token {
+    Token::from_random(1).in_mode(Mode::Shared)
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_gets_a_key_though_the_queue_node_hangs_and_the_others_are_slow() {
+    let nodes = nodes::<3>();
+    nodes[0].stop();
+    nodes[1..].iter().for_each(|node| node.slow.store(20, Ordering::Relaxed));
+    let begun = Instant::now();
+    let said = quorum(&nodes).call(Batch::from([reads(shared())])).await.unwrap().single();
+    assert!(matches!(said, Ok(Outcome::Held { .. })), "{said:?}");
+    assert!(begun.elapsed() < LIMIT, "it waits for the queue node no longer than for any other: {:?}", begun.elapsed());
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_node_that_is_asked_in_turn_has_as_long_to_answer_as_any() {
+    let nodes = nodes::<3>();
+    [0, 2].iter().for_each(|node: &usize| nodes[*node].slow.store(4, Ordering::Relaxed));
+    let of_deputy = LockManager::builder().backend(nodes[1].clone()).build().unwrap();
+    let _stray = of_deputy.lock("k").await.unwrap();
+    let quorum = quorum(&nodes);
+    for node in 0..nodes.len() {
+        quorum.quorum.ledger().listens(node, true);
+    }
+    let said = quorum.call(Batch::from([reads(shared())])).await.unwrap().single();
+    assert!(matches!(said, Ok(Outcome::Held { .. })), "it was asked late, and did not answer late: {said:?}");
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_reader_that_is_released_before_its_turn_is_asked_for_nowhere_else() {
+    let nodes = nodes::<3>();
+    nodes[0].slow.store(3, Ordering::Relaxed);
+    let quorum = quorum(&nodes).quorum;
+    let asking = tokio::spawn(quorum.clone().call(Batch::from([reads(shared())])));
+    tokio::time::sleep(Duration::from_millis(1)).await;
+    let release = Release::new(LockKey::new("k").unwrap(), shared());
+    quorum.call(Batch::from([Operation::Release(release)])).await.unwrap();
+    let said = asking.await.unwrap().map(Answer::single);
+    assert!(!matches!(said, Ok(Ok(Outcome::Held { .. }))), "{said:?}");
+    a_while().await;
+    for node in &nodes {
+        assert!(!node.has("k").await, "nobody would release it");
     }
 }
 

@@ -152,12 +152,16 @@ if shares then
   -- Where nobody waits either, a share is four commands.
   local replies, is_written = shares.replies, shares.is_written
   look_at_clock()
-  for n = #shares, 1, -1 do -- as an error makes a reply longer
-    local i = shares[n]
+  local longer = 0 -- by how much errors have made the reply longer
+  for _, i in ipairs(shares) do
+    local at = i - 1 + longer
     local was_live, failed = end_share(KEYS[i + 1], ARGV[i])
-    is_written = is_written or was_live
-    if was_live then replies[i - 1] = failed and ERROR or RELEASED end
-    if failed then table.insert(replies, i, failed) end
+    is_written = is_written or was_live and not failed
+    if was_live then replies[at] = failed and ERROR or RELEASED end
+    if failed then
+      table.insert(replies, at + 1, failed)
+      longer = longer + 1
+    end
   end
   local refused = not is_written and is_read_only(KEYS[2])
   if refused then return refused end
@@ -241,19 +245,22 @@ if ARGV[1] == 'renew' then
     else
       -- Four commands, however many they are.
       local tokens, longest = {}, 0
+      local raised_to = {} -- by token, as a call may name one twice
       for n, i in ipairs(places) do tokens[n] = ARGV[2 * i] end
       local ends, ends_at, raised = pcall('ZMSCORE', key, unpack(tokens)), {}, {}
       for n, i in ipairs(places) do
         -- One by one where the command is not known or not allowed.
-        local share, ttl = ends.err and end_of_share(key, tokens[n]) or tonumber(ends[n]), tonumber(ARGV[2 * i + 1])
-        local left = (share or 0) - now
+        local token, ttl = tokens[n], tonumber(ARGV[2 * i + 1])
+        local share = ends.err and end_of_share(key, token) or tonumber(ends[n])
+        local left = (raised_to[token] or share or 0) - now
         if left < 0 then
           replies[i], gone = -1, key
         elseif left >= ttl then
           replies[i] = left
         else
           raised[#raised + 1], longest = i, math.max(longest, ttl)
-          ends_at[2 * #raised - 1], ends_at[2 * #raised] = now + ttl, tokens[n]
+          ends_at[2 * #raised - 1], ends_at[2 * #raised] = now + ttl, token
+          raised_to[token] = now + ttl
         end
       end
       if #raised > 0 then
@@ -347,7 +354,9 @@ local function group_at(key)
   local mark = last[at + 1] == 'inf' and last[at] or ''
   local of, number = string.match(string.sub(mark, #MARK + 1), '^(%a+):(%d+)$')
   if not of or string.sub(mark, 1, #MARK) ~= MARK then return nil, NO_LOCK end
-  if (tonumber(last[at - 1]) or 0) >= now then return { of = of, number = number, weighed = weighed } end
+  local ends = tonumber(last[at - 1]) or 0
+  if ends == math.huge then return nil, NO_LOCK end -- a mark of another program
+  if ends >= now then return { of = of, number = number, weighed = weighed } end
   -- All shares are over.
   return nil, attempt('DEL', key)
 end

@@ -89,6 +89,7 @@ fn nobody_asks_for_a_place_before_the_one_in_front_of_it_has_been_told_that_it_n
         assert!(request.expects_free, "it goes past the queue");
         let readers = [process.wait_on(shared), process.wait_on(shared)];
         assert!(process.send().0.is_empty(), "their places would come before the writer's");
+        assert_eq!(process.queues.lines.waiting(), readers.len(), "but they wait, and count as such");
         let is_known = outcome.is_ok();
         process.queues.acquired(&key(), request.token, outcome, process.trip());
         let asked: Vec<_> = process.send().0.iter().map(token).collect();
@@ -101,6 +102,18 @@ fn nobody_asks_for_a_place_before_the_one_in_front_of_it_has_been_told_that_it_n
             readers.into_iter().chain([writer]).for_each(|id| assert_eq!(process.error(id), ErrorKind::Backend));
         }
     }
+}
+
+#[test]
+fn a_reader_expects_a_free_key_as_a_writer_does_and_keeps_no_reader_waiting() {
+    let shared = Terms { mode: Mode::Shared, ..terms(9_000) };
+    let mut process = Process::new();
+    let (_, request) = process.ask(newcomer(&key(), shared, false));
+    assert!(request.expects_free, "it needs one round trip to a quorum");
+    process.wait_on(shared);
+    let (asked, _) = process.send();
+    assert_eq!(asked.len(), 1, "the first has a place, so nobody waits for its answer");
+    assert!(asked.iter().all(|operation| matches!(operation, Operation::Acquire(acquire) if !acquire.expects_free)));
 }
 
 #[test]
