@@ -32,6 +32,41 @@ async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
 }
 
 #[tokio::test]
+async fn an_error_says_what_is_in_the_way_of_a_permit() {
+    let server = RedisServer::start().await;
+    let builder = LockManager::builder().url(&server.url()).explain_waits_after(ms(100));
+    let (manager, other) = (builder.connect().await.expect("the server answers"), manager(&server).await);
+    assert_eq!(server.call(&["SET", "foreign", "2f1b", "NX"]).await, Reply::Status("OK".to_owned()));
+    let _held = [
+        other.lock("alone").await.unwrap(),
+        other.lock("read").shared().await.unwrap(),
+        other.lock("full").permits(2).take(2).await.unwrap(),
+    ];
+    for (key, said, code) in [
+        ("foreign", "held by another library", "lock_busy"),
+        ("alone", "held by someone else", "lock_busy"),
+        ("read", "held by someone else", "lock_busy"),
+        ("full", "out of permits (it has 2)", "lock_full"),
+    ] {
+        for wait in [ms(100), ms(0)] {
+            let error = manager.lock(key).permits(2).wait(wait).await.expect_err("the key is held");
+            assert!(error.to_string().contains(said), "{error}");
+            assert_eq!(error.code(), code, "{error}");
+        }
+    }
+    // A reader behind a writer is told so, and not sent after a reader with which it could share the key.
+    let waits = tokio::spawn(other.lock("read").wait(LONG).acquire());
+    eventually(SOON, "it has its place", async || {
+        server.call(&["EXISTS", "{0}lock-core:queue:read"]).await.integer() == Some(1)
+    })
+    .await;
+    let error = manager.lock("read").shared().wait(ms(1_500)).await.expect_err("behind it");
+    assert!(error.to_string().contains("still kept for others that came first"), "{error}");
+    assert!(error.holder().is_none(), "{error}");
+    waits.abort();
+}
+
+#[tokio::test]
 async fn shares_are_renewed_extended_and_released_when_the_server_is_out_of_memory() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;

@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::{info::Holder, key::LockKey, mode::Mode};
+use crate::{backend::Obstacle, info::Holder, key::LockKey, mode::Mode};
 
 mod build;
 mod case;
@@ -50,8 +50,8 @@ struct Inner {
     detail: Option<String>,
     /// When a busy key is free at the latest, unless its holder renews.
     remaining: Option<Duration>,
-    /// The mode in which the key was asked for.
-    mode: Mode,
+    /// What is in the way of a request that finds the key busy, and the mode of the request.
+    obstacle: (Obstacle, Mode),
     /// The holder of the busy key, if a process was asked, and how long ago.
     holder: Option<(Box<Holder>, Duration)>,
     source: Option<Arc<dyn error::Error + Send + Sync>>,
@@ -73,7 +73,7 @@ impl Error {
                 key: None,
                 detail: None,
                 remaining: None,
-                mode: Mode::Exclusive,
+                obstacle: (Obstacle::Holder, Mode::Exclusive),
                 holder: None,
                 source: None,
             }),
@@ -104,18 +104,20 @@ impl Error {
         Self::invalid(Argument::Permits, ACQUIRE, detail).on(key)
     }
 
-    /// Says in which mode the key was asked for.
-    pub(crate) fn in_mode(mut self, mode: Mode) -> Self {
-        self.inner.mode = mode;
+    /// Says what is in the way of a request in a mode.
+    pub(crate) fn blocked(mut self, by: Obstacle, mode: Mode) -> Self {
+        self.inner.obstacle = (by, mode);
         self
     }
 
     /// Says for how long the key was busy.
     pub(crate) fn busy_for(self, wait: Duration) -> Self {
-        let held = match self.inner.mode {
-            Mode::Permits { total, take: 1 } => format!("without a permit left of {total}"),
-            Mode::Permits { total, take } => format!("without {take} permits left of {total}"),
-            Mode::Exclusive | Mode::Shared => "held by someone else".to_owned(),
+        let held = match self.inner.obstacle {
+            (Obstacle::Permits, Mode::Permits { total, take: 1 }) => format!("out of permits (it has {total})"),
+            (Obstacle::Permits, Mode::Permits { total, take }) => format!("short of {take} permits (it has {total})"),
+            (Obstacle::Waiters, _) => "kept for others that came first".to_owned(),
+            (Obstacle::Foreign, _) => "held by another library".to_owned(),
+            (Obstacle::Holder | Obstacle::Permits, _) => "held by someone else".to_owned(),
         };
         self.detail(if wait.is_zero() {
             format!("{held}; wait for it, or try again later")
@@ -132,7 +134,8 @@ impl Error {
 
     /// Adds the holder of the busy key.
     pub(crate) fn held_by(mut self, holder: Box<Holder>, ago: Duration) -> Self {
-        if self.is_busy() {
+        // Those that came first are in the way, and may wait for a holder that would not be.
+        if self.is_busy() && self.inner.obstacle.0 != Obstacle::Waiters {
             self.inner.holder = Some((holder, ago));
         }
         self
@@ -297,7 +300,7 @@ impl Error {
             return Case::Lost;
         }
         match self.kind() {
-            ErrorKind::Busy if matches!(self.inner.mode, Mode::Permits { .. }) => Case::Full,
+            ErrorKind::Busy if self.inner.obstacle.0 == Obstacle::Permits => Case::Full,
             ErrorKind::Busy => Case::Busy,
             ErrorKind::Lost(_) => Case::Lost,
             ErrorKind::Overloaded => Case::Overloaded,

@@ -393,3 +393,57 @@ async fn readers_of_a_quorum_do_not_pass_a_writer_that_waits() {
     writer.release().await.unwrap();
     late.await.unwrap().unwrap().release().await.unwrap();
 }
+
+/// What a request is told that waits in vain, and one that tries: the message and the code.
+async fn refusals(request: impl Fn() -> LockRequest) -> [(String, &'static str); 2] {
+    let mut refusals = Vec::new();
+    for wait in [ms(40), Duration::ZERO] {
+        let error = request().wait(wait).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        refusals.push((error.to_string(), error.code()));
+    }
+    refusals.try_into().unwrap()
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_error_says_whether_a_holder_or_the_number_of_permits_or_others_that_wait_are_in_the_way() {
+    let [holder, other] = managers();
+    let held = [
+        holder.lock("alone").await.unwrap(),
+        holder.lock("read").shared().await.unwrap(),
+        holder.lock("full").permits(3).take(2).await.unwrap(),
+    ];
+    for key in ["alone", "read"] {
+        for (message, code) in refusals(|| other.lock(key).permits(3)).await {
+            assert!(message.contains("held by someone else") && code == "lock_busy", "{message}, {code}");
+        }
+    }
+    for (take, said) in [(2, "short of 2 permits (it has 3)"), (3, "short of 3 permits (it has 3)")] {
+        for (message, code) in refusals(|| other.lock("full").permits(3).take(take)).await {
+            assert!(message.contains(said) && code == "lock_full", "{message}, {code}");
+        }
+    }
+    let last = other.lock("full").permits(3).await.unwrap();
+    let told = refusals(|| other.lock("full").permits(3)).await;
+    assert_eq!(
+        told[0].0,
+        "could not acquire \"full\": still out of permits (it has 3) after 40ms; raise `wait`, or try again later"
+    );
+    assert_eq!(told[1].0, "could not acquire \"full\": out of permits (it has 3); wait for it, or try again later");
+    for (message, code) in refusals(|| other.lock("full").shared()).await {
+        assert!(message.contains("held by someone else") && code == "lock_busy", "{message}, {code}");
+    }
+    let waits = tokio::spawn(holder.lock("read").wait(ms(10_000)).acquire());
+    tokio::time::sleep(ms(20)).await;
+    let told = refusals(|| other.lock("read").shared()).await;
+    assert_eq!(
+        told[0],
+        (
+            "could not acquire \"read\": still kept for others that came first after 40ms; raise `wait`, or try again later"
+                .to_owned(),
+            "lock_busy"
+        )
+    );
+    waits.abort();
+    drop((held, last));
+}

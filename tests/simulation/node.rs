@@ -30,8 +30,8 @@ fn plain(outcome: Outcome, numbers: bool) -> String {
     match outcome {
         Outcome::Held { fence, block, was_free } if numbers => format!("held {fence} x{block} {was_free}"),
         Outcome::Held { block, was_free, .. } => format!("held x{block} {was_free}"),
-        Outcome::Busy { foreign, reserved, position, remaining } => {
-            format!("busy {foreign} {reserved} {position:?} {:?}", remaining.map(rounded))
+        Outcome::Busy { by, position, remaining } => {
+            format!("busy {by:?} {position:?} {:?}", remaining.map(rounded))
         }
         Outcome::Shared { leases, permits, first, last } => {
             format!("shared by {leases}, {permits} permits, {} to {}", rounded(first), rounded(last))

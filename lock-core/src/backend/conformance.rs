@@ -14,7 +14,7 @@ use rand::{RngExt, rngs::StdRng};
 use tokio::sync::mpsc;
 
 use crate::{
-    backend::{Acquire, Backend, Batch, Calls, Notice, Operation, Outcome, Release, Renew, Token},
+    backend::{Acquire, Backend, Batch, Calls, Notice, Obstacle, Operation, Outcome, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -100,7 +100,7 @@ impl Suite<'_> {
         let (key, one, two) = (self.key(), self.token(), self.token());
         assert!(self.acquire(&key, one, LONG).await.is_some(), "a free key is held");
         match self.call(acquire(&key, two, LONG)).await {
-            Outcome::Busy { remaining: Some(remaining), foreign: false, .. } => {
+            Outcome::Busy { remaining: Some(remaining), by: Obstacle::Holder, .. } => {
                 assert!(remaining <= LONG && remaining > LONG / 2, "busy tells what the holder's ttl has left");
             }
             // See `acquire`.
@@ -304,7 +304,7 @@ impl Suite<'_> {
         assert_eq!(self.call(inspect.clone()).await, Outcome::Gone, "nobody holds a free key");
         self.acquire(&key, one, LONG).await;
         match self.call(inspect).await {
-            Outcome::Busy { remaining: Some(remaining), foreign: false, .. } => assert!(remaining <= LONG),
+            Outcome::Busy { remaining: Some(remaining), by: Obstacle::Holder, .. } => assert!(remaining <= LONG),
             outcome => panic!("a held key is busy, not {outcome:?}"),
         }
     }

@@ -372,6 +372,20 @@ impl Answer {
     }
 }
 
+/// What is in the way of an acquire.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Obstacle {
+    /// A lease of this library, or several that share the key.
+    Holder,
+    /// A lease of another library, which notifies no waiter.
+    Foreign,
+    /// Waiters who come first: the key was granted to one that may not have been notified yet, or has room that is theirs.
+    Waiters,
+    /// Permits of the total that is asked for: fewer are left than are wanted, or waiters come first.
+    Permits,
+}
+
 /// The outcome of one operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -391,11 +405,8 @@ pub enum Outcome {
     Busy {
         /// The time to the expiry of the key, or `None` if the key has no ttl.
         remaining: Option<Duration>,
-        /// Whether the holder is another library, which notifies no waiter.
-        foreign: bool,
-        /// Whether the key was granted to the place of a waiter that may not have been notified yet, or has room that is for those
-        /// who wait first; set for acquires. Only a store of several nodes uses it.
-        reserved: bool,
+        /// What is in the way.
+        by: Obstacle,
         /// The position in the queue, from 1 on, or `None` without a place.
         position: Option<u32>,
     },

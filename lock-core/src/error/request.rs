@@ -5,7 +5,12 @@
 use std::{panic::Location, time::Duration};
 
 use super::{Error, ErrorKind, LossReason};
-use crate::{backend::BackendError, end::End, key::LockKey, mode::Mode};
+use crate::{
+    backend::{BackendError, Obstacle},
+    end::End,
+    key::LockKey,
+    mode::Mode,
+};
 
 impl Error {
     /// Says which key the request was about.
@@ -14,8 +19,8 @@ impl Error {
         self.naming(wire, prefix)
     }
 
-    pub(crate) fn busy(attempt: &'static str, key: &LockKey, wait: Duration) -> Self {
-        Self::new(ErrorKind::Busy, attempt).on(key).busy_for(wait)
+    pub(crate) fn busy(attempt: &'static str, key: &LockKey, by: Obstacle, mode: Mode) -> Self {
+        Self::new(ErrorKind::Busy, attempt).on(key).blocked(by, mode).busy_for(Duration::ZERO)
     }
 
     pub(crate) fn lost(attempt: &'static str, key: &LockKey, reason: LossReason) -> Self {

@@ -280,9 +280,7 @@ impl LockRequest {
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.
-            ErrorKind::Busy => {
-                error.in_mode(self.checked_mode().unwrap_or(self.mode)).busy_for(self.options.wait.get())
-            }
+            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
             _ => error,
         }
     }

@@ -1,10 +1,11 @@
 //! The keys that the present task holds in scoped forms, so that it does not wait for itself.
 
-use std::{cell::Cell, panic::Location, sync::Arc, time::Duration};
+use std::{cell::Cell, panic::Location, sync::Arc};
 
 use smallvec::SmallVec;
 
 use crate::{
+    backend::Obstacle,
     engine::{Engine, hold::Hold},
     error::{ACQUIRE, Error},
     key::LockKey,
@@ -68,7 +69,9 @@ pub(crate) fn refuse(
     Held::look(|held| match held.and_then(|held| held.find(engine.id(), key)) {
         Some(hold) if hold.check().is_err() => Ok(()),
         Some(hold) if tries && !mode.is_exclusive() && !hold.mode().is_exclusive() => Ok(()),
-        Some(hold) if tries => Err(Error::busy(ACQUIRE, key, Duration::ZERO).free_in(Some(hold.remaining()))),
+        Some(hold) if tries => {
+            Err(Error::busy(ACQUIRE, key, Obstacle::Holder, hold.mode()).free_in(Some(hold.remaining())))
+        }
         Some(hold) => Err(Error::would_deadlock(key, [hold.mode(), mode], here, hold.since)),
         None => Ok(()),
     })

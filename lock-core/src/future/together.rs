@@ -6,7 +6,6 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
-    time::Duration,
 };
 
 use super::{acquire::Watch, reentry};
@@ -103,11 +102,10 @@ impl Together {
             if is_over && is_sure {
                 wanted.doubt = None;
             }
-            if let Ok(Outcome::Busy { remaining, .. }) = outcome {
+            if let Ok(Outcome::Busy { remaining, by, .. }) = outcome {
                 engine.found_busy(&wanted.key, now);
                 busy.get_or_insert_with(|| {
-                    let error = Error::busy(ACQUIRE, &wanted.key, Duration::ZERO).in_mode(wanted.terms.mode);
-                    error.busy_for(Duration::ZERO).free_in(*remaining)
+                    Error::busy(ACQUIRE, &wanted.key, *by, wanted.terms.mode).free_in(*remaining)
                 });
             }
         }

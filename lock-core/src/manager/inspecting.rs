@@ -4,7 +4,7 @@ use futures_util::future::join;
 
 use super::LockManager;
 use crate::{
-    backend::{BackendError, Batch, Operation, Outcome},
+    backend::{BackendError, Batch, Obstacle, Operation, Outcome},
     engine::inquiry::Subject,
     error::Error,
     info::{Answers, Held, KeyInfo, Parties, Shares},
@@ -140,7 +140,9 @@ impl LockManager {
 
 fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
     match outcome {
-        Outcome::Busy { remaining, foreign, .. } => Ok(Some(Held { remaining, foreign, shares: None })),
+        Outcome::Busy { remaining, by, .. } => {
+            Ok(Some(Held { remaining, foreign: by == Obstacle::Foreign, shares: None }))
+        }
         Outcome::Shared { leases, permits, first, last } => {
             Ok(Some(Held { remaining: Some(last), foreign: false, shares: Some(Shares { leases, permits, first }) }))
         }

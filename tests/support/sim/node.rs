@@ -21,7 +21,7 @@ use std::{
 };
 
 use lock_core::{
-    backend::{BackendError, Grant, Operation, Outcome, Token},
+    backend::{BackendError, Grant, Obstacle, Operation, Outcome, Token},
     key::LockKey,
 };
 
@@ -252,8 +252,12 @@ fn setter(sender: Option<(usize, u64)>, ttl: Duration) -> Option<usize> {
 
 fn busy(entry: &Entry, now: u64, position: Option<u32>) -> Outcome {
     let remaining = Some(Duration::from_millis(entry.expires - now));
-    let foreign = matches!(entry.holder, Holder::Foreign(_));
-    Outcome::Busy { remaining, foreign, reserved: entry.reserved, position }
+    let by = match entry.holder {
+        Holder::Foreign(_) => Obstacle::Foreign,
+        _ if entry.reserved => Obstacle::Waiters,
+        _ => Obstacle::Holder,
+    };
+    Outcome::Busy { remaining, by, position }
 }
 
 fn ms(duration: Duration) -> u64 {

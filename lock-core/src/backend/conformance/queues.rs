@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{LONG, SENT, SHORT, Suite, acquire, release};
 use crate::{
-    backend::{Acquire, Grant, Notice, Operation, Outcome, Place, Release, Token},
+    backend::{Acquire, Grant, Notice, Obstacle, Operation, Outcome, Place, Release, Token},
     key::LockKey,
 };
 
@@ -37,7 +37,9 @@ impl Suite<'_> {
         let first = self.acquire(&key, one, LONG).await.expect("a free key is held");
         for (token, place) in [(two, 1), (three, 2), (two, 1)] {
             match self.call(self.wait(&key, token)).await {
-                Outcome::Busy { position, foreign: false, .. } => assert_eq!(position, Some(place), "places are kept"),
+                Outcome::Busy { position, by: Obstacle::Holder | Obstacle::Waiters, .. } => {
+                    assert_eq!(position, Some(place), "places are kept")
+                }
                 outcome => panic!("a held key is busy, not {outcome:?}"),
             }
         }

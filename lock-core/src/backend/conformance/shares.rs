@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Duration};
 
 use super::{LONG, SENT, SHORT, Suite, acquire, release, renew};
 use crate::{
-    backend::{Acquire, Batch, Operation, Outcome, Place, Release, Token},
+    backend::{Acquire, Batch, Obstacle, Operation, Outcome, Place, Release, Token},
     key::LockKey,
     mode::Mode,
 };
@@ -305,7 +305,7 @@ impl Suite<'_> {
         assert!(self.acquire(&key, double, LONG).await.is_none(), "two are not left");
         let busy = self.call(acquire(&key, double, LONG)).await;
         assert!(
-            matches!(busy, Outcome::Busy { remaining: Some(remaining), foreign: false, .. } if remaining <= SHORT),
+            matches!(busy, Outcome::Busy { remaining: Some(remaining), by: Obstacle::Permits, .. } if remaining <= SHORT),
             "the first permit that ends may be enough: {busy:?}"
         );
         assert!(self.acquire(&key, three, LONG).await.is_some(), "a third permit");

@@ -5,7 +5,7 @@ use std::time::Duration;
 use smallvec::SmallVec;
 
 use crate::{
-    backend::{Outcome, Token},
+    backend::{Obstacle, Outcome, Token},
     clock::Moment,
     mode::Mode,
 };
@@ -53,7 +53,7 @@ impl Entry {
     pub(super) fn inspected(&self, now: Moment) -> Outcome {
         let last = self.expires().since(now);
         if self.mode().is_exclusive() {
-            return Outcome::Busy { remaining: Some(last), foreign: false, reserved: false, position: None };
+            return Outcome::Busy { remaining: Some(last), by: Obstacle::Holder, position: None };
         }
         let first = self.shares.iter().map(|share| share.expires).min().map_or(last, |end| end.since(now));
         let leases = u32::try_from(self.shares.len()).unwrap_or(u32::MAX);
@@ -66,13 +66,17 @@ impl Entry {
         self.shares.iter().map(|share| u64::from(share.token.mode().permits())).sum()
     }
 
-    /// The answer to a request that waits. `comes_later` says that there is room, which is for those who wait first.
-    pub(super) fn busy(&self, now: Moment, comes_later: bool, position: Option<u32>) -> Outcome {
+    /// The answer to a request in a mode that waits. `comes_later` says that there is room, which is for those who wait first.
+    pub(super) fn busy(&self, now: Moment, mode: Mode, comes_later: bool, position: Option<u32>) -> Outcome {
         let ends = self.shares.iter().map(|share| share.expires);
         // The first permits that are given back may be enough.
         let ends = if matches!(self.mode(), Mode::Permits { .. }) { ends.min() } else { ends.max() };
         let remaining = ends.map(|end| end.since(now));
-        let reserved = comes_later || self.shares.iter().any(|share| share.reserved);
-        Outcome::Busy { remaining, foreign: false, reserved, position }
+        let by = match (self.mode(), mode) {
+            (Mode::Permits { .. }, Mode::Permits { .. }) => Obstacle::Permits,
+            _ if comes_later || self.shares.iter().any(|share| share.reserved) => Obstacle::Waiters,
+            _ => Obstacle::Holder,
+        };
+        Outcome::Busy { remaining, by, position }
     }
 }

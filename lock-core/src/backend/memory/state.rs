@@ -127,7 +127,7 @@ impl State {
                     let has_room = entry.has_room(token.mode());
                     if is_late || !has_room {
                         let position = self.keep_place(acquire, now);
-                        return self.entries[key].busy(now, has_room, position);
+                        return self.entries[key].busy(now, token.mode(), has_room, position);
                     }
                     false
                 }

@@ -15,7 +15,7 @@ use super::{
     verdict::{Certainty, Row, Verdict},
 };
 use crate::{
-    backend::{Answer, BackendError, Batch, Operation, Outcome, Outcomes, Token},
+    backend::{Answer, BackendError, Batch, Obstacle, Operation, Outcome, Outcomes, Token},
     error::ErrorKind,
     mutants::Mutant,
 };
@@ -111,12 +111,13 @@ impl Ballot {
             let is_believed = asked.clone().next().is_some() && !asked.any(|(_, seat)| seat.is_granted());
             let vote = match &row[self.queue_node].vote {
                 Vote::Waiting | Vote::Away if !is_late => continue,
-                Vote::Said(Outcome::Busy { reserved: false, position, .. })
+                Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }) => Vote::Spared,
+                Vote::Said(Outcome::Busy { position, .. })
                     if !is_believed || position.is_none_or(|position| position <= 1) =>
                 {
                     Vote::Waiting
                 }
-                Vote::Said(Outcome::Busy { reserved: false, .. }) if !is_heard && !is_late => continue,
+                Vote::Said(Outcome::Busy { .. }) if !is_heard && !is_late => continue,
                 Vote::Said(Outcome::Busy { .. }) => Vote::Spared,
                 _ => Vote::Waiting,
             };

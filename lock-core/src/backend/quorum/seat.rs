@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, time::Duration};
 
-use crate::backend::{BackendError, Outcome};
+use crate::backend::{BackendError, Obstacle, Outcome};
 
 /// The answer of one node to one operation.
 #[derive(Clone, Debug, Default)]
@@ -138,7 +138,7 @@ pub(super) fn holders(row: &[Seat]) -> (Option<Duration>, bool) {
     let mut any_foreign = false;
     for seat in row {
         let (remaining, foreign) = match seat.said() {
-            Some(Outcome::Busy { remaining, foreign, .. }) => (*remaining, *foreign),
+            Some(Outcome::Busy { remaining, by, .. }) => (*remaining, *by == Obstacle::Foreign),
             Some(Outcome::Shared { last, .. }) => (Some(*last), false),
             _ => continue,
         };

@@ -5,7 +5,7 @@ use super::{
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
 use crate::{
-    backend::{BackendError, Operation, Outcome},
+    backend::{BackendError, Obstacle, Operation, Outcome},
     mutants::Mutant,
 };
 
@@ -84,8 +84,8 @@ impl Row<'_> {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
-        let comes_later =
-            matches!(queue_vote, Vote::Said(Outcome::Busy { reserved: true, .. })) && !Mutant::ReservedIgnored.is_on();
+        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }))
+            && !Mutant::ReservedIgnored.is_on();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {
@@ -131,7 +131,11 @@ impl Row<'_> {
         let said = |wanted: fn(&Outcome) -> bool| self.seats.iter().any(|seat| seat.said().is_some_and(wanted));
         if said(|outcome| matches!(outcome, Outcome::Busy { .. })) {
             let (remaining, foreign) = holders(self.seats);
-            Outcome::Busy { remaining, foreign, reserved: false, position: self.position() }
+            let by = match &self.seats[self.queue_node].vote {
+                Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }) if !foreign => Obstacle::Waiters,
+                _ => holder(foreign),
+            };
+            Outcome::Busy { remaining, by, position: self.position() }
         } else {
             Outcome::Gone
         }
@@ -201,7 +205,7 @@ impl Row<'_> {
         // Those that failed may have it too.
         if busy >= most || (heard && busy > 0 && busy + tally.failed >= most) {
             let (remaining, foreign) = holders(self.seats);
-            let alone = Outcome::Busy { remaining, foreign, reserved: false, position: None };
+            let alone = Outcome::Busy { remaining, by: holder(foreign), position: None };
             let shared = shares(self.seats, most).filter(|_| !foreign);
             return Verdict::Sure(Ok(shared.unwrap_or(alone)));
         }
@@ -221,4 +225,8 @@ impl Row<'_> {
     fn most(&self) -> usize {
         majority(self.seats.len())
     }
+}
+
+fn holder(foreign: bool) -> Obstacle {
+    if foreign { Obstacle::Foreign } else { Obstacle::Holder }
 }

@@ -11,7 +11,7 @@ use super::{
     source::SOURCE,
 };
 use crate::{
-    backend::{Answer, BackendError, Operation, Outcome, Outcomes, Place},
+    backend::{Answer, BackendError, Obstacle, Operation, Outcome, Outcomes, Place},
     clock::Moment,
 };
 
@@ -200,13 +200,14 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         2 => {
             // PTTL is negative for a key without a ttl.
             let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
-            let (foreign, reserved) = match next()? {
-                0 => (false, false),
-                1 => (true, false),
-                2 => (false, true),
+            let by = match next()? {
+                0 => Obstacle::Holder,
+                1 => Obstacle::Foreign,
+                2 => Obstacle::Waiters,
+                3 => Obstacle::Permits,
                 _ => return None,
             };
-            Outcome::Busy { remaining, foreign, reserved, position: position(next()?)? }
+            Outcome::Busy { remaining, by, position: position(next()?)? }
         }
         3 => Outcome::Renewed {
             remaining: Duration::from_millis(u64::try_from(next()?).ok()?),

@@ -7,7 +7,7 @@ use redis::Value;
 
 use super::{script, slot::Tag, upkeep};
 use crate::{
-    backend::{Acquire, Grant, Operation, Outcome, Place, Release, Renew, Token},
+    backend::{Acquire, Grant, Obstacle, Operation, Outcome, Place, Release, Renew, Token},
     clock::Moment,
     key::LockKey,
 };
@@ -44,8 +44,9 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             block,
             was_free
         }),
-        (proptest::option::of(ms()), 0..3_u8, position()).prop_map(|(remaining, kind, position)| {
-            Outcome::Busy { remaining, foreign: kind == 1, reserved: kind == 2, position }
+        (proptest::option::of(ms()), 0..4_usize, position()).prop_map(|(remaining, kind, position)| {
+            let by = [Obstacle::Holder, Obstacle::Foreign, Obstacle::Waiters, Obstacle::Permits][kind];
+            Outcome::Busy { remaining, by, position }
         }),
         (ms(), proptest::option::of(1..i64::MAX as u64), any::<u32>())
             .prop_map(|(remaining, fence, block)| Outcome::Renewed { remaining, fence, block }),
@@ -67,8 +68,13 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     let ms = |duration: Duration| number(duration.as_millis() as u64);
     let numbers = match *outcome {
         Outcome::Held { fence, block, was_free } => vec![1, number(fence), i64::from(block), i64::from(was_free)],
-        Outcome::Busy { remaining, foreign, reserved, position } => {
-            let kind = i64::from(foreign) + 2 * i64::from(reserved);
+        Outcome::Busy { remaining, by, position } => {
+            let kind = match by {
+                Obstacle::Holder => 0,
+                Obstacle::Foreign => 1,
+                Obstacle::Waiters => 2,
+                Obstacle::Permits => 3,
+            };
             vec![2, remaining.map_or(-1, ms), kind, i64::from(position.unwrap_or(0))]
         }
         Outcome::Renewed { remaining, fence, block } => {
@@ -101,7 +107,7 @@ const CORPUS: &[(&[i64], usize)] = &[
     (&[1, 7, -1, 0], 1),
     (&[1, 7, 1 << 32, 0], 1),
     (&[2, 5, 0, -1, 0], 1),
-    (&[2, 5, 3, 0, 0], 1),
+    (&[2, 5, 4, 0, 0], 1),
     (&[3, -1, 0, 0, 0], 1),
     (&[6, 0], 1),
     (&[7, 1, 0, 5, 0], 1),
@@ -125,7 +131,7 @@ fn replies_that_were_found_to_matter_are_refused() {
         assert!(script::answer(reply.clone(), 0, false, "redis:6379").is_err(), "{reply:?}");
     }
     let endless = script::answer(array(&[2, -1, 1, 0, 0]), 1, false, "redis:6379").unwrap();
-    let busy = Outcome::Busy { remaining: None, foreign: true, reserved: false, position: None };
+    let busy = Outcome::Busy { remaining: None, by: Obstacle::Foreign, position: None };
     assert!(matches!(endless.outcomes[..], [Ok(outcome)] if outcome == busy), "a key without a ttl");
     // An error whose text is not UTF-8 is still an error.
     for text in [Value::Nil, Value::Int(7), Value::BulkString(vec![0xff])] {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::{
-    backend::Token,
+    backend::{Obstacle, Token},
     clock::Moment,
     engine::cleanup::{Doubt, Parting},
     error::Error,
@@ -43,8 +43,8 @@ pub(crate) struct Contender {
     pub(crate) trouble: Option<Error>,
     /// How often it has polled, or failed.
     tries: u32,
-    /// Whether the holder was another library, as the last answer said. Such a holder notifies no waiter.
-    pub(crate) foreign: bool,
+    /// What was in the way, as the last answer said.
+    pub(crate) by: Obstacle,
     /// Its place in the queue, as the last answer says.
     pub(crate) position: Option<u32>,
 }
@@ -54,8 +54,8 @@ pub(crate) struct Contender {
 pub(crate) struct Refusal {
     /// The rest of the holder's ttl, if it has one.
     pub(crate) remaining: Option<Duration>,
-    /// Whether the holder is another library, which notifies no waiter.
-    pub(crate) foreign: bool,
+    /// What is in the way.
+    pub(crate) by: Obstacle,
     /// The place in the queue; none without a place.
     pub(crate) position: Option<u32>,
 }
@@ -78,7 +78,7 @@ impl Contender {
             free_at: Moment::NEVER,
             trouble: None,
             tries: 0,
-            foreign: false,
+            by: Obstacle::Holder,
             position: None,
         }
     }
@@ -166,8 +166,8 @@ impl Contender {
     /// Goes on with another token, since the one that it had is over.
     pub(crate) fn begin_anew(&mut self, token: Token) {
         // The key is as busy as before, so `answered` stays: newcomers know that, and do not fail with the backend's next failure.
-        let Self { tries, heard, free_at, foreign, .. } = *self;
-        *self = Self { tries, heard, free_at, foreign, answered: true, ..Self::new(token) };
+        let Self { tries, heard, free_at, by, .. } = *self;
+        *self = Self { tries, heard, free_at, by, answered: true, ..Self::new(token) };
     }
 
     pub(crate) fn doubt(&self) -> Doubt {
@@ -184,13 +184,14 @@ impl Contender {
     /// How long it waits before it asks again on its own account. `listening` says whether calls can come, and `jitter`
     /// lies in 0.0..1.0, so that waiters do not march in step.
     pub(crate) fn pause(&mut self, refusal: Refusal, listening: bool, jitter: f64) -> Duration {
-        let Refusal { remaining, foreign, position } = refusal;
+        let Refusal { remaining, by, position } = refusal;
+        let foreign = by == Obstacle::Foreign;
         // Once placed, always placed, as far as a release is concerned: an answer without a position does not prove that an earlier place
         // is gone, and a place that is left behind delays the others until it expires.
         let placed = position.is_some();
         self.position = position;
         self.placed |= placed;
-        self.foreign = foreign;
+        self.by = by;
         if placed && listening && !self.callable {
             // The place was made before messages could reach this process. Asking at once makes one that can be notified.
             return Duration::ZERO;
@@ -258,7 +259,7 @@ mod tests {
     }
 
     fn refusal(remaining: Option<Duration>, foreign: bool, position: Option<u32>) -> Refusal {
-        Refusal { remaining, foreign, position }
+        Refusal { remaining, by: if foreign { Obstacle::Foreign } else { Obstacle::Holder }, position }
     }
 
     #[test]

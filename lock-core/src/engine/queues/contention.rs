@@ -11,7 +11,7 @@ use super::{
     line::{Standing, WaiterId},
 };
 use crate::{
-    backend::{self, BackendError, Grant, Notice, Outcome, Place, Token},
+    backend::{self, BackendError, Grant, Notice, Obstacle, Outcome, Place, Token},
     clock::Moment,
     end::End,
     engine::{
@@ -71,7 +71,7 @@ impl Queues {
                 let error = Error::other_total(key, token.mode(), total);
                 return self.dismiss(id, error, now);
             }
-            Ok(Outcome::Busy { remaining, foreign, position, .. }) => Refusal { remaining, foreign, position },
+            Ok(Outcome::Busy { remaining, by, position }) => Refusal { remaining, by, position },
             Ok(Outcome::NotFree) => {
                 contender.answered(sent, epoch, repeated);
                 contender.may_hold(true);
@@ -82,7 +82,8 @@ impl Queues {
                 contender.answered(sent, epoch, repeated);
                 self.lately.found_busy(key, now);
                 self.replace_split_token(id, now);
-                return self.refused(id, Refusal { remaining, foreign, position: None }, now);
+                let by = if foreign { Obstacle::Foreign } else { Obstacle::Holder };
+                return self.refused(id, Refusal { remaining, by, position: None }, now);
             }
             Ok(outcome) => {
                 return self.fail(key, &Error::backend(ACQUIRE, Some(key), BackendError::unexpected(outcome)), now);
@@ -175,8 +176,7 @@ impl Queues {
         self.note_busy(id, now);
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
-            let key = waiter.key.clone();
-            let error = self.busy(&key, now);
+            let error = self.busy(id, now);
             return self.dismiss(id, error, now);
         }
         if !waiter.waits

@@ -7,7 +7,7 @@ use super::{
     line::{Line, Standing, WaiterId},
 };
 use crate::{
-    backend::Grant,
+    backend::{Grant, Obstacle},
     clock::Moment,
     engine::{
         cleanup::Parting,
@@ -173,7 +173,7 @@ impl Queues {
                 // The place was made for the former contender. If no message can reach it (it was made before this process listened,
                 // or the holder is another library, which notifies nobody), the new contender has to ask at once, or it would
                 // wait for its next check.
-                let is_called = contender.callable && self.listening && !contender.foreign;
+                let is_called = contender.callable && self.listening && contender.by != Obstacle::Foreign;
                 let asks = !(is_called || Mutant::DeafPlacePassedOn.is_on());
                 if Mutant::CleanUpInUse.is_on()
                     && let Some((parting, doubt)) = contender.parting(key)

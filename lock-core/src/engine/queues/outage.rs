@@ -64,7 +64,7 @@ impl Queues {
             self.lines.note_busy(id);
             let waiter = self.lines.waiter(id);
             if waiter.tries || waiter.overdue {
-                let error = self.busy(key, now);
+                let error = self.busy(id, now);
                 self.send_away(id, error);
             }
         }

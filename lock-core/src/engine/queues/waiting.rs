@@ -1,20 +1,19 @@
 //! The waiter's side of a key: arriving, polling, giving up, and leaving.
 
-use std::{
-    task::{Poll, Waker},
-    time::Duration,
-};
+use std::task::{Poll, Waker};
 
 use super::{
     Queues,
     line::{self, Newcomer, Standing, WaiterId},
 };
 use crate::{
+    backend::Obstacle,
     clock::Moment,
     end::End,
     engine::tenure::Offer,
     error::{ACQUIRE, Error},
     key::LockKey,
+    mode::Mode,
 };
 
 impl Queues {
@@ -40,7 +39,7 @@ impl Queues {
             let troubled = contender.filter(|first| first.trouble.is_some() && !first.is_asking());
             asks_again = troubled.map(|first| first.token);
             if tries && knows {
-                return Err(self.busy(key, now));
+                return Err(self.busy_key(key, newcomer.terms.mode, None, now));
             }
             if !tries {
                 let (limits, waiting) = (self.limits, self.lines.waiting());
@@ -96,8 +95,7 @@ impl Queues {
     fn rejoin_or_fail(&mut self, id: WaiterId, waker: &Waker, now: Moment) -> Poll<Result<Offer, Error>> {
         let waiter = self.lines.waiter(id);
         if waiter.tries || waiter.overdue {
-            let key = waiter.key.clone();
-            let error = self.busy(&key, now);
+            let error = self.busy(id, now);
             self.forget(id);
             return Poll::Ready(Err(error));
         }
@@ -116,22 +114,34 @@ impl Queues {
             waiter.overdue = true;
             return Poll::Pending;
         }
-        let key = waiter.key.clone();
         let trouble = self.lines.contender_for(id).and_then(|contender| contender.trouble.clone());
-        let error = trouble.unwrap_or_else(|| self.busy(&key, now));
+        let error = trouble.unwrap_or_else(|| self.busy(id, now));
         self.leave(id, now);
         Poll::Ready(error)
     }
 
-    /// The error of a waiter that leaves because the key is busy. It says for how long at most, as far as is known: the rest of this
-    /// process's own lease, or of another holder's ttl, less the time since the answer.
-    pub(super) fn busy(&mut self, key: &LockKey, now: Moment) -> Error {
-        let free_at = match self.lines.tenure(key) {
-            Some(tenure) => self.tenures.end(tenure),
-            None => self.lines.first_contender(key).map(|contender| contender.free_at),
+    /// The error of a waiter that leaves because the key is busy.
+    pub(super) fn busy(&mut self, id: WaiterId, now: Moment) -> Error {
+        let waiter = self.lines.waiter(id);
+        let (key, mode) = (waiter.key.clone(), waiter.terms.mode);
+        self.busy_key(&key, mode, Some(id), now)
+    }
+
+    /// The error of a request that finds the key busy. It says what is in the way and for how long at most, as far as is known: the rest
+    /// of this process's own lease, or of another holder's ttl, less the time since the answer.
+    fn busy_key(&mut self, key: &LockKey, mode: Mode, id: Option<WaiterId>, now: Moment) -> Error {
+        let (free_at, by) = match self.lines.tenure(key) {
+            Some(tenure) => (self.tenures.end(tenure), Obstacle::Holder),
+            None => {
+                let contender = match id {
+                    Some(id) if self.lines.is_contender(id) => self.lines.contender_of(id),
+                    _ => self.lines.first_contender(key),
+                };
+                contender.map_or((None, Obstacle::Holder), |contender| (Some(contender.free_at), contender.by))
+            }
         };
         let remaining = free_at.filter(|at| now < *at && *at < Moment::NEVER).map(|at| at.since(now));
-        Error::busy(ACQUIRE, key, Duration::ZERO).free_in(remaining)
+        Error::busy(ACQUIRE, key, by, mode).free_in(remaining)
     }
 
     /// Removes a waiter whose future is done or was dropped. Its hold or place is passed on or cleaned up.

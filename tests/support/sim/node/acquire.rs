@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use lock_core::{
     Mode,
-    backend::{Acquire, Outcome, Token},
+    backend::{Acquire, Obstacle, Outcome, Token},
 };
 
 use super::{Call, Entry, Holder, Node, NodeMutant, Reply, What, busy, group::total_of, ms, setter};
@@ -95,7 +95,7 @@ impl Node {
                 if self.comes_later(key, *token, call.now) {
                     let position = self.keep_place(acquire, call);
                     let remaining = Some(Duration::ZERO);
-                    return Ok(Outcome::Busy { remaining, foreign: false, reserved: false, position });
+                    return Ok(Outcome::Busy { remaining, by: Obstacle::Holder, position });
                 }
             } else {
                 is_late = self.grant(key, Some(*token), call).is_late;
@@ -227,15 +227,19 @@ impl Node {
     fn busy_group(&self, acquire: &Acquire, granted: Option<Token>, now: u64, position: Option<u32>) -> Outcome {
         let Some(group) = self.group(&acquire.key, now) else {
             // It was granted, and nobody could be told.
-            return Outcome::Busy { remaining: Some(Duration::ZERO), foreign: false, reserved: false, position };
+            return Outcome::Busy { remaining: Some(Duration::ZERO), by: Obstacle::Holder, position };
         };
         // The first that are given back may be enough.
         let until = if group.total().is_some() { group.soonest(now) } else { group.expires };
         let mode = acquire.token.mode();
         // Where there is room, it is for those who wait first.
         let comes_later = !mode.is_exclusive() && self.has_room(group, mode, now);
-        let reserved =
-            comes_later || granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
-        Outcome::Busy { remaining: Some(Duration::from_millis(until - now)), foreign: false, reserved, position }
+        let is_granted = granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
+        let by = match (group.total(), total_of(mode)) {
+            (Some(_), Some(_)) => Obstacle::Permits,
+            _ if comes_later || is_granted => Obstacle::Waiters,
+            _ => Obstacle::Holder,
+        };
+        Outcome::Busy { remaining: Some(Duration::from_millis(until - now)), by, position }
     }
 }

@@ -18,7 +18,8 @@
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
 --       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not
 --       empty, TIME in µs. The kind of a holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key
---       was granted to and that may not have heard of it, or if there is room and those who wait come first.
+--       was granted to and that may not have heard of it, or if there is room and those who wait come first; 3 if both are
+--       permits, and too few are left.
 --
 -- A call of nothing but plain renewals has a form of its own, since there may be many thousands a second: KEYS the keys;
 -- ARGV 'renew', then for each its token and the ttl in ms. Reply for each: 0 if the ttl is left now, the ms that are left
@@ -63,7 +64,7 @@
 -- release; so what most calls need comes first, and functions that they do not need are not even made.
 
 local ERROR, HELD, BUSY, RENEWED, RELEASED, GONE, OTHER, SHARED = 0, 1, 2, 3, 4, 5, 6, 7
-local OURS, FOREIGN, RESERVED = 0, 1, 2
+local OURS, FOREIGN, RESERVED, FULL = 0, 1, 2, 3
 local MARK = 'lock-core:1:' -- what our tokens begin with
 local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exclusive
 local WEIGHED = MARK .. 'weighed'
@@ -701,9 +702,14 @@ for i = 1, items do
       elseif waiting > 0 then
         granted = select(4, look(queue, token))
       end
-      -- Where there is room, it is for those who wait first.
-      local comes_later = is_share and group and fits
-      reply(BUSY, left, comes_later and RESERVED or kind_of(held, granted, key), position)
+      local kind
+      if group and group.of == 'permits' and mode_of(token) == 'permits' then
+        kind = FULL
+      else
+        -- Where there is room, it is for those who wait first.
+        kind = is_share and group and fits and RESERVED or kind_of(held, granted, key)
+      end
+      reply(BUSY, left, kind, position)
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
     a = a + (operation == 'try' and 4 or 5)

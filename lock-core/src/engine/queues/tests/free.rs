@@ -1,7 +1,10 @@
 //! Acquires that go without a look at the queue.
 
 use super::{line::WaiterId, *};
-use crate::{backend::BackendError, mode::Mode};
+use crate::{
+    backend::{BackendError, Obstacle},
+    mode::Mode,
+};
 
 /// Whether what a newcomer sends expects the key to be free, and its waiter.
 fn expects_free(process: &mut Process, terms: Terms) -> (bool, WaiterId) {
@@ -11,12 +14,12 @@ fn expects_free(process: &mut Process, terms: Terms) -> (bool, WaiterId) {
 
 fn busy() -> Outcome {
     let remaining = Some(Duration::from_secs(1));
-    Outcome::Busy { remaining, foreign: false, reserved: false, position: Some(1) }
+    Outcome::Busy { remaining, by: Obstacle::Holder, position: Some(1) }
 }
 
 /// The answer to a try.
 fn unplaced() -> Outcome {
-    Outcome::Busy { remaining: Some(Duration::from_secs(1)), foreign: false, reserved: false, position: None }
+    Outcome::Busy { remaining: Some(Duration::from_secs(1)), by: Obstacle::Holder, position: None }
 }
 
 #[test]

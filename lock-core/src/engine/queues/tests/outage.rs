@@ -7,7 +7,7 @@ use super::{
     process::{ANSWER, Process, newcomer},
 };
 use crate::{
-    backend::{self, Outcome},
+    backend::{self, Obstacle, Outcome},
     engine::{
         fixture::{at, key, terms},
         queues::{calls::*, *},
@@ -20,7 +20,7 @@ fn no_answer() -> BackendError {
 }
 
 fn queued(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
-    Ok(Outcome::Busy { remaining: Some(KEPT), foreign: false, reserved: true, position: Some(1) })
+    Ok(Outcome::Busy { remaining: Some(KEPT), by: Obstacle::Waiters, position: Some(1) })
 }
 
 fn fail(_: &mut Process, _: &backend::Acquire) -> Result<Outcome, BackendError> {
@@ -99,7 +99,7 @@ fn several_tries_of_a_busy_key_cost_one_request() {
     let mut process = Process::new();
     let tries = [process.try_it(), process.try_it(), process.try_it()];
     let busy = |_: &mut Process, _: &backend::Acquire| {
-        Ok(Outcome::Busy { remaining: None, foreign: false, reserved: false, position: None })
+        Ok(Outcome::Busy { remaining: None, by: Obstacle::Holder, position: None })
     };
     assert_eq!(process.answer(busy), ["acquire"]);
     assert_eq!(tries.map(|id| process.error(id)), [ErrorKind::Busy; 3]);
