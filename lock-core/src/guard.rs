@@ -31,6 +31,7 @@ use crate::{
     },
     handover::Handover,
     lease::{Ended, Lease},
+    mode::Mode,
     replicas::Replicas,
 };
 
@@ -132,6 +133,24 @@ impl LockGuard {
     #[must_use]
     pub fn key(&self) -> &str {
         self.lease.key()
+    }
+
+    /// Returns the mode in which the key is held.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::{LockManager, Mode};
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let reader = manager.lock("price:1").shared().await?;
+    /// assert_eq!(reader.mode(), Mode::Shared);
+    /// # reader.release().await }
+    /// ```
+    #[must_use]
+    pub fn mode(&self) -> Mode {
+        self.lease.mode()
     }
 
     /// Returns the fencing token of this hold: larger than that of every holder of the key before it, except that those who

@@ -46,7 +46,7 @@ impl<S, K, P, U> LockService<S, K, P, U> {
     pub(crate) fn new(inner: S, lock: LockLayer<K, P, U>, options: Result<(), Misconfigured>) -> Self {
         let checked = OnceLock::new();
         if options.is_err() {
-            checked.get_or_init(|| told(options));
+            checked.get_or_init(|| lock.told(options));
         }
         Self { inner, lock, checked: Arc::new(checked) }
     }
@@ -55,7 +55,7 @@ impl<S, K, P, U> LockService<S, K, P, U> {
     where
         K: KeyExtractor<Req>,
     {
-        self.checked.get_or_init(|| told(self.lock.check()))
+        self.checked.get_or_init(|| self.lock.told(self.lock.check()))
     }
 
     /// Returns a reference to the inner service.
@@ -145,12 +145,4 @@ where
         let ready = self.take_ready();
         ResponseFuture::acquiring(acquire, asked, ready, request, protocol, name)
     }
-}
-
-/// Logs a layer that can never work.
-fn told(checked: Result<(), Misconfigured>) -> Result<(), Misconfigured> {
-    if let Err(error) = &checked {
-        tracing::error!(%error, "every request will be refused");
-    }
-    checked
 }

@@ -1,11 +1,11 @@
 use std::sync::{
-    Arc,
+    Arc, Mutex, PoisonError,
     atomic::{AtomicU64, Ordering::Relaxed},
 };
 
 use lock_core::__log::Flood;
 
-use crate::admission::Admission;
+use crate::{admission::Admission, misconfigured::Misconfigured};
 
 /// State that all clones of a layer and all its services share.
 #[derive(Debug, Default)]
@@ -15,9 +15,23 @@ pub(crate) struct Shared {
     pub(crate) let_through: AtomicU64,
     /// Limits the log to one line a second about them.
     told: Flood,
+    /// What was logged last of a layer that can never work. A router may put its layer around a service for each connection.
+    problem: Mutex<Option<String>>,
 }
 
 impl Shared {
+    /// Logs that a layer can never work, unless the same was logged before.
+    pub(crate) fn can_never_work(&self, error: &Misconfigured) {
+        let problem = error.to_string();
+        let mut last = self.problem.lock().unwrap_or_else(PoisonError::into_inner);
+        if last.as_ref() == Some(&problem) {
+            return;
+        }
+        *last = Some(problem);
+        drop(last); // before a writer of the log runs, which may use the layer
+        tracing::error!(%error, "every request will be refused");
+    }
+
     /// Counts a request that goes through without its lock, and logs that at most once a second.
     pub(crate) fn let_through(&self, error: &lock_core::Error, name: &'static str) {
         self.let_through.fetch_add(1, Relaxed);

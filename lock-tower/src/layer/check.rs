@@ -10,7 +10,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// `layer.check::<axum::extract::Request>()`.
     ///
     /// A layer that fails the check refuses each request of any method without calling the service: in HTTP with 500,
-    /// in gRPC with INTERNAL. It logs that once, when it is put around a service or when the service is first made
+    /// in gRPC with INTERNAL. It logs that once, when it is first put around a service or when that service is first made
     /// ready.
     ///
     /// # Errors
@@ -55,6 +55,14 @@ impl<K, P, U> LockLayer<K, P, U> {
         let problem =
             self.options.problem().or_else(|| self.configure(self.in_mode(self.manager.lock("lock"), false)).problem());
         problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
+    }
+
+    /// Logs a layer that can never work.
+    pub(crate) fn told(&self, checked: Result<(), Misconfigured>) -> Result<(), Misconfigured> {
+        if let Err(error) = &checked {
+            self.shared.can_never_work(error);
+        }
+        checked
     }
 
     fn misconfigured(&self, problem: String) -> Misconfigured {

@@ -10,7 +10,8 @@ impl<K, P, U> LockLayer<K, P, U> {
     ///
     /// The total belongs to the key: all layers that limit a key have to name the same one. With `LockLayer::http` every method counts,
     /// unless `methods` names some. A request that finds all permits taken waits in line, as for a busy key, and is then refused
-    /// with 429 (`lock_full`, with `Retry-After`), in gRPC with RESOURCE_EXHAUSTED; with [`try_only`](Self::try_only) at once.
+    /// with 429 (`lock_full`, with `Retry-After`), in gRPC with RESOURCE_EXHAUSTED (if the key is not held by permits, but in another
+    /// mode or by another library, as any busy key); with [`try_only`](Self::try_only) at once.
     ///
     /// # Examples
     ///
