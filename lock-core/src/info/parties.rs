@@ -73,21 +73,23 @@ impl Parties {
         // that hold the key together with it.
         let newest =
             holders.iter().max_by_key(|holder| holder.fencing_token).map(|newest| (newest.mode, newest.fencing_token));
-        // In a quorum, those who share a key may have numbers of their own: none of them is said to be silent.
-        let goes_along = |holder: &&Holder| {
-            newest.is_some_and(|(mode, number)| holder.mode.goes_with(mode) || holder.fencing_token == number)
-        };
-        let answered = Answered {
-            leases: holders.iter().filter(goes_along).count(),
-            permits: holders.iter().filter(goes_along).map(|holder| holder.mode.permits()).fold(0, u32::saturating_add),
-        };
         holders.retain(|holder| {
             held.is_some_and(|held| !held.foreign)
-                && newest.is_some_and(|(mode, number)| match mode {
-                    Mode::Permits { .. } => holder.mode.goes_with(mode),
-                    _ => (holder.mode, holder.fencing_token) == (mode, number),
+                && newest.is_some_and(|(mode, number)| {
+                    holder.mode.goes_with(mode) || (holder.mode, holder.fencing_token) == (mode, number)
                 })
         });
+        if let Some((Mode::Shared, number)) = newest {
+            // In a quorum, those who share a key may have numbers of their own. Of more than the store counts, the oldest are over.
+            let counted = held.and_then(|held| held.shares).map_or(0, |shares| shares.leases as usize);
+            let of_newest = holders.iter().filter(|holder| holder.fencing_token == number).count();
+            holders.sort_by_key(|holder| Reverse(holder.fencing_token));
+            holders.truncate(counted.max(of_newest));
+        }
+        let answered = Answered {
+            leases: holders.len(),
+            permits: holders.iter().map(|holder| holder.mode.permits()).fold(0, u32::saturating_add),
+        };
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
         KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated }
@@ -112,5 +114,6 @@ mod tests {
         let held = Held { remaining: Some(Duration::from_secs(9)), foreign: false, shares };
         let info = parties.describe(&LockKey::new("k").expect("a valid key"), Some(held));
         assert_eq!(info.silent().map(|silent| silent.leases()), Some(1), "two of three have answered");
+        assert_eq!(info.holders().len(), 2);
     }
 }

@@ -100,7 +100,7 @@ pub(crate) struct Run {
     /// Share the key with other commands and services that share it; what holds it alone waits
     #[arg(long, conflicts_with_all = ["permits", "take"])]
     pub(crate) shared: bool,
-    /// Run while fewer than N hold the key: it has so many permits, and everybody who asks for it names the same N
+    /// Take one of the N permits of the key, so that at most N commands run; name the same N everywhere
     #[arg(long, value_name = "N")]
     pub(crate) permits: Option<u32>,
     /// How many of the permits the command takes [default: 1]
