@@ -17,7 +17,7 @@ use tracing::Instrument;
 
 use crate::acquiring::Guard;
 
-/// Until when a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
+/// How long a [`LockLayer`](crate::LockLayer) keeps a lease, and who drives the work: [`UntilResponse`],
 /// [`UntilBodyEnd`] or [`Detached`].
 pub trait Until<F: Future>: sealed::Until<F> {}
 

@@ -75,7 +75,7 @@ pub enum NodeMutant {
     ReaderPassesWriter,
     /// A release grants a key that is to be shared to the first of those who could share it.
     OneReaderAtATime,
-    /// Who takes a key that has expired for itself lets nobody share it who waits behind it.
+    /// A waiter that takes an expired key by its own check does not let in those behind it.
     TakerLetsNobodyIn,
     /// Each permit counts as one, however many a token takes.
     WeightIgnored,
