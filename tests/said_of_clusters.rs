@@ -1,14 +1,11 @@
 //! What a manager says of a cluster in the log. Each test begins with a log, see `log`.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-#[path = "../lock-core/tests/support/log.rs"]
-mod log;
-
 use lock_core::LockManager;
 use lock_tests::{Cluster, FaultProxy, LONG, RedisServer, Reply, SOON, cluster::slot_of, eventually, ms};
 use tokio::time::sleep;
 
-use self::log::Log;
+use crate::log::Log;
 
 /// What `docs/protocol.md` says that a user of a cluster needs.
 fn rights() -> Vec<&'static str> {

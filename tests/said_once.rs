@@ -1,9 +1,5 @@
-//! What a manager says of its server in the log: once, however often it connects. One test, in a binary of its own:
-//! which events are of interest is kept for the whole process.
+//! What a manager says of its server in the log: once, however often it connects.
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
-
-#[path = "../lock-core/tests/support/log.rs"]
-mod log;
 
 use std::pin::Pin;
 
@@ -15,7 +11,7 @@ use lock_core::{
 use lock_tests::{RedisServer, SOON, eventually, free_port, ms};
 use tokio::time::sleep;
 
-use self::log::Log;
+use crate::log::Log;
 
 /// Has a manager connect four times, and use the lock each time.
 async fn connects_often(server: &RedisServer, log: &Log, user: &str) {

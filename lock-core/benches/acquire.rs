@@ -1,5 +1,5 @@
 //! Acquire and release without contention, beside raw commands through the same client in the same run:
-//! `cargo bench -p lock-core --bench acquire -- --json`.
+//! `cargo bench -p lock-benches --bench acquire -- --json`.
 
 mod support;
 

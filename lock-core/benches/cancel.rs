@@ -1,5 +1,5 @@
 //! What acquire futures leave behind that are dropped at random moments:
-//! `cargo bench -p lock-core --bench cancel -- --json`.
+//! `cargo bench -p lock-benches --bench cancel -- --json`.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Many tasks that want one key, in one process and in eight: `cargo bench -p lock-core --bench contention -- --json`.
+//! Many tasks that want one key, in one process and in eight: `cargo bench -p lock-benches --bench contention -- --json`.
 
 mod support;
 

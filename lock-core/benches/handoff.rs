@@ -1,5 +1,5 @@
 //! From release in one process to the lease in another that waits for it, beside the round trip of a PING:
-//! `cargo bench -p lock-core --bench handoff -- --json`.
+//! `cargo bench -p lock-benches --bench handoff -- --json`.
 
 mod support;
 

@@ -1,4 +1,4 @@
-//! Shared leases and permits beside exclusive leases and raw commands: `cargo bench -p lock-core --bench modes -- --json`.
+//! Shared leases and permits beside exclusive leases and raw commands: `cargo bench -p lock-benches --bench modes -- --json`.
 
 mod support;
 

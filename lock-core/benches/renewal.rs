@@ -1,4 +1,4 @@
-//! What it costs to hold leases: `cargo bench -p lock-core --bench renewal -- --json`.
+//! What it costs to hold leases: `cargo bench -p lock-benches --bench renewal -- --json`.
 //!
 //! They are held by a process of their own, so that neither the memory nor the processor time of the bench counts.
 

@@ -1,4 +1,4 @@
-//! Where the time of a pair and of a handoff goes: `cargo bench -p lock-core --bench spent -- --json`.
+//! Where the time of a pair and of a handoff goes: `cargo bench -p lock-benches --bench spent -- --json`.
 //!
 //! A pair is an acquire and a release without contention, one after the other in a task; a handoff leads from the release in
 //! one process to the lease in another that waits. What the client computes while it waits for nobody, what the server executes,

@@ -1,6 +1,6 @@
 //! A cluster of three beside one server and beside raw commands on the same nodes, and a quorum of five beside raw commands on all
 //! five at once:
-//! `cargo bench -p lock-core --bench topologies -- --json`.
+//! `cargo bench -p lock-benches --bench topologies -- --json`.
 //!
 //! How long a failover takes is measured by the tests that cause one: `cargo test -p lock-tests --test topologies --
 //! --nocapture`.

@@ -1,13 +1,11 @@
 //! Acquiring, waiting, trying, several keys, handing over; memory backend, virtual time.
 
-mod support;
-
 use std::time::Duration;
 
 use lock_core::{Argument, End, ErrorKind, Handover, LockManager, LossReason};
 use tokio::time::{Instant, sleep, timeout};
 
-use support::{Fate, Faulty, ms, secs};
+use crate::support::{self, Fate, Faulty, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_second_request_waits_until_the_first_holder_releases() {

@@ -1,7 +1,5 @@
 //! What clients get in place of an answer, through axum and through tonic.
 
-mod support;
-
 use std::{error::Error as _, time::Duration};
 
 use axum::{
@@ -16,7 +14,7 @@ use tonic::{Code, Status};
 use tonic_types::StatusExt;
 use tower::ServiceExt;
 
-use support::{Fate, Faulty};
+use crate::support::{Fate, Faulty};
 
 /// Fails in each way that a test can bring about, on a key that nobody else is to see.
 async fn fail(way: &str) -> Result<String, Error> {

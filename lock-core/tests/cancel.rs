@@ -1,7 +1,5 @@
 //! Dropped futures and guards, lost answers, runtimes that end: nothing is left behind.
 
-mod support;
-
 use std::{future::Future, pin::pin, task::Context, time::Instant};
 
 use futures_util::task::noop_waker_ref;
@@ -11,7 +9,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use support::{Fate, Faulty, ms, secs};
+use crate::support::{self, Fate, Faulty, ms, secs};
 
 /// Polls a future once, and drops it.
 fn poll_once_and_drop(future: impl Future) {

@@ -1,7 +1,5 @@
 //! Clocks that step: a backend's that is set back, and ours over a suspend; virtual time.
 
-mod support;
-
 use std::{
     sync::{
         Arc,
@@ -18,7 +16,7 @@ use lock_core::{
 };
 use tokio::time::sleep;
 
-use support::{ms, secs};
+use crate::support::{ms, secs};
 
 /// The backend's clock: an hour ahead, and set back as the test says.
 #[derive(Clone, Debug)]

@@ -1,8 +1,6 @@
 //! Waiting for replicas, by a backend that waits, fails and hangs on command.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::{
     pin::Pin,
     sync::{
@@ -12,13 +10,13 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{self, ms, secs};
 use lock_core::{
     ErrorKind, LockManager, LossReason, Replicas,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
     key::LockKey,
 };
-use support::{ms, secs};
 use tokio::time::{Instant, sleep};
 
 /// What becomes of a call that waits for replicas.

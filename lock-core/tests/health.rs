@@ -1,13 +1,11 @@
 //! What a manager tells of itself without asking anybody.
 
-mod support;
-
 use std::time::Duration;
 
 use lock_core::{LockManager, LossReason, backend::Backend};
 use tokio::time::sleep;
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_counts_its_leases_and_is_up_until_it_is_shut_down() {

@@ -1,11 +1,9 @@
 //! Calls that fail as a whole: each of their items may have happened; virtual time.
 
-mod support;
-
 use lock_core::{ErrorKind, LockManager};
 use tokio::task::JoinSet;
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 /// Asks for many keys at once, so that they share calls; returns how many are held at the end.
 async fn asked_at_once(manager: &LockManager, keys: usize) -> Vec<Result<lock_core::LockGuard, lock_core::Error>> {

@@ -1,7 +1,5 @@
 //! How a lease ends, and who is told; memory backend, virtual time.
 
-mod support;
-
 use std::{
     future::{Future, poll_fn},
     pin::pin,
@@ -16,7 +14,7 @@ use std::{
 use lock_core::{End, ErrorKind, LockManager, LossReason, OnLost};
 use tokio::time::{Instant, sleep};
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_that_is_not_renewed_is_lost_at_its_deadline_without_a_question() {

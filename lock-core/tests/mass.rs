@@ -2,13 +2,11 @@
 //!
 //! Where a cost could grow with the square, there are so many that it would take half a minute.
 
-mod support;
-
 use std::time::Instant;
 
 use lock_core::{ErrorKind, LockGuard, LockManager};
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 async fn hold(manager: &LockManager, count: usize) -> Vec<LockGuard> {
     let mut guards = Vec::with_capacity(count);

@@ -3,15 +3,13 @@
 #![cfg(feature = "metrics")]
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::collections::BTreeMap;
 
 use metrics::Unit;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 use tokio::time::{sleep, timeout};
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 /// Runs a scenario in virtual time with a recorder of its own.
 fn recorded(scenario: impl Future<Output = ()>) -> Snapshotter {

@@ -1,7 +1,5 @@
 //! What one sender owes to those who wait: limits, fairness, and no lock held over code of the user's.
 
-mod support;
-
 use std::{
     future::{Future, pending},
     pin::Pin,
@@ -23,7 +21,7 @@ use lock_core::{
 };
 use tokio::{runtime, task::JoinSet, time::sleep};
 
-use support::{ms, secs};
+use crate::support::{ms, secs};
 
 #[derive(Debug)]
 struct Slow {

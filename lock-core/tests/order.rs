@@ -1,13 +1,11 @@
 //! Who comes first, while waiters ask again on their own account; virtual time.
 
-mod support;
-
 use std::sync::{Arc, Mutex};
 
 use lock_core::{LockManager, backend::MemoryBackend};
 use tokio::time::sleep;
 
-use support::{ms, secs};
+use crate::support::{ms, secs};
 
 /// Ten checks of each waiter: long enough that every place was asked for again.
 const HELD: std::time::Duration = secs(5);

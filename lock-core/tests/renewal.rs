@@ -1,7 +1,5 @@
 //! Renewal and extension; virtual time.
 
-mod support;
-
 use std::sync::{
     Arc,
     atomic::{AtomicU64, Ordering},
@@ -15,7 +13,7 @@ use lock_core::{
 };
 use tokio::time::{Instant, sleep};
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn a_lease_is_renewed_every_third_of_its_ttl_for_as_long_as_it_is_held() {

@@ -2,13 +2,11 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::time::Duration;
 
 use lock_core::{Error, ErrorKind, LockGuard, LockManager, LockRequest, backend::MemoryBackend};
 
-use support::{ms, secs};
+use crate::support::{ms, secs};
 
 /// Two processes on one store.
 fn two() -> (LockManager, LockManager) {

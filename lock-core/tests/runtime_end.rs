@@ -2,8 +2,6 @@
 
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     future::Future,
     pin::Pin,
@@ -16,7 +14,7 @@ use futures_util::FutureExt;
 use lock_core::{ErrorKind, LockManager};
 use tokio::runtime::{self, Runtime};
 
-use support::{Fate, Faulty, ms, secs};
+use crate::support::{self, Fate, Faulty, ms, secs};
 
 fn workers(threads: usize) -> Runtime {
     runtime::Builder::new_multi_thread().worker_threads(threads).enable_all().build().unwrap()

@@ -1,7 +1,5 @@
 //! What a shutdown waits for, ends and leaves; memory backend, virtual time.
 
-mod support;
-
 use std::time::Duration;
 
 use lock_core::{End, ErrorKind, LockManager, LossReason};
@@ -10,7 +8,7 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn shutdown_waits_for_holders_then_ends_what_is_left() {

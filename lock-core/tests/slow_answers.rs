@@ -1,11 +1,9 @@
 //! Deadlines when the answer takes its time: they count from the sending of the request; virtual time.
 
-mod support;
-
 use lock_core::{LockGuard, LockManager};
 use tokio::{task::JoinHandle, time::sleep};
 
-use support::{Fate, ms, secs};
+use crate::support::{self, Fate, ms, secs};
 
 #[tokio::test(start_paused = true)]
 async fn an_extended_deadline_counts_from_the_sending_of_the_extend() {

@@ -1,15 +1,11 @@
-//! What `tracing` gets to see. One test, in a binary of its own: which events are of interest is kept for the whole
-//! process, and a test beside it that has no subscriber would decide it too.
+//! What `tracing` gets to see.
 
 #![allow(clippy::unwrap_used, reason = "test code")]
-
-#[path = "support/log.rs"]
-mod log;
 
 use lock_core::{LockManager, backend::TOKEN_MARK};
 use tracing_subscriber::fmt::format::FmtSpan;
 
-use log::Log;
+use crate::support::log::Log;
 
 #[test]
 fn spans_name_the_key_around_acquires_and_work_and_no_token_is_logged() {

@@ -2,11 +2,9 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use lock_core::{ErrorKind, LockManager, exclusive, shared};
 
-use support::{Fate, Faulty, counted, eventually_free, ms, secs};
+use crate::support::{Fate, Faulty, counted, eventually_free, ms, secs};
 
 const ACQUIRES: [&str; 2] = ["acquire"; 2];
 const RELEASES: [&str; 2] = ["release"; 2];

@@ -1,8 +1,6 @@
 //! Code of the user's that the engine runs (wakers, log writers, recorders of metrics) may ask the engine for something:
 //! no lock of the engine's is held then. Memory backend.
 
-mod support;
-
 use std::{
     future::{Future, poll_fn},
     io,
@@ -23,7 +21,7 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 use tokio::runtime;
 use tracing::subscriber::with_default;
 
-use support::{ms, secs};
+use crate::support::{ms, secs};
 
 /// Does something in a thread, and fails if that has not ended in time: it waits for itself.
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {

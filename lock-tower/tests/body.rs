@@ -1,8 +1,6 @@
 //! A body under the lock, frame by frame: what goes out when, and what it says of itself meanwhile.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     collections::VecDeque,
     convert::Infallible,
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{limit, poll_once, soon, until_free};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response};
 use http_body::{Body, Frame, SizeHint};
@@ -21,7 +20,6 @@ use lock_core::{
     key::LockKey,
 };
 use lock_tower::{LockLayer, ResponseBody};
-use support::{limit, poll_once, soon, until_free};
 use tower::{Layer, ServiceExt, service_fn};
 
 /// A body of frames that are there, which knows its end only where it is told to.

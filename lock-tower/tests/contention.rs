@@ -1,13 +1,11 @@
 //! Requests that exclude each other, and how a lease ends.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{borrow::Cow, pin::pin, time::Duration};
 
+use crate::support::{Floor, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
 use lock_core::{ErrorKind, Lease, LockManager, LossReason};
 use lock_tower::{BoxError, Choice, KeyExtractor, LockLayer, Plain, Protocol, Refusal};
-use support::{Floor, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);

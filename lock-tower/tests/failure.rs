@@ -1,8 +1,6 @@
 //! What a refusal becomes in HTTP.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     convert::Infallible,
     ops::RangeInclusive,
@@ -11,13 +9,13 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Failing, Floor, Log, limit, soon, until};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
 use lock_tower::{BoxError, LockLayer, ResponseBody};
-use support::{Failing, Floor, Log, limit, soon, until};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 type Sent = Request<String>;

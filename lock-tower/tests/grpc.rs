@@ -1,8 +1,6 @@
 //! The layer in a tonic server and around a tonic channel.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     net::SocketAddr,
     pin::Pin,
@@ -10,13 +8,13 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Floor, Log, limit, poll_once, soon, until, until_free};
 use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
 use lock_core::{Lease, LockManager};
 use lock_tower::{Grpc, LockLayer};
-use support::{Floor, Log, limit, poll_once, soon, until, until_free};
 use tokio::net::TcpListener;
 use tonic::{
     Code, Status,

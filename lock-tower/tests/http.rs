@@ -1,10 +1,9 @@
 //! An axum service behind real sockets.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use crate::support::{Floor, limit, serve, soon, until, until_free};
 use axum::{
     Extension, Router,
     body::{Body, Bytes},
@@ -19,7 +18,6 @@ use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
 use lock_core::{Lease, LockManager};
 use lock_tower::{Http, LockLayer};
-use support::{Floor, limit, serve, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -1,10 +1,9 @@
 //! Ready-made keys, in an axum router.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::fmt;
 
+use crate::support::{Log, limit};
 use axum::{Router, body::Body, extract::Path, routing::post};
 use http::{HeaderValue, Request, StatusCode};
 use http_body_util::BodyExt;
@@ -13,7 +12,6 @@ use lock_tower::{
     Held, KeyExtractor, LockLayer,
     key::{Header, Scoped, extension, header, method_and_path, path_param, scoped},
 };
-use support::{Log, limit};
 use tower::{Layer, ServiceExt};
 
 /// Shows the key that is held, or that none is.

@@ -1,10 +1,9 @@
 //! What the `metrics` facade gets to see of a layer.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::{collections::BTreeMap, time::Duration};
 
+use crate::support::{Failing, poll_once};
 use http::{Request, Response};
 use lock_core::{ErrorKind, LockManager};
 use lock_tower::{
@@ -13,7 +12,6 @@ use lock_tower::{
 };
 use metrics::Unit;
 use metrics_util::debugging::{DebugValue, DebuggingRecorder};
-use support::{Failing, poll_once};
 use tower::{Layer, ServiceExt, service_fn};
 
 #[test]

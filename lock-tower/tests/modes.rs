@@ -1,10 +1,11 @@
 //! Requests that share a key, that take permits, and that have several keys.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{net::SocketAddr, sync::Arc, time::Duration};
 
+use crate::support::{
+    self, Floor, limit, lock_error, poll_once, serve, soon, until, until_free, until_waited_for, works_forever,
+};
 use axum::{
     Router,
     body::Body,
@@ -17,7 +18,6 @@ use lock_tower::{
     BoxError, Held, HeldAll, Http, LockLayer,
     key::{path_param, scoped},
 };
-use support::{Floor, limit, lock_error, poll_once, serve, soon, until, until_free, until_waited_for, works_forever};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

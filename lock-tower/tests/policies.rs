@@ -1,18 +1,16 @@
 //! What the layer was told beside its key.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{
+    Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
+};
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
 use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
 use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Protocol, Refusal};
-use support::{
-    Failing, Floor, Log, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever,
-};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 const SECOND: Duration = Duration::from_secs(1);

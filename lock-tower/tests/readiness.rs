@@ -1,8 +1,6 @@
 //! Tower's contract of readiness, and other layers around and inside the lock.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     cell::Cell,
     future::pending,
@@ -12,9 +10,9 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Floor, Strict, limit, lock_error, poll_once, until, until_free, works, works_for, works_forever};
 use lock_core::{ErrorKind, LockManager};
 use lock_tower::{BoxError, LockLayer};
-use support::{Floor, Strict, limit, lock_error, poll_once, until, until_free, works, works_for, works_forever};
 use tower::{
     Layer, Service, ServiceBuilder, ServiceExt,
     buffer::BufferLayer,

@@ -2,18 +2,16 @@
 //! for the whole process, and a test beside it that has no subscriber would decide it too.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-mod support;
-
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
     time::Duration,
 };
 
+use crate::support::Failing;
 use http::{Request, Response};
 use lock_core::{ErrorKind, LockManager, backend::TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
-use support::Failing;
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 use tracing::{Instrument, Level};
 use tracing_subscriber::fmt::format::FmtSpan;

@@ -1,8 +1,6 @@
 //! Bodies under the lock, over real sockets, in HTTP/1 and HTTP/2.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     net::SocketAddr,
     pin::Pin,
@@ -11,6 +9,7 @@ use std::{
     time::Duration,
 };
 
+use crate::support::{Floor, limit, poll_once, serve, soon, until, until_free};
 use axum::{Router, body::Body, extract::State, response::Response, routing::post};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, StatusCode};
@@ -20,7 +19,6 @@ use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use lock_core::{LockManager, OnLost};
 use lock_tower::LockLayer;
-use support::{Floor, limit, poll_once, serve, soon, until, until_free};
 use tokio::{
     net::TcpStream,
     sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel},

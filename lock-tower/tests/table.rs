@@ -1,15 +1,13 @@
 //! The table of answers of [`Http`](lock_tower::Http), a row each, as it is on the wire.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::time::Duration;
 
+use crate::support::{Failing, Floor, limit, serve, soon, until, until_free};
 use axum::{Router, body::Body, routing::post};
 use http::{Request, StatusCode};
 use lock_core::{ErrorKind, LockManager};
 use lock_tower::{Http, LockLayer, Refusal};
-use support::{Failing, Floor, limit, serve, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

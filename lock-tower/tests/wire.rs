@@ -1,8 +1,6 @@
 //! What comes over the wire: headers that are no keys, and the corners of HTTP, with and without `until_body_end`.
 #![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
-mod support;
-
 use std::{
     net::SocketAddr,
     pin::Pin,
@@ -13,6 +11,7 @@ use std::{
     task::{Context, Poll},
 };
 
+use crate::support::{limit, serve, soon, until, until_free};
 use axum::{Router, body::Body, extract::Request, response::Response, routing::any};
 use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, header};
@@ -28,7 +27,6 @@ use lock_tower::{
     Held, Http, KeyExtractor, LockLayer,
     key::{header, scoped},
 };
-use support::{limit, serve, soon, until, until_free};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,

@@ -3,7 +3,7 @@
 use lock_core::ErrorKind;
 use lock_tests::{LONG, SOON, ms};
 
-use crate::group::{Group, one};
+use crate::durability::group::{Group, one};
 
 const KEY: &str = "goods:1";
 

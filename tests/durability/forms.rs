@@ -9,7 +9,7 @@ use lock_tests::{LONG, SOON, eventually, ms};
 use lock_tower::{LockLayer, OnBackendError};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::group::{Group, one};
+use crate::durability::group::{Group, one};
 
 #[tokio::test]
 async fn several_keys_are_waited_for_together() {

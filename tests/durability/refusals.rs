@@ -3,7 +3,7 @@
 use lock_core::{Argument, ErrorKind, LockManager, LossReason, Replicas};
 use lock_tests::{LONG, RedisServer, SOON, eventually, ms, within};
 
-use crate::group::{Group, one};
+use crate::durability::group::{Group, one};
 
 #[tokio::test]
 async fn user_who_may_not_wait_is_told_so_and_holds_nothing() {

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::{LONG, SOON, eventually, ms, within};
 
-use crate::group::{Group, one};
+use crate::durability::group::{Group, one};
 
 /// How long the machine may take on top of a bound.
 const SLACK: Duration = Duration::from_millis(400);

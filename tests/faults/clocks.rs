@@ -13,7 +13,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::*;
+use crate::faults::*;
 
 const HOUR_MS: i64 = 3_600_000;
 

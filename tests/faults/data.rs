@@ -7,7 +7,7 @@ use lock_tests::{
 };
 use tokio::time::timeout;
 
-use crate::*;
+use crate::faults::*;
 
 #[tokio::test]
 async fn fault_37_evicted_lease_is_noticed_at_once_and_fences_rise() {

@@ -10,7 +10,7 @@ use lock_tests::{
 };
 use tokio::time::sleep;
 
-use crate::*;
+use crate::faults::*;
 
 #[tokio::test]
 async fn fault_43_clients_of_python_libraries_and_ours_lose_no_update() {

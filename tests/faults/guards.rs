@@ -17,7 +17,7 @@ use tokio::{
     time::sleep,
 };
 
-use crate::*;
+use crate::faults::*;
 
 fn runtime() -> Runtime {
     Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had")

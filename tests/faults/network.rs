@@ -8,7 +8,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::*;
+use crate::faults::*;
 
 struct Wire {
     server: RedisServer,

@@ -10,7 +10,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use crate::*;
+use crate::faults::*;
 
 /// How the requests of one moment ended.
 struct Told {

@@ -7,7 +7,7 @@ use lock_tests::{
 };
 use tokio::time::sleep;
 
-use crate::*;
+use crate::faults::*;
 
 #[tokio::test]
 async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms_nobody() {

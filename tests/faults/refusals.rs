@@ -7,7 +7,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::*;
+use crate::faults::*;
 
 #[tokio::test]
 async fn fault_36_without_memory_to_spare_nothing_new_is_held_and_the_old_is_kept() {

@@ -10,7 +10,7 @@ use lock_tests::{
 };
 use tokio::time::{sleep, timeout};
 
-use crate::*;
+use crate::faults::*;
 
 /// Kills the server while a team contends, and starts it again at once; `between` is done while it is down. Returns
 /// what the checker has to excuse if data was lost. The registers are elsewhere, and stay.

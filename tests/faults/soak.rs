@@ -8,7 +8,7 @@ use lock_tests::{
 };
 use tokio::time::sleep;
 
-use crate::*;
+use crate::faults::*;
 
 /// What one process has at one moment.
 #[derive(Clone, Copy, Debug)]

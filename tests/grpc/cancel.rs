@@ -4,7 +4,7 @@ use lock_core::LockManager;
 use lock_tests::{FaultProxy, SOON, eventually};
 use tonic::{Code, transport::Channel};
 
-use crate::{
+use crate::grpc::{
     layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, client, serve, with_key},

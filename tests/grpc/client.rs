@@ -11,7 +11,7 @@ use tonic::{
 };
 use tower::{ServiceBuilder, layer::util::Identity};
 
-use crate::{
+use crate::grpc::{
     Key, layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, serve, with_key},

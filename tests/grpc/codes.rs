@@ -15,7 +15,7 @@ use tonic::{Code, Request, Status, transport::Channel};
 use tonic_types::StatusExt;
 use tower::ServiceBuilder;
 
-use crate::{
+use crate::grpc::{
     layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, client, with_key},

@@ -8,7 +8,7 @@ use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
 use tonic::Code;
 
-use crate::{
+use crate::grpc::{
     layer,
     proto::{End, Order, calls_client::CallsClient},
     service::{Floor, channel, client, serve, with_key},

@@ -22,7 +22,7 @@ use tonic::{
 };
 use tower::{Layer, Service};
 
-use crate::proto::{
+use crate::grpc::proto::{
     End, Order, Reply,
     calls_client::CallsClient,
     calls_server::{Calls, CallsServer},

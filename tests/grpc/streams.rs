@@ -8,7 +8,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Code, Request};
 
-use crate::{
+use crate::grpc::{
     layer,
     proto::{End, Order},
     service::{Floor, client, with_key},

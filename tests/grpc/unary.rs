@@ -7,7 +7,7 @@ use lock_tower::key::{header, scoped};
 use tokio::task::JoinSet;
 use tonic::{Code, Request};
 
-use crate::{
+use crate::grpc::{
     layer,
     proto::{End, Order},
     service::{Floor, client, with_key},

@@ -1,6 +1,6 @@
 //! Fencing tokens rise.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn a_fence_that_does_not_rise_in_real_time_is_caught() {

@@ -1,6 +1,6 @@
 //! Waiters of a free key.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn a_waiter_that_comes_within_the_bound_is_fine_and_a_later_one_is_caught() {

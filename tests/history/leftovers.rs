@@ -1,6 +1,6 @@
 //! What is found after a run.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 fn leftover(change: impl FnOnce(&mut Event)) -> Event {
     Event::new("", Op::Leftover, f64::NAN).with(|event| event.key = Some("k".to_owned())).with(change)

@@ -1,6 +1,6 @@
 //! What is no history.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn lines_that_cannot_be_are_caught() {

@@ -1,6 +1,6 @@
 //! Leases that share a key, and permits: who may hold beside whom, and with which numbers.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 fn shared(process: &str, fence: u64, from: f64, to: f64) -> Event {
     acquire(process, fence, from, to).with(|event| event.mode = Mode::Shared)

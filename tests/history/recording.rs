@@ -6,7 +6,7 @@ use lock_core::LockManager;
 use lock_tests::history::{Recorded, Run, now};
 use tokio::time::{sleep, timeout};
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 const TTL: Duration = Duration::from_secs(10);
 

@@ -1,6 +1,6 @@
 //! The register that the lock guards.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 fn write(process: &str, fence: u64, from: f64, to: f64) -> Event {
     call(process, Op::Write, from, to).with(|event| event.fence = Some(fence))

@@ -1,6 +1,6 @@
 //! Nobody is told "done" about a lease that is not theirs any more.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 /// A lease that expires, and another's from 1,000 to its release at 1,500.
 fn expired() -> [Event; 3] {

@@ -1,6 +1,6 @@
 //! Tokens are used once.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 fn with_token(token: &str) -> impl FnOnce(&mut Event) {
     let token = token.to_owned();

@@ -1,6 +1,6 @@
 //! No two leases of a key are valid at once.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn leases_one_after_the_other_are_fine() {

@@ -1,6 +1,6 @@
 //! Leases that a failover has undone, and what that excuses.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 /// The first lease of `p1` was undone: what was done for it from `from` on, until the server heard of it again at `to`.
 fn undone(from: f64, to: f64, last: f64) -> Checker {

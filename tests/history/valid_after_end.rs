@@ -1,6 +1,6 @@
 //! No guard believes in what is over.
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn a_guard_may_believe_until_its_deadline() {

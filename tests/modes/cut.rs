@@ -3,7 +3,7 @@
 use lock_tests::{FaultProxy, eventually, eventually_some};
 use tokio::time::sleep;
 
-use crate::*;
+use crate::modes::*;
 
 /// A reader is stopped for longer than its ttl, while another one goes on. It is continued before the other has gone, or
 /// after the writer has come.

@@ -6,7 +6,7 @@ use lock_tests::{
     history::{ForeignClient, Manners, Recorded},
 };
 
-use crate::*;
+use crate::modes::*;
 
 /// What libraries do with a lock of theirs: redis-py to release, extend and renew, python-redis-lock and redlock-py to release.
 const SCRIPTS: [&str; 5] = [

@@ -2,7 +2,7 @@
 
 use tokio::time::sleep;
 
-use crate::*;
+use crate::modes::*;
 
 /// A reader is killed while a writer waits and others go on for a while. Returns when its share ended and when the writer was
 /// granted the key, in ms by the server's clock, and how long the writer waited for the last release.

@@ -6,7 +6,7 @@ use lock_tests::{
 };
 use tokio::time::sleep;
 
-use crate::*;
+use crate::modes::*;
 
 #[tokio::test]
 async fn processes_that_want_a_key_in_all_modes_are_served_in_their_order() {

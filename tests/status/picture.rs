@@ -9,7 +9,7 @@ use std::{
 use lock_tests::{LONG, RedisServer};
 use tokio::time::sleep;
 
-use crate::{browser::Browser, manager, serve};
+use crate::status::{browser::Browser, manager, serve};
 
 #[tokio::test]
 #[ignore = "draws docs/img/status.png"]

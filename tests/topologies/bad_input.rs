@@ -6,7 +6,7 @@ use std::error::Error as _;
 use lock_core::{Error, ErrorKind, LockManager};
 use lock_tests::{FaultProxy, free_port};
 
-use crate::*;
+use crate::topologies::*;
 
 /// The error of connecting, and how long it took.
 async fn refusal(url: &str) -> (Error, Duration) {

@@ -3,7 +3,7 @@
 use lock_core::{ErrorKind, LockManager, backend::RedisBackend};
 use lock_tests::history::{Recorded, Run};
 
-use crate::*;
+use crate::topologies::*;
 
 #[tokio::test]
 async fn keys_of_all_slots_and_with_any_braces_are_locked_together_and_nothing_is_left() {

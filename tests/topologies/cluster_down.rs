@@ -13,7 +13,7 @@ use lock_tests::{
     history::{Run, now},
 };
 
-use crate::{load::Load, *};
+use crate::topologies::{load::Load, *};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_46_a_cluster_that_has_lost_most_primaries_refuses_and_goes_on_when_they_are_back() {

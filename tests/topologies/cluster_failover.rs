@@ -3,7 +3,7 @@
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::history::{Checker, Mark, Recorded, Run, now};
 
-use crate::{load::Load, *};
+use crate::topologies::{load::Load, *};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {

@@ -3,7 +3,7 @@
 use lock_core::ErrorKind;
 use lock_tests::history::{Run, now};
 
-use crate::{load::Load, *};
+use crate::topologies::{load::Load, *};
 
 /// Longer than the time from one renewal to the next.
 const PAUSE: Duration = ms(850);

@@ -9,7 +9,7 @@ use lock_tests::{
 };
 use tokio::{sync::watch, task::JoinSet};
 
-use crate::*;
+use crate::topologies::*;
 
 /// Clients with a manager each, that take leases of the same keys until they are told to stop.
 pub(crate) struct Load {

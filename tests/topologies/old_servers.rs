@@ -4,7 +4,7 @@
 
 use lock_tests::history::Run;
 
-use crate::*;
+use crate::topologies::*;
 
 /// Two processes take turns at a key, with nobody to tell them. Returns the handoffs.
 async fn turns(cluster: &Cluster, run: &Run, url: &str) -> Vec<Duration> {

@@ -6,7 +6,7 @@ use lock_tests::{
     history::{Recorded, Run, now},
 };
 
-use crate::*;
+use crate::topologies::*;
 
 /// The names of those who are connected to a server, but for the other servers and the sentinels.
 async fn clients_of(server: &RedisServer) -> Vec<String> {

@@ -6,7 +6,7 @@ use lock_tests::{
     history::{Run, now},
 };
 
-use crate::*;
+use crate::topologies::*;
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_45_leases_go_on_while_the_primary_lives_whatever_becomes_of_the_sentinels() {

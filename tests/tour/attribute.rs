@@ -1,13 +1,13 @@
 //! The attribute: `#[distributed_lock]`.
 
-use crate::Result;
+use crate::tour::Result;
 
 use lock_core::{ErrorKind, LockManager};
 
 mod basic {
     use lock_core::distributed_lock;
 
-    use crate::Result;
+    use crate::tour::Result;
 
     #[distributed_lock(key = "goods:<id>", ttl = "3s", wait = "2s")]
     async fn sell(id: u64) -> Result<(), lock_core::Error> {
@@ -266,7 +266,7 @@ mod handlers {
     }
 
     #[tokio::test]
-    async fn handler() -> crate::Result {
+    async fn handler() -> crate::tour::Result {
         use tower::ServiceExt as _;
 
         let app = App { locks: LockManager::in_memory() };

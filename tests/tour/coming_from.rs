@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::{ErrorKind, FencingToken, LockManager, Mode, exclusive, shared};
 use lock_tests::text::compiled_blocks;
 
-use crate::Result;
+use crate::tour::Result;
 
 mod attribute {
     use lock_core::distributed_lock;
@@ -39,7 +39,7 @@ mod attribute {
 }
 
 async fn sell(fence: FencingToken) -> Result {
-    crate::sell(fence.get()).await
+    crate::tour::sell(fence.get()).await
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use lock_core::{
     ErrorKind, Handover, LockManager, LossReason, OnLost, Replicas, exclusive, key, permits, redis, shared,
 };
 
-use crate::Result;
+use crate::tour::Result;
 
 async fn connect() -> Result {
     let manager = LockManager::connect("redis://127.0.0.1").await?;
@@ -209,7 +209,7 @@ async fn fencing() -> Result {
     // UPDATE goods SET in_stock = ?1, fence = ?2 WHERE id = ?3 AND fence <= ?2
     let fence: i64 = guard.fencing_token().as_i64();
 
-    crate::sell(fence.unsigned_abs()).await?;
+    crate::tour::sell(fence.unsigned_abs()).await?;
     Ok(())
 }
 

@@ -19,7 +19,7 @@ use lock_tower::{
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 
-use crate::Result;
+use crate::tour::Result;
 
 async fn sell() -> &'static str {
     "sold"

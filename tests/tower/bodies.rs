@@ -10,7 +10,7 @@ use tokio::{
     time::{Duration, Instant, sleep},
 };
 
-use crate::shop::{BOTH, Client, Given, Shop, TTL, nothing, soon};
+use crate::tower::shop::{BOTH, Client, Given, Shop, TTL, nothing, soon};
 
 /// Looks again and again for longer than a lease lasts that is not renewed.
 async fn stays_locked(shop: &Shop, why: &str) {

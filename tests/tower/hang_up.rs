@@ -12,7 +12,7 @@ use tokio::{
     task::{JoinHandle, JoinSet},
 };
 
-use crate::shop::{BOTH, Client, Given, Shop, Version, nothing, soon};
+use crate::tower::shop::{BOTH, Client, Given, Shop, Version, nothing, soon};
 
 /// How a client goes.
 #[derive(Clone, Copy, Debug, PartialEq)]

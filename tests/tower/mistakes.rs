@@ -3,7 +3,7 @@
 use http_body_util::BodyExt;
 use hyper::StatusCode;
 
-use crate::shop::{BOTH, Client, Shop, nothing, soon};
+use crate::tower::shop::{BOTH, Client, Shop, nothing, soon};
 
 #[tokio::test]
 async fn bad_input_74_a_handler_that_panics_frees_the_key() {

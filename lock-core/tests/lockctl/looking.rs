@@ -5,7 +5,7 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 
-use crate::support::{LONG, Run, Server, UNTIL_TOLD};
+use crate::lockctl::support::{LONG, Run, Server, UNTIL_TOLD};
 
 #[test]
 fn who_names_the_holder_and_the_queue_in_words_and_as_json() {

@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::support::{BINARY, Done, Run, Server, eventually};
+use crate::lockctl::support::{BINARY, Done, Run, Server, eventually};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");

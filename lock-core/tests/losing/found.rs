@@ -5,7 +5,7 @@ use std::future::pending;
 use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
 use tokio::sync::oneshot;
 
-use crate::shop::{Shop, round_trip};
+use crate::losing::shop::{Shop, round_trip};
 
 #[lock_core::test]
 #[should_panic(expected = "lease lost at await 2 of 2 of the work that holds \"order:7\"")]

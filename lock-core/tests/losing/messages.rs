@@ -10,7 +10,7 @@ use std::{
 use lock_core::{__private::test, LockManager};
 use tokio::task::yield_now;
 
-use crate::shop::{Shop, round_trip};
+use crate::losing::shop::{Shop, round_trip};
 
 /// What a test that fails says.
 fn message<F: Future<Output = ()>>(body: impl Fn(LockManager) -> F) -> String {

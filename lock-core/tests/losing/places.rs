@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 use lock_core::{__private::test, Error, ErrorKind, LockManager, LossReason, OnLost};
 use tokio::{task::yield_now, time::sleep};
 
-use crate::shop::round_trip;
+use crate::losing::shop::round_trip;
 
 /// The kinds of the errors of all runs.
 fn kinds(ends: Mutex<Vec<Result<(), Error>>>) -> Vec<Option<ErrorKind>> {

@@ -2,7 +2,7 @@
 
 use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
 
-use crate::shop::{Rows, Shop, round_trip};
+use crate::losing::shop::{Rows, Shop, round_trip};
 
 #[lock_core::test]
 async fn work_in_one_transaction_passes(locks: LockManager) {

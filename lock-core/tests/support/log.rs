@@ -1,14 +1,13 @@
-//! What is logged, for tests that look at it. Which events are of interest is kept for the whole process: so in a binary
-//! that has such a test, each test begins with a log.
+//! What is logged, for tests that look at it.
 
 #![allow(dead_code, reason = "test code, of which each binary uses its part")]
 
 use std::{
     fmt, io,
-    sync::{Arc, Mutex},
+    sync::{Arc, Mutex, OnceLock},
 };
 
-use tracing::subscriber::DefaultGuard;
+use tracing::{Dispatch, subscriber::DefaultGuard};
 use tracing_subscriber::{
     filter::LevelFilter,
     fmt::{
@@ -33,6 +32,10 @@ impl Log {
     pub(crate) fn subscriber(
         &self,
     ) -> SubscriberBuilder<DefaultFields, Format, LevelFilter, impl Fn() -> Self + Send + Sync + 'static> {
+        // With one subscriber alone in the process, the first thread that logs an event decides for all of them whether it is of
+        // interest, and that may be a thread of another test, which has no subscriber.
+        static OTHER: OnceLock<Dispatch> = OnceLock::new();
+        OTHER.get_or_init(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
         let log = self.clone();
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone())
     }

@@ -1,6 +1,8 @@
 //! A backend that counts, holds, loses and fails, around the memory backend.
 
-#![allow(clippy::unwrap_used, dead_code, reason = "test code, of which each binary uses its part")]
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+pub(crate) mod log;
 
 use std::{
     collections::VecDeque,

@@ -4,7 +4,7 @@ use lock_core::{LockManager, LossReason};
 use lock_tower::status::Status;
 
 use crate::{
-    client::{get, mounted, post, releasing, send, two},
+    status::client::{get, mounted, post, releasing, send, two},
     support::{soon, until_waited_for},
 };
 

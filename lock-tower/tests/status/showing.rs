@@ -8,7 +8,7 @@ use lock_tower::status::Status;
 use serde_json::Value;
 
 use crate::{
-    client::{get, mounted, post, releasing, send, two},
+    status::client::{get, mounted, post, releasing, send, two},
     support::{serve, until, until_waited_for},
 };
 

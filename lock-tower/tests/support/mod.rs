@@ -1,5 +1,5 @@
 //! What the tests of this crate share.
-#![allow(clippy::unwrap_used, dead_code, reason = "test code, of which each binary uses its part")]
+#![allow(clippy::unwrap_used, dead_code, reason = "test code, of which each set of features uses its part")]
 
 use std::{
     fmt::Debug,

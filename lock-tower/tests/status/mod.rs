@@ -4,5 +4,3 @@
 mod client;
 mod releasing;
 mod showing;
-#[path = "../support/mod.rs"]
-mod support;

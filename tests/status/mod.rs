@@ -14,7 +14,7 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
-use crate::browser::Browser;
+use crate::status::browser::Browser;
 
 async fn manager(server: &RedisServer, name: &str) -> LockManager {
     LockManager::builder().url(server.url()).client_name(name).connect().await.expect("it answers")

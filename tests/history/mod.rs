@@ -16,7 +16,7 @@ mod valid_after_end;
 
 use std::time::Instant;
 
-use crate::lines::*;
+use crate::history::lines::*;
 
 #[test]
 fn a_hundred_thousand_operations_are_judged_at_once() {

@@ -1,0 +1,36 @@
+//! The layer and its parts, over managers in memory. One program, since each is linked with the whole tree.
+
+mod support;
+
+#[cfg(feature = "http")]
+mod body;
+mod contention;
+#[cfg(feature = "http")]
+mod failure;
+#[cfg(feature = "grpc")]
+mod grpc;
+#[cfg(feature = "http")]
+mod http;
+#[cfg(feature = "axum")]
+mod keys;
+#[cfg(feature = "axum")]
+mod losing;
+#[cfg(all(feature = "grpc", feature = "metrics"))]
+mod metrics;
+#[cfg(feature = "axum")]
+mod modes;
+#[cfg(feature = "http")]
+mod policies;
+mod readiness;
+#[cfg(feature = "axum")]
+mod remedies;
+#[cfg(feature = "http")]
+mod spans;
+#[cfg(feature = "status")]
+mod status;
+#[cfg(feature = "http")]
+mod stream;
+#[cfg(feature = "http")]
+mod table;
+#[cfg(feature = "axum")]
+mod wire;

@@ -1,0 +1,39 @@
+//! The whole system: real servers, second processes, a network that fails. One program, since each is linked with the whole
+//! tree.
+
+#[path = "../lock-core/tests/support/log.rs"]
+mod log;
+
+mod bad_input;
+mod client;
+mod connection;
+mod contention;
+mod credentials;
+mod durability;
+mod faults;
+mod free;
+mod grpc;
+mod guarantees;
+mod harness;
+mod harness_cluster;
+mod harness_sentinel;
+mod health;
+mod history;
+mod hostile_ids;
+mod modes;
+mod network;
+mod one_manager;
+mod processes;
+mod proxy;
+mod quorum;
+mod rights;
+mod said_of_clusters;
+mod said_once;
+mod shares;
+mod standalone;
+mod status;
+mod tls;
+mod topologies;
+mod tour;
+mod tower;
+mod trust;
