@@ -7,6 +7,7 @@ use std::{
     net::{Ipv4Addr, TcpListener},
     process::{Child, Command, ExitStatus, Output, Stdio, id},
     sync::{
+        Once,
         atomic::{AtomicU32, Ordering},
         mpsc::{self, Receiver, RecvTimeoutError},
     },
@@ -120,9 +121,33 @@ impl Drop for Server {
 pub(crate) fn lockctl(url: &str, arguments: &[&str]) -> Command {
     use std::os::unix::process::CommandExt;
 
+    default_signals();
     let mut command = Command::new(BINARY);
     command.args(arguments).env("LOCK_URL", url).env_remove("LOCK_PREFIX").process_group(0).stdin(Stdio::null());
     command
+}
+
+/// Has the processes that are started from here begin with the defaults for signals, also if this one was started by a parent that
+/// ignores some: a shell does so for a job in the background, and so do `nohup` and some CI.
+///
+/// An ignored signal stays ignored in a child, a signal that has a handler does not. So an ignored signal gets a handler here, which does
+/// nothing. Systems without `/proc` do not tell which signals are ignored, and keep theirs.
+fn default_signals() {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| {
+        let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+        let ignored = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
+        let ignored = ignored.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).expect("a mask in hexadecimal"));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+        let _entered = runtime.enter();
+        for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()] {
+            if ignored & 1 << (kind.as_raw_value() - 1) != 0 {
+                signal(kind).expect("a handler"); // stays when the runtime is gone
+            }
+        }
+    });
 }
 
 /// What became of a process.
