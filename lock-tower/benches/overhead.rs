@@ -1,16 +1,26 @@
 //! What the layer adds to a call: the same service bare and locked, on the memory backend, without contention.
 //!
-//! `cargo bench -p lock-tower --bench overhead -- --json` prints a line of JSON. With `--features axum` there is a second
+//! `cargo bench -p lock-tower-benches --bench overhead -- --json` prints a line of JSON. With `--features axum` there is a second
 //! one, of a route of axum whose key is a path parameter, and of the same with text as its key: the difference is what the
 //! parameter costs. The requests have extensions, as behind other layers. Rounds of all sides take turns, and the median of each is
 //! compared: of a million calls in rounds that are shorter than the time for which a busy machine lets a process go on.
+//!
+//! With `--check` the two ratios that a machine changes least are held against [`KEPT`], and the program fails if one has grown by more than
+//! [`MARGIN`]: the layer beside the same by hand, and a pair of acquire and release beside two round trips to a task, which is the least that an engine
+//! in a task of its own could cost. `.ci/run` does so, in a build without link-time optimization.
 #![allow(clippy::unwrap_used, reason = "a benchmark stops at the first mistake")]
 
 use std::{convert::Infallible, hint::black_box, time::Instant};
 
 use lock_core::LockManager;
 use lock_tower::{BoxError, LockLayer};
+use tokio::sync::{mpsc, oneshot};
 use tower::{Layer, Service, ServiceExt, service_fn};
+
+/// The ratios when they were last looked at, in the build of `.ci/run`.
+const KEPT: [(&str, f64); 2] = [("layer", 1.05), ("memory pair", 3.0)];
+/// By how much a ratio may grow.
+const MARGIN: f64 = 1.25;
 
 const ROUNDS: usize = 2_001;
 const CALLS: u32 = 500;
@@ -31,18 +41,28 @@ async fn main() {
         let guard = manager.lock("goods:1").await?;
         guard.protect(async { black_box(request) }).await
     });
-    let (mut without, mut with, mut hand) = (Vec::new(), Vec::new(), Vec::new());
+    let round_trips = RoundTrips::start();
+    let mut two_round_trips = service_fn(async |request: u64| {
+        round_trips.one().await;
+        round_trips.one().await;
+        Ok::<_, Infallible>(black_box(request))
+    });
+    let (mut without, mut with, mut hand, mut trips) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     for number in 0..rounds {
         // Another side begins in each round.
-        for turn in 0..3 {
-            match (number + turn) % 3 {
+        for turn in 0..4 {
+            match (number + turn) % 4 {
                 0 => without.push(round(&mut bare, calls).await),
                 1 => with.push(round(&mut locked, calls).await),
-                _ => hand.push(round(&mut by_hand, calls).await),
+                2 => hand.push(round(&mut by_hand, calls).await),
+                _ => trips.push(round(&mut two_round_trips, calls).await),
             }
         }
     }
-    let (without, with, hand) = (median(without), median(with), median(hand));
+    let (without, with, hand, trips) = (median(without), median(with), median(hand), median(trips));
+    if std::env::args().any(|argument| argument == "--check") {
+        return check([with / hand, hand / trips]);
+    }
     let value = with - without;
     if json {
         println!(
@@ -56,6 +76,35 @@ async fn main() {
     }
     #[cfg(feature = "axum")]
     route::measure(manager, rounds, calls, json).await;
+}
+
+/// Fails if a ratio is not what it was.
+fn check(ratios: [f64; 2]) {
+    for ((name, kept), ratio) in KEPT.into_iter().zip(ratios) {
+        println!("{name}: {ratio:.3}, kept {kept:.3}");
+        assert!(ratio <= kept * MARGIN, "{name}: the ratio was {kept:.3} and is {ratio:.3}");
+    }
+}
+
+/// A task that answers.
+struct RoundTrips(mpsc::UnboundedSender<oneshot::Sender<()>>);
+
+impl RoundTrips {
+    fn start() -> Self {
+        let (sender, mut requests) = mpsc::unbounded_channel::<oneshot::Sender<()>>();
+        tokio::spawn(async move {
+            while let Some(answer) = requests.recv().await {
+                let _ = answer.send(());
+            }
+        });
+        Self(sender)
+    }
+
+    async fn one(&self) {
+        let (answer, answered) = oneshot::channel();
+        self.0.send(answer).unwrap();
+        answered.await.unwrap();
+    }
 }
 
 /// A POST to `/goods/{id}` through a router, with and without a lock on its `id`.

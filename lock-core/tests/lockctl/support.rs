@@ -142,7 +142,9 @@ fn default_signals() {
         let ignored = ignored.map_or(0, |mask| u64::from_str_radix(mask.trim(), 16).expect("a mask in hexadecimal"));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let _entered = runtime.enter();
-        for kind in [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()] {
+        for kind in
+            [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()]
+        {
             if ignored & 1 << (kind.as_raw_value() - 1) != 0 {
                 signal(kind).expect("a handler"); // stays when the runtime is gone
             }
