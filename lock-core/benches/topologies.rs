@@ -2,7 +2,7 @@
 //! five at once:
 //! `cargo bench -p lock-benches --bench topologies -- --json`.
 //!
-//! How long a failover takes is measured by the tests that cause one: `cargo test -p lock-tests --test topologies --
+//! How long a failover takes is measured by the tests that cause one: `cargo test -p lock-tests --test system topologies:: --
 //! --nocapture`.
 
 mod support;

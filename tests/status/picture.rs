@@ -1,4 +1,4 @@
-//! The pictures of the documentation: `cargo test -p lock-tests --test status -- --ignored`.
+//! The pictures of the documentation: `cargo test -p lock-tests --test system status::picture -- --ignored`.
 
 use std::{
     path::{Path, PathBuf},
