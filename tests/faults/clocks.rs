@@ -34,8 +34,10 @@ fn right_time() -> i64 {
 
 /// A server by this clock.
 async fn server_by(clock: &WallClock) -> RedisServer {
-    let [preload, shift] = clock.environment();
-    RedisServer::builder().environment(preload.0, &preload.1).environment(shift.0, &shift.1).start().await
+    let environment = clock.environment();
+    let server =
+        environment.iter().fold(RedisServer::builder(), |server, (name, value)| server.environment(name, value));
+    server.start().await
 }
 
 #[tokio::test]
@@ -43,7 +45,7 @@ async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
     let Some(clock) = wall_clock("fault_29") else { return };
     let (server, run) = (RedisServer::start().await, Run::new("fault-29"));
     let environment = clock.environment().map(|(name, value)| format!("{name}={value}"));
-    let command = ["env", &environment[0], &environment[1]];
+    let command = ["env", &environment[0], &environment[1], &environment[2]];
     let mut stepping = actor!(run, server.url(), "stepping", through command).await;
     let mut other = actor!(run, server.url(), "other").await;
     let mut last = 0;

@@ -170,7 +170,9 @@ impl Folder {
         static NEXT: AtomicU32 = AtomicU32::new(0);
         let number = NEXT.fetch_add(1, Ordering::Relaxed);
         // Short, because the path of a socket may have about a hundred bytes.
-        let path = env::temp_dir().join(format!("lock-tests-{}-{number}", process::id()));
+        let folder = Some(env::temp_dir()).filter(|path| path.as_os_str().len() < 60);
+        let path =
+            folder.unwrap_or_else(|| PathBuf::from("/tmp")).join(format!("lock-tests-{}-{number}", process::id()));
         let _ = fs::remove_dir_all(&path); // left by a process of the same number
         if let Err(error) = fs::create_dir_all(&path) {
             panic!("can't create {}: {error}", path.display());

@@ -42,9 +42,14 @@ impl WallClock {
 
     /// What a process has to be started with.
     #[must_use]
-    pub fn environment(&self) -> [(&'static str, String); 2] {
+    pub fn environment(&self) -> [(&'static str, String); 3] {
         let path = |path: PathBuf| path.display().to_string();
-        [("LD_PRELOAD", path(self.shim())), ("CLOCKSHIFT", path(self.file()))]
+        // A path in the first variable would end at a space, so it has a name and the second one the folder.
+        [
+            ("LD_PRELOAD", SHIM.to_owned()),
+            ("LD_LIBRARY_PATH", path(self.folder.path.clone())),
+            ("CLOCKSHIFT", path(self.file())),
+        ]
     }
 
     fn file(&self) -> PathBuf {
@@ -52,7 +57,7 @@ impl WallClock {
     }
 
     fn shim(&self) -> PathBuf {
-        self.folder.path.join("wall_clock.so")
+        self.folder.path.join(SHIM)
     }
 
     /// Compiles what stands before the C library's clocks; none without a compiler.
@@ -66,3 +71,5 @@ impl WallClock {
         Some(())
     }
 }
+
+const SHIM: &str = "lock-tests-wall-clock.so";

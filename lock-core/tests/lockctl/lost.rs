@@ -2,7 +2,9 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::lockctl::support::{LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill};
+use crate::lockctl::support::{
+    LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted,
+};
 
 /// Outlives SIGTERM, as a whole.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";
@@ -61,7 +63,8 @@ fn a_command_is_stopped_when_lockctl_stands_still_and_the_lease_ends() {
     for script in [UNLESS_STOPPED, STUBBORN, STUBBORN_CHILD] {
         // Its output is lockctl's, too, which has not ended; so it has a pipe of its own.
         let pipe = Pipe::new();
-        let run = server.run(&["k", "--ttl=2s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", pipe.path()));
+        let run =
+            server.run(&["k", "--ttl=2s", "--kill-after=300ms"], &format!("exec 3>{}; {script}", quoted(pipe.path())));
         run.signal("STOP");
         pipe.until_closed(script);
         eventually("the key expires", || !server.is_locked("k"));

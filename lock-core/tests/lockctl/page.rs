@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::lockctl::support::{BINARY, Done, Run, Server, eventually};
+use crate::lockctl::support::{BINARY, Done, Run, Server, eventually, quoted};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
@@ -28,7 +28,8 @@ impl Folder {
         fs::create_dir_all(&path).expect("a folder");
         symlink(BINARY, path.join("lockctl")).expect("a link");
         let job = path.join("job");
-        fs::write(&job, format!("#!/bin/sh\necho ran >>{}\n", path.join("ran").display())).expect("a file");
+        fs::write(&job, format!("#!/bin/sh\necho ran >>{}\n", quoted(&path.join("ran").to_string_lossy())))
+            .expect("a file");
         fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).expect("its owner may");
         Self { path }
     }
@@ -38,8 +39,8 @@ impl Folder {
         let job = self.path.join("job");
         let line = ["/opt/shop/clean-up", "/opt/shop/worker"]
             .iter()
-            .fold(line.replace("/usr/local/bin/lockctl", BINARY), |line, name| {
-                line.replace(name, &job.to_string_lossy())
+            .fold(line.replace("/usr/local/bin/lockctl", &quoted(BINARY)), |line, name| {
+                line.replace(name, &quoted(&job.to_string_lossy()))
             });
         let path = format!("{}:{}", self.path.display(), std::env::var("PATH").expect("there is one"));
         let mut command = Command::new("sh");

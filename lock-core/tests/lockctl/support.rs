@@ -146,7 +146,7 @@ fn default_signals() {
             [SignalKind::hangup(), SignalKind::interrupt(), SignalKind::terminate(), SignalKind::user_defined1()]
         {
             if ignored & 1 << (kind.as_raw_value() - 1) != 0 {
-                signal(kind).expect("a handler"); // stays when the runtime is gone
+                drop(signal(kind).expect("a handler")); // the handler stays
             }
         }
     });
@@ -285,6 +285,11 @@ pub(crate) fn is_running(process: &str) -> bool {
     !state.is_empty() && !state.starts_with(b"Z")
 }
 
+/// A word of a shell.
+pub(crate) fn quoted(word: &str) -> String {
+    format!("'{}'", word.replace('\'', r"'\''"))
+}
+
 /// Waits until the condition holds.
 pub(crate) fn eventually(what: &str, condition: impl Fn() -> bool) {
     eventually_some(what, || condition().then_some(()));
@@ -319,7 +324,6 @@ pub(crate) fn on_terminal_while(
         let _ = writeln!(std::io::stderr(), "left out: lockctl on a terminal: there is no `script` of util-linux");
         return None;
     }
-    let quoted = |word: &str| format!("'{}'", word.replace('\'', r"'\''"));
     let words = std::iter::once(BINARY).chain(arguments.iter().copied()).map(quoted);
     // The shell of `script` is in the foreground, too, and would end with Ctrl-C.
     let line = format!("exec {}", words.collect::<Vec<_>>().join(" "));
