@@ -9,5 +9,7 @@ mod page;
 mod releasing;
 mod running;
 mod signals;
+#[cfg(target_os = "linux")]
+mod suspended;
 mod support;
 mod terminal;

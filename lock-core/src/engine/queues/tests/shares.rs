@@ -18,7 +18,7 @@ fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_t
         });
         assert_eq!(asked, ["acquire", "acquire"], "both have places of their own");
         let held = process.hold(writer);
-        // It does not contend, since the key is here: so the reader right before it may be a contender, and the writer is none.
+        // The key is here, so that the newcomer does not contend, though the reader right before it does.
         let late = process.wait();
         process.leave(reader);
         let left = process.cleaned_up();
