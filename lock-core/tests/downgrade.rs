@@ -49,13 +49,13 @@ struct Noted {
 
 impl Noting {
     fn releases_of(&self, token: Token) -> usize {
-        self.noted.lock().unwrap().released.iter().filter(|released| **released == token).count()
+        self.noted.lock().expect("not poisoned").released.iter().filter(|released| **released == token).count()
     }
 }
 
 impl Backend for Noting {
     fn call(&self, batch: Batch) -> Reply<Answer> {
-        let mut noted = self.noted.lock().unwrap();
+        let mut noted = self.noted.lock().expect("not poisoned");
         for operation in &batch {
             match operation {
                 Operation::Acquire(acquire) => noted.acquired.push(acquire.token),
@@ -76,7 +76,7 @@ impl Backend for Noting {
     }
 
     fn upkeep(&self, calls: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-        self.noted.lock().unwrap().calls = Some(calls.clone());
+        self.noted.lock().expect("not poisoned").calls = Some(calls.clone());
         self.store.upkeep(calls)
     }
 }
@@ -86,13 +86,13 @@ async fn a_grant_to_a_token_that_was_downgraded_is_given_back() {
     let store = Noting::default();
     let manager = LockManager::builder().backend(store.clone()).build().unwrap();
     let writer = manager.lock("k").ttl(secs(60)).await.unwrap();
-    let exclusive = store.noted.lock().unwrap().acquired[0];
+    let exclusive = store.noted.lock().expect("not poisoned").acquired[0];
     let reader = writer.downgrade().await.unwrap();
     sleep(secs(1)).await;
     let before = store.releases_of(exclusive);
     // A message that was long on its way.
     let grant = Grant::new(LockKey::new("k").unwrap(), exclusive, store.clock().now(), secs(1), (1, 1));
-    let calls = store.noted.lock().unwrap().calls.clone().expect("the manager runs");
+    let calls = store.noted.lock().expect("not poisoned").calls.clone().expect("the manager runs");
     calls.granted(grant);
     sleep(secs(1)).await;
     assert_eq!(store.releases_of(exclusive), before + 1, "no lease of this process has the token");

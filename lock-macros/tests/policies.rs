@@ -123,7 +123,7 @@ mod skip {
         let (errors, _default) = log::Events::watch(Level::ERROR);
         let _guard = manager.lock("k").await?;
         let mut waiting = std::pin::pin!(manager.lock("k").wait_forever().acquire());
-        poll_fn(|cx| Poll::Ready(assert!(waiting.as_mut().poll(cx).is_pending()))).await;
+        assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
         let error = manager.scope(patient_result()).await.unwrap_err();
         assert_eq!((error.kind(), errors.count()), (ErrorKind::Overloaded, 0));
         assert_eq!(manager.scope(patient()).await, None);

@@ -1,5 +1,4 @@
 //! Several keys of a request: extractors of which only some have a key, and layers around layers.
-#![allow(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use crate::support::limit;
 use lock_core::LockManager;
@@ -40,7 +39,7 @@ where
             }
         }
     });
-    LockLayer::new(manager, key).layer(service).oneshot(request).await.unwrap()
+    LockLayer::new(manager, key).layer(service).oneshot(request).await.expect("it is served")
 }
 
 #[tokio::test(start_paused = true)]
@@ -81,8 +80,9 @@ mod in_axum {
     }
 
     async fn answer(service: Router, request: Request<Body>) -> String {
-        let response = service.oneshot(request).await.unwrap();
-        String::from_utf8(response.into_body().collect().await.unwrap().to_bytes().to_vec()).unwrap()
+        let response = service.oneshot(request).await.expect("axum answers");
+        let body = response.into_body().collect().await.expect("the body is there").to_bytes();
+        String::from_utf8(body.to_vec()).expect("text")
     }
 
     #[tokio::test(start_paused = true)]
@@ -113,7 +113,7 @@ mod in_axum {
         let manager = LockManager::in_memory();
         let (outer, inner) = (LockLayer::http(manager.clone(), outer), LockLayer::http(manager, inner));
         let service = Router::new().route("/", post(leases)).route_layer(inner).route_layer(outer);
-        answer(service, Request::post("/").body(Body::empty()).unwrap()).await
+        answer(service, Request::post("/").body(Body::empty()).expect("a request")).await
     }
 
     #[tokio::test(start_paused = true)]

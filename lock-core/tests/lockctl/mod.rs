@@ -9,7 +9,7 @@ mod page;
 mod releasing;
 mod running;
 mod signals;
+mod support;
 #[cfg(target_os = "linux")]
 mod suspended;
-mod support;
 mod terminal;

@@ -34,7 +34,8 @@ fn watched(ahead: Duration, orders: &[&str]) -> Done {
 fn the_time_of_a_suspended_machine_counts_for_the_end_of_a_lease() {
     let allowed = after_a_suspend(&["true"]).status().is_ok_and(|status| status.success());
     if !allowed {
-        let _ = writeln!(std::io::stderr(), "left out: lockctl on a machine that was suspended: no time namespaces here");
+        let _ =
+            writeln!(std::io::stderr(), "left out: lockctl on a machine that was suspended: no time namespaces here");
         return;
     }
     // By the clock that stands still in the meantime, the command may run for half an hour.

@@ -3,6 +3,9 @@
 use super::{line::WaiterId, *};
 use crate::backend::BackendError;
 
+/// How a wait ends.
+type Way = fn(&mut Process, WaiterId);
+
 /// A process that may have one waiter in all; it has one, for whom the key is busy.
 fn full() -> (Process, WaiterId) {
     let mut process = Process::limited(usize::MAX, 1);
@@ -25,7 +28,7 @@ fn may_wait(process: &mut Process) -> bool {
 
 #[test]
 fn a_waiter_is_no_longer_counted_however_its_wait_has_ended() {
-    let ways: [(&str, fn(&mut Process, WaiterId)); 6] = [
+    let ways: [(&str, Way); 6] = [
         ("its request fails", |process, id| {
             process.pass_time(700);
             process.answer(|_, _| Err(BackendError::new(ErrorKind::WrongType, "a list")));

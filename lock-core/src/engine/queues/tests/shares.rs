@@ -30,7 +30,9 @@ fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_t
             process.pass_time(100);
             assert!(matches!(process.release(held), Departure::Released(())));
             let (operations, purposes) = process.send();
-            let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else { panic!("{operations:?}") };
+            let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else {
+                panic!("{operations:?}")
+            };
             assert_eq!(acquire.token.mode(), Mode::Exclusive, "a writer beside readers");
             drop(purposes);
         }
