@@ -246,12 +246,22 @@ async fn an_extension_of_a_lease_that_was_taken_away_is_lost() {
 #[tokio::test(start_paused = true)]
 async fn every_lease_has_a_ttl_of_its_own() {
     let manager = LockManager::in_memory();
+    // What is left at the key, as any client would find it.
+    let left = async |key: &str| manager.inspect(key).await.unwrap().remaining().expect("it has a ttl");
     let mut guards = Vec::new();
     for ttl in [10, 11, 50, 99, 1_000, 3_600_000] {
-        guards.push(manager.lock(format!("{ttl}")).ttl(ms(ttl)).await.unwrap());
+        let guard = manager.lock(format!("{ttl}")).ttl(ms(ttl)).await.unwrap();
+        assert_eq!((guard.ttl(), left(guard.key()).await), (ms(ttl), ms(ttl)));
+        guards.push((ttl, guard));
     }
-    sleep(secs(20)).await;
-    assert!(guards.iter().all(|guard| guard.is_held()));
+    // Renewals give each the same ttl again.
+    for _ in 0..200 {
+        sleep(ms(97)).await;
+        for (ttl, guard) in &guards {
+            let left = left(guard.key()).await;
+            assert!(guard.is_held() && ms(ttl / 2) < left && left <= ms(*ttl), "{left:?} of {ttl} ms");
+        }
+    }
 }
 
 /// The clock of a machine that can be suspended: it goes on meanwhile, timers do not.

@@ -61,3 +61,35 @@ async fn default_of_the_manager_holds_where_there_is_no_argument() -> Result<(),
     assert_eq!(began.elapsed().as_secs(), 5);
     guard.release().await
 }
+
+/// Returns for how long a lease is valid at least, during ten seconds of work.
+async fn least_left(left: impl Fn() -> Duration) -> Duration {
+    let mut least = Duration::MAX;
+    for _ in 0..1_000 {
+        tokio::time::sleep(Duration::from_millis(10)).await;
+        least = least.min(left());
+    }
+    least
+}
+
+#[distributed_lock(key = "k", ttl = "9s", renew = true, lease = lease)]
+async fn one_often() -> Result<Duration, Error> {
+    Ok(least_left(|| lease.remaining()).await)
+}
+
+#[distributed_lock(keys = ["k", "l"], ttl = "9s", renew = true, lease = leases)]
+async fn several_often() -> Result<Duration, Error> {
+    Ok(least_left(|| leases.iter().map(|lease| lease.remaining()).min().expect("there are two")).await)
+}
+
+#[tokio::test(start_paused = true)]
+async fn renewal_that_is_named_leaves_the_interval_of_the_manager() -> Result<(), Error> {
+    let builder = || LockManager::builder().url("memory://");
+    let (often, third) = (builder().renew_every(Duration::from_millis(100)).build()?, builder().build()?);
+    for (manager, least, most) in [(often, 8_600, 9_000), (third, 5_500, 6_100)] {
+        for left in [manager.scope(one_often()).await?, manager.scope(several_often()).await?] {
+            assert!((least..most).contains(&left.as_millis()), "{left:?} of 9 s are left before a renewal");
+        }
+    }
+    Ok(())
+}

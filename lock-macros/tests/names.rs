@@ -2,9 +2,9 @@
 
 use lock_core::{Error, LockManager, distributed_lock};
 
-#[distributed_lock(key = "<guard>:<key>:<ttl>:<manager>:<request>:<__lock_acquire>", ttl = "3s", lease = __x)]
-#[allow(clippy::too_many_arguments)]
-async fn internal_names(
+/// The names of the words that the arguments of the attribute and its documentation use.
+#[distributed_lock(key = "<guard>:<key>:<ttl>:<manager>:<request>", ttl = "3s", lease = __x)]
+async fn plain_names(
     guard: u8,
     key: u8,
     ttl: u8,
@@ -12,16 +12,81 @@ async fn internal_names(
     manager: u8,
     request: u8,
     client: u8,
-    __lock_acquire: u8,
 ) -> Result<String, Error> {
-    let sum = guard + key + ttl + lease + manager + request + client + __lock_acquire;
+    let sum = guard + key + ttl + lease + manager + request + client;
     Ok(format!("{} {sum}", __x.key()))
 }
 
-#[tokio::test]
+/// The very names that the expansion gives to its variables, in the body, where they would be shadowed.
+#[distributed_lock(
+    key = "<__lock_acquired>:<__lock_guard>:<__lock_refuse>:<__lock_lose>:<__lock_value>:<__lock_error>:<__lock_acquire>",
+    ttl = "3s", on_lost = cancel, lease = lease
+)]
+async fn variables_of_the_expansion(
+    __lock_acquired: u8,
+    __lock_guard: u8,
+    __lock_refuse: u8,
+    __lock_lose: u8,
+    __lock_value: u8,
+    __lock_error: u8,
+    __lock_acquire: u8,
+) -> Result<String, Error> {
+    let early = __lock_acquired + __lock_guard + __lock_refuse + __lock_lose;
+    let sum = early + __lock_value + __lock_error + __lock_acquire;
+    Ok(format!("{} {sum}", lease.key()))
+}
+
+/// The names of the variables for values that are given. A value behind another one, and the key, would see that one instead.
+#[distributed_lock(
+    key = "<__lock_ttl>:<__lock_wait>:<__lock_max_hold>:<__lock_at_least>:<__lock_request>",
+    ttl = seconds(__lock_at_least), wait = seconds(__lock_ttl), max_hold = seconds(__lock_wait) * 1_000,
+    at_least = seconds(__lock_max_hold), lease = lease
+)]
+async fn variables_of_given_times(
+    __lock_ttl: u8,
+    __lock_wait: u8,
+    __lock_max_hold: u8,
+    __lock_at_least: u8,
+    __lock_request: u8,
+) -> Result<String, Error> {
+    let sum = __lock_ttl + __lock_wait + __lock_max_hold + __lock_at_least + __lock_request;
+    Ok(format!("{} {:?} {sum}", lease.key(), lease.ttl()))
+}
+
+#[distributed_lock(
+    key = "<__lock_permits>:<__lock_take>", ttl = "3s", permits = total(__lock_take), take = total(__lock_permits),
+    lease = lease
+)]
+async fn variables_of_permits(__lock_permits: u8, __lock_take: u8) -> Result<String, Error> {
+    Ok(format!("{} {:?} {}", lease.key(), lease.mode(), __lock_permits + __lock_take))
+}
+
+#[distributed_lock(
+    key = "<__lock_replicas>:<__lock_replicas_timeout>", ttl = "3s", replicas = total(__lock_replicas_timeout),
+    replicas_timeout = seconds(__lock_replicas), lease = lease
+)]
+async fn variables_of_replicas(__lock_replicas: u8, __lock_replicas_timeout: u8) -> Result<String, Error> {
+    Ok(format!("{} {}", lease.key(), __lock_replicas + __lock_replicas_timeout))
+}
+
+fn seconds(count: u8) -> std::time::Duration {
+    std::time::Duration::from_secs(count.into())
+}
+
+fn total(count: u8) -> u32 {
+    count.into()
+}
+
+#[tokio::test(start_paused = true)]
 async fn bad_input_58_arguments_may_have_the_names_that_the_expansion_uses() -> Result<(), Error> {
-    let text = LockManager::in_memory().scope(internal_names(1, 2, 3, 4, 5, 6, 7, 8)).await?;
-    assert_eq!(text, "1:2:3:5:6:8 36");
+    let manager = LockManager::in_memory();
+    assert_eq!(manager.scope(plain_names(1, 2, 3, 4, 5, 6, 7)).await?, "1:2:3:5:6 28");
+    let text = manager.scope(variables_of_the_expansion(1, 2, 3, 4, 5, 6, 7)).await?;
+    assert_eq!(text, "1:2:3:4:5:6:7 28");
+    assert_eq!(manager.scope(variables_of_given_times(1, 2, 3, 4, 5)).await?, "1:2:3:4:5 4s 15");
+    let text = manager.scope(variables_of_permits(2, 5)).await?;
+    assert_eq!(text, "2:5 Permits { total: 5, take: 2 } 7");
+    assert_eq!(manager.scope(variables_of_replicas(1, 2)).await?, "1:2 3");
     Ok(())
 }
 

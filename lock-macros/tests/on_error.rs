@@ -4,6 +4,7 @@ use std::{
     panic::AssertUnwindSafe,
     pin::{Pin, pin},
     sync::Arc,
+    task::{Context, Poll, Waker},
     time::Duration,
 };
 
@@ -34,6 +35,11 @@ impl Failure {
 async fn assert_free(manager: &LockManager, key: &str) {
     let guard = manager.lock(key).wait(Duration::from_secs(5)).await;
     guard.expect("the lock was given back").release().await.expect("released");
+}
+
+/// Polls a future once, as a task does that is not woken again.
+fn poll_once<F: Future>(future: Pin<&mut F>) -> Poll<F::Output> {
+    future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
 mod ways_out {
@@ -120,16 +126,27 @@ mod ways_out {
         assert_free(&manager, "k").await;
     }
 
-    #[tokio::test]
-    async fn future_dropped_while_it_waits_leaves_the_key_to_its_holder() {
+    #[tokio::test(start_paused = true)]
+    async fn future_dropped_while_it_waits_leaves_the_key_to_its_holder_and_its_place_to_nobody() {
         let manager = LockManager::in_memory();
         let guard = manager.lock("k").await.unwrap();
+        let waiters = async || manager.inspect("k").await.unwrap().waiters().len();
         let mut out = 0;
-        let waiting = manager.scope(leave(Way::Value, &mut out));
-        assert!(tokio::time::timeout(Duration::from_millis(5), waiting).await.is_err());
+        {
+            let mut waiting = pin!(manager.scope(leave(Way::Value, &mut out)));
+            assert!(poll_once(waiting.as_mut()).is_pending());
+            assert_eq!(waiters().await, 1);
+        }
+        assert_eq!(waiters().await, 0, "the place in the line is left");
         assert_eq!(out, 0, "the body never began");
         assert!(guard.is_held());
-        drop(guard);
+        // The next one has the key as soon as its holder is done, and not after a turn that nobody takes.
+        let mut next = pin!(manager.lock("k").acquire());
+        assert!(poll_once(next.as_mut()).is_pending());
+        let before = tokio::time::Instant::now();
+        guard.release().await.unwrap();
+        next.await.unwrap().release().await.unwrap();
+        assert_eq!(before.elapsed(), Duration::ZERO);
         assert_free(&manager, "k").await;
     }
 }

@@ -107,6 +107,30 @@ mod skip {
         Ok(())
     }
 
+    #[distributed_lock(key = "k", on_busy = skip, wait = "1s")]
+    async fn patient_result() -> Result<Option<u8>, Error> {
+        Ok(Some(1))
+    }
+
+    #[distributed_lock(key = "k", on_busy = skip, wait = "1s", on_lost = cancel)]
+    async fn patient() -> Option<u8> {
+        Some(1)
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_line_that_is_full_is_an_error_and_not_a_busy_key() -> Result<(), Error> {
+        let manager = LockManager::builder().url("memory://").max_waiters_per_key(1).build()?;
+        let (errors, _default) = log::Events::watch(Level::ERROR);
+        let _guard = manager.lock("k").await?;
+        let mut waiting = std::pin::pin!(manager.lock("k").wait_forever().acquire());
+        assert!(poll_fn(|cx| Poll::Ready(waiting.as_mut().poll(cx).is_pending())).await);
+        let error = manager.scope(patient_result()).await.unwrap_err();
+        assert_eq!((error.kind(), errors.count()), (ErrorKind::Overloaded, 0));
+        assert_eq!(manager.scope(patient()).await, None);
+        assert_eq!(errors.count(), 1, "nobody would notice that the work is never done");
+        Ok(())
+    }
+
     #[tokio::test]
     async fn skip_is_told_to_who_listens_to_details() -> Result<(), Error> {
         let manager = LockManager::in_memory();

@@ -24,6 +24,7 @@ mod policies;
 mod readiness;
 #[cfg(feature = "axum")]
 mod remedies;
+mod several;
 #[cfg(feature = "http")]
 mod spans;
 #[cfg(feature = "status")]

@@ -137,7 +137,7 @@ async fn counted() -> Result {
 }
 
 #[tokio::test]
-async fn renewal() -> Result {
+async fn options_of_renewal_are_taken_and_an_extend_counts_from_now_or_adds() -> Result {
     let manager = LockManager::in_memory();
     let once = manager.lock("report").ttl(Duration::from_secs(30)).fixed().await?;
     once.release().await?;

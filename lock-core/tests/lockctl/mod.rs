@@ -10,4 +10,6 @@ mod releasing;
 mod running;
 mod signals;
 mod support;
+#[cfg(target_os = "linux")]
+mod suspended;
 mod terminal;

@@ -166,6 +166,8 @@ impl Queues {
         now: Moment,
     ) {
         if let Some(next) = self.lines.first(key) {
+            // The place of a reader goes to nobody: its token shares the key. The writer behind it usually contends, but not if it came while
+            // this process held the key.
             let is_next = terms.mode.is_exclusive() && !self.lines.is_contender(next);
             let waiter = self.lines.waiter(next);
             if is_next && !tries && !waiter.tries && waiter.terms.fit(terms.ttl, terms.renewal) {

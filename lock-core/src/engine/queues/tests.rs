@@ -1,8 +1,12 @@
 mod ends;
 mod free;
 mod granted;
+mod leaks;
+mod limits;
+mod notices;
 mod outage;
 mod process;
+mod shares;
 mod split;
 mod told;
 

@@ -257,3 +257,58 @@ fn a_look_is_not_forgotten_when_an_extend_is_sent() {
     assert!(tenures.advance(at(52)).is_empty());
     assert_eq!(tenures.renewals(9, at(52)).len(), 1);
 }
+
+#[test]
+fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_after_a_grant() {
+    let mut tenures = Tenures::new();
+    let hold = enter(&mut tenures, "k", 900);
+    let left = |tenures: &Tenures, now| tenures.hold(hold.tenure).expect("it goes on").end().since(now);
+    for (now, is_answered) in [(at(300), false), (at(400), true), (at(800), true)] {
+        assert!(tenures.advance(now).is_empty());
+        let renewals = tenures.renewals(9, now);
+        let [renewal] = &renewals[..] else { panic!("{renewals:?}") };
+        assert_eq!(renewal.request.within, left(&tenures, now) / 2, "the other half is for another try");
+        let renewed = Outcome::Renewed { remaining: Duration::from_millis(900), fence: None, block: 0 };
+        let answer = is_answered.then_some(renewed);
+        assert!(tenures.renewed(renewal, answer, now, now, 0.0, &mut Deferred::default()).is_none());
+    }
+    let mut tenures = Tenures::new();
+    let (terms, doubt) = (terms(9_000), Doubt { until: at(0), unanswered_since: None });
+    let granted = Some(Ttl::new(Duration::from_millis(1_025)).unwrap());
+    let acquired =
+        Acquired { token: Token::from_random(1), fence: 10, block: 1, sent: at(0), doubt, passes: true, granted };
+    let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, &clock(), at(0));
+    tenures.begin(hold, &terms, at(0));
+    assert!(tenures.advance(at(500)).is_empty());
+    let renewals = tenures.renewals(9, at(500));
+    let [renewal] = &renewals[..] else { panic!("{renewals:?}") };
+    let left = tenures.hold(hold.tenure).expect("it goes on").end().since(at(500));
+    assert_eq!(renewal.request.within, left, "half of it is within the jitter of a slow server");
+}
+
+/// Answers the renewal that is due `now`, and returns how many milliseconds later the next one is.
+fn until_next_renewal(tenures: &mut Tenures, now: &mut u64, outcome: Option<Outcome>) -> u64 {
+    let renewals = tenures.renewals(9, at(*now));
+    let [renewal] = &renewals[..] else { panic!("{renewals:?}") };
+    assert!(tenures.renewed(renewal, outcome, at(*now), at(*now), 1.0, &mut Deferred::default()).is_none());
+    let before = *now;
+    while tenures.due() == 0 {
+        *now += 1;
+        assert!(tenures.advance(at(*now)).is_empty());
+    }
+    *now - before
+}
+
+#[test]
+fn a_renewal_that_fails_after_a_success_is_tried_again_as_soon_as_the_first_that_failed() {
+    let mut tenures = Tenures::new();
+    enter(&mut tenures, "k", 60_000);
+    let mut now = 21_000;
+    assert!(tenures.advance(at(now)).is_empty());
+    let pauses: Vec<_> = (0..5).map(|_| until_next_renewal(&mut tenures, &mut now, None)).collect();
+    assert!(pauses.is_sorted() && pauses[4] > 8 * pauses[0], "{pauses:?}");
+    let renewed = Outcome::Renewed { remaining: Duration::from_secs(60), fence: None, block: 0 };
+    assert!(until_next_renewal(&mut tenures, &mut now, Some(renewed)) > 19_000);
+    let again: Vec<_> = (0..2).map(|_| until_next_renewal(&mut tenures, &mut now, None)).collect();
+    assert_eq!(again, pauses[..2]);
+}

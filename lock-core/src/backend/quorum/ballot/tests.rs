@@ -519,3 +519,20 @@ fn a_key_is_busy_where_the_nodes_that_failed_may_make_a_majority() {
         assert_eq!(ballot.sure() == busy(None), is_busy, "{votes:?}");
     }
 }
+
+#[test]
+fn a_lease_that_is_taken_over_is_written_back_without_the_token_that_it_was_taken_from() {
+    let (from, to) = (Token::from_random(1), Token::from_random(2));
+    let mut ballot = ballot(Operation::Acquire(Acquire::new(key(), to, TTL).from(from)), 3);
+    ballot.vote(0, Ok(Answer::new([Ok(held(20, 1))])));
+    ballot.vote(1, Ok(Answer::new([Ok(held(10, 1))])));
+    let requests = ballot.write_backs();
+    let [WriteBack { node: 1, item: 0, operation: Operation::Acquire(acquire) }] = &requests[..] else {
+        panic!("one request to the one behind")
+    };
+    // The former token is gone there: the node would refuse what it has given already.
+    assert_eq!((acquire.token, acquire.from, acquire.floor), (to, None, 20));
+    ballot.vote_on(1, [0], Ok(Answer::new([Ok(held(20, 1))])));
+    ballot.says(2, Outcome::Gone);
+    assert_eq!(ballot.sure(), held(20, 1));
+}

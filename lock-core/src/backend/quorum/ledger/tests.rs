@@ -328,3 +328,30 @@ fn a_release_of_a_lease_that_was_extended_is_owed_until_that_has_expired() {
     ledger.node(0).paid(Vec::new(), &silence(), (at(10_300), at(10_600), 0));
     assert!(!ledger.is_settled());
 }
+
+#[test]
+fn a_node_that_answers_no_release_leaves_nothing_of_the_leases_that_are_over() {
+    for is_paid in [true, false] {
+        let mut ledger = Ledger::new(3);
+        for number in 0..10_000_u32 {
+            let begun = u64::from(number) * 10_000;
+            let token = Token::from_random(number.into());
+            let acquire = Batch::from([Operation::Acquire(Acquire::new(key(), token, TTL))]);
+            let asked = ledger.asks_for(1, &acquire, at(begun), way(0));
+            ledger.answered(&asked, &mut held(), at(begun + 1), 0);
+            let release = Batch::from([Operation::Release(Release::new(key(), token))]);
+            let asked = ledger.asks_for(1, &release, at(begun + 100), way(0));
+            assert!(ledger.answered(&asked, &mut silence(), at(begun + 400), 0), "it is owed the release");
+            let due = ledger.due_now(1, at(begun + 400));
+            assert_eq!(due.len(), 1);
+            let paid = if is_paid { said(Outcome::Released) } else { silence() };
+            ledger.node(1).paid(due, &paid, (at(begun + 400), at(begun + 401), 0));
+            // The lease has ended by itself.
+            assert!(ledger.due_now(1, at(begun + 9_000)).is_empty() && ledger.is_settled());
+        }
+        let node = ledger.node(1);
+        assert!(node.owed.is_empty() && node.owed_tokens.is_empty(), "{} tokens are owed", node.owed_tokens.len());
+        let left = [node.surely.len(), node.placed.len(), node.unanswered.len()];
+        assert!(left.iter().all(|left| *left < 100) && ledger.asking.is_empty(), "{left:?}");
+    }
+}

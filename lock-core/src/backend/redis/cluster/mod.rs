@@ -7,6 +7,8 @@ mod learn;
 mod map;
 mod search;
 mod sign;
+#[cfg(test)]
+mod tests;
 mod upkeep;
 mod way;
 

@@ -177,3 +177,16 @@ impl Process {
             .collect()
     }
 }
+
+impl Drop for Process {
+    /// Checks at the end of each test that those are counted who wait, and no others: a waiter that is still counted after it has left
+    /// would take the place of another for as long as the process lives.
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            return;
+        }
+        let lines = &mut self.queues.lines;
+        let waiting = lines.ids().into_iter().filter(|id| lines.waiter(*id).waits).count();
+        assert_eq!(lines.waiting(), waiting, "waiters that are counted, and waiters that wait");
+    }
+}

@@ -1,0 +1,40 @@
+//! Places of those who share a key, beside writers of the same process.
+
+use super::*;
+use crate::mode::Mode;
+
+#[test]
+fn a_reader_that_gives_up_while_a_writer_of_its_process_holds_leaves_its_place_to_no_later_writer() {
+    for is_passed_on in [true, false] {
+        let mut process = Process::new();
+        process.queues.found_busy(&key(), at(0));
+        let (writer, reader) = (process.wait(), process.wait_on(Terms { mode: Mode::Shared, ..terms(9_000) }));
+        let asked = process.answer(|_, acquire| {
+            Ok(if acquire.token.mode().is_exclusive() {
+                Outcome::Held { fence: 1, block: 2, was_free: true }
+            } else {
+                BUSY
+            })
+        });
+        assert_eq!(asked, ["acquire", "acquire"], "both have places of their own");
+        let held = process.hold(writer);
+        // The key is here, so that the newcomer does not contend, though the reader right before it does.
+        let late = process.wait();
+        process.leave(reader);
+        let left = process.cleaned_up();
+        assert!(left.len() == 1 && left[0].place && left[0].token.mode() == Mode::Shared, "{left:?}");
+        assert!(!process.queues.lines.is_contender(late));
+        if is_passed_on {
+            assert!(matches!(process.release(held), Departure::Passed));
+        } else {
+            process.pass_time(100);
+            assert!(matches!(process.release(held), Departure::Released(())));
+            let (operations, purposes) = process.send();
+            let [Operation::Release(_), Operation::Acquire(acquire)] = &operations[..] else {
+                panic!("{operations:?}")
+            };
+            assert_eq!(acquire.token.mode(), Mode::Exclusive, "a writer beside readers");
+            drop(purposes);
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! Several keys of a request: extractors of which only some have a key, and layers around layers.
+
+use crate::support::limit;
+use lock_core::LockManager;
+use lock_tower::{BoxError, Choice, IntoChoice, KeyExtractor, LockLayer};
+use tower::{Layer, ServiceExt, service_fn};
+
+/// Every key that the extractors below can give for the requests of these tests.
+const KEYS: [&str; 5] = ["odd:7", "odd:11", "small", "small:6", "small:7"];
+
+type Part = fn(&u64) -> Choice;
+
+fn odd(request: &u64) -> Choice {
+    (request % 2 == 1).then(|| format!("odd:{request}")).into_choice()
+}
+
+fn small(request: &u64) -> Choice {
+    (*request < 10).then(|| ["small".to_owned(), format!("small:{request}")]).into_choice()
+}
+
+/// Returns the keys that are held while a request is served.
+async fn held_for<K>(key: K, request: u64) -> Vec<&'static str>
+where
+    K: KeyExtractor<u64> + Clone + Send + Sync + 'static,
+{
+    let manager = LockManager::in_memory();
+    let service = service_fn({
+        let manager = manager.clone();
+        move |_: u64| {
+            let manager = manager.clone();
+            async move {
+                let mut held = Vec::new();
+                for key in KEYS {
+                    if manager.is_locked(key).await? {
+                        held.push(key);
+                    }
+                }
+                Ok::<_, BoxError>(held)
+            }
+        }
+    });
+    LockLayer::new(manager, key).layer(service).oneshot(request).await.expect("it is served")
+}
+
+#[tokio::test(start_paused = true)]
+async fn of_several_extractors_one_without_a_key_leaves_those_of_the_others() {
+    let _limit = limit();
+    let both: [Part; 2] = [odd, small];
+    for parts in [both, [both[1], both[0]]] {
+        assert_eq!(held_for(parts, 7).await, ["odd:7", "small", "small:7"]);
+        assert_eq!(held_for(parts, 6).await, ["small", "small:6"]);
+        assert_eq!(held_for(parts, 11).await, ["odd:11"]);
+        assert!(held_for(parts, 12).await.is_empty(), "it passes without a lock: none of them has a key");
+        // Arrays in an array.
+        let never: Part = |_| Choice::Pass;
+        for nested in [[[never; 2], parts], [parts, [never; 2]]] {
+            assert_eq!(held_for(nested, 6).await, ["small", "small:6"]);
+            assert_eq!(held_for(nested, 11).await, ["odd:11"]);
+            assert!(held_for(nested, 12).await.is_empty());
+        }
+    }
+}
+
+#[cfg(feature = "axum")]
+mod in_axum {
+    use super::*;
+    use axum::{Router, body::Body, routing::post};
+    use http::Request;
+    use http_body_util::BodyExt;
+    use lock_tower::{
+        Held, HeldAll,
+        key::{header, scoped},
+    };
+
+    /// Shows the leases that a handler sees: of all keys, and that of a request with one.
+    async fn leases(all: Option<HeldAll>, one: Option<Held>) -> String {
+        let keys = |all: &HeldAll| all.iter().map(|lease| lease.key().to_owned()).collect::<Vec<_>>().join(" ");
+        let all = all.as_ref().map_or_else(|| "none".to_owned(), keys);
+        format!("all: {all}, one: {}", one.as_ref().map_or("none", |one| one.key()))
+    }
+
+    async fn answer(service: Router, request: Request<Body>) -> String {
+        let response = service.oneshot(request).await.expect("axum answers");
+        let body = response.into_body().collect().await.expect("the body is there").to_bytes();
+        String::from_utf8(body.to_vec()).expect("text")
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_header_that_is_optional_and_missing_leaves_the_key_of_the_other() {
+        let _limit = limit();
+        let part = |scope, name| scoped(scope, header::<String>(name).optional());
+        let ask = async |names: &[&str]| {
+            let layer = LockLayer::http(LockManager::in_memory(), [part("from", "x-from"), part("to", "x-to")]);
+            let mut request = Request::post("/");
+            for name in names {
+                request = request.header(*name, "7");
+            }
+            let service = Router::new().route("/", post(leases)).route_layer(layer);
+            answer(service, request.body(Body::empty()).unwrap()).await
+        };
+        assert_eq!(ask(&["x-from", "x-to"]).await, "all: from:7 to:7, one: none");
+        assert_eq!(ask(&["x-from"]).await, "all: from:7, one: from:7");
+        assert_eq!(ask(&["x-to"]).await, "all: to:7, one: to:7");
+        assert_eq!(ask(&[]).await, "all: none, one: none");
+    }
+
+    /// Returns the leases that a handler sees inside two layers.
+    async fn nested<O, I>(outer: O, inner: I) -> String
+    where
+        O: KeyExtractor<Request<Body>> + Clone + Send + Sync + 'static,
+        I: KeyExtractor<Request<Body>> + Clone + Send + Sync + 'static,
+    {
+        let manager = LockManager::in_memory();
+        let (outer, inner) = (LockLayer::http(manager.clone(), outer), LockLayer::http(manager, inner));
+        let service = Router::new().route("/", post(leases)).route_layer(inner).route_layer(outer);
+        answer(service, Request::post("/").body(Body::empty()).expect("a request")).await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_handler_sees_the_leases_of_the_innermost_layer_alone() {
+        let _limit = limit();
+        let (outer, inner) = (["outer:1", "outer:2"], ["inner:1", "inner:2"]);
+        assert_eq!(nested("outer", "inner").await, "all: inner, one: inner");
+        assert_eq!(nested(outer, "inner").await, "all: inner, one: inner");
+        assert_eq!(nested("outer", inner).await, "all: inner:1 inner:2, one: none");
+        assert_eq!(nested(outer, inner).await, "all: inner:1 inner:2, one: none");
+    }
+}
