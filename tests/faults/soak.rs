@@ -157,6 +157,8 @@ async fn fault_44_soak_under_all_kinds_of_faults_leaves_memory_descriptors_tasks
     for process in &mut team.members {
         comes_back(process, &before).await;
         process.send("sweep").await;
+    }
+    for process in &mut team.members {
         let left = counts(&process.expect("swept ", LONG).await);
         assert!(left.len() == 3 && left.values().all(|left| *left == 0), "some did not go: {left:?}");
     }

@@ -114,28 +114,30 @@ impl Churn {
         }
         let wakers = WAKERS.load(Ordering::Relaxed);
         guard.release().await?;
-        let handed_over = self.remembered("handed_over", 3).await;
-        let kept = self.remembered("kept", 4).await;
+        let kept = self.remembered("kept", 4).await?;
+        // Last, since it goes without the script, which would empty a counter that has grown.
+        let handed_over = self.remembered("handed_over", 3).await?;
         Ok(format!(" wakers={wakers} handed_over={handed_over} kept={kept}"))
     }
 
-    /// How many tokens too many are remembered. Those whose time is over go when there is no room for another one, and room is made for as
-    /// many as there are: so some have gone after the number that there are was added twice.
-    async fn remembered(&mut self, what: &str, kind: u64) -> usize {
+    /// How many tokens too many are remembered. Those whose time is over go when there is no room for another one. There is room for twice
+    /// as many as were ever remembered at once, or less: so some have gone when twice as many were added as there were rounds of this kind.
+    async fn remembered(&mut self, what: &str, kind: u64) -> Result<usize, Box<dyn StdError>> {
         let size = || self.manager.__sizes().iter().find(|(name, _)| *name == what).map_or(0, |(_, size)| *size);
         let over = Instant::now() + 2 * self.ttl;
         sleep_until(over).await;
         let before = size();
         let mut added = 0;
         let mut round = self.rounds.load(Ordering::Relaxed);
-        while added < 2 * before + ROOM && size() == before + added {
+        let most = 2 * usize::try_from(round / 6)? + ROOM;
+        while added < most && size() == before + added {
             round += 6;
             let number = round - round % 6 + kind;
             let result = if kind == 3 { self.hands_over(number).await } else { self.keeps_busy(number).await };
             added += usize::from(result.is_ok());
         }
         self.rounds.store(round + 6, Ordering::Relaxed);
-        if size() < before + added { 0 } else { before }
+        Ok(if size() < before + added { 0 } else { before })
     }
 }
 
