@@ -100,6 +100,9 @@ async fn the_key_is_a_string_with_our_token_and_the_ttl_and_the_counter_an_empty
     assert_eq!(server.keys("*").await, [RedisServer::COUNTER]);
     let next = manager.lock("goods:1").await.unwrap();
     assert_ne!(server.call(&["GET", "goods:1"]).await.text().unwrap(), token, "a token is drawn anew each time");
+    assert_eq!(server.last_fence().await, Some(next.fencing_token().get()));
+    let length = server.call(&["XLEN", RedisServer::COUNTER]).await.integer();
+    assert_eq!(length, Some(0), "it is empty also after an acquire without the script, as this one was");
     drop(next);
 }
 

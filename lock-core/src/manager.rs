@@ -368,6 +368,14 @@ impl LockManager {
         self.engine.is_shut_down()
     }
 
+    /// How many keys and tokens the manager remembers, by what for: a soak test looks whether they add up.
+    #[cfg(feature = "test-util")]
+    #[doc(hidden)]
+    #[must_use]
+    pub fn __sizes(&self) -> Vec<(&'static str, usize)> {
+        self.engine.sizes()
+    }
+
     /// Identifies the manager; see [`Engine::id`].
     #[cfg(feature = "test-util")]
     pub(crate) fn id(&self) -> usize {

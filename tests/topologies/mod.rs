@@ -5,6 +5,7 @@
 
 mod bad_input;
 mod cluster;
+mod cluster_asks;
 mod cluster_down;
 mod cluster_failover;
 mod cluster_slots;
@@ -15,6 +16,7 @@ mod old_servers;
 mod questions;
 mod sentinel;
 mod sentinel_returns;
+mod sentinel_split;
 mod sentinels_down;
 mod taken;
 

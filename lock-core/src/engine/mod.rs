@@ -142,6 +142,12 @@ impl Engine {
         Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
     }
 
+    /// How many entries the state has of what may not add up.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        self.core.state().queues.sizes()
+    }
+
     /// Begins a request: refuses it after a shutdown, and starts the task if it does not run.
     pub(crate) fn admit(&self, attempt: &'static str) -> Result<(), Error> {
         self.core.admit().map_err(|kind| Error::backend(attempt, None, self.core.ended(kind)))

@@ -12,7 +12,7 @@ use tracing_subscriber::{
     filter::LevelFilter,
     fmt::{
         SubscriberBuilder,
-        format::{DefaultFields, Format},
+        format::{DefaultFields, FmtSpan, Format},
     },
 };
 
@@ -25,6 +25,14 @@ impl Log {
     pub(crate) fn begin() -> (Self, DefaultGuard) {
         let log = Self::default();
         let guard = tracing::subscriber::set_default(log.subscriber().finish());
+        (log, guard)
+    }
+
+    /// Begins to keep what this thread logs at any level, and each span with its fields, until the guard is dropped.
+    pub(crate) fn of_all_levels() -> (Self, DefaultGuard) {
+        let log = Self::default();
+        let subscriber = log.subscriber().with_max_level(LevelFilter::TRACE).with_span_events(FmtSpan::NEW);
+        let guard = tracing::subscriber::set_default(subscriber.finish());
         (log, guard)
     }
 

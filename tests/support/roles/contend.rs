@@ -11,12 +11,29 @@
 //! | `extends` | how many of a hundred holds are extended once |
 //! | `shares` | how many of a hundred acquires of these keys are shared: their holders read the register twice |
 //! | `permits` | how many permits another key has, which is called `permits` and wanted in every third round; 0 for none |
+//! | `churn` | 1 for one more task, which uses keys of its own in all ways that might leave something behind; see `churn.rs` |
 //!
-//! Says `ready` when it is connected, and begins at a line of input. To `tasks` it answers `tasks NUMBER`, how many tasks
-//! its runtime has. After any other line, or when the input ends, each task finishes its round; then it says
-//! `done ROUNDS`.
+//! Says `ready` when it is connected, and begins at a line of input. When its input ends, or after a line that is not in this table,
+//! each task finishes its round; then it says `done ROUNDS`.
+//!
+//! | line | answer |
+//! | --- | --- |
+//! | `report` | `report NAME=NUMBER…`, also before it begins: how many tasks its runtime has, how many rounds it has had, what its manager remembers |
+//! | `rest` | `resting` when each task has finished its round |
+//! | `sweep` | `swept NAME=NUMBER…`, when it rests: what was left after some more churning; see `churn.rs` |
+//! | `visit URL` | `visiting`: another manager of its own has a lease there |
+//! | `leave` | `left KIND`: a request of that manager has failed, its lease was dropped, and the manager is gone |
 
-use std::{collections::HashMap, error::Error, path::Path, sync::Arc, time::Duration};
+use std::{
+    collections::HashMap,
+    error::Error,
+    path::Path,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 
 use lock_core::LockManager;
 use lock_tests::{
@@ -29,6 +46,8 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
+
+use crate::churn::{Churn, Visit};
 
 pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let options = Options(arguments.iter().filter_map(|argument| argument.split_once('=')).collect());
@@ -49,9 +68,19 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
         permits: u32::try_from(options.number("permits", 0)?)?,
     });
     let (stop, stopped) = watch::channel(false);
-    let mut tasks = JoinSet::new();
+    let (mut tasks, mut visit) = (JoinSet::new(), None);
+    let (had, mut churn) = (Arc::new(AtomicU64::new(0)), Churn::new(&manager, name, plan.ttl));
+    let churned = churn.rounds();
+    let report = || {
+        let sizes = manager.__sizes().into_iter().map(|(name, size)| format!(" {name}={size}"));
+        let tasks = Handle::current().metrics().num_alive_tasks();
+        let [had, churned] = [&had, &churned].map(|rounds| rounds.load(Ordering::Relaxed));
+        println!("report tasks={tasks} had={had} churned={churned}{}", sizes.collect::<String>());
+    };
     println!("ready");
-    lines.recv().await;
+    while lines.recv().await.is_some_and(|line| line == "report") {
+        report();
+    }
     for task in 0..options.number("tasks", 1)? {
         let task = format!("t{task}");
         let register = match options.text("register") {
@@ -64,16 +93,43 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
         };
         let client = Recorded::new(&manager, &recorder, &task);
         let dice = Dice::named(&format!("{name}/{task}"));
-        tasks.spawn(rounds(client, Arc::clone(&plan), (register, unfenced), dice, stopped.clone()));
+        let (plan, had) = (Arc::clone(&plan), Arc::clone(&had));
+        tasks.spawn(rounds(client, plan, (register, unfenced), dice, stopped.clone(), had));
     }
-    while lines.recv().await.is_some_and(|line| line == "tasks") {
-        println!("tasks {}", Handle::current().metrics().num_alive_tasks());
+    if options.number("churn", 0)? == 1 {
+        let mut churn = churn.clone();
+        let stopped = stopped.clone();
+        tasks.spawn(async move {
+            while !*stopped.borrow() {
+                churn.round().await;
+            }
+        });
+    }
+    while let Some(line) = lines.recv().await {
+        match line.split_once(' ').unwrap_or((&line, "")) {
+            ("report", _) => report(),
+            ("rest", _) => {
+                stop.send_replace(true);
+                while tasks.join_next().await.is_some() {}
+                println!("resting");
+            }
+            ("sweep", _) => println!("swept{}", churn.sweep().await?),
+            ("visit", url) => {
+                visit = Some(Visit::begin(url).await?);
+                println!("visiting");
+            }
+            ("leave", _) => match visit.take() {
+                Some(visit) => println!("left {:?}", visit.end().await),
+                None => return Err("there is no visit".into()),
+            },
+            _ => break,
+        }
     }
     stop.send_replace(true);
-    let rounds: u64 = tasks.join_all().await.into_iter().sum();
+    while tasks.join_next().await.is_some() {}
     // What was dropped last is still to be sent, and this process ends here.
     manager.shutdown(Duration::from_secs(5)).await;
-    println!("done {rounds}");
+    println!("done {}", had.load(Ordering::Relaxed));
     Ok(())
 }
 
@@ -103,15 +159,15 @@ impl Plan {
     }
 }
 
-/// Returns how often it had a lease.
+/// Counts in `had` how often it had a lease.
 async fn rounds(
     client: Recorded,
     plan: Arc<Plan>,
     (mut register, mut unfenced): (Option<Register>, Option<RawClient>),
     mut dice: Dice,
     stopped: watch::Receiver<bool>,
-) -> u64 {
-    let mut had = 0;
+    had: Arc<AtomicU64>,
+) {
     while !*stopped.borrow() {
         let (key, mode) = plan.next(&mut dice);
         let acquire = client.acquire_in(mode, &key, plan.ttl, |request| request.wait(plan.wait));
@@ -121,7 +177,7 @@ async fn rounds(
             sleep(Duration::from_millis(1)).await; // no hot loop where it is refused at once
             continue;
         };
-        had += 1;
+        had.fetch_add(1, Ordering::Relaxed);
         held.check();
         use_register(mode, &mut held, register.as_mut()).await;
         let hold = dice.between(Duration::ZERO, plan.hold);
@@ -143,7 +199,6 @@ async fn rounds(
         }
         sleep(dice.between(Duration::ZERO, plan.pause)).await;
     }
-    had
 }
 
 /// A writer counts, a reader reads, and permits guard nothing of the kind.

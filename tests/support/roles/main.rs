@@ -3,6 +3,7 @@
 //! It answers in lines, and ends when its standard input does. See `role!` in `support/process.rs`.
 
 mod act;
+mod churn;
 mod contend;
 mod count;
 mod foreign;

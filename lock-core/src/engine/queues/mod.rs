@@ -183,6 +183,21 @@ impl Queues {
         self.is_done() && self.lines.ids().is_empty()
     }
 
+    /// How many entries there are of what may not add up, by name.
+    #[cfg(feature = "test-util")]
+    pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("tenures", self.tenures.len()),
+            ("lines", self.lines.keys().count()),
+            ("waiters", self.lines.ids().len()),
+            ("waiting", self.lines.waiting()),
+            ("beside", self.beside.len()),
+            ("handed_over", self.handed_over.len()),
+            ("kept", self.kept.len()),
+            ("unreleased", usize::from(!self.is_released())),
+        ]
+    }
+
     /// Whether no call is in flight, or only abandoned ones.
     pub(crate) fn waits_for_nothing(&self) -> bool {
         self.in_flight.iter().all(|(_, call)| call.is_abandoned())

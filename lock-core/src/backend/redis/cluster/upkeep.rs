@@ -246,13 +246,17 @@ mod tests {
         assert_eq!(lost_pause(seconds(3_600)), LONG_LOST_PAUSE);
     }
 
-    #[test]
-    fn waiters_poll_when_the_last_node_that_listens_leaves_the_map() {
+    fn cluster() -> Cluster {
         let second = Duration::from_secs(1);
         let options = ConnectOptions::new("test", Timeouts { command: second, connect: second });
-        let settings = Settings::from_url("redis://a:7000", &options).expect("a valid URL");
-        let address = settings.address.clone();
-        let cluster = Cluster::new(vec![address.clone()], settings);
+        let settings = Settings::from_url("redis://127.0.0.1:1", &options).expect("a valid URL");
+        Cluster::new(vec![settings.address.clone()], settings)
+    }
+
+    #[test]
+    fn waiters_poll_when_the_last_node_that_listens_leaves_the_map() {
+        let cluster = cluster();
+        let address = cluster.nodes.settings.address.clone();
         let (calls, mut notices) = Calls::new("channel".into());
         let mut keeper = Keeper::new(&cluster, &calls);
         let map = Map::of(&[(address, 0, 16_383)], &Map::unknown(), &cluster.nodes);
@@ -264,5 +268,22 @@ mod tests {
             _ => None,
         };
         assert_eq!([told(), told(), told()], [Some(true), Some(false), None]);
+    }
+
+    #[tokio::test]
+    async fn a_manager_that_ends_is_a_listener_no_longer_and_others_of_the_backend_stay() {
+        let cluster = Arc::new(cluster());
+        let listeners = &cluster.nodes.shared.listeners;
+        let kept = |channel: &str| {
+            let mut upkeep = Box::pin(keep(Arc::clone(&cluster), Calls::new(channel.into()).0));
+            assert!((&mut upkeep).now_or_never().is_none(), "it goes on for as long as it is polled");
+            upkeep
+        };
+        let (one, two) = (kept("one"), kept("two"));
+        assert_eq!(listeners.count(), 2);
+        drop(one);
+        assert!(listeners.count() == 1 && listeners.has("two"));
+        drop(two);
+        assert_eq!(listeners.count(), 0);
     }
 }

@@ -1,0 +1,79 @@
+//! An acquire of which a server has executed a part, and then refused the rest.
+
+use std::time::Duration;
+
+use lock_core::{
+    ErrorKind, LockManager,
+    backend::{Acquire, Backend, Batch, Calls, Operation, RedisBackend, Token},
+    key::LockKey,
+};
+use lock_tests::{LONG, RedisServer, Reply, eventually};
+
+/// How long a lease lasts here: far longer than the test, so that no key expires.
+const OUTLASTS: Duration = Duration::from_secs(600);
+
+/// Gives rights to the user of the manager.
+async fn allow(server: &RedisServer, rights: &[&str]) {
+    let user = ["ACL", "SETUSER", "user", "on", ">secret", "~*", "&*"];
+    assert_eq!(server.call(&[&user, rights].concat()).await, Reply::Status("OK".to_owned()));
+}
+
+/// How often `SET` was executed.
+async fn sets(server: &RedisServer) -> u64 {
+    let stats = server.info("cmdstat_set").await;
+    let calls = stats.strip_prefix("calls=").and_then(|stats| stats.split(',').next()?.parse().ok());
+    calls.expect("a number of calls")
+}
+
+/// Without `MULTI`, the commands of a transaction are executed each by itself: the key is set, and then nothing gives it a number.
+const IN_PART: [&str; 2] = ["-multi", "-xadd"];
+
+#[tokio::test]
+async fn a_key_that_was_set_without_a_fencing_token_is_released_after_the_error() {
+    let server = RedisServer::start().await;
+    allow(&server, &["+@all"]).await;
+    let url = format!("redis://user:secret@{}", server.address());
+    let manager = LockManager::connect(url).await.expect("connects");
+    // From the second acquire on, a free key is asked for by a transaction.
+    manager.lock("first").await.expect("free").release().await.expect("held");
+    let before = sets(&server).await;
+    allow(&server, &IN_PART).await;
+    let error = manager.lock("k").ttl(OUTLASTS).await.expect_err("there is no number for it");
+    assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
+    assert!(error.to_string().to_lowercase().contains("xadd"), "{error}");
+    assert_eq!(sets(&server).await, before + 1, "the key was set, outside of a transaction");
+    eventually(LONG, "the key is released", async || server.left().await.is_empty()).await;
+}
+
+/// The engine also releases what was not executed in order. Others that use the backend have only the error to go by.
+#[tokio::test]
+async fn the_error_of_an_acquire_that_was_executed_in_part_says_that_it_may_have_happened() {
+    let server = RedisServer::start().await;
+    allow(&server, &["+@all"]).await;
+    let url = format!("redis://user:secret@{}", server.address());
+    let backend = RedisBackend::from_url(&url, "in part", LONG).expect("a sound URL");
+    let acquire = |name: &str, token| {
+        let key = LockKey::new(name).expect("a sound key");
+        let acquire = Acquire::new(key, Token::from_random(token), OUTLASTS).expecting_free();
+        backend.call(Batch::from([Operation::Acquire(acquire)]))
+    };
+    let work = async {
+        acquire("first", 1).await.expect("free").outcomes.pop().expect("one").expect("free");
+        allow(&server, &IN_PART).await;
+        let before = sets(&server).await;
+        let mut answer = acquire("k", 2).await.expect("one by one");
+        let error = answer.outcomes.pop().expect("one").expect_err("there is no number for it");
+        assert_eq!(sets(&server).await, before + 1, "the key was set, outside of a transaction");
+        assert!(format!("{error:?}").contains("may_have_happened: true"), "{error:?}");
+
+        // By the script alone, as from now on, nothing is set.
+        let mut answer = acquire("other", 3).await.expect("is answered");
+        let error = answer.outcomes.pop().expect("one").expect_err("there is no number for it");
+        assert!(format!("{error:?}").contains("may_have_happened: false"), "{error:?}");
+        assert_eq!(server.left().await, ["first", "k"]);
+    };
+    tokio::select! {
+        () = backend.upkeep(Calls::to_nobody()) => unreachable!("the upkeep goes on for as long as it is polled"),
+        () = work => {}
+    }
+}
