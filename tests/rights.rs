@@ -1,17 +1,15 @@
 //! Users who may not do everything, and servers that cannot: they contend all the same, or are told what is missing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use lock_core::{ErrorKind, LockManager, Replicas};
 use lock_tests::{
-    HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON, eventually,
+    HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON,
     history::{Checker, Run},
-    team, were_called,
+    team,
 };
-use tokio::time::sleep;
 
-/// How long teams contend.
-const WHILE: Duration = Duration::from_millis(1_000);
+use crate::{contention::contend, trust::requests_of_a_handoff};
 
 /// A team whose user may do everything but what `rules` forbid.
 async fn contends_without(server: RedisServer, name: &str, rules: &str) {
@@ -30,9 +28,9 @@ async fn signed_in(server: &RedisServer, rights: &str) -> String {
 async fn contends_as(server: &RedisServer, name: &str, url: String) {
     let (run, url) = (Run::new(name), format!("url={url}"));
     let register = format!("register={}", server.address());
-    let mut team = team!(run, "contend", 2, "p", [url, register, "tasks=3", "keys=2", "pause=3"]).await;
+    let mut team = team!(run, "contend", 2, "p", [url, register, "ttl=600000", "tasks=3", "keys=2", "pause=3"]).await;
     team.go().await;
-    sleep(WHILE).await;
+    contend(server).await;
     let rounds = team.stop(SOON).await;
     run.settle(server, SETTLED).await;
     Checker::new().bound(HANDOFF).assert_clean(&run.history().expect("the files can be read"));
@@ -86,7 +84,7 @@ async fn user_with_the_rights_that_the_protocol_names_may_wait_for_replicas() {
     assert_eq!(server.left().await, Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
     for (database, more) in [("", ""), ("/3", " +select")] {
         let server = RedisServer::start().await;
@@ -98,7 +96,7 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
         // Its own channel, and that of all managers.
         assert_eq!(subscribers.items().len(), 2, "{subscribers:?}");
         let other = LockManager::connect(&url).await.expect("connects");
-        were_called(&handoffs(&server, [&manager, &other]).await);
+        assert_eq!(requests_of_a_handoff(&server, [&manager, &other], 2).await, 2, "the two releases");
         drop(other);
         let refused = server.call(&["ACL", "LOG"]).await;
         let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
@@ -113,23 +111,6 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
         assert_eq!(manager.force_release_all("k").await.expect("with the same rights"), 1);
         assert!(held.release().await.is_err());
     }
-}
-
-/// Has two managers hand a key to each other eight times; how long each handoff took.
-async fn handoffs(server: &RedisServer, managers: [&LockManager; 2]) -> Vec<Duration> {
-    let mut took = Vec::new();
-    let mut held = managers[1].lock("k").ttl(LONG).await.expect("free");
-    for round in 0..8 {
-        let asked = server.script_calls().await;
-        let next = tokio::spawn(managers[round % 2].lock("k").ttl(LONG).wait(LONG).acquire());
-        eventually(SOON, "it has a place", async || server.script_calls().await > asked).await;
-        let start = Instant::now();
-        held.release().await.expect("held");
-        held = next.await.expect("no panic").expect("it is free");
-        took.push(start.elapsed());
-    }
-    held.release().await.expect("held");
-    took
 }
 
 #[tokio::test]

@@ -105,7 +105,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
 
     // Of several addresses it is said which is a sentinel's.
     let url = format!("redis+sentinel://127.0.0.1:{}/goods", free_port());
-    LockManager::builder().url(url).command_timeout(ms(300)).connect().await.unwrap_err();
+    LockManager::builder().url(url).command_timeout(ms(2_000)).connect().await.unwrap_err();
     let text = format!("{log:?}");
     let lines: Vec<_> = text.lines().filter(|line| line.contains("could not connect")).collect();
     assert!(lines.iter().any(|line| line.contains("role=\"sentinel\"")), "{lines:?}");

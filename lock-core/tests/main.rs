@@ -38,5 +38,7 @@ mod shutdown;
 mod slow_answers;
 mod spans;
 mod together;
+#[cfg(feature = "test-util")]
+mod turns;
 mod upkeep;
 mod user_code;

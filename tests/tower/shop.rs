@@ -40,7 +40,7 @@ use tokio::{
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
 /// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile.
-pub(crate) const TTL: Duration = Duration::from_millis(1500);
+pub(crate) const TTL: Duration = Duration::from_millis(3_000);
 
 pub(crate) const KEY: &str = "goods:1";
 
