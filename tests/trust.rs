@@ -11,15 +11,24 @@ use tokio::time::Instant;
 ///
 /// On a runtime of several threads a waiter that is called needs the two releases only, and one that finds the key at a check
 /// of its own needs a third request.
-pub(crate) async fn requests_of_a_handoff(server: &RedisServer, managers: [&LockManager; 2], expected: u64) -> u64 {
-    let [one, two] = managers;
+pub(crate) async fn requests_of_a_handoff(
+    server: &RedisServer,
+    database: &str,
+    [one, two]: [&LockManager; 2],
+    expected: u64,
+) -> u64 {
+    let mut client = server.connect().await.expect("connects");
+    client.call(&["SELECT", database]).await.expect("it answers");
     let (mut least, mut last) = (u64::MAX, 0);
     let deadline = Instant::now() + SOON;
     for round in 0.. {
         let held = one.lock("k").ttl(LONG).wait(SOON).await.expect("it is free");
         let waiter = tokio::spawn(two.lock("k").ttl(LONG).wait(SOON).acquire());
-        let places = async || server.call(&["EXISTS", "{0}lock-core:queue:k"]).await.integer();
-        eventually(SOON, "it has a place", async || places().await == Some(1)).await;
+        let has_place = async || {
+            let places = client.call(&["EXISTS", "{0}lock-core:queue:k"]).await.expect("it answers");
+            places.integer() == Some(1)
+        };
+        eventually(SOON, "it has a place", has_place).await;
         let first = held.fencing_token().get();
         let before = server.script_calls().await;
         held.release().await.expect("it is held");
@@ -42,7 +51,7 @@ async fn requests_of_two(expected: u64) -> u64 {
     let server = RedisServer::start().await;
     let one = LockManager::connect(&server.url()).await.expect("connects");
     let two = LockManager::connect(&server.url()).await.expect("connects");
-    let requests = requests_of_a_handoff(&server, [&one, &two], expected).await;
+    let requests = requests_of_a_handoff(&server, "0", [&one, &two], expected).await;
     assert!(server.left().await.is_empty());
     requests
 }
