@@ -10,6 +10,8 @@ use tokio::{
     time::Instant,
 };
 
+use crate::patient;
+
 /// The error of connecting within a limit.
 async fn connect(url: &str, limit: Duration) -> BuildError {
     let connecting = LockManager::builder().url(url).command_timeout(limit).connect();
@@ -113,7 +115,7 @@ async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
 #[tokio::test]
 async fn bad_input_31_a_socket_works_and_one_without_permission_is_an_error() {
     let server = RedisServer::builder().unix_socket().start().await;
-    let manager = LockManager::connect(&server.socket_url()).await.unwrap();
+    let manager = patient::connect(&server.socket_url()).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 
     let path = server.socket_url().replace("unix://", "");
@@ -160,7 +162,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
     assert!(tried <= most, "{tried} connections in {:?}", start.elapsed());
     drop(manager);
 
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     assert!(!format!("{manager:?}").contains("secret"));
     assert!(!format!("{:?}", LockManager::builder().url(server.url())).contains("secret"));
 }
@@ -168,7 +170,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
 #[tokio::test]
 async fn bad_input_27_a_password_may_hold_any_character_percent_encoded() {
     let server = RedisServer::builder().password("@:/%# \u{e9}").start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 }
 
@@ -190,7 +192,7 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let refused = cause(&format!("redis://other:secret@{}/3", server.address())).await;
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("select"), "{refused}");
-    let other = LockManager::connect(&format!("{}/3", server.url())).await.unwrap();
+    let other = patient::connect(&format!("{}/3", server.url())).await.unwrap();
     let _held = other.lock("k").await.unwrap();
     assert!(server.keys("*").await.is_empty(), "database 0 is left alone");
 }
@@ -208,7 +210,7 @@ async fn cluster_and_sentinel_are_told_at_connect_and_never_retried() {
         cluster.call(&["CLUSTER", "INFO"]).await.text().is_some_and(|info| info.contains("cluster_state:ok"))
     })
     .await;
-    let manager = LockManager::connect(&format!("redis://other:secret@{}", cluster.address())).await.unwrap();
+    let manager = patient::connect(&format!("redis://other:secret@{}", cluster.address())).await.unwrap();
     let error = manager.lock("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("node of a Redis Cluster"), "{error}");
@@ -227,7 +229,7 @@ async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database
 #[tokio::test]
 async fn schemes_of_valkey_are_those_of_redis() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
+    let manager = patient::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
     assert!(LockManager::builder().url("valkeys://localhost").build().is_ok());
 }
@@ -351,7 +353,7 @@ async fn bad_input_33_a_server_that_is_too_old_is_refused_by_its_version() {
 #[tokio::test]
 async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["HSET", "k", "uuid:1", "1"]).await;
     for error in [
         // The first answer ends the wait, which is ten minutes long.
@@ -367,7 +369,7 @@ async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
 #[tokio::test]
 async fn a_key_of_another_type_spoils_nothing_for_those_that_share_a_call_with_it() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["RPUSH", "list", "1"]).await;
     let mut tasks = tokio::task::JoinSet::new();
     for index in 0..200 {
@@ -389,7 +391,7 @@ async fn a_key_of_another_type_spoils_nothing_for_those_that_share_a_call_with_i
 #[tokio::test]
 async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     let (counter, waiting) = (RedisServer::COUNTER, RedisServer::WAITING);
     for foreign in [["RPUSH", counter, "1"], ["SET", counter, "1750000000000000"], ["SET", counter, "no number"]] {
         server.call(&["DEL", counter]).await;
@@ -415,7 +417,7 @@ async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting(
     server.call(&["DEL", counter]).await;
     // A queue that is none: those who wait poll, and nobody is hurt.
     let held = manager.lock("k").await.unwrap();
-    let other = LockManager::connect(&server.url()).await.unwrap();
+    let other = patient::connect(&server.url()).await.unwrap();
     let waits = tokio::spawn({
         let other = other.clone();
         async move { other.lock("k").await }
@@ -480,7 +482,7 @@ async fn bad_input_42_a_hundred_thousand_keys_leave_neither_memory_nor_anything_
 #[tokio::test]
 async fn bad_input_18_a_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["SET", "k", "no ttl"]).await;
     assert_eq!(manager.inspect("k").await.unwrap().remaining(), None);
     let calls = async || server.info("cmdstat_evalsha").await;

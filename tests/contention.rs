@@ -50,7 +50,8 @@ fn register(server: &RedisServer) -> String {
 async fn processes_that_contend_keep_every_rule_and_lose_no_update() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-plain"));
     let options = [url(&server), register(&server)];
-    let mut team = team!(run, "contend", 4, "p", [options[0], options[1], TTL, "tasks=8", "keys=3", "extends=20"]).await;
+    let mut team =
+        team!(run, "contend", 4, "p", [options[0], options[1], TTL, "tasks=8", "keys=3", "extends=20"]).await;
     team.go().await;
     contend(&server).await;
     let rounds = team.stop(SOON).await;

@@ -22,6 +22,8 @@ use tokio::{
     time::{Instant, sleep},
 };
 
+use crate::patient;
+
 /// From one question to a provider that failed to the next, at least: half of the longest pause after a refusal.
 const PAUSE: Duration = ms(375);
 
@@ -59,7 +61,7 @@ impl Vault {
 
     fn builder(&self, server: &RedisServer) -> LockManagerBuilder {
         let url = format!("redis://{}", server.address());
-        LockManager::builder().url(url).client_name("ours").command_timeout(ms(2_000)).credentials(self.clone())
+        LockManager::builder().url(url).client_name("ours").command_timeout(ms(5_000)).credentials(self.clone())
     }
 }
 
@@ -174,7 +176,7 @@ async fn a_connection_is_signed_in_again_without_a_pause_for_its_leases() {
 async fn a_connection_is_signed_in_again_over_resp2() {
     let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
     let url = format!("redis://{}?protocol=resp2", server.address());
-    let builder = LockManager::builder().url(url).client_name("ours").credentials(vault.clone());
+    let builder = patient::builder().url(url).client_name("ours").credentials(vault.clone());
     credentials_follow_one_another(&server, builder, &vault).await;
 }
 
@@ -291,7 +293,7 @@ impl StreamingCredentialsProvider for Endless {
 async fn a_provider_without_an_end_signs_in_at_most_once_a_second() {
     let server = server().await;
     let url = format!("redis://{}", server.address());
-    let manager = LockManager::builder().url(url).client_name("ours").credentials(Endless).connect().await.unwrap();
+    let manager = patient::builder().url(url).client_name("ours").credentials(Endless).connect().await.unwrap();
     let logins = async || {
         let text = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
         let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_auth:calls="));

@@ -23,6 +23,7 @@ mod hostile_ids;
 mod modes;
 mod network;
 mod one_manager;
+mod patient;
 mod processes;
 mod proxy;
 mod quorum;

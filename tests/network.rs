@@ -9,7 +9,7 @@ use tokio::time::timeout;
 
 const KEY: &str = "goods:1";
 const TTL: Duration = Duration::from_secs(2);
-const LIMIT: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn work_is_dropped_when_its_holder_is_cut_off() {
@@ -34,7 +34,7 @@ async fn request_into_a_silent_network_ends_and_leaves_nothing() {
     assert_eq!(error.kind(), ErrorKind::Backend);
     proxy.pass();
     eventually(SOON, "the key is gone", async || !is_set().await).await;
-    assert!(manager.lock(KEY).await.is_ok());
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -61,7 +61,8 @@ async fn heartbeat_that_is_not_answered_replaces_the_connection_of_an_idle_manag
     // Nobody asks for anything, and it is noticed all the same.
     eventually(SOON, "it reconnects", async || proxy.accepted() > before).await;
     proxy.pass();
-    manager.lock(KEY).await.unwrap().release().await.unwrap();
+    // An attempt to connect may still wait for an answer that was lost.
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -74,7 +75,7 @@ async fn release_that_lost_its_reply_has_freed_the_key() {
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(server.call(&["GET", KEY]).await.is_nil());
     proxy.pass();
-    assert!(manager.lock(KEY).await.is_ok());
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {

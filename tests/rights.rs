@@ -2,13 +2,14 @@
 
 use std::time::Duration;
 
-use lock_core::{ErrorKind, LockManager, Replicas};
+use lock_core::{ErrorKind, Replicas};
 use lock_tests::{
     HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON,
     history::{Checker, Run},
     team,
 };
 
+use crate::patient;
 use crate::{contention::contend, trust::requests_of_a_handoff};
 
 /// A team whose user may do everything but what `rules` forbid.
@@ -77,7 +78,7 @@ fn rights() -> String {
 #[tokio::test]
 async fn user_with_the_rights_that_the_protocol_names_may_wait_for_replicas() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(signed_in(&server, &rights()).await).await.expect("connects");
+    let manager = patient::connect(signed_in(&server, &rights()).await).await.expect("connects");
     let replicated = Replicas::new(1, Duration::from_millis(50));
     let error = manager.lock("k1").ttl(LONG).durability(replicated).await.expect_err("there are no replicas");
     assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
@@ -91,11 +92,11 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
         let url = signed_in(&server, &format!("{}{more}", rights())).await + database;
         contends_as(&server, &format!("contention-rights{}", more.len()), url.clone()).await;
         // It is called, too, and does not have to poll.
-        let manager = LockManager::connect(&url).await.expect("connects");
+        let manager = patient::connect(&url).await.expect("connects");
         let subscribers = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
         // Its own channel, and that of all managers.
         assert_eq!(subscribers.items().len(), 2, "{subscribers:?}");
-        let other = LockManager::connect(&url).await.expect("connects");
+        let other = patient::connect(&url).await.expect("connects");
         assert_eq!(requests_of_a_handoff(&server, number, [&manager, &other], 2).await, 2, "the two releases");
         drop(other);
         let refused = server.call(&["ACL", "LOG"]).await;
@@ -120,7 +121,7 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
     for command in ["set", "mget", "xadd", "del"] {
         server.call(&["ACL", "DELUSER", "limited"]).await;
         server.call(&[&all[..], &[&format!("-{command}")]].concat()).await;
-        let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+        let manager = patient::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
         let error = match manager.lock("k").await {
             Ok(guard) => guard.release().await.expect_err("it may not be released"),
             Err(error) => error,
@@ -136,7 +137,7 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
 async fn command_that_the_server_lacks_is_named_and_not_retried() {
     for command in ["SET", "MGET", "XADD"] {
         let server = RedisServer::builder().without_command(command).start().await;
-        let manager = LockManager::connect(&server.url()).await.unwrap();
+        let manager = patient::connect(&server.url()).await.unwrap();
         let error = manager.lock("k").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
         assert!(error.to_string().contains(command), "{command}: {error}");
@@ -147,7 +148,7 @@ async fn command_that_the_server_lacks_is_named_and_not_retried() {
 async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
     for command in ["EVAL", "EVALSHA"] {
         let server = RedisServer::builder().without_command(command).start().await;
-        let error = LockManager::connect(&server.url()).await.expect_err("no lock could be released");
+        let error = patient::connect(&server.url()).await.expect_err("no lock could be released");
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{command}: {cause}");
         assert!(
@@ -157,21 +158,21 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
     let server = RedisServer::start().await;
     for rights in ["-eval", "-evalsha", "-eval -evalsha"] {
         let url = signed_in(&server, &format!("~* &* +@all {rights}")).await;
-        let error = LockManager::connect(&url).await.expect_err("no lock could be released");
+        let error = patient::connect(&url).await.expect_err("no lock could be released");
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{rights}: {cause}");
         assert!(cause.to_string().contains("grant the rights that docs/protocol.md lists"), "{rights}: {cause}");
     }
     server.call(&["ACL", "DELUSER", "user"]).await;
     let url = signed_in(&server, &rights()).await;
-    LockManager::connect(&url).await.expect("the rights of the protocol are enough");
+    patient::connect(&url).await.expect("the rights of the protocol are enough");
 }
 
 #[tokio::test]
 async fn a_user_without_rights_to_the_key_is_denied() {
     let server = RedisServer::start().await;
     server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~shop:*", "~{*}lock-core:*", "+@all"]).await;
-    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+    let manager = patient::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
     assert!(manager.lock("shop:1").await.is_ok());
     let error = manager.lock("other:1").await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Denied, Some("other:1")), "{error}");

@@ -13,8 +13,10 @@ use lock_core::{
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
 use tokio::time::sleep;
 
+use crate::patient;
+
 async fn manager(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.expect("the server answers")
+    patient::connect(&server.url()).await.expect("the server answers")
 }
 
 #[tokio::test]
@@ -34,7 +36,7 @@ async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
 #[tokio::test]
 async fn an_error_says_what_is_in_the_way_of_a_permit() {
     let server = RedisServer::start().await;
-    let builder = LockManager::builder().url(server.url()).explain_waits_after(ms(100));
+    let builder = patient::builder().url(server.url()).explain_waits_after(ms(100));
     let (manager, other) = (builder.connect().await.expect("the server answers"), manager(&server).await);
     assert_eq!(server.call(&["SET", "foreign", "2f1b", "NX"]).await, Reply::Status("OK".to_owned()));
     let _held = [

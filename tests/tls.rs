@@ -13,6 +13,8 @@ use rcgen::{
     generate_simple_self_signed,
 };
 
+use crate::patient;
+
 /// Who issues certificates.
 struct Authority(CertifiedIssuer<'static, KeyPair>);
 
@@ -118,7 +120,7 @@ async fn an_authority_of_ones_own_and_a_certificate_of_the_client_are_used() {
     let (host, port) = ("127.0.0.1".to_owned(), server.tls_port);
     let address = ConnectionAddr::TcpTls { host, port, insecure: true, tls_params: None };
     let info = address.into_connection_info().expect("an address");
-    let manager = LockManager::builder().connection_info(info).tls(config).connect().await.expect("trusted");
+    let manager = patient::builder().connection_info(info).tls(config).connect().await.expect("trusted");
     manager.lock("k").await.expect("the key is free").release().await.expect("held");
 }
 
@@ -156,7 +158,8 @@ async fn a_server_whose_certificate_the_platform_trusts_is_used() {
     // The platform's certificates are those of this file, for a process of its own.
     let trusted = format!("SSL_CERT_FILE={}", server.certificate());
     let url = server.url();
-    let arguments = [&trusted, env!("CARGO_BIN_EXE_lock-role"), "hold", &url, "goods:1", &LONG.as_millis().to_string(), "0"];
+    let arguments =
+        [&trusted, env!("CARGO_BIN_EXE_lock-role"), "hold", &url, "goods:1", &LONG.as_millis().to_string(), "0"];
     let mut holder = Process::start("env", arguments);
     holder.expect("held", SOON).await;
     assert!(!server.server.call(&["GET", "goods:1"]).await.is_nil());

@@ -5,6 +5,8 @@ use lock_core::LockManager;
 use lock_tests::{LONG, RedisServer, SOON, eventually};
 use tokio::time::Instant;
 
+use crate::patient;
+
 /// How many requests it takes from a release to the release of the next holder, who has another manager: the least of some
 /// rounds, since a lease that is held for longer is renewed, and waiters look after their places. So rounds go on until one
 /// needs no more than `expected`, and a test fails only if none ever does.
@@ -49,8 +51,8 @@ const ROUNDS: usize = 10;
 
 async fn requests_of_two(expected: u64) -> u64 {
     let server = RedisServer::start().await;
-    let one = LockManager::connect(&server.url()).await.expect("connects");
-    let two = LockManager::connect(&server.url()).await.expect("connects");
+    let one = patient::connect(&server.url()).await.expect("connects");
+    let two = patient::connect(&server.url()).await.expect("connects");
     let requests = requests_of_a_handoff(&server, "0", [&one, &two], expected).await;
     assert!(server.left().await.is_empty());
     requests

@@ -2,6 +2,8 @@
 
 use super::*;
 
+use crate::patient;
+
 /// The pauses between the attempts of a new manager to connect to somebody who hangs up at once, but for the first ones,
 /// which are shorter. A busy machine makes them seem longer, and none shorter. `asked` says that requests go on asking.
 async fn pauses_of_one(count: usize, asked: bool) -> Vec<Duration> {
@@ -57,7 +59,7 @@ async fn nobody_waits_for_a_reconnect_longer_than_his_own_limit() {
     // One after the other, the requests below would take much longer than the deadline.
     let limit = SOON / 12;
     let manager = LockManager::builder().url(&url).command_timeout(limit).connect().await.expect("connects");
-    let other = LockManager::connect(&server.url()).await.expect("connects");
+    let other = patient::connect(&server.url()).await.expect("connects");
     let kept = manager.lock("kept").ttl(10 * SOON).await.expect("the key is free");
     let guards: Vec<_> = join_all((0..20).map(|key| manager.lock(format!("k:{key}")).ttl(10 * SOON).acquire()))
         .await
@@ -142,7 +144,12 @@ async fn hangs_up_on_the_script(server: String) -> (String, Arc<AtomicUsize>) {
 async fn server_that_hangs_up_on_each_request_is_not_connected_to_without_a_pause() {
     let server = RedisServer::start().await;
     let (address, accepted) = hangs_up_on_the_script(server.address()).await;
-    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
+    let manager = LockManager::builder()
+        .url(server.url_at(&address))
+        .command_timeout(ms(2_000))
+        .connect()
+        .await
+        .expect("connects");
     let begun = Instant::now();
     for _ in 0..3 {
         let error = manager.lock("k").await.expect_err("nobody answers");

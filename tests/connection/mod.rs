@@ -28,6 +28,7 @@ use tokio::{
     time::{Instant, timeout},
 };
 
+use crate::patient;
 use crate::trust::requests_of_a_handoff;
 
 const LIMIT: Duration = Duration::from_secs(1);
@@ -39,7 +40,7 @@ fn manager_with_a_runtime_of_its_own_is_used_where_there_is_none() {
     // Neither timers nor sockets: whatever needs them has to come from the engine's runtime.
     let bare = Builder::new_current_thread().build().expect("no threads needed");
     bare.block_on(async {
-        let manager = LockManager::builder().url(server.url()).runtime(engine.handle().clone());
+        let manager = patient::builder().url(server.url()).runtime(engine.handle().clone());
         let manager = manager.connect().await.expect("connects");
         let mut guard = manager.lock("k").ttl(Duration::from_secs(3)).await.expect("the key is free");
         guard.extend(Duration::from_secs(30)).await.expect("held");
@@ -48,7 +49,7 @@ fn manager_with_a_runtime_of_its_own_is_used_where_there_is_none() {
         guard.release().await.expect("held");
         let _held = manager.lock("other").await.expect("the key is free");
         assert_eq!(manager.force_release_all("").await.expect("answered"), 1);
-        assert_eq!(manager.shutdown(LIMIT).await, 0);
+        assert_eq!(manager.shutdown(SOON).await, 0);
     });
 }
 
@@ -213,7 +214,7 @@ async fn counts_round_trips(server: String) -> (String, Arc<[AtomicUsize; 2]>) {
 async fn server_that_is_300_ms_away_can_be_connected_to_and_used_with_the_defaults() {
     let server = RedisServer::start().await;
     let (address, trips) = counts_round_trips(server.address()).await;
-    let manager = LockManager::connect(&server.url_at(&address)).await.expect("connects");
+    let manager = patient::connect(&server.url_at(&address)).await.expect("connects");
     // A connection that is not answered soon is followed by another one.
     let [connected, connections] = trips.each_ref().map(|count| count.load(Ordering::Relaxed));
     assert!(connected <= 3 * connections, "{connected} round trips of {connections} connections");
@@ -231,7 +232,7 @@ async fn server_that_is_300_ms_away_can_be_connected_to_and_used_with_the_defaul
 async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
     let engine = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("threads can be had");
     let server = engine.spawn(RedisServer::start()).await.expect("no panic");
-    let manager = LockManager::builder().url(server.url()).runtime(engine.handle().clone());
+    let manager = patient::builder().url(server.url()).runtime(engine.handle().clone());
     let manager = manager.connect().await.expect("connects");
     for _ in 0..20 {
         let guard = manager.lock("k").await.expect("the key is free");
@@ -246,14 +247,14 @@ async fn paused_clock_is_of_no_matter_to_a_manager_with_a_runtime_of_its_own() {
 #[tokio::test]
 async fn manager_that_ends_leaves_another_of_the_same_backend_its_connection() {
     let server = RedisServer::start().await;
-    let backend = RedisBackend::from_url(&server.url(), "shared", LIMIT).expect("a sound URL");
+    let backend = RedisBackend::from_url(&server.url(), "shared", SOON).expect("a sound URL");
     let manager = || LockManager::builder().backend(backend.clone()).build().expect("a sound backend");
     for first_ends in [true, false] {
         let (one, other) = (manager(), manager());
         one.lock("one").await.expect("the key is free").release().await.expect("held");
         other.lock("other").await.expect("the key is free").release().await.expect("held");
         let (ends, stays) = if first_ends { (one, other) } else { (other, one) };
-        assert_eq!(ends.shutdown(LIMIT).await, 0);
+        assert_eq!(ends.shutdown(SOON).await, 0);
         drop(ends);
         eventually(SOON, "one connection is left", async || server.client_list().await.len() == 1).await;
         // One of them is that of the question itself.
@@ -263,7 +264,7 @@ async fn manager_that_ends_leaves_another_of_the_same_backend_its_connection() {
         guard.release().await.expect("held");
         assert_eq!(connections().await - before, 1, "it goes over the connection that is left");
         assert!(backend.is_reachable());
-        assert_eq!(stays.shutdown(LIMIT).await, 0);
+        assert_eq!(stays.shutdown(SOON).await, 0);
     }
 }
 
@@ -287,7 +288,7 @@ async fn manager_that_begins_breaks_off_no_request_of_another_of_the_same_backen
     released.await.expect("no panic").expect("its connection goes on");
     let (acquired, other) = acquired.await.expect("no panic");
     drop(acquired.expect("the key is free"));
-    assert_eq!((one.shutdown(LIMIT).await, other.shutdown(LIMIT).await), (0, 0));
+    assert_eq!((one.shutdown(SOON).await, other.shutdown(SOON).await), (0, 0));
 }
 
 /// Passes all to a server, and its answers only while they are let through. Returns its address.
@@ -356,7 +357,8 @@ fn answer_that_comes_while_the_runtime_stands_still_counts() {
             let is_held = async || !server.call(&["GET", &key]).await.is_nil();
             outside.block_on(eventually(SOON, "the request is executed", is_held));
             let begun = std::time::Instant::now();
-            let (stand, go_on) = (Arc::new(std::sync::Barrier::new(threads + 1)), Arc::new(std::sync::Barrier::new(threads + 1)));
+            let (stand, go_on) =
+                (Arc::new(std::sync::Barrier::new(threads + 1)), Arc::new(std::sync::Barrier::new(threads + 1)));
             for _ in 0..threads {
                 let (stand, go_on) = (Arc::clone(&stand), Arc::clone(&go_on));
                 runtime.spawn(async move {
@@ -403,7 +405,7 @@ async fn lease_that_is_renewed_over_a_long_way_keeps_its_connection() {
 async fn release_by_force_whose_answer_is_lost_does_not_strike_the_next_holder() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "force", LIMIT).expect("a sound URL");
+    let backend = RedisBackend::from_url(&server.url_at(&proxy.address()), "force", SOON).expect("a sound URL");
     with_upkeep(&backend, async {
         backend.call(acquire("k", 1)).await.expect("the server answers");
         proxy.drop_replies();

@@ -4,6 +4,7 @@ use lock_core::{Argument, ErrorKind, LockManager, LossReason, Replicas};
 use lock_tests::{LONG, RedisServer, SOON, eventually, ms, within};
 
 use crate::durability::group::{Group, one};
+use crate::patient;
 
 #[tokio::test]
 async fn user_who_may_not_wait_is_told_so_and_holds_nothing() {
@@ -11,7 +12,7 @@ async fn user_who_may_not_wait_is_told_so_and_holds_nothing() {
     let rights = ["ACL", "SETUSER", "user", "on", ">secret", "~*", "&*", "+@all", "-wait"];
     assert_eq!(group.primary.call(&rights).await.text().as_deref(), Some("OK"));
     let url = format!("redis://user:secret@{}", group.primary.address());
-    let manager = LockManager::connect(url).await.expect("connects");
+    let manager = patient::connect(url).await.expect("connects");
     let error = manager.lock("k").ttl(LONG).durability(one(SOON)).await.expect_err("WAIT is forbidden");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("wait") && error.to_string().contains("released"), "{error}");
@@ -97,13 +98,13 @@ async fn server_that_hangs_is_an_error_within_the_limit() {
 #[tokio::test]
 async fn server_without_replicas_is_told_as_such() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(server.url()).await.expect("connects");
+    let manager = patient::connect(server.url()).await.expect("connects");
     let error = manager.lock("k").ttl(LONG).durability(one(ms(50))).await.expect_err("there are none");
     assert_eq!(error.kind(), ErrorKind::NotReplicated);
     assert!(error.to_string().contains("the server has no replicas"), "{error}");
     let rights = ["ACL", "SETUSER", "user", "on", ">secret", "~*", "&*", "+@all", "-info"];
     assert_eq!(server.call(&rights).await.text().as_deref(), Some("OK"));
-    let manager = LockManager::connect(format!("redis://user:secret@{}", server.address())).await.expect("connects");
+    let manager = patient::connect(format!("redis://user:secret@{}", server.address())).await.expect("connects");
     let error = manager.lock("k").ttl(LONG).durability(one(ms(50))).await.expect_err("there are none");
     assert!(error.to_string().contains("0 of the 1 required replicas"), "it may not ask: {error}");
     assert_eq!(server.left().await, Vec::<String>::new());
@@ -113,7 +114,7 @@ async fn server_without_replicas_is_told_as_such() {
 async fn a_quorum_refuses_at_once_and_at_the_start() {
     let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
     let urls = servers.each_ref().map(RedisServer::url);
-    let quorum = LockManager::builder().quorum(&urls).connect().await.expect("connects");
+    let quorum = patient::builder().quorum(&urls).connect().await.expect("connects");
     let memory = LockManager::builder().quorum(["memory://"; 3]).build().expect("three stores");
     for manager in [memory, quorum] {
         let one_key = manager.lock("k").durability(one(ms(50))).await.expect_err("unsupported");
@@ -133,7 +134,7 @@ async fn a_quorum_refuses_at_once_and_at_the_start() {
 #[tokio::test]
 async fn durability_out_of_its_range_is_refused_before_anything_is_sent() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(server.url()).await.expect("connects");
+    let manager = patient::connect(server.url()).await.expect("connects");
     for wrong in [Replicas::new(0, ms(50)), one(ms(0)), one(ms(501)), one(SOON)] {
         let request = manager.lock("k").ttl(ms(1_000)).durability(wrong);
         let error = request.clone().await.expect_err("out of range");

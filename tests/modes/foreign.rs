@@ -1,12 +1,12 @@
 //! Clients of other libraries beside those who share a key.
 
-use lock_core::LockManager;
 use lock_tests::{
     Reply,
     history::{ForeignClient, Manners, Recorded},
 };
 
 use crate::modes::*;
+use crate::patient;
 
 /// What libraries do with a lock of theirs: redis-py to release, extend and renew, python-redis-lock and redlock-py to release.
 const SCRIPTS: [&str; 5] = [
@@ -29,7 +29,7 @@ redis.call(\"del\", KEYS[1]) return 0 end",
 
 async fn group_and_foreign_lock(mode: Mode, name: &str) {
     let (server, run) = (RedisServer::start().await, Run::new(name));
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(&server.url()).await.expect("connects");
     let client = Recorded::new(&manager, &run.recorder("p0"), "");
     let recorder = run.recorder("foreign");
     let mut foreign =
