@@ -3,24 +3,31 @@
 use std::{error::Error as _, os::unix::fs::PermissionsExt, time::Duration};
 
 use lock_core::{BuildError, Error, ErrorKind, LockManager};
-use lock_tests::{LONG, Process, RedisServer, SOON, eventually, left_out, ms, role};
+use lock_tests::{LONG, Process, RedisServer, SOON, eventually, left_out, ms, role, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
     time::Instant,
 };
 
-/// The error of connecting, with a limit of 300 ms, and its cause; it must come soon after the limit.
-async fn connect(url: &str) -> BuildError {
-    let before = Instant::now();
-    let error = LockManager::builder().url(url).command_timeout(ms(300)).connect().await.expect_err("cannot connect");
-    assert!(before.elapsed() < ms(900), "{url} took {:?}", before.elapsed());
+use crate::patient;
+
+/// The error of connecting within a limit.
+async fn connect(url: &str, limit: Duration) -> BuildError {
+    let connecting = LockManager::builder().url(url).command_timeout(limit).connect();
+    let error = within(SOON, connecting).await.expect_err("cannot connect");
     assert!(!format!("{error} {error:?}").contains("secret"), "no password in an error");
     error
 }
 
+/// The cause of an error that the server's answer is: it is told long before the limit, which is ten minutes.
 async fn cause(url: &str) -> Error {
-    connect(url).await.cause().expect("the URL is sound").clone()
+    connect(url, LONG).await.cause().expect("the URL is sound").clone()
+}
+
+/// The cause of an error that is told at the end of the limit, since another attempt may succeed.
+async fn cause_in_the_end(url: &str) -> Error {
+    connect(url, ms(3_000)).await.cause().expect("the URL is sound").clone()
 }
 
 fn build(url: &str) -> String {
@@ -78,25 +85,29 @@ fn options_of_the_builder_out_of_range_are_refused() {
 #[tokio::test]
 async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
     let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap();
-    let refused = cause(&format!("redis://:secret@{free}")).await;
+    // Accepts connections in its backlog and never answers.
+    let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let silent = format!("redis://{}", hole.local_addr().unwrap());
+    let refused = format!("redis://:secret@{free}");
+    let (refused, unknown, silent, missing) = tokio::join!(
+        cause_in_the_end(&refused),
+        cause_in_the_end("redis://no-such-host.invalid:6379"),
+        cause_in_the_end(&silent),
+        cause_in_the_end("unix:///no/such/socket"),
+    );
     assert_eq!(refused.kind(), ErrorKind::Backend);
     assert!(refused.to_string().contains(&free.to_string()), "{refused}");
     let source = refused.source().expect("the cause is there").to_string();
     assert!(source.contains("refused") && !refused.to_string().contains("os error"), "told once: {refused}: {source}");
 
-    let unknown = cause("redis://no-such-host.invalid:6379").await;
     assert_eq!(unknown.kind(), ErrorKind::Backend);
     let said = unknown.to_string();
     assert!(said.contains("no-such-host.invalid:6379") && said.contains("host name not found"), "{said}");
 
-    // Accepts connections in its backlog and never answers.
-    let hole = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    let silent = cause(&format!("redis://{}", hole.local_addr().unwrap())).await;
     assert_eq!(silent.kind(), ErrorKind::Backend);
-    assert!(silent.to_string().contains("did not answer within"), "{silent}");
+    assert!(silent.to_string().contains("did not answer within 3s"), "{silent}");
     assert!(silent.to_string().contains(&hole.local_addr().unwrap().to_string()), "{silent}");
 
-    let missing = cause("unix:///no/such/socket").await;
     assert_eq!(missing.kind(), ErrorKind::Backend);
     assert!(missing.to_string().contains("/no/such/socket"), "{missing}");
 }
@@ -104,7 +115,7 @@ async fn bad_input_25_and_31_a_server_out_of_reach_is_named_within_the_limit() {
 #[tokio::test]
 async fn bad_input_31_a_socket_works_and_one_without_permission_is_an_error() {
     let server = RedisServer::builder().unix_socket().start().await;
-    let manager = LockManager::connect(&server.socket_url()).await.unwrap();
+    let manager = patient::connect(&server.socket_url()).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 
     let path = server.socket_url().replace("unix://", "");
@@ -113,7 +124,7 @@ async fn bad_input_31_a_socket_works_and_one_without_permission_is_an_error() {
         left_out("a socket without permission in bad_input_31", "root may connect all the same", false);
         return;
     }
-    let denied = cause(&server.socket_url()).await;
+    let denied = cause_in_the_end(&server.socket_url()).await;
     assert_eq!(denied.kind(), ErrorKind::Backend);
     assert!(denied.to_string().contains(&path), "{denied}");
 }
@@ -121,16 +132,18 @@ async fn bad_input_31_a_socket_works_and_one_without_permission_is_an_error() {
 #[tokio::test]
 async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
     let server = RedisServer::builder().password("secret right").start().await;
+    // One of them is that of the question itself.
+    let connections = async || server.info("total_connections_received").await.parse::<u32>().unwrap();
     for url in [
         format!("redis://{}", server.address()),
         format!("redis://:secret-wrong@{}", server.address()),
         format!("redis://nobody:secret-wrong@{}", server.address()),
     ] {
-        let before = Instant::now();
-        let denied = LockManager::builder().url(&url).command_timeout(LONG).connect().await.expect_err("denied");
-        assert!(before.elapsed() < ms(250), "answered before the limit: {:?}", before.elapsed());
-        assert!(!format!("{denied} {denied:?}").contains("secret"), "no password in an error");
-        let denied = denied.cause().expect("the URL is sound");
+        let before = connections().await;
+        let denied = cause(&url).await;
+        let tried = connections().await - before - 1;
+        // A connection that is not answered soon is followed by another one.
+        assert!(tried <= 2, "{url}: {tried} connections");
         assert_eq!(denied.kind(), ErrorKind::Denied, "{denied}");
         assert!(denied.retry_after().is_none());
         assert_eq!(denied.to_string().contains("none was given"), !url.contains("secret"), "{url}: {denied}");
@@ -138,17 +151,18 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
     // However often it is asked, the server is not.
     let url = format!("redis://:secret-wrong@{}", server.address());
     let manager = LockManager::builder().url(&url).build().unwrap();
-    let connections = async || server.info("total_connections_received").await.parse::<u64>().unwrap();
-    let (before, start) = (connections().await, Instant::now());
+    let (start, before) = (Instant::now(), connections().await);
     while start.elapsed() < ms(1_500) {
         assert_eq!(manager.lock("k").await.unwrap_err().kind(), ErrorKind::Denied);
         tokio::time::sleep(ms(5)).await;
     }
-    let tried = connections().await - before;
-    assert!(tried <= 6, "{tried} connections in {:?}, one of them ours", start.elapsed());
+    let tried = connections().await - before - 1;
+    // From half of 750 ms to all of it between two of them; the first may have been followed by another one.
+    let most = 2 + start.elapsed().div_duration_f64(ms(375)).ceil() as u32;
+    assert!(tried <= most, "{tried} connections in {:?}", start.elapsed());
     drop(manager);
 
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     assert!(!format!("{manager:?}").contains("secret"));
     assert!(!format!("{:?}", LockManager::builder().url(server.url())).contains("secret"));
 }
@@ -156,7 +170,7 @@ async fn bad_input_26_a_wrong_password_is_denied_at_once_and_not_shown() {
 #[tokio::test]
 async fn bad_input_27_a_password_may_hold_any_character_percent_encoded() {
     let server = RedisServer::builder().password("@:/%# \u{e9}").start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 }
 
@@ -178,7 +192,7 @@ async fn bad_input_28_a_database_that_does_not_exist_is_an_error_that_says_so() 
     let refused = cause(&format!("redis://other:secret@{}/3", server.address())).await;
     assert_eq!(refused.kind(), ErrorKind::Unsupported, "{refused}");
     assert!(refused.to_string().contains("select"), "{refused}");
-    let other = LockManager::connect(&format!("{}/3", server.url())).await.unwrap();
+    let other = patient::connect(&format!("{}/3", server.url())).await.unwrap();
     let _held = other.lock("k").await.unwrap();
     assert!(server.keys("*").await.is_empty(), "database 0 is left alone");
 }
@@ -196,7 +210,7 @@ async fn cluster_and_sentinel_are_told_at_connect_and_never_retried() {
         cluster.call(&["CLUSTER", "INFO"]).await.text().is_some_and(|info| info.contains("cluster_state:ok"))
     })
     .await;
-    let manager = LockManager::connect(&format!("redis://other:secret@{}", cluster.address())).await.unwrap();
+    let manager = patient::connect(&format!("redis://other:secret@{}", cluster.address())).await.unwrap();
     let error = manager.lock("k").await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().contains("node of a Redis Cluster"), "{error}");
@@ -215,7 +229,7 @@ async fn missing_password_is_told_as_such_over_resp2_with_and_without_a_database
 #[tokio::test]
 async fn schemes_of_valkey_are_those_of_redis() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
+    let manager = patient::connect(&server.url().replace("redis://", "valkey://")).await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
     assert!(LockManager::builder().url("valkeys://localhost").build().is_ok());
 }
@@ -238,7 +252,7 @@ fn options_of_a_url_that_would_be_passed_over_are_refused() {
 #[tokio::test]
 async fn bad_input_30_tls_to_a_plain_port_ends_within_the_limit() {
     let server = RedisServer::start().await;
-    let error = cause(&format!("rediss://{}", server.address())).await;
+    let error = cause_in_the_end(&format!("rediss://{}", server.address())).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
 }
 
@@ -271,7 +285,9 @@ async fn bad_input_32_what_is_no_redis_is_an_error_within_the_limit_and_memory()
         b"%2147483647\r\n".as_slice(),
     ] {
         let address = serve(bytes).await;
-        let error = cause(&format!("redis://{address}")).await;
+        // Whatever it makes of the bytes, and however slowly, it ends.
+        let error = connect(&format!("redis://{address}"), ms(500)).await;
+        let error = error.cause().expect("the URL is sound");
         assert_eq!(error.kind(), ErrorKind::Backend, "{bytes:?}: {error}");
         assert!(error.to_string().contains(&address), "{error}");
     }
@@ -337,24 +353,23 @@ async fn bad_input_33_a_server_that_is_too_old_is_refused_by_its_version() {
 #[tokio::test]
 async fn bad_input_17_a_key_that_holds_something_else_is_left_alone() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["HSET", "k", "uuid:1", "1"]).await;
-    let before = Instant::now();
     for error in [
-        manager.lock("k").wait(LONG).await.unwrap_err(),
-        manager.inspect("k").await.unwrap_err(),
-        manager.force_release("k").await.unwrap_err(),
+        // The first answer ends the wait, which is ten minutes long.
+        within(SOON, manager.lock("k").wait(LONG).acquire()).await.unwrap_err(),
+        within(SOON, manager.inspect("k")).await.unwrap_err(),
+        within(SOON, manager.force_release("k")).await.unwrap_err(),
     ] {
         assert_eq!((error.kind(), error.key()), (ErrorKind::WrongType, Some("k")), "{error}");
     }
-    assert!(before.elapsed() < ms(250), "at once: {:?}", before.elapsed());
     assert_eq!(server.call(&["HGET", "k", "uuid:1"]).await.text().as_deref(), Some("1"));
 }
 
 #[tokio::test]
 async fn a_key_of_another_type_spoils_nothing_for_those_that_share_a_call_with_it() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["RPUSH", "list", "1"]).await;
     let mut tasks = tokio::task::JoinSet::new();
     for index in 0..200 {
@@ -376,7 +391,7 @@ async fn a_key_of_another_type_spoils_nothing_for_those_that_share_a_call_with_i
 #[tokio::test]
 async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     let (counter, waiting) = (RedisServer::COUNTER, RedisServer::WAITING);
     for foreign in [["RPUSH", counter, "1"], ["SET", counter, "1750000000000000"], ["SET", counter, "no number"]] {
         server.call(&["DEL", counter]).await;
@@ -402,7 +417,7 @@ async fn side_keys_that_hold_something_else_leave_no_key_set_and_nobody_waiting(
     server.call(&["DEL", counter]).await;
     // A queue that is none: those who wait poll, and nobody is hurt.
     let held = manager.lock("k").await.unwrap();
-    let other = LockManager::connect(&server.url()).await.unwrap();
+    let other = patient::connect(&server.url()).await.unwrap();
     let waits = tokio::spawn({
         let other = other.clone();
         async move { other.lock("k").await }
@@ -467,17 +482,23 @@ async fn bad_input_42_a_hundred_thousand_keys_leave_neither_memory_nor_anything_
 #[tokio::test]
 async fn bad_input_18_a_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.unwrap();
+    let manager = patient::connect(&server.url()).await.unwrap();
     server.call(&["SET", "k", "no ttl"]).await;
     assert_eq!(manager.inspect("k").await.unwrap().remaining(), None);
     let calls = async || server.info("cmdstat_evalsha").await;
     let count =
         |stat: &str| -> u64 { stat.split(['=', ',']).nth(1).and_then(|calls| calls.parse().ok()).unwrap_or_default() };
-    let before = count(&calls().await);
-    let error = manager.lock("k").wait(ms(2_000)).await.unwrap_err();
-    assert_eq!(error.kind(), ErrorKind::Busy);
+    let (start, before) = (Instant::now(), count(&calls().await));
+    let waits = tokio::spawn(manager.lock("k").wait(LONG).acquire());
+    eventually(SOON, "it tries again and again", async || count(&calls().await) >= before + 5).await;
+    tokio::time::sleep(ms(1_500)).await;
     let tries = count(&calls().await) - before;
-    assert!((5..=30).contains(&tries), "{tries} tries in 2 s");
+    // The time is measured around all that is counted, so that a slow machine only makes the rate seem smaller.
+    let most = 15.0 * start.elapsed().as_secs_f64() + 5.0;
+    assert!(tries as f64 <= most, "{tries} tries in {:?}", start.elapsed());
+    waits.abort();
+    let error = manager.lock("k").wait(ms(100)).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Busy);
     server.call(&["DEL", "k"]).await;
     assert!(manager.lock("k").await.is_ok());
 }

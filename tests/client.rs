@@ -4,6 +4,8 @@
 use lock_core::{ErrorKind, LockManager, redis};
 use lock_tests::{RedisServer, SOON, eventually};
 
+use crate::patient;
+
 /// A server with a user whose password means something in a URL.
 async fn server() -> RedisServer {
     let server = RedisServer::builder().unix_socket().start().await;
@@ -37,7 +39,7 @@ async fn a_manager_is_made_from_a_client_with_a_connection_of_its_own() {
     let url = format!("redis://shop:se%3Acret%40%2F%23@{}/3", server.address());
     let client = redis::Client::open(url).unwrap();
     let mut theirs = client.get_multiplexed_async_connection().await.unwrap();
-    let manager = LockManager::builder().client(&client).client_name("ours").connect().await.unwrap();
+    let manager = patient::builder().client(&client).client_name("ours").connect().await.unwrap();
     locks_in(&manager, &server, "3", "shop").await;
     // The client blocks its own connection, and no lease.
     let blocked =
@@ -53,13 +55,13 @@ async fn a_manager_is_made_from_a_client_with_a_connection_of_its_own() {
 async fn user_password_and_database_of_the_builder_are_used_and_not_shown() {
     let server = server().await;
     for url in [format!("redis://{}", server.address()), format!("redis://nobody:secret@{}/3", server.address())] {
-        let builder = LockManager::builder().url(url).client_name("ours");
+        let builder = patient::builder().url(url).client_name("ours");
         let builder = builder.username("shop").password("se:cret@/#").database(3);
         let manager = builder.connect().await.unwrap();
         locks_in(&manager, &server, "3", "shop").await;
         assert!(!format!("{manager:?}").contains("cret"));
     }
-    let builder = LockManager::builder().url(server.url()).username("shop").password("secret-wrong");
+    let builder = patient::builder().url(server.url()).username("shop").password("secret-wrong");
     assert!(!format!("{builder:?}").contains("secret"));
     let denied = builder.connect().await.expect_err("a wrong password");
     assert_eq!(denied.cause().unwrap().kind(), ErrorKind::Denied, "{denied}");
@@ -70,7 +72,7 @@ async fn user_password_and_database_of_the_builder_are_used_and_not_shown() {
 async fn every_server_of_a_quorum_has_the_user_of_the_builder() {
     let servers = [server().await, server().await, server().await];
     let urls = servers.each_ref().map(|server| format!("redis://{}", server.address()));
-    let builder = LockManager::builder().quorum(urls).client_name("ours");
+    let builder = patient::builder().quorum(urls).client_name("ours");
     let manager = builder.username("shop").password("se:cret@/#").database(2).connect().await.unwrap();
     let _guard = manager.lock("k").await.unwrap();
     for server in &servers {
@@ -87,14 +89,14 @@ async fn sockets_are_reached_by_each_of_their_schemes_and_by_a_client() {
     let path = server.socket_url().replace("unix://", "");
     for scheme in ["unix", "redis+unix", "valkey+unix"] {
         let url = format!("{scheme}://{path}?db=3&user=shop&pass=se:cret@/%23");
-        let manager = LockManager::builder().url(url).client_name("ours").connect().await.unwrap();
+        let manager = patient::builder().url(url).client_name("ours").connect().await.unwrap();
         locks_in(&manager, &server, "3", "shop").await;
         drop(manager);
         eventually(SOON, "the connection is closed", async || server.client_list().await.is_empty()).await;
     }
     let info = redis::ConnectionAddr::Unix(path.into());
     let info = redis::IntoConnectionInfo::into_connection_info(info).unwrap();
-    let builder = LockManager::builder().connection_info(info).client_name("ours").database(3);
+    let builder = patient::builder().connection_info(info).client_name("ours").database(3);
     locks_in(&builder.connect().await.unwrap(), &server, "3", "default").await;
 }
 

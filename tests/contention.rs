@@ -1,6 +1,7 @@
 //! Several processes that want the same keys of one Redis, judged by what each of them wrote down.
 //!
-//! `HISTORY_DIR` keeps the histories. Times are generous: these tests share a machine with others.
+//! `HISTORY_DIR` keeps the histories. No test measures how quick something is: what is granted to whom is read from the fencing
+//! tokens, since a release that finds a waiter grants it the key, and draws its token, in the same step.
 
 use std::{
     collections::BTreeMap,
@@ -8,14 +9,28 @@ use std::{
 };
 
 use lock_tests::{
-    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, SETTLED, SOON, actor, eventually, figure,
+    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, Reply, SETTLED, SOON, actor, eventually, figure,
     history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
-    team, were_called,
+    ms, team,
 };
 use tokio::time::sleep;
 
-/// How long teams contend.
-const WHILE: Duration = Duration::from_millis(2_000);
+/// How long teams contend at least.
+const WHILE: Duration = ms(2_000);
+
+/// The ttl of teams whose leases are released: if a release is missing, its key is still there when the run has settled.
+const TTL: &str = "ttl=600000";
+
+/// Lets teams contend for a while, and on a slow machine for longer: until the server has done as much as it usually does in
+/// much less time.
+pub(crate) async fn contend(server: &RedisServer) {
+    let commands = async || server.info("total_commands_processed").await.parse::<u64>().expect("a number");
+    let (before, start) = (commands().await, Instant::now());
+    sleep(WHILE).await;
+    while commands().await < before + 4_000 && start.elapsed() < SOON {
+        sleep(ms(50)).await;
+    }
+}
 
 fn judged(run: &Run) -> History {
     let history = run.history().expect("the files can be read");
@@ -35,9 +50,10 @@ fn register(server: &RedisServer) -> String {
 async fn processes_that_contend_keep_every_rule_and_lose_no_update() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-plain"));
     let options = [url(&server), register(&server)];
-    let mut team = team!(run, "contend", 4, "p", [options[0], options[1], "tasks=8", "keys=3", "extends=20"]).await;
+    let mut team =
+        team!(run, "contend", 4, "p", [options[0], options[1], TTL, "tasks=8", "keys=3", "extends=20"]).await;
     team.go().await;
-    sleep(WHILE).await;
+    contend(&server).await;
     let rounds = team.stop(SOON).await;
     let settled = run.settle(&server, SETTLED).await;
     let history = judged(&run);
@@ -68,33 +84,45 @@ async fn fault_05_killed_waiters_cost_the_others_nothing() {
     for index in [2, 0] {
         waiters.remove(index).kill(&run).await;
     }
-    let start = Instant::now();
-    assert_eq!(holder.tell("release").await, "released");
     let mut served = Vec::new();
     for _ in 0..3 {
-        served.push(next_holder(&mut waiters, HANDOFF).await);
+        // The release passes over the dead: it grants the key to one that lives, with no check of a waiter between.
+        let granted = release(&mut holder, &server).await;
+        let (next, fence, took) = next_holder(&mut waiters).await;
+        assert_eq!(fence, granted, "the key was granted to a dead waiter first");
+        served.push(took);
+        holder = next;
     }
-    were_called(&served);
+    assert_eq!(holder.tell("release").await, "released");
     figure(5, "longest handoff, two of five waiters killed", served.into_iter().max().unwrap_or_default());
-    println!("three waiters were served within {:?}", start.elapsed());
-    drop(waiters);
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
-/// Waits until one of them holds, and lets it release; returns how long that took.
-async fn next_holder(waiters: &mut Vec<Actor>, within: Duration) -> Duration {
-    let start = Instant::now();
-    let held = waiters.iter_mut().map(|waiter| Box::pin(waiter.held(SOON)));
-    let (_, index, others) = futures_util::future::select_all(held).await;
-    drop(others);
-    let took = start.elapsed();
-    assert!(took < within, "the next one was served after {took:?}");
-    let mut waiter = waiters.remove(index);
-    assert_eq!(waiter.tell("release").await, "released");
-    took
+/// Releases the lease of an actor; returns the fencing token that was drawn last: that of the next holder, if there is one.
+async fn release(holder: &mut Actor, server: &RedisServer) -> u64 {
+    assert_eq!(holder.tell("release").await, "released");
+    server.last_fence().await.expect("there was a holder")
 }
 
+/// Waits until one of them holds; returns it, its fencing token, and how long that took.
+async fn next_holder(waiters: &mut Vec<Actor>) -> (Actor, u64, Duration) {
+    let start = Instant::now();
+    let held = waiters.iter_mut().map(|waiter| Box::pin(waiter.held(SOON)));
+    let (fence, index, others) = futures_util::future::select_all(held).await;
+    drop(others);
+    (waiters.remove(index), fence, start.elapsed())
+}
+
+/// Serves all of them, one after the other.
+async fn serve_all(waiters: &mut Vec<Actor>) {
+    while !waiters.is_empty() {
+        let (mut holder, ..) = next_holder(waiters).await;
+        assert_eq!(holder.tell("release").await, "released");
+    }
+}
+
+/// That the waiter behind looks again as soon as the window is over is proven in `lock-core/src/engine/queues/contender.rs`.
 #[tokio::test]
 async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-stopped-waiter"));
@@ -110,23 +138,33 @@ async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window()
     let mut head = waiters.remove(0);
     let since = now();
     head.process.pause();
-    assert_eq!(holder.tell("release").await, "released");
-    let first = next_holder(&mut waiters, PASSED_OVER).await;
-    let others = [next_holder(&mut waiters, HANDOFF).await, next_holder(&mut waiters, HANDOFF).await];
-    were_called(&others);
+    let before = Instant::now();
+    let granted = release(&mut holder, &server).await;
+    let kept = server.call(&["PTTL", "k"]).await.integer().expect("a number");
+    let (mut next, fence, first) = next_holder(&mut waiters).await;
+    assert!(fence > granted, "the key was granted to the head, and then again");
+    // The key was still kept for the head, unless this machine was so slow that its window was over already.
+    assert!(kept <= 1_025 || before.elapsed() > ms(1_025), "the key is kept for the head for {kept} ms");
+    // It costs the others nothing more.
+    for _ in 0..2 {
+        let granted = release(&mut next, &server).await;
+        let (holder, fence, _) = next_holder(&mut waiters).await;
+        assert_eq!(fence, granted, "the key was granted to the head again");
+        next = holder;
+    }
+    assert_eq!(next.tell("release").await, "released");
     head.process.resume();
     run.broken_since(since);
-    head.held(HANDOFF).await;
+    head.held(PASSED_OVER).await;
     assert_eq!(head.tell("release").await, "released");
     figure(6, "next grant after the release, the head stopped", first);
-    println!("then {others:?}");
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
 #[tokio::test]
 async fn fault_01_killed_holder_blocks_for_its_ttl_and_no_longer() {
-    let ttl = Duration::from_secs(1);
+    let ttl = Duration::from_secs(3);
     let (server, run) = (RedisServer::start().await, Run::new("contention-killed-holder"));
     let mut holder = actor!(run, server.url(), "holder").await;
     let mut waiters = Vec::new();
@@ -140,11 +178,13 @@ async fn fault_01_killed_holder_blocks_for_its_ttl_and_no_longer() {
     sleep(ttl).await; // it is renewed at least once
     assert!(holder.tell("check").await.starts_with("check held"));
     holder.kill(&run).await;
-    let waited = next_holder(&mut waiters, ttl + HANDOFF).await;
-    figure(1, "next grant after the holder of a ttl of 1 s was killed", waited);
-    while !waiters.is_empty() {
-        next_holder(&mut waiters, HANDOFF).await;
-    }
+    let before = server.info("expired_keys").await;
+    let (mut next, fence, waited) = next_holder(&mut waiters).await;
+    assert!(fence > first);
+    assert_ne!(server.info("expired_keys").await, before, "the key expired, and nobody released it");
+    figure(1, "next grant after the holder of a ttl of 3 s was killed", waited);
+    assert_eq!(next.tell("release").await, "released");
+    serve_all(&mut waiters).await;
     run.settle(&server, SETTLED).await;
     let history = judged(&run);
     assert!(history.events().iter().filter_map(|event| event.fence).all(|fence| fence >= first));
@@ -154,7 +194,7 @@ async fn fault_01_killed_holder_blocks_for_its_ttl_and_no_longer() {
 async fn futures_and_guards_dropped_at_random_moments_leave_nothing() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-drops"));
     let options = [url(&server), register(&server)];
-    let drops = ["drops=40", "drop_within=15", "wait=25", "ttl=30000"];
+    let drops = ["drops=40", "drop_within=15", "wait=25", TTL];
     let mut team = team!(
         run,
         "contend",
@@ -164,10 +204,10 @@ async fn futures_and_guards_dropped_at_random_moments_leave_nothing() {
     )
     .await;
     team.go().await;
-    sleep(WHILE).await;
+    contend(&server).await;
     let rounds = team.stop(SOON).await;
     // The ttl is far longer than this: nothing is left to expire.
-    let settled = run.settle(&server, Duration::from_secs(3)).await;
+    let settled = run.settle(&server, SETTLED).await;
     let history = judged(&run);
     let dropped = history.events().iter().filter(|event| event.result == Outcome::Info).count();
     assert!(dropped > 20, "{dropped} dropped, {rounds:?}");
@@ -179,11 +219,11 @@ async fn clients_of_another_library_are_excluded_and_exclude() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-foreign"));
     let address = format!("address={}", server.address());
     let options = [url(&server), register(&server)];
-    let mut ours = team!(run, "contend", 2, "p", [options[0], options[1], "tasks=4", "keys=2", "pause=5"]).await;
+    let mut ours = team!(run, "contend", 2, "p", [options[0], options[1], TTL, "tasks=4", "keys=2", "pause=5"]).await;
     let mut theirs = team!(run, "foreign", 1, "f", [address, "tasks=4", "keys=2"]).await;
     ours.go().await;
     theirs.go().await;
-    sleep(WHILE).await;
+    contend(&server).await;
     let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
     run.settle(&server, SETTLED).await;
     judged(&run);
@@ -206,19 +246,16 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
         waiter.surely_waits(&server).await;
         waiters.push(waiter);
     }
-    sleep(Duration::from_millis(500)).await; // the first tries may be quick
-    let (before, start) = (server.script_calls().await, Instant::now());
+    sleep(ms(500)).await; // the first tries may be quick
+    // The time is measured around all that is counted, so that a slow machine only makes the rate seem smaller.
+    let (start, before) = (Instant::now(), server.script_calls().await);
     sleep(WHILE).await;
     let calls = server.script_calls().await - before;
     let rate = calls as f64 / start.elapsed().as_secs_f64() / WAITERS as f64;
     println!("{rate:.1} calls a second for each waiter");
     assert!(rate <= 20.0, "{rate} calls a second for each waiter");
     assert!(foreign.release("k", &token).await.expect("is answered"));
-    let first = next_holder(&mut waiters, HANDOFF).await;
-    println!("served {first:?} after it was removed");
-    while !waiters.is_empty() {
-        next_holder(&mut waiters, HANDOFF).await;
-    }
+    serve_all(&mut waiters).await;
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
@@ -235,19 +272,20 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
         waiter.surely_waits(&server).await;
         waiters.push(waiter);
     }
-    assert_eq!(holder.tell("release").await, "released");
     let (mut last, mut took) = (0, Vec::new());
-    for waiter in &mut waiters {
+    for mut waiter in waiters {
+        let granted = release(&mut holder, &server).await;
         let start = Instant::now();
         // Nobody else is told to release: if it were another one's turn, this one would wait for ever.
         let fence = waiter.held(HANDOFF).await;
         took.push(start.elapsed());
         assert!(fence > last);
+        assert_eq!(fence, granted, "the release of the one before has granted it the key");
         last = fence;
-        assert_eq!(waiter.tell("release").await, "released");
+        holder = waiter;
     }
+    assert_eq!(holder.tell("release").await, "released");
     println!("eight handoffs: {took:?}");
-    were_called(&took);
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
@@ -260,87 +298,42 @@ async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
     let mut waiters = Vec::new();
     for index in 0..4 {
         let mut waiter = actor!(run, server.url(), &format!("w{index}")).await;
-        waiter.begin("k", LONG, if index == 0 { HANDOFF } else { LONG }).await;
+        waiter.begin("k", LONG, if index == 0 { WHILE } else { LONG }).await;
         waiter.surely_waits(&server).await;
         waiters.push(waiter);
     }
     // One whose wait runs out, and one whose future is dropped.
     waiters[0].process.expect("refused Busy", SOON).await;
     assert_eq!(waiters[1].tell("cancel").await, "cancelled");
-    assert_eq!(holder.tell("release").await, "released");
-    for waiter in &mut waiters[2..] {
-        waiter.held(HANDOFF).await;
-        assert_eq!(waiter.tell("release").await, "released");
+    let places = async || {
+        let fields = server.call(&["HKEYS", "{0}lock-core:queue:k"]).await;
+        fields.items().iter().filter_map(Reply::text).filter(|field| field.starts_with('#')).count()
+    };
+    eventually(SOON, "their places are gone", async || places().await == 2).await;
+    for mut waiter in waiters.drain(2..) {
+        let granted = release(&mut holder, &server).await;
+        assert_eq!(waiter.held(HANDOFF).await, granted, "no place of another is before its own");
+        holder = waiter;
     }
+    assert_eq!(holder.tell("release").await, "released");
     run.settle(&server, SETTLED).await;
     judged(&run);
 }
 
+/// How large the shares are, how long the longest wait is, and that a process that is alone is not slowed, is proven in virtual
+/// time, in `lock-core/tests/turns.rs`: here a process may get no time from the machine when it is its turn.
 #[tokio::test]
-async fn processes_that_contend_have_fair_shares() {
+async fn processes_that_contend_all_have_their_turns() {
     let (server, run) = (RedisServer::start().await, Run::new("contention-fairness"));
-    let mut team = team!(run, "contend", 4, "p", [url(&server), "tasks=4", "keys=1", "hold=1"]).await;
+    let mut team = team!(run, "contend", 4, "p", [url(&server), TTL, "tasks=4", "keys=1", "hold=1"]).await;
     team.go().await;
-    sleep(2 * WHILE).await;
+    contend(&server).await;
     let rounds = team.stop(SOON).await;
     run.settle(&server, SETTLED).await;
     let turns = turns(&judged(&run));
-    let share = |counts: &mut dyn Iterator<Item = u64>| {
-        let counts: Vec<_> = counts.collect();
-        let (min, max) = (counts.iter().min().copied(), counts.iter().max().copied());
-        min.unwrap_or(0) as f64 / max.unwrap_or(1) as f64
-    };
-    let of_turns = share(&mut turns.values().copied());
-    let of_holds = share(&mut rounds.iter().copied());
-    println!("smallest to largest: {of_turns:.2} of turns, {of_holds:.2} of holds; {turns:?}, {rounds:?}");
+    println!("{turns:?} turns, {rounds:?} rounds");
     assert_eq!(turns.len(), 4);
-    assert!(of_turns >= 0.8, "{turns:?}");
-    // How many holds there are in a turn of up to 100 ms depends on who is back in line in time.
-    assert!(of_holds >= 0.25, "{rounds:?}");
-}
-
-#[tokio::test]
-async fn nobody_waits_longer_than_the_place_in_line_times_the_hold_and_the_budget() {
-    const PROCESSES: u32 = 4;
-    const HOLD: Duration = Duration::from_millis(20);
-    const BUDGET: Duration = Duration::from_millis(100);
-    // With three tasks each, all who wait in a process are served in one turn of it.
-    let (server, run) = (RedisServer::start().await, Run::new("contention-longest-wait"));
-    let mut team = team!(run, "contend", 4, "p", [url(&server), "tasks=3", "keys=1", "hold=20"]).await;
-    team.go().await;
-    sleep(2 * WHILE).await;
-    let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
-    let history = judged(&run);
-    let asked = history.events().iter().filter(|event| event.op == Op::Acquire);
-    let waits = asked.map(|event| event.t_return.unwrap_or(f64::INFINITY) - event.t_invoke);
-    let longest = waits.fold(0.0, f64::max);
-    println!("the longest wait was {longest:.0} ms; {rounds:?} rounds");
-    // Half a second is what a busy machine may add to one handoff.
-    let most = PROCESSES * (HOLD + BUDGET) + Duration::from_millis(500);
-    assert!(longest < most.as_secs_f64() * 1_000.0, "{longest:.0} ms; {rounds:?}");
-    assert!(rounds.iter().all(|rounds| *rounds > 5), "{rounds:?}");
-}
-
-#[tokio::test]
-async fn process_that_is_alone_on_a_key_is_not_slowed() {
-    let (server, run) = (RedisServer::start().await, Run::new("contention-alone"));
-    let mut team = team!(run, "contend", 1, "p", [url(&server), "tasks=4", "keys=1", "hold=1"]).await;
-    team.go().await;
-    sleep(WHILE).await;
-    let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
-    let history = judged(&run);
-    let acquires = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
-    let mut times: Vec<_> = acquires.filter_map(|event| event.t_return).collect();
-    times.sort_by(f64::total_cmp);
-    // Whoever made room for others at the end of each budget of 100 ms would stand still for as long again.
-    let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
-    let idle = gaps.filter(|gap| *gap > 40.0).sum::<f64>().max(0.0);
-    let all = times.last().expect("it had the key") - times[0];
-    println!("idle for {idle:.0} of {all:.0} ms, {rounds:?} rounds");
-    assert!(idle < all / 4.0, "idle for {idle:.0} of {all:.0} ms");
-    assert!(rounds[0] > 50, "{rounds:?}");
+    assert!(turns.values().all(|turns| *turns > 3), "{turns:?}");
 }
 
 /// How often each process had the key between two others.

@@ -16,11 +16,16 @@ use lock_core::{
     BuildError, ErrorKind, LockManager, LockManagerBuilder,
     redis::{BasicAuth, ErrorKind as RedisErrorKind, RedisResult, StreamingCredentialsProvider},
 };
-use lock_tests::{LONG, RedisServer, SOON, eventually, ms, server::Client};
+use lock_tests::{LONG, RedisServer, SOON, eventually, ms, server::Client, within};
 use tokio::{
     sync::watch,
     time::{Instant, sleep},
 };
+
+use crate::patient;
+
+/// From one question to a provider that failed to the next, at least: half of the longest pause after a refusal.
+const PAUSE: Duration = ms(375);
 
 /// What a provider answers.
 #[derive(Clone)]
@@ -56,7 +61,7 @@ impl Vault {
 
     fn builder(&self, server: &RedisServer) -> LockManagerBuilder {
         let url = format!("redis://{}", server.address());
-        LockManager::builder().url(url).client_name("ours").command_timeout(ms(500)).credentials(self.clone())
+        LockManager::builder().url(url).client_name("ours").command_timeout(ms(5_000)).credentials(self.clone())
     }
 }
 
@@ -115,21 +120,31 @@ async fn refusal(builder: LockManagerBuilder) -> BuildError {
     error
 }
 
-/// Asks for a lock over and over for a time; every request must fail so.
-async fn fails(manager: &LockManager, kind: ErrorKind, time: Duration) {
-    let start = Instant::now();
-    while start.elapsed() < time {
+/// Asks for a lock over and over for a time, and until the provider was asked twice more; every request must fail so. Returns how
+/// often the provider was asked meanwhile, and how long that took, measured around all that is counted.
+async fn fails(manager: &LockManager, vault: &Vault, kind: ErrorKind, time: Duration) -> (usize, Duration) {
+    let (start, before) = (Instant::now(), vault.asked());
+    while start.elapsed() < time || vault.asked() < before + 2 {
+        assert!(start.elapsed() < time + SOON, "the provider is not asked again");
         let error = manager.lock("k").await.expect_err("there are no credentials");
         assert_eq!(error.kind(), kind, "{error}");
         assert!(error.to_string().contains("provider") && !error.to_string().contains("secret"), "{error}");
         sleep(ms(5)).await;
     }
+    let asked = vault.asked() - before;
+    (asked, start.elapsed())
+}
+
+/// The most that a provider may be asked in a time: once at the beginning, and then after pauses of this length at least.
+fn most(pause: Duration, time: Duration) -> usize {
+    2 + (time.as_millis() / pause.as_millis()) as usize
 }
 
 /// A manager goes on over one connection while user and password change.
 async fn credentials_follow_one_another(server: &RedisServer, builder: LockManagerBuilder, vault: &Vault) {
     let manager = builder.connect().await.unwrap();
-    let guard = manager.lock("held").ttl(ms(900)).await.unwrap();
+    let (ttl, begun) = (ms(4_000), Instant::now());
+    let guard = manager.lock("held").ttl(ttl).await.unwrap();
     let first = connection(server).await;
     assert_eq!(first.field("user"), "shop");
 
@@ -146,6 +161,7 @@ async fn credentials_follow_one_another(server: &RedisServer, builder: LockManag
     eventually(SOON, "it is connected anew", async || manager.lock("k").await.is_ok()).await;
     let second = connection(server).await;
     assert!(second.field("id") != first.field("id") && second.field("user") == "other", "{second:?}");
+    sleep((ttl + ttl / 4).saturating_sub(begun.elapsed())).await;
     assert!(guard.is_held(), "the lease was renewed all the time");
     guard.release().await.unwrap();
 }
@@ -160,7 +176,7 @@ async fn a_connection_is_signed_in_again_without_a_pause_for_its_leases() {
 async fn a_connection_is_signed_in_again_over_resp2() {
     let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
     let url = format!("redis://{}?protocol=resp2", server.address());
-    let builder = LockManager::builder().url(url).client_name("ours").credentials(vault.clone());
+    let builder = patient::builder().url(url).client_name("ours").credentials(vault.clone());
     credentials_follow_one_another(&server, builder, &vault).await;
 }
 
@@ -202,9 +218,8 @@ async fn credentials_that_are_refused_later_cost_no_connection_and_the_next_one_
         manager.lock("k").await.is_err_and(|error| error.kind() == ErrorKind::Denied)
     })
     .await;
-    let asked = vault.asked();
-    fails(&manager, ErrorKind::Denied, ms(1_500)).await;
-    assert!(vault.asked() - asked <= 6, "asked {} times more", vault.asked() - asked);
+    let (asked, time) = fails(&manager, &vault, ErrorKind::Denied, ms(1_500)).await;
+    assert!(asked <= most(PAUSE, time), "asked {asked} times more in {time:?}");
     vault.say(Says::Login("shop", "secret-1"));
     eventually(SOON, "it asks anew", async || manager.lock("k").await.is_ok()).await;
 }
@@ -212,9 +227,8 @@ async fn credentials_that_are_refused_later_cost_no_connection_and_the_next_one_
 #[tokio::test]
 async fn bad_input_87_expired_credentials_are_denied_at_once_and_not_shown() {
     let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-expired")));
-    let before = Instant::now();
-    let error = refusal(vault.builder(&server).command_timeout(LONG)).await;
-    assert!(before.elapsed() < SOON, "answered before the limit: {:?}", before.elapsed());
+    // Answered long before the limit.
+    let error = within(SOON, refusal(vault.builder(&server).command_timeout(LONG))).await;
     let error = error.cause().unwrap();
     assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
     assert!(error.to_string().contains(&server.address()), "{error}");
@@ -234,8 +248,8 @@ async fn bad_input_88_a_provider_that_fails_or_ends_is_told_and_asked_again_afte
 
         let vault = Vault::new(vault.says.borrow().clone());
         let manager = vault.builder(&server).build().unwrap();
-        fails(&manager, ErrorKind::Backend, ms(1_500)).await;
-        assert!((2..=6).contains(&vault.asked()), "asked {} times", vault.asked());
+        let (asked, time) = fails(&manager, &vault, ErrorKind::Backend, ms(1_500)).await;
+        assert!(asked <= most(PAUSE, time), "asked {asked} times in {time:?}");
         vault.say(Says::Login("shop", "secret-1"));
         eventually(SOON, "it asks again", async || manager.lock("k").await.is_ok()).await;
     }
@@ -245,24 +259,24 @@ async fn bad_input_88_a_provider_that_fails_or_ends_is_told_and_asked_again_afte
 async fn bad_input_89_a_provider_that_hangs_is_named_within_the_limit_and_not_asked_over_and_over() {
     let (server, vault) = (server().await, Vault::new(Says::Nothing));
     let before = Instant::now();
-    let error = refusal(vault.builder(&server).connect_timeout(ms(800))).await;
-    assert!((ms(700)..ms(2_000)).contains(&before.elapsed()), "{:?}", before.elapsed());
+    let error = within(SOON, refusal(vault.builder(&server).connect_timeout(ms(800)))).await;
+    assert!(before.elapsed() >= ms(700), "{:?}", before.elapsed());
     let error = error.cause().unwrap();
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(error.to_string().contains("the provider of credentials for"), "{error}");
 
     let vault = Vault::new(Says::Nothing);
     let manager = vault.builder(&server).connect_timeout(ms(800)).build().unwrap();
-    fails(&manager, ErrorKind::Backend, ms(2_500)).await;
-    assert!((2..=5).contains(&vault.asked()), "asked {} times", vault.asked());
+    let (asked, time) = fails(&manager, &vault, ErrorKind::Backend, ms(2_500)).await;
+    assert!(asked <= most(ms(800), time), "asked {asked} times in {time:?}");
     vault.say(Says::Login("shop", "secret-1"));
     eventually(SOON, "it is answered", async || manager.lock("k").await.is_ok()).await;
 }
 
 #[tokio::test]
 async fn a_provider_may_take_longer_than_a_command() {
-    let (server, vault) = (server().await, Vault::new(Says::Late(ms(700), "shop", "secret-1")));
-    let manager = vault.builder(&server).command_timeout(ms(200)).connect().await.unwrap();
+    let (server, vault) = (server().await, Vault::new(Says::Late(ms(3_000), "shop", "secret-1")));
+    let manager = vault.builder(&server).command_timeout(ms(1_500)).connect_timeout(SOON).connect().await.unwrap();
     manager.lock("k").await.unwrap().release().await.unwrap();
 }
 
@@ -279,17 +293,18 @@ impl StreamingCredentialsProvider for Endless {
 async fn a_provider_without_an_end_signs_in_at_most_once_a_second() {
     let server = server().await;
     let url = format!("redis://{}", server.address());
-    let manager = LockManager::builder().url(url).client_name("ours").credentials(Endless).connect().await.unwrap();
-    let start = Instant::now();
+    let manager = patient::builder().url(url).client_name("ours").credentials(Endless).connect().await.unwrap();
     let logins = async || {
         let text = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
         let calls = text.lines().find_map(|line| line.strip_prefix("cmdstat_auth:calls="));
         calls.and_then(|calls| calls.split(',').next()).map_or(0, |calls| calls.parse::<u64>().unwrap())
     };
-    let before = logins().await;
+    let (start, before) = (Instant::now(), logins().await);
     while start.elapsed() < ms(2_500) {
         manager.lock("k").await.unwrap().release().await.unwrap();
     }
-    let after = logins().await;
-    assert!((1..=4).contains(&(after - before)), "signed in {} times", after - before);
+    eventually(SOON, "it signs in again", async || logins().await > before).await;
+    let times = logins().await - before;
+    // The time is measured around all that is counted.
+    assert!(times <= 2 + start.elapsed().as_secs(), "signed in {times} times in {:?}", start.elapsed());
 }

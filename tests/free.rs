@@ -3,6 +3,8 @@
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::{RedisServer, SOON, eventually};
 
+use crate::patient;
+
 /// How often a command was called.
 async fn calls(server: &RedisServer, command: &str) -> u64 {
     let stats = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
@@ -21,7 +23,7 @@ async fn pair(manager: &LockManager, key: &str) -> u64 {
 #[tokio::test]
 async fn an_acquire_of_a_free_key_is_one_transaction_once_the_script_has_run() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(&server.url()).await.expect("connects");
     pair(&manager, "first").await;
     assert_eq!(calls(&server, "exec").await, 0, "the server might refuse the script, and with it the release");
     let scripts = calls(&server, "evalsha").await;
@@ -39,7 +41,7 @@ async fn an_acquire_of_a_free_key_is_one_transaction_once_the_script_has_run() {
 #[tokio::test]
 async fn a_counter_without_numbers_left_in_its_millisecond_is_gone_on_with_by_the_script() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(&server.url()).await.expect("connects");
     pair(&manager, "first").await;
     // Far ahead of the clock.
     server.call(&["XADD", RedisServer::COUNTER, "MAXLEN", "0", "8000000000000-995", "", ""]).await;
@@ -53,7 +55,7 @@ async fn a_counter_without_numbers_left_in_its_millisecond_is_gone_on_with_by_th
 #[tokio::test]
 async fn a_counter_that_another_version_keeps_is_an_error_and_leaves_no_key() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(&server.url()).await.expect("connects");
     pair(&manager, "first").await;
     server.call(&["SET", RedisServer::COUNTER, "7"]).await;
     let error = manager.lock("k").await.expect_err("there is no number for it");
@@ -65,8 +67,8 @@ async fn a_counter_that_another_version_keeps_is_an_error_and_leaves_no_key() {
 #[tokio::test]
 async fn a_key_that_another_process_has_is_waited_for_in_the_queue() {
     let server = RedisServer::start().await;
-    let one = LockManager::connect(&server.url()).await.expect("connects");
-    let two = LockManager::connect(&server.url()).await.expect("connects");
+    let one = patient::connect(&server.url()).await.expect("connects");
+    let two = patient::connect(&server.url()).await.expect("connects");
     pair(&one, "first").await;
     pair(&two, "first").await;
     let held = one.lock("k").await.expect("free");
@@ -80,7 +82,7 @@ async fn a_key_that_another_process_has_is_waited_for_in_the_queue() {
 
 async fn signed_in(server: &RedisServer, rights: &[&str]) -> LockManager {
     server.call(&[&["ACL", "SETUSER", "user", "reset", "on", ">secret", "&*", "+@all"], rights].concat()).await;
-    LockManager::connect(&format!("redis://user:secret@{}", server.address())).await.expect("connects")
+    patient::connect(&format!("redis://user:secret@{}", server.address())).await.expect("connects")
 }
 
 #[tokio::test]
@@ -126,7 +128,7 @@ async fn a_user_without_transactions_pays_for_one_of_them() {
 #[tokio::test]
 async fn a_server_that_executes_no_transaction_is_left_with_none_open() {
     let server = RedisServer::builder().without_command("EXEC").start().await;
-    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let manager = patient::connect(&server.url()).await.expect("connects");
     for _ in 0..5 {
         pair(&manager, "k").await;
     }

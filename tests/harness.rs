@@ -3,13 +3,11 @@
 use std::{
     net::{TcpListener, TcpStream},
     path::Path,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
-use lock_tests::{RawClient, RedisServer, Reply, eventually, role};
+use lock_tests::{RawClient, RedisServer, Reply, SOON, eventually, role};
 use tokio::time::timeout;
-
-const SOON: Duration = Duration::from_secs(10);
 
 #[tokio::test]
 async fn servers_are_apart() {
@@ -173,7 +171,6 @@ async fn awaited_condition_that_never_comes_names_the_test() {
 
 #[tokio::test]
 async fn condition_is_asked_until_it_holds() {
-    let start = Instant::now();
     let mut asked = 0;
     eventually(SOON, "asked three times", async || {
         asked += 1;
@@ -181,7 +178,6 @@ async fn condition_is_asked_until_it_holds() {
     })
     .await;
     assert_eq!(asked, 3);
-    assert!(start.elapsed() < SOON);
 }
 
 #[tokio::test]

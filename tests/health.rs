@@ -7,7 +7,7 @@ use lock_tests::{RedisServer, SOON, eventually, ms};
 use metrics_util::debugging::{DebugValue, DebuggingRecorder, Snapshotter};
 
 fn builder() -> LockManagerBuilder {
-    LockManager::builder().command_timeout(ms(300))
+    LockManager::builder().command_timeout(ms(4_000))
 }
 
 async fn until_up(manager: &LockManager, up: bool) {

@@ -27,6 +27,8 @@ use tokio::{
     time::timeout,
 };
 
+use crate::patient;
+
 /// Where the sales of all instances meet.
 #[derive(Clone, Default)]
 struct Floor {
@@ -96,7 +98,7 @@ async fn by_part(Path(id): Path<String>, State(app): State<App>) -> Result<(), l
 const WAYS: [&str; 5] = ["layer", "attribute", "list", "join", "part"];
 
 async fn serve(url: &str, floor: Floor) -> SocketAddr {
-    let locks = LockManager::connect(url).await.expect("connects");
+    let locks = patient::connect(url).await.expect("connects");
     let layer = LockLayer::http(locks.clone(), scoped("goods", path_param::<String>("id")));
     let app = Router::new()
         .route("/layer/{id}", post(by_layer).route_layer(layer))

@@ -25,6 +25,7 @@ mod leftovers;
 mod modes;
 mod network;
 mod one_manager;
+mod patient;
 mod processes;
 mod proxy;
 mod quorum;

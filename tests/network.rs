@@ -4,13 +4,12 @@
 use std::time::{Duration, Instant};
 
 use lock_core::{ErrorKind, LockManager, LossReason};
-use lock_tests::{FaultProxy, RedisServer, eventually};
+use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually};
 use tokio::time::timeout;
 
 const KEY: &str = "goods:1";
-const TTL: Duration = Duration::from_secs(1);
-const LIMIT: Duration = Duration::from_millis(300);
-const SOON: Duration = Duration::from_secs(10);
+const TTL: Duration = Duration::from_secs(2);
+const LIMIT: Duration = Duration::from_secs(4);
 
 #[tokio::test]
 async fn work_is_dropped_when_its_holder_is_cut_off() {
@@ -29,15 +28,13 @@ async fn request_into_a_silent_network_ends_and_leaves_nothing() {
     let is_set = async || !server.call(&["GET", KEY]).await.is_nil();
     manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
-    let start = Instant::now();
-    let request = tokio::spawn(manager.lock(KEY).ttl(6 * SOON).wait(Duration::ZERO).acquire());
+    let request = tokio::spawn(manager.lock(KEY).ttl(LONG).wait(Duration::ZERO).acquire());
     eventually(SOON, "the key is set, though nobody hears of it", is_set).await;
-    let error = request.await.unwrap().unwrap_err();
+    let error = timeout(SOON, request).await.unwrap().unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(start.elapsed() < LIMIT + Duration::from_secs(1), "{:?}", start.elapsed());
     proxy.pass();
     eventually(SOON, "the key is gone", async || !is_set().await).await;
-    assert!(manager.lock(KEY).await.is_ok());
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 #[tokio::test]
@@ -48,7 +45,7 @@ async fn lease_outlives_killed_connections() {
     let until = Instant::now() + 3 * TTL;
     while Instant::now() < until {
         proxy.reset();
-        tokio::time::sleep(Duration::from_millis(400)).await;
+        tokio::time::sleep(TTL / 4).await;
     }
     assert!(guard.is_held());
     assert_eq!(guard.fencing_token(), fence);
@@ -64,20 +61,21 @@ async fn heartbeat_that_is_not_answered_replaces_the_connection_of_an_idle_manag
     // Nobody asks for anything, and it is noticed all the same.
     eventually(SOON, "it reconnects", async || proxy.accepted() > before).await;
     proxy.pass();
-    manager.lock(KEY).await.unwrap().release().await.unwrap();
+    // An attempt to connect may still wait for an answer that was lost.
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 #[tokio::test]
 async fn release_that_lost_its_reply_has_freed_the_key() {
     let (server, proxy, manager) = behind_proxy().await;
-    let guard = manager.lock(KEY).ttl(6 * SOON).await.unwrap();
+    let guard = manager.lock(KEY).ttl(LONG).await.unwrap();
     manager.lock("another").await.unwrap().release().await.unwrap(); // the server knows the scripts now
     proxy.drop_replies();
     let error = timeout(SOON, guard.release()).await.unwrap().unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
     assert!(server.call(&["GET", KEY]).await.is_nil());
     proxy.pass();
-    assert!(manager.lock(KEY).await.is_ok());
+    eventually(SOON, "it works again", async || manager.lock(KEY).await.is_ok()).await;
 }
 
 async fn behind_proxy() -> (RedisServer, FaultProxy, LockManager) {

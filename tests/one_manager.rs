@@ -12,6 +12,8 @@ use tokio::{
 };
 use tower::{BoxError, Service, ServiceBuilder, ServiceExt};
 
+use crate::patient;
+
 #[derive(Debug)]
 struct Refused(#[allow(dead_code, reason = "shown by Debug when the test fails")] lock_core::Error);
 
@@ -40,7 +42,7 @@ async fn core_macro_and_layer_share_one_connection_and_one_engine() {
     let server = RedisServer::start().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
-    let manager = LockManager::builder().url(server.url()).client_name("ours").connect().await.expect("connects");
+    let manager = patient::builder().url(server.url()).client_name("ours").connect().await.expect("connects");
     let engine = tasks() - before;
     assert_eq!(engine, 1, "the engine's task, which carries the connection");
 
@@ -89,7 +91,7 @@ fn manager_with_a_runtime_of_its_own_serves_runtimes_that_begin_and_end() {
     const RUNTIMES: usize = 20;
     let home = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let server = home.block_on(RedisServer::start());
-    let manager = LockManager::builder().url(server.url()).wait(Duration::from_secs(60)).runtime(home.handle().clone());
+    let manager = patient::builder().url(server.url()).wait(Duration::from_secs(60)).runtime(home.handle().clone());
     let manager = manager.build().expect("the options are in range");
     let test = async |key: &str| {
         let guard = manager.lock(key).await?;

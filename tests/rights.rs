@@ -1,17 +1,16 @@
 //! Users who may not do everything, and servers that cannot: they contend all the same, or are told what is missing.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use lock_core::{ErrorKind, LockManager, Replicas};
+use lock_core::{ErrorKind, Replicas};
 use lock_tests::{
-    HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON, eventually,
+    HANDOFF, LONG, RedisServer, Reply, SETTLED, SOON,
     history::{Checker, Run},
-    team, were_called,
+    team,
 };
-use tokio::time::sleep;
 
-/// How long teams contend.
-const WHILE: Duration = Duration::from_millis(1_000);
+use crate::patient;
+use crate::{contention::contend, trust::requests_of_a_handoff};
 
 /// A team whose user may do everything but what `rules` forbid.
 async fn contends_without(server: RedisServer, name: &str, rules: &str) {
@@ -30,9 +29,9 @@ async fn signed_in(server: &RedisServer, rights: &str) -> String {
 async fn contends_as(server: &RedisServer, name: &str, url: String) {
     let (run, url) = (Run::new(name), format!("url={url}"));
     let register = format!("register={}", server.address());
-    let mut team = team!(run, "contend", 2, "p", [url, register, "tasks=3", "keys=2", "pause=3"]).await;
+    let mut team = team!(run, "contend", 2, "p", [url, register, "ttl=600000", "tasks=3", "keys=2", "pause=3"]).await;
     team.go().await;
-    sleep(WHILE).await;
+    contend(server).await;
     let rounds = team.stop(SOON).await;
     run.settle(server, SETTLED).await;
     Checker::new().bound(HANDOFF).assert_clean(&run.history().expect("the files can be read"));
@@ -79,26 +78,26 @@ fn rights() -> String {
 #[tokio::test]
 async fn user_with_the_rights_that_the_protocol_names_may_wait_for_replicas() {
     let server = RedisServer::start().await;
-    let manager = LockManager::connect(signed_in(&server, &rights()).await).await.expect("connects");
+    let manager = patient::connect(signed_in(&server, &rights()).await).await.expect("connects");
     let replicated = Replicas::new(1, Duration::from_millis(50));
     let error = manager.lock("k1").ttl(LONG).durability(replicated).await.expect_err("there are no replicas");
     assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
     assert_eq!(server.left().await, Vec::<String>::new());
 }
 
-#[tokio::test]
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
-    for (database, more) in [("", ""), ("/3", " +select")] {
+    for (database, number, more) in [("", "0", ""), ("/3", "3", " +select")] {
         let server = RedisServer::start().await;
         let url = signed_in(&server, &format!("{}{more}", rights())).await + database;
         contends_as(&server, &format!("contention-rights{}", more.len()), url.clone()).await;
         // It is called, too, and does not have to poll.
-        let manager = LockManager::connect(&url).await.expect("connects");
+        let manager = patient::connect(&url).await.expect("connects");
         let subscribers = server.call(&["PUBSUB", "CHANNELS", "lock-core:calls:*"]).await;
         // Its own channel, and that of all managers.
         assert_eq!(subscribers.items().len(), 2, "{subscribers:?}");
-        let other = LockManager::connect(&url).await.expect("connects");
-        were_called(&handoffs(&server, [&manager, &other]).await);
+        let other = patient::connect(&url).await.expect("connects");
+        assert_eq!(requests_of_a_handoff(&server, number, [&manager, &other], 2).await, 2, "the two releases");
         drop(other);
         let refused = server.call(&["ACL", "LOG"]).await;
         let words = |entry: &Reply| entry.items().iter().filter_map(Reply::text).collect::<Vec<_>>();
@@ -115,23 +114,6 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
     }
 }
 
-/// Has two managers hand a key to each other eight times; how long each handoff took.
-async fn handoffs(server: &RedisServer, managers: [&LockManager; 2]) -> Vec<Duration> {
-    let mut took = Vec::new();
-    let mut held = managers[1].lock("k").ttl(LONG).await.expect("free");
-    for round in 0..8 {
-        let asked = server.script_calls().await;
-        let next = tokio::spawn(managers[round % 2].lock("k").ttl(LONG).wait(LONG).acquire());
-        eventually(SOON, "it has a place", async || server.script_calls().await > asked).await;
-        let start = Instant::now();
-        held.release().await.expect("held");
-        held = next.await.expect("no panic").expect("it is free");
-        took.push(start.elapsed());
-    }
-    held.release().await.expect("held");
-    took
-}
-
 #[tokio::test]
 async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
     let server = RedisServer::start().await;
@@ -139,7 +121,7 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
     for command in ["set", "mget", "xadd", "del"] {
         server.call(&["ACL", "DELUSER", "limited"]).await;
         server.call(&[&all[..], &[&format!("-{command}")]].concat()).await;
-        let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+        let manager = patient::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
         let error = match manager.lock("k").await {
             Ok(guard) => guard.release().await.expect_err("it may not be released"),
             Err(error) => error,
@@ -155,7 +137,7 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
 async fn command_that_the_server_lacks_is_named_and_not_retried() {
     for command in ["SET", "MGET", "XADD"] {
         let server = RedisServer::builder().without_command(command).start().await;
-        let manager = LockManager::connect(&server.url()).await.unwrap();
+        let manager = patient::connect(&server.url()).await.unwrap();
         let error = manager.lock("k").await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Unsupported, "{command}: {error}");
         assert!(error.to_string().contains(command), "{command}: {error}");
@@ -166,7 +148,7 @@ async fn command_that_the_server_lacks_is_named_and_not_retried() {
 async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
     for command in ["EVAL", "EVALSHA"] {
         let server = RedisServer::builder().without_command(command).start().await;
-        let error = LockManager::connect(&server.url()).await.expect_err("no lock could be released");
+        let error = patient::connect(&server.url()).await.expect_err("no lock could be released");
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{command}: {cause}");
         assert!(
@@ -176,21 +158,21 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
     let server = RedisServer::start().await;
     for rights in ["-eval", "-evalsha", "-eval -evalsha"] {
         let url = signed_in(&server, &format!("~* &* +@all {rights}")).await;
-        let error = LockManager::connect(&url).await.expect_err("no lock could be released");
+        let error = patient::connect(&url).await.expect_err("no lock could be released");
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{rights}: {cause}");
         assert!(cause.to_string().contains("grant the rights that docs/protocol.md lists"), "{rights}: {cause}");
     }
     server.call(&["ACL", "DELUSER", "user"]).await;
     let url = signed_in(&server, &rights()).await;
-    LockManager::connect(&url).await.expect("the rights of the protocol are enough");
+    patient::connect(&url).await.expect("the rights of the protocol are enough");
 }
 
 #[tokio::test]
 async fn a_user_without_rights_to_the_key_is_denied() {
     let server = RedisServer::start().await;
     server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~shop:*", "~{*}lock-core:*", "+@all"]).await;
-    let manager = LockManager::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
+    let manager = patient::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
     assert!(manager.lock("shop:1").await.is_ok());
     let error = manager.lock("other:1").await.unwrap_err();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Denied, Some("other:1")), "{error}");

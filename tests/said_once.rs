@@ -12,11 +12,12 @@ use lock_tests::{RedisServer, SOON, eventually, free_port, ms};
 use tokio::time::sleep;
 
 use crate::log::Log;
+use crate::patient;
 
 /// Has a manager connect four times, and use the lock each time.
 async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
     let url = format!("redis://{user}:secret@{}", server.address());
-    let manager = LockManager::builder().url(&url).client_name("ours").connect().await.unwrap();
+    let manager = patient::builder().url(&url).client_name("ours").connect().await.unwrap();
     for times in 1..4 {
         manager.lock("k").await.unwrap().release().await.unwrap();
         // Connections that break as soon as they are made are not all told of.
@@ -26,7 +27,7 @@ async fn connects_often(server: &RedisServer, log: &Log, user: &str) {
     }
     // One waits, so that the one who releases has somebody to call.
     let held = manager.lock("k").await.unwrap();
-    let other = LockManager::connect(&url).await.unwrap();
+    let other = patient::connect(&url).await.unwrap();
     let waits = tokio::spawn(async move { other.lock("k").wait(SOON).await.map(drop) });
     eventually(SOON, "it has a place", async || server.keys("*queue:k").await.len() == 1).await;
     held.release().await.unwrap();
@@ -55,7 +56,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     log.clear();
 
     // Replicas that most leases are to be on.
-    let wants = LockManager::builder().url(server.url()).durability(Replicas::new(1, ms(100)));
+    let wants = patient::builder().url(server.url()).durability(Replicas::new(1, ms(100)));
     let manager = wants.connect().await.unwrap();
     assert_eq!(log.count("fewer replicas than the default durability"), 1);
     assert_eq!(log.count("connected=0 wanted=1"), 1);
@@ -84,14 +85,14 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     log.clear();
 
     // No request waits, but one looks at holders: of a user without PUBLISH, or without the channels.
-    let holds = LockManager::connect(server.url()).await.unwrap();
+    let holds = patient::connect(server.url()).await.unwrap();
     let _held = holds.lock("held").await.unwrap();
     for (rights, expected) in [("&* -publish", "may not PUBLISH"), ("resetchannels +publish", "could not subscribe")] {
         let mut rules = vec!["ACL", "SETUSER", "looks", "on", ">secret", "~*", "+@all", "-info"];
         rules.extend(rights.split(' '));
         server.call(&rules).await;
         let url = format!("redis://looks:secret@{}", server.address());
-        let looks = LockManager::builder().url(&url).client_name("ours").connect().await.unwrap();
+        let looks = patient::builder().url(&url).client_name("ours").connect().await.unwrap();
         for _ in 0..3 {
             assert!(looks.inspect("held").await.unwrap().nobody_answered());
         }
@@ -105,7 +106,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
 
     // Of several addresses it is said which is a sentinel's.
     let url = format!("redis+sentinel://127.0.0.1:{}/goods", free_port());
-    LockManager::builder().url(url).command_timeout(ms(300)).connect().await.unwrap_err();
+    LockManager::builder().url(url).command_timeout(ms(2_000)).connect().await.unwrap_err();
     let text = format!("{log:?}");
     let lines: Vec<_> = text.lines().filter(|line| line.contains("could not connect")).collect();
     assert!(lines.iter().any(|line| line.contains("role=\"sentinel\"")), "{lines:?}");
@@ -113,7 +114,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     log.clear();
 
     // A provider whose second login and all that follow are refused.
-    let manager = LockManager::builder().url(server.url()).credentials(Wrong).connect().await.unwrap();
+    let manager = patient::builder().url(server.url()).credentials(Wrong).connect().await.unwrap();
     eventually(SOON, "it has tried three of them", async || {
         let refused = server.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
         refused.lines().any(|line| line == "errorstat_WRONGPASS:count=3")

@@ -13,19 +13,21 @@ use lock_core::{
 use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, ms};
 use tokio::time::sleep;
 
+use crate::patient;
+
 async fn manager(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.expect("the server answers")
+    patient::connect(&server.url()).await.expect("the server answers")
 }
 
 #[tokio::test]
 async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let ttl = ms(1_500);
+    let ttl = ms(4_000);
     let shared = manager.lock("shared").shared().ttl(ttl).await.unwrap();
     let permit = manager.lock("permit").permits(3).ttl(ttl).await.unwrap();
     let exclusive = manager.lock("exclusive").ttl(ttl).await.unwrap();
-    sleep(ttl * 3).await;
+    sleep(ttl + ttl / 2).await;
     assert!(exclusive.is_held());
     assert!(shared.is_held(), "{:?}", shared.release().await);
     assert!(permit.is_held(), "{:?}", permit.release().await);
@@ -34,7 +36,7 @@ async fn a_shared_lease_is_kept_beside_an_exclusive_one_that_is_watched() {
 #[tokio::test]
 async fn an_error_says_what_is_in_the_way_of_a_permit() {
     let server = RedisServer::start().await;
-    let builder = LockManager::builder().url(server.url()).explain_waits_after(ms(100));
+    let builder = patient::builder().url(server.url()).explain_waits_after(ms(100));
     let (manager, other) = (builder.connect().await.expect("the server answers"), manager(&server).await);
     assert_eq!(server.call(&["SET", "foreign", "2f1b", "NX"]).await, Reply::Status("OK".to_owned()));
     let _held = [
@@ -70,12 +72,12 @@ async fn an_error_says_what_is_in_the_way_of_a_permit() {
 async fn shares_are_renewed_extended_and_released_when_the_server_is_out_of_memory() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let lock = |key: &str| manager.lock(key).ttl(ms(1_500));
+    let lock = |key: &str| manager.lock(key).ttl(ms(4_000));
     let leases = [lock("shared").shared().await.unwrap(), lock("permit").permits(2).await.unwrap()];
     let mut fixed = lock("fixed").shared().fixed().await.unwrap();
     server.call(&["CONFIG", "SET", "maxmemory", "1"]).await;
     fixed.extend(LONG).await.unwrap();
-    sleep(ms(3_000)).await;
+    sleep(ms(6_000)).await; // longer than the ttl, so that they are renewed
     for lease in leases {
         assert!(lease.is_held(), "{}", lease.key());
         lease.release().await.unwrap();

@@ -20,20 +20,22 @@ use tokio::{
     time::{Instant, sleep, timeout},
 };
 
+use crate::patient;
+
 async fn manager(server: &RedisServer) -> LockManager {
-    LockManager::connect(&server.url()).await.expect("the server answers")
+    patient::connect(&server.url()).await.expect("the server answers")
 }
 
 #[tokio::test]
 async fn the_redis_backend_conforms() {
     let server = RedisServer::start().await;
-    conformance::run(RedisBackend::from_url(&server.url(), "conformance", ms(1_000)).expect("a valid URL")).await;
+    conformance::run(RedisBackend::from_url(&server.url(), "conformance", SOON).expect("a valid URL")).await;
 }
 
 #[tokio::test]
 async fn a_release_by_force_that_spares_other_libraries_leaves_their_key() {
     let server = RedisServer::start().await;
-    let backend = RedisBackend::from_url(&server.url(), "ours", ms(1_000)).expect("a valid URL");
+    let backend = RedisBackend::from_url(&server.url(), "ours", SOON).expect("a valid URL");
     server.call(&["SET", "k", "somebody else's"]).await;
     let key = LockKey::new("k").expect("a valid key");
     let force = |foreign| backend.call(Batch::from([Operation::Force { key: key.clone(), foreign }]));
@@ -88,11 +90,11 @@ async fn a_refused_request_says_what_the_server_says_is_left_of_the_ttl() {
 async fn the_key_is_a_string_with_our_token_and_the_ttl_and_the_counter_an_empty_stream() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
-    let guard = manager.lock("goods:1").ttl(Duration::from_secs(30)).await.unwrap();
+    let guard = manager.lock("goods:1").ttl(LONG).await.unwrap();
     let token = server.call(&["GET", "goods:1"]).await.text().unwrap();
     assert!(token.starts_with(TOKEN_MARK) && token.len() == TOKEN_MARK.len() + 32, "{token}");
     let pttl = server.call(&["PTTL", "goods:1"]).await.integer().unwrap();
-    assert!((29_000..=30_000).contains(&pttl), "{pttl}");
+    assert!((300_000..=600_000).contains(&pttl), "{pttl}");
     assert_eq!(server.last_fence().await, Some(guard.fencing_token().get()));
     assert_eq!(server.call(&["XLEN", RedisServer::COUNTER]).await.integer(), Some(0));
     assert_eq!(server.call(&["PTTL", RedisServer::COUNTER]).await.integer(), Some(-1), "the counter never expires");
@@ -114,24 +116,26 @@ async fn renewals_without_the_option_gt_push_out_and_never_in() {
     assert_ne!(script, without);
     let server = RedisServer::start().await;
     for source in [script, &without] {
-        for (key, ttl) in [("short", "1000"), ("long", "90000")] {
+        for (key, ttl) in [("short", "100000"), ("long", "900000")] {
             server.call(&["SET", key, "mine", "PX", ttl]).await;
         }
         server.call(&["SET", "endless", "mine"]).await;
-        server.call(&["SET", "other", "theirs", "PX", "1000"]).await;
+        server.call(&["SET", "other", "theirs", "PX", "100000"]).await;
         let keys = ["short", "long", "endless", "other", "free"];
         let mut call = vec!["EVAL", source, "5"];
         call.extend(keys);
         call.push("renew");
-        call.extend(keys.iter().flat_map(|_| ["mine", "30000"]));
+        call.extend(keys.iter().flat_map(|_| ["mine", "300000"]));
         let reply = server.call(&call).await;
         let said: Vec<_> = reply.items().iter().map(|item| item.integer().unwrap()).collect();
-        assert!(matches!(said[..], [0, 80_000..=90_000, 0, -1, -1]), "{said:?}");
+        assert!(matches!(said[..], [0, 800_000..=900_000, 0, -1, -1]), "{said:?}");
         let mut left = Vec::new();
         for key in keys {
             left.push(server.call(&["PTTL", key]).await.integer().unwrap());
         }
-        assert!(matches!(left[..], [20_000..=30_000, 80_000..=90_000, 20_000..=30_000, 0..=1_000, -2]), "{left:?}");
+        let raised = 200_000..=300_000;
+        assert!(raised.contains(&left[0]) && raised.contains(&left[2]), "{left:?}");
+        assert!(matches!(left[1..], [800_000..=900_000, _, 0..=100_000, -2]), "{left:?}");
     }
 }
 
@@ -162,15 +166,15 @@ async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
     // redis-py: SET name token NX PX ms
-    let set = ["SET", "goods:1", "0d9ef7b8c1d011ee", "NX", "PX", "2000"];
+    let set = ["SET", "goods:1", "0d9ef7b8c1d011ee", "NX", "PX", "4000"];
     let before = Instant::now();
     assert_eq!(server.call(&set).await.text().as_deref(), Some("OK"));
     let info = manager.inspect("goods:1").await.unwrap();
-    assert!(info.is_locked() && info.is_foreign() && info.remaining().unwrap() <= ms(2_000));
+    assert!(info.is_locked() && info.is_foreign() && info.remaining().unwrap() <= ms(4_000));
     assert!(manager.lock("goods:1").try_acquire().await.unwrap().is_none());
     let guard = manager.lock("goods:1").await.unwrap();
     // The server counts whole milliseconds.
-    assert!(before.elapsed() >= ms(1_999), "{:?}", before.elapsed());
+    assert!(before.elapsed() >= ms(3_999), "{:?}", before.elapsed());
     assert!(server.call(&set).await.is_nil(), "we exclude it");
     // Nor does its release, a compare-and-delete with its own token, touch ours.
     let compare_and_delete =
@@ -186,7 +190,7 @@ async fn a_redis_py_format_holder_excludes_us_and_we_exclude_it() {
 #[tokio::test]
 async fn force_release_all_frees_our_keys_under_the_prefix_and_nothing_else() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(server.url()).prefix("shop:").connect().await.unwrap();
+    let manager = patient::builder().url(server.url()).prefix("shop:").connect().await.unwrap();
     let mut guards = Vec::new();
     for key in 0..2_500 {
         guards.push(manager.lock(format!("g*:{key}")).await.unwrap());
@@ -222,15 +226,16 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     let server = RedisServer::start().await;
     let tasks = || Handle::current().metrics().num_alive_tasks();
     let before = tasks();
-    let manager = LockManager::builder().url(server.url()).client_name("shop-7").connect().await.unwrap();
+    const TTL: Duration = ms(5_000);
+    let manager = patient::builder().url(server.url()).client_name("shop-7").connect().await.unwrap();
     let one = manager.lock("one").await.unwrap();
     let with_one = tasks();
     assert_eq!(with_one - before, 1, "the engine's, which carries the connection");
     let mut guards = Vec::new();
     for key in 0..1_000 {
-        guards.push(manager.clone().lock(format!("k:{key}")).ttl(ms(3_000)).await.unwrap());
+        guards.push(manager.clone().lock(format!("k:{key}")).ttl(TTL).await.unwrap());
     }
-    sleep(ms(3_300)).await; // past the ttl of the last one
+    sleep(TTL + ms(300)).await; // past the ttl of the last one
     assert!(guards.iter().all(|guard| guard.is_held()) && one.is_held());
     assert_eq!(tasks(), with_one, "the same with 1 and with 1,000 held leases");
     let named: Vec<_> = server.client_list().await.into_iter().filter(|client| client.name() == "shop-7").collect();
@@ -238,8 +243,9 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
     drop((guards, one));
     drop(manager);
     eventually(SOON, "the engine ends", async || tasks() == before).await;
-    // A third of their ttl before they would expire.
-    eventually(ms(1_000), "the keys are gone", async || server.left().await.is_empty()).await;
+    eventually(SOON, "the keys are gone", async || server.left().await.is_empty()).await;
+    // All leases were renewed, and all were released: no key has ever expired.
+    assert_eq!(server.info("expired_keys").await, "0");
     eventually(SOON, "the connection is closed", async || {
         server.client_list().await.iter().all(|client| client.name() != "shop-7")
     })
@@ -249,11 +255,13 @@ async fn one_manager_has_one_connection_with_its_name_and_a_constant_number_of_t
 #[tokio::test]
 async fn a_killed_connection_is_replaced_under_its_name_and_nothing_is_lost() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(server.url()).client_name("ours").connect().await.unwrap();
-    let guard = manager.lock("held").ttl(ms(2_000)).await.unwrap();
+    let builder = LockManager::builder().url(server.url()).client_name("ours").command_timeout(SOON);
+    let manager = builder.connect().await.unwrap();
+    let ttl = ms(4_000);
+    let guard = manager.lock("held").ttl(ttl).await.unwrap();
     let (start, mut round) = (Instant::now(), 0);
     // Past the ttl, so that it is renewed meanwhile.
-    while round < 20 || start.elapsed() < ms(3_000) {
+    while round < 20 || start.elapsed() < ttl + ttl / 4 {
         round += 1;
         let ours = server.client_list().await.into_iter().find(|client| client.name() == "ours");
         if let Some(ours) = ours {
@@ -276,20 +284,24 @@ async fn a_reconnect_kills_the_connection_that_it_replaces_and_nobody_elses() {
     let proxy = FaultProxy::start(server.address()).await;
     let url = server.url_at(&proxy.address());
     let manager =
-        LockManager::builder().url(&url).client_name("ours").command_timeout(ms(200)).connect().await.unwrap();
+        LockManager::builder().url(&url).client_name("ours").command_timeout(ms(1_500)).connect().await.unwrap();
+    // An attempt to connect that was not answered soon may have been followed by another, which is about to be closed.
     let id = async || {
-        let clients = server.client_list().await;
-        let ours: Vec<_> = clients.iter().filter(|client| client.name() == "ours").collect();
-        assert!(ours.len() <= 1, "one at a time");
-        ours.first().map(|ours| ours.field("id").parse::<i64>().unwrap())
+        eventually_some(SOON, "one connection is left, one at a time", async || {
+            let mut clients = server.client_list().await;
+            clients.retain(|client| client.name() == "ours");
+            let [ours] = &clients[..] else { return None };
+            Some(ours.field("id").parse::<i64>().unwrap())
+        })
+        .await
     };
-    let first = id().await.unwrap();
+    let first = id().await;
     // Half-open: for the server the old connection lives on.
     proxy.hole();
     assert!(manager.lock("k").await.is_err());
     proxy.pass();
     drop(eventually_locked(&manager, "k").await);
-    let second = id().await.unwrap();
+    let second = id().await;
     assert!(second > first);
 
     // After a restart the same number is somebody else's.
@@ -314,18 +326,18 @@ async fn a_reconnect_kills_the_connection_that_it_replaces_and_nobody_elses() {
 #[tokio::test]
 async fn a_restart_of_the_server_is_ridden_out() {
     let mut server = RedisServer::start().await;
-    let manager = manager(&server).await;
+    let manager = LockManager::builder().url(server.url()).command_timeout(ms(2_000)).connect().await.unwrap();
     drop(manager.lock("k").await.unwrap());
     server.stop();
     let down = Instant::now();
-    let error = manager.lock("k").await.unwrap_err();
+    // The request waits for ten seconds by default, and would for the whole of them if the command timeout did not end it.
+    let error = timeout(SOON, manager.lock("k").wait(LONG).acquire()).await.expect("it ends").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!((ms(900)..ms(1_500)).contains(&down.elapsed()), "ended by the command timeout: {:?}", down.elapsed());
+    assert!(down.elapsed() >= ms(1_800), "ended by the command timeout: {:?}", down.elapsed());
     assert!(error.to_string().contains(&server.address()), "{error}");
     server.start_again().await;
-    let up = Instant::now();
+    // How soon it connects again is proven for the pauses between attempts, in `lock-core/src/backend/redis/pauses.rs`.
     drop(eventually_locked(&manager, "k").await);
-    assert!(up.elapsed() < ms(500), "{:?}", up.elapsed());
 }
 
 #[tokio::test]
@@ -333,20 +345,19 @@ async fn a_server_that_falls_silent_costs_one_command_timeout_and_its_connection
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
     let url = server.url_at(&proxy.address());
-    let manager = LockManager::builder().url(&url).command_timeout(ms(400)).connect().await.unwrap();
-    let held = manager.lock("held").ttl(ms(1_500)).await.unwrap();
+    let manager = LockManager::builder().url(&url).command_timeout(ms(1_000)).connect().await.unwrap();
+    let held = manager.lock("held").ttl(ms(6_000)).await.unwrap();
     let lost = tokio::spawn(held.ended());
+    let before = proxy.accepted();
     proxy.hole();
-    let silent = Instant::now();
-    let error = manager.lock("k").await.unwrap_err();
+    let error = timeout(SOON, manager.lock("k").wait(LONG).acquire()).await.expect("it ends").unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Backend);
-    assert!(silent.elapsed() < ms(800), "{:?}", silent.elapsed());
+    // That the loss comes at the lease's own deadline, not later, is proven in virtual time, in `lock-core/tests/lost.rs`.
+    assert!(!lost.is_finished(), "one command timeout is over long before the ttl");
     assert_eq!(timeout(SOON, lost).await.unwrap().unwrap(), End::Lost(LossReason::Expired));
-    assert!(silent.elapsed() < ms(1_600), "lost at its local deadline: {:?}", silent.elapsed());
+    assert!(proxy.accepted() > before, "the connection was given up, and others were tried");
     proxy.pass();
-    let healed = Instant::now();
     let guard = eventually_locked(&manager, "k").await;
-    assert!(healed.elapsed() < ms(1_500), "{:?}", healed.elapsed());
     guard.release().await.unwrap();
     eventually(SOON, "nothing is left", async || server.left().await.is_empty()).await;
 }
@@ -359,7 +370,8 @@ async fn eventually_locked(manager: &LockManager, key: &str) -> lock_core::LockG
 async fn a_reply_that_is_lost_is_asked_for_again_within_the_limit() {
     let server = RedisServer::start().await;
     let proxy = FaultProxy::start(server.address()).await;
-    let manager = LockManager::connect(&server.url_at(&proxy.address())).await.unwrap();
+    let builder = LockManager::builder().url(server.url_at(&proxy.address())).command_timeout(SOON);
+    let manager = builder.connect().await.unwrap();
     // So that the server has the script: else it is the question for it whose answer is lost.
     manager.lock("k").await.unwrap().release().await.unwrap();
     for round in 0..5 {
@@ -392,6 +404,21 @@ async fn a_reply_that_is_lost_is_asked_for_again_within_the_limit() {
 async fn futures_dropped_at_random_moments_leave_no_key() {
     let server = RedisServer::start().await;
     let manager = manager(&server).await;
+    // On a slow machine all would be dropped before they are through.
+    for span in [9_000, 90_000, 900_000] {
+        let dropped = dropped_within(&manager, span).await;
+        until_free("all were dropped", async || !server.keys("k:*").await.is_empty()).await;
+        if (100..1_000).contains(&dropped) {
+            return;
+        }
+        println!("{dropped} were dropped half-way, within {span} us");
+    }
+    panic!("all were dropped half-way, or too few");
+}
+
+/// Has a thousand futures dropped, each at a moment of its own within so many microseconds; returns how many were not ready by
+/// then.
+async fn dropped_within(manager: &LockManager, span: u64) -> u32 {
     let mut dropped = 0;
     for first in (0..1_000_u64).step_by(20) {
         let mut tasks = tokio::task::JoinSet::new();
@@ -401,7 +428,7 @@ async fn futures_dropped_at_random_moments_leave_no_key() {
                 let request = manager.lock(format!("k:{index}")).ttl(LONG);
                 let mut run = pin!(request.run(async |_| tokio::task::yield_now().await));
                 // Timers tick once a millisecond: with them, nearly all would be dropped at one moment.
-                let end = Instant::now() + Duration::from_micros(index * 71 % 9_000);
+                let end = Instant::now() + Duration::from_micros(index * 71 * (span / 9_000) % span);
                 poll_fn(|cx| {
                     if run.as_mut().poll(cx).is_ready() {
                         return Poll::Ready(0);
@@ -414,8 +441,7 @@ async fn futures_dropped_at_random_moments_leave_no_key() {
         }
         dropped += tasks.join_all().await.into_iter().sum::<u32>();
     }
-    assert!((100..1_000).contains(&dropped), "{dropped} were dropped half-way");
-    until_free("all were dropped", async || !server.keys("k:*").await.is_empty()).await;
+    dropped
 }
 
 #[tokio::test]
@@ -435,7 +461,7 @@ async fn a_lease_is_handed_to_another_connection() {
 #[tokio::test]
 async fn shutdown_releases_what_is_held_and_closes_the_connection() {
     let server = RedisServer::start().await;
-    let manager = LockManager::builder().url(server.url()).client_name("ours").connect().await.unwrap();
+    let manager = patient::builder().url(server.url()).client_name("ours").connect().await.unwrap();
     let guard = manager.lock("k").await.unwrap();
     assert_eq!(manager.shutdown(ms(50)).await, 1);
     assert_eq!(guard.ended().await, End::Lost(LossReason::ShutDown));
@@ -453,7 +479,7 @@ async fn keys_keep_their_names_however_often_they_are_handed_over_under_a_prefix
     let server = RedisServer::start().await;
     let mut managers = Vec::new();
     for _ in 0..2 {
-        managers.push(LockManager::builder().url(server.url()).prefix("shop:").connect().await.expect("connects"));
+        managers.push(patient::builder().url(server.url()).prefix("shop:").connect().await.expect("connects"));
     }
     let contends = managers.iter().map(|manager| async move {
         for _ in 0..ROUNDS {

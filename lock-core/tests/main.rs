@@ -39,6 +39,8 @@ mod shutdown;
 mod slow_answers;
 mod spans;
 mod together;
+#[cfg(feature = "test-util")]
+mod turns;
 mod upkeep;
 mod user_code;
 mod waits;

@@ -9,7 +9,10 @@ use lock_tests::{LONG, SOON, eventually, ms};
 use lock_tower::{LockLayer, OnBackendError};
 use tower::{Layer, ServiceExt, service_fn};
 
-use crate::durability::group::{Group, one};
+use crate::{
+    durability::group::{Group, one},
+    patient,
+};
 
 #[tokio::test]
 async fn several_keys_are_waited_for_together() {
@@ -60,7 +63,7 @@ async fn try_and_run_and_a_lease_that_is_taken_up_are_waited_for_too() {
 #[tokio::test]
 async fn default_of_a_manager_counts_unless_the_request_says_otherwise() {
     let group = Group::start(1).await;
-    let builder = LockManager::builder().url(group.primary.url()).durability(one(ms(1_000)));
+    let builder = patient::builder().url(group.primary.url()).durability(one(ms(1_000)));
     let manager = builder.connect().await.expect("connects");
     manager.lock("k").await.expect("the replica confirms").release().await.expect("it is held");
     group.replicas[0].server.pause();

@@ -5,6 +5,8 @@ use std::time::Duration;
 use lock_core::{LockManager, Replicas};
 use lock_tests::{FaultProxy, RedisServer, SOON, eventually};
 
+use crate::patient;
+
 /// Replicas that follow a primary, each through a proxy of its own.
 pub(crate) struct Group {
     pub(crate) primary: RedisServer,
@@ -39,7 +41,7 @@ impl Group {
     }
 
     pub(crate) async fn manager(&self) -> LockManager {
-        LockManager::connect(self.primary.url()).await.expect("connects")
+        patient::connect(self.primary.url()).await.expect("connects")
     }
 
     /// What stands at a key of the primary.
@@ -64,7 +66,7 @@ impl Replica {
     /// Makes it a primary, as an operator would by hand.
     pub(crate) async fn promote(&self) -> LockManager {
         self.server.call(&["REPLICAOF", "NO", "ONE"]).await;
-        LockManager::connect(self.server.url()).await.expect("connects")
+        patient::connect(self.server.url()).await.expect("connects")
     }
 }
 

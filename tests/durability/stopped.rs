@@ -1,14 +1,15 @@
 //! A replica that does not answer: what it costs the requests that wait for it, and that it costs the others nothing.
+//!
+//! A request whose wait takes longer than its own timeout and the second for which others may keep it back is told that the
+//! server did not answer, which is an error of another kind (`Replication::confirm`). So `NotReplicated` shows that it was
+//! told in time, on however slow a machine.
 
 use std::time::{Duration, Instant};
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::ErrorKind;
 use lock_tests::{LONG, SOON, eventually, ms, within};
 
 use crate::durability::group::{Group, one};
-
-/// How long the machine may take on top of a bound.
-const SLACK: Duration = Duration::from_millis(400);
 
 #[tokio::test]
 async fn acquire_fails_within_its_timeout_and_the_key_is_free_then() {
@@ -16,14 +17,16 @@ async fn acquire_fails_within_its_timeout_and_the_key_is_free_then() {
     let manager = group.manager().await;
     group.replicas[0].server.pause();
     for _ in 0..2 {
-        let begun = Instant::now();
+        let (begun, waits) = (Instant::now(), group.waits().await);
         let request = manager.lock("k").ttl(LONG).durability(one(ms(300)));
         let error = within(SOON, request.acquire()).await.expect_err("the replica does not answer");
         let took = begun.elapsed();
         println!("told after {took:?}");
+        let waits = group.waits().await - waits;
+        assert!(waits <= 2, "it is waited for once, or again if that ended a moment too early: {waits}");
         assert_eq!(error.kind(), ErrorKind::NotReplicated, "{error}");
         assert!(error.to_string().contains("0 of the 1 required replicas"), "{error}");
-        assert!((ms(300)..ms(300) + SLACK).contains(&took), "{took:?}");
+        assert!(took >= ms(300), "{took:?}");
         assert_eq!((error.code(), error.nothing_was_done()), ("lock_unavailable", true));
         assert_eq!(group.value("k").await, None);
     }
@@ -32,40 +35,31 @@ async fn acquire_fails_within_its_timeout_and_the_key_is_free_then() {
     held.release().await.expect("it is held");
 }
 
-/// The longest of some round trips.
-async fn longest_acquire(manager: &LockManager, key: &str, rounds: usize) -> Duration {
-    let mut longest = Duration::ZERO;
-    for _ in 0..rounds {
-        let begun = Instant::now();
-        let held = manager.lock(key).await.expect("it is free");
-        longest = longest.max(begun.elapsed());
-        held.release().await.expect("it is held");
-    }
-    longest
-}
-
 #[tokio::test]
 async fn requests_without_durability_are_not_delayed_by_those_that_wait() {
     let group = Group::start(1).await;
     let manager = group.manager().await;
-    // Renewed each 100 ms, so that it is lost if renewals wait for as long as the replica is waited for.
-    let renewed = manager.lock("renewed").ttl(ms(300)).await.expect("it is free");
-    let before = longest_acquire(&manager, "plain", 20).await;
+    // It is lost if renewals wait for as long as the replica is waited for, which is for minutes.
+    let ttl = ms(3_000);
+    let (begun, renewed) = (Instant::now(), manager.lock("renewed").ttl(ttl).await.expect("it is free"));
     group.replicas[0].server.pause();
-    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(ms(1_500))).acquire());
+    let waits = tokio::spawn(manager.lock("k").ttl(LONG).durability(one(LONG / 4)).acquire());
     eventually(SOON, "it waits", async || group.waits_now().await).await;
-    let meanwhile = longest_acquire(&manager, "plain", 100).await;
+    for _ in 0..100 {
+        let plain = within(SOON, manager.lock("plain").ttl(LONG).acquire()).await.expect("it is free");
+        plain.release().await.expect("it is held");
+    }
+    tokio::time::sleep((ttl + ttl / 3).saturating_sub(begun.elapsed())).await;
     assert!(!waits.is_finished(), "it waits still");
-    let error = waits.await.expect("no panic").expect_err("the replica does not answer");
-    assert_eq!(error.kind(), ErrorKind::NotReplicated);
-    println!("the longest acquire took {before:?} before, {meanwhile:?} meanwhile");
-    assert!(meanwhile < ms(500), "{meanwhile:?}");
     assert!(renewed.is_held(), "it was renewed all the while");
+    group.replicas[0].server.resume();
+    let held = within(SOON, waits).await.expect("no panic").expect("the replica answers at last");
+    held.release().await.expect("it is held");
 }
 
 #[tokio::test]
 async fn request_that_comes_while_others_wait_is_told_within_two_timeouts() {
-    const TIMEOUT: Duration = ms(400);
+    const TIMEOUT: Duration = ms(900);
     let group = Group::start(1).await;
     let manager = group.manager().await;
     let waits_before = group.waits().await;
@@ -78,7 +72,9 @@ async fn request_that_comes_while_others_wait_is_told_within_two_timeouts() {
             let error = request.await.expect_err("the replica does not answer");
             (error.kind(), begun.elapsed())
         }));
-        tokio::time::sleep(ms(30)).await;
+        if number == 0 {
+            eventually(SOON, "the first one waits", async || group.waits_now().await).await;
+        }
     }
     let mut took = Vec::new();
     for request in requests {
@@ -88,10 +84,11 @@ async fn request_that_comes_while_others_wait_is_told_within_two_timeouts() {
     }
     took.sort_unstable();
     println!("told after {:?} at least, {:?} in the middle, {:?} at most", took[0], took[20], took[39]);
-    assert!(took[0] >= TIMEOUT && took[39] < 2 * TIMEOUT + SLACK, "{took:?}");
+    assert!(took[0] >= TIMEOUT, "{took:?}");
+    // The first one alone, and then all others together; more on a machine on which some come later.
     let waits = group.waits().await - waits_before;
     println!("{waits} WAITs for 40 requests");
-    assert!(waits <= 20, "they wait together: {waits}");
+    assert!(waits <= 10, "they wait together: {waits}");
     assert_eq!(group.primary.left().await, Vec::<String>::new());
 }
 
@@ -102,13 +99,9 @@ async fn request_with_a_short_timeout_waits_a_second_at_most_for_one_with_a_long
     group.replicas[0].server.pause();
     let long = tokio::spawn(manager.lock("long").ttl(LONG).durability(one(LONG / 4)).acquire());
     eventually(SOON, "it waits", async || group.waits_now().await).await;
-    let begun = Instant::now();
-    let error =
-        manager.lock("short").ttl(LONG).durability(one(ms(200))).await.expect_err("the replica does not answer");
-    let took = begun.elapsed();
-    println!("told after {took:?}");
+    let short = manager.lock("short").ttl(LONG).durability(one(ms(200)));
+    let error = within(SOON, short.acquire()).await.expect_err("the replica does not answer");
     assert_eq!(error.kind(), ErrorKind::NotReplicated);
-    assert!(took < ms(1_200) + SLACK, "{took:?}");
     assert!(!long.is_finished(), "the long one waits on");
     group.replicas[0].server.resume();
     let held = within(SOON, long).await.expect("no panic").expect("the replica answers at last");

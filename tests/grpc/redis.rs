@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::LockManager;
-use lock_tests::{RedisServer, SOON, eventually};
+use lock_tests::{LONG, RedisServer, SOON, eventually};
 use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
 use tonic::Code;
@@ -16,6 +16,7 @@ use crate::grpc::{
     streams::orders,
     until, until_free,
 };
+use crate::patient;
 
 #[tokio::test]
 async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
@@ -24,7 +25,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
     let floor = Floor::default();
     let mut clients = Vec::new();
     for _ in 0..2 {
-        let manager = LockManager::connect(&redis.url()).await.unwrap();
+        let manager = patient::connect(&redis.url()).await.unwrap();
         clients.push(client(layer(&manager).wait(Duration::from_secs(120)), &floor).await);
     }
     let mut calls = JoinSet::new();
@@ -41,7 +42,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
             upload.await.unwrap().unwrap().into_inner().fencing_token
         });
     }
-    let mut fences = tokio::time::timeout(Duration::from_secs(120), calls.join_all()).await.unwrap();
+    let mut fences = tokio::time::timeout(LONG, calls.join_all()).await.unwrap();
     fences.sort_unstable();
     fences.dedup();
     assert_eq!((fences.len(), floor.begun(), floor.most()), (CALLS, CALLS, 1));
@@ -51,7 +52,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
 #[tokio::test]
 async fn a_client_that_goes_leaves_no_key_in_redis() {
     let redis = RedisServer::start().await;
-    let manager = LockManager::connect(&redis.url()).await.unwrap();
+    let manager = patient::connect(&redis.url()).await.unwrap();
     let floor = Floor::default();
     let mut client = client(layer(&manager).until_body_end(), &floor).await;
     let hang = Order { replies: 1, end: End::Hang.into() };
@@ -76,7 +77,7 @@ async fn a_client_that_goes_leaves_no_key_in_redis() {
 async fn bad_input_70_a_redis_that_is_gone_is_unavailable_until_it_is_back() {
     let mut redis = RedisServer::start().await;
     let manager =
-        LockManager::builder().url(redis.url()).command_timeout(Duration::from_millis(300)).connect().await.unwrap();
+        LockManager::builder().url(redis.url()).command_timeout(Duration::from_secs(5)).connect().await.unwrap();
     let floor = Floor::default();
     let strict = layer(&manager);
     let open = layer(&manager).on_backend_error(OnBackendError::LetThrough);

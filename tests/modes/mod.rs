@@ -22,7 +22,7 @@ use lock_tests::{
 };
 
 /// The ttl of most leases here.
-pub(crate) const TTL: Duration = Duration::from_secs(1);
+pub(crate) const TTL: Duration = Duration::from_secs(2);
 
 /// The history of the run, which breaks no rule.
 pub(crate) fn judged(run: &Run) -> History {

@@ -14,10 +14,11 @@ use tokio::{
     net::{TcpListener, TcpStream},
 };
 
+use crate::patient;
 use crate::status::browser::Browser;
 
 async fn manager(server: &RedisServer, name: &str) -> LockManager {
-    LockManager::builder().url(server.url()).client_name(name).connect().await.expect("it answers")
+    patient::builder().url(server.url()).client_name(name).connect().await.expect("it answers")
 }
 
 /// Serves the page at `/locks`.

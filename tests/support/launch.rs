@@ -235,7 +235,7 @@ fn cannot_start(error: &io::Error) -> ! {
 }
 
 /// How long a server may take to answer.
-pub(crate) const UP_WITHIN: Duration = Duration::from_secs(10);
+pub(crate) const UP_WITHIN: Duration = Duration::from_secs(60);
 
 #[cfg(test)]
 mod tests {

@@ -26,7 +26,7 @@ impl RedisServer {
     /// Starts a server with nothing special about it, and returns when it answers.
     ///
     /// # Panics
-    /// When redis-server is missing or doesn't come up within ten seconds.
+    /// When redis-server is missing or doesn't come up within a minute.
     pub async fn start() -> Self {
         Self::builder().start().await
     }
@@ -104,7 +104,7 @@ impl RedisServer {
     /// Starts the stopped server again, on the same port and in the same folder.
     ///
     /// # Panics
-    /// When it is running, or doesn't come up within ten seconds.
+    /// When it is running, or doesn't come up within a minute.
     pub async fn start_again(&mut self) {
         assert!(self.running.is_none(), "the server is running");
         let deadline = Instant::now() + UP_WITHIN;
@@ -120,7 +120,7 @@ impl RedisServer {
     /// Kills the server and starts it again at once. What it held is gone, unless options say otherwise.
     ///
     /// # Panics
-    /// When it doesn't come up within ten seconds.
+    /// When it doesn't come up within a minute.
     pub async fn restart(&mut self) {
         self.stop();
         self.start_again().await;
@@ -153,7 +153,7 @@ impl RedisServer {
     /// Runs one command on a connection of its own.
     ///
     /// # Panics
-    /// When the server doesn't answer within five seconds. A refusal is an answer: [`Reply::Error`].
+    /// When the server doesn't answer within a minute. A refusal is an answer: [`Reply::Error`].
     pub async fn call(&self, command: &[&str]) -> Reply {
         let answer = timeout(ANSWER_WITHIN, async { self.connect().await?.call(command).await });
         match answer.await {
@@ -310,7 +310,7 @@ impl ServerBuilder {
     /// Starts the server and returns when it answers.
     ///
     /// # Panics
-    /// When redis-server is missing or doesn't come up within ten seconds.
+    /// When redis-server is missing or doesn't come up within a minute.
     pub async fn start(self) -> RedisServer {
         let folder = Folder::create();
         for _ in 0..20 {
@@ -388,7 +388,7 @@ pub(crate) fn percent_encoded(text: &str) -> String {
         .collect()
 }
 
-const ANSWER_WITHIN: Duration = Duration::from_secs(5);
+const ANSWER_WITHIN: Duration = Duration::from_secs(60);
 
 /// How long an answer is awaited of a server that may be down.
 const MAY_BE_DOWN: Duration = Duration::from_millis(500);

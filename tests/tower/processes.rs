@@ -1,11 +1,9 @@
 //! The layer in several server processes on one Redis.
 
-use std::time::Duration;
-
 use http_body_util::{BodyExt, Empty};
 use hyper::{Request, StatusCode, body::Bytes};
 use hyper_util::rt::TokioIo;
-use lock_tests::{RedisServer, role};
+use lock_tests::{RedisServer, SOON, role};
 use tokio::{net::TcpStream, task::JoinSet};
 
 #[tokio::test]
@@ -18,7 +16,7 @@ async fn ten_thousand_requests_on_ten_keys_through_three_servers_lose_no_update_
     let mut servers: Vec<_> = (0..3).map(|_| role!("serve", redis.url(), redis.address())).collect();
     let mut ports = Vec::new();
     for server in &mut servers {
-        ports.push(server.expect("serving", Duration::from_secs(20)).await);
+        ports.push(server.expect("serving", SOON).await);
     }
 
     let mut clients = JoinSet::new();

@@ -39,8 +39,10 @@ use tokio::{
 };
 use tower_http::timeout::{RequestBodyTimeoutLayer, TimeoutLayer};
 
+use crate::patient;
+
 /// The ttl of leases that are held while a body is read slowly: they are renewed meanwhile.
-pub(crate) const TTL: Duration = Duration::from_millis(1500);
+pub(crate) const TTL: Duration = Duration::from_millis(3_000);
 
 pub(crate) const KEY: &str = "goods:1";
 
@@ -74,7 +76,7 @@ struct Counts {
 impl Shop {
     pub(crate) async fn open() -> Self {
         let redis = RedisServer::start().await;
-        let manager = LockManager::connect(&redis.url()).await.expect("it runs");
+        let manager = patient::connect(&redis.url()).await.expect("it runs");
         let floor = Floor::default();
         let (frames, given) = unbounded_channel();
         *floor.0.given.lock().expect("nobody panicked") = Some(given);

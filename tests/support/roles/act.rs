@@ -40,7 +40,7 @@ use tokio::{sync::mpsc, task::JoinHandle, time::sleep};
 
 pub(crate) async fn act(url: &str, folder: &str, name: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
-    let manager = LockManager::builder().url(url).client_name(name).connect().await?;
+    let manager = crate::connected(LockManager::builder().url(url).client_name(name)).await?;
     let recorder = Recorder::open(Path::new(folder), name);
     let (got, mut arrivals) = mpsc::unbounded_channel();
     let mut stage = Stage { manager, recorder, got, waiting: None, held: None, read: 0 };

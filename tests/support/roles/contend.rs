@@ -53,7 +53,7 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let options = Options(arguments.iter().filter_map(|argument| argument.split_once('=')).collect());
     let mut lines = crate::input();
     let name = options.text("name")?;
-    let manager = LockManager::builder().url(options.text("url")?).client_name(name).connect().await?;
+    let manager = crate::connected(LockManager::builder().url(options.text("url")?).client_name(name)).await?;
     let recorder = Recorder::open(Path::new(options.text("folder")?), name);
     let plan = Arc::new(Plan {
         keys: options.number("keys", 1)?,

@@ -10,7 +10,7 @@ use lock_tests::RawClient;
 use tokio::task::yield_now;
 
 pub(crate) async fn count(url: &str, address: &str, key: &str, rounds: &str) -> Result<(), Box<dyn Error>> {
-    let manager = LockManager::connect(url).await?;
+    let manager = crate::connected(LockManager::builder().url(url)).await?;
     let mut redis = RawClient::tcp(address).await?;
     let number_key = format!("{key}:number");
     let rounds: u32 = rounds.parse()?;

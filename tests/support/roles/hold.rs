@@ -22,7 +22,7 @@ pub(crate) async fn hold(
     is_shared: bool,
 ) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
-    let manager = LockManager::connect(url).await?;
+    let manager = crate::connected(LockManager::builder().url(url)).await?;
     let request = manager.lock(key).ttl(milliseconds(ttl_ms)?).wait(milliseconds(wait_ms)?);
     let request = if is_shared { request.shared() } else { request };
     let mut guard = match request.await {

@@ -20,7 +20,7 @@ use tokio::{net::TcpListener, sync::Mutex, task::yield_now};
 type Numbers = Arc<Mutex<RawClient>>;
 
 pub(crate) async fn serve(url: &str, address: &str) -> Result<(), Box<dyn Error>> {
-    let manager = LockManager::connect(url).await?;
+    let manager = crate::connected(LockManager::builder().url(url)).await?;
     let numbers: Numbers = Arc::new(Mutex::new(RawClient::tcp(address).await?));
     let layer = LockLayer::http(manager, |request: &Request| request.uri().path().to_owned()).wait(PATIENCE);
     let app = Router::new().route("/count/{key}", post(count)).route_layer(layer).with_state(numbers);
