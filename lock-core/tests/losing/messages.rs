@@ -112,7 +112,8 @@ async fn three_awaits(locks: LockManager) {
 fn one_point_can_be_run_alone() {
     let output = |point: &str| {
         let mut test = Command::new(env::current_exe().unwrap());
-        test.args(["--ignored", "--exact", "messages::three_awaits", "--nocapture"]);
+        let (_, module) = module_path!().split_once("::").unwrap();
+        test.args(["--ignored", "--exact", &format!("{module}::three_awaits"), "--nocapture"]);
         let output = test.env("LOCK_TEST_POINT", point).output().unwrap();
         assert!(!output.status.success());
         String::from_utf8([output.stdout, output.stderr].concat()).unwrap()
