@@ -221,8 +221,8 @@ fn a_runtime_of_the_builder_renews_while_the_callers_thread_is_blocked() {
     let backend = Faulty::new();
     let manager = LockManager::builder().backend(backend.clone()).runtime(engine.handle().clone()).build().unwrap();
     let caller = runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let guard = caller.block_on(async { manager.lock("k").ttl(secs(3)).await.unwrap() });
-    let limit = Instant::now() + secs(20);
+    let guard = caller.block_on(async { manager.lock("k").ttl(secs(600)).renew_every(ms(100)).await.unwrap() });
+    let limit = Instant::now() + secs(60);
     while !backend.log().concat().contains(&"renew") {
         assert!(Instant::now() < limit, "nobody renews it");
         std::thread::sleep(ms(5));
@@ -230,7 +230,7 @@ fn a_runtime_of_the_builder_renews_while_the_callers_thread_is_blocked() {
     assert!(guard.is_held());
     // With a runtime of its own a request needs none of the caller's.
     futures_executor_block_on(async {
-        let error = manager.lock("k").wait(ms(20)).await.unwrap_err();
+        let error = manager.lock("k").wait(secs(1)).await.unwrap_err();
         assert_eq!(error.kind(), ErrorKind::Busy);
     });
     drop(engine);
@@ -243,8 +243,8 @@ fn a_runtime_of_the_builder_renews_while_the_callers_thread_is_blocked() {
 fn guards_can_be_dropped_anywhere() {
     let manager = LockManager::in_memory();
     let runtime = runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
-    let take = |key: &'static str| runtime.block_on(async { manager.lock(key).await.unwrap() });
-    let free = |key: &'static str| runtime.block_on(support::eventually_free(&manager, key));
+    let take = |key: &'static str| runtime.block_on(async { manager.lock(key).ttl(secs(600)).await.unwrap() });
+    let free = |key: &'static str| support::really_free(&runtime, &manager, key);
 
     let guard = take("thread");
     std::thread::spawn(move || drop(guard)).join().unwrap();

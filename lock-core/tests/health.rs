@@ -41,7 +41,7 @@ async fn the_slack_is_what_renewals_left_and_zero_when_a_lease_was_not_renewed_i
 #[tokio::test(start_paused = true)]
 async fn a_fixed_lease_that_expires_is_no_renewal_that_failed() {
     let manager = LockManager::in_memory();
-    let _guard = manager.lock("a").ttl(ms(50)).fixed().await.unwrap();
+    let _guard = manager.lock("a").ttl(ms(500)).fixed().await.unwrap();
     sleep(secs(1)).await;
     assert_eq!((manager.health().renewal_slack(), manager.health().held()), (None, 0));
 }
@@ -81,11 +81,11 @@ async fn losses_are_counted_by_their_reason_and_releases_are_not() {
 async fn a_loss_that_a_guard_finds_before_the_engine_is_counted() {
     let manager = LockManager::in_memory();
     let guard = manager.lock("a").ttl(ms(50)).fixed().await.unwrap();
-    let bounded = manager.lock("b").max_hold(ms(50)).await.unwrap();
+    let bounded = manager.lock("b").max_hold(ms(500)).await.unwrap();
     let waits = tokio::spawn(manager.lock("b").acquire());
     tokio::task::yield_now().await;
     // The only thread is blocked, so the engine's task is not polled before the guards are dropped.
-    std::thread::sleep(ms(60));
+    std::thread::sleep(ms(600));
     drop(guard);
     drop(bounded);
     let expected = [(LossReason::Expired, 1), (LossReason::MaxHold, 1)];

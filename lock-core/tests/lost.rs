@@ -356,7 +356,7 @@ fn a_waker_may_use_the_manager_in_place() {
         });
         let _ = done.send(());
     });
-    finished.recv_timeout(secs(20)).expect("the engine does not hold its lock while it wakes");
+    finished.recv_timeout(secs(60)).expect("the engine does not hold its lock while it wakes");
 }
 
 #[tokio::test(start_paused = true)]

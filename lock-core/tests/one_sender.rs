@@ -124,8 +124,8 @@ fn a_list_is_asked_for_while_answers_come_without_end() {
             });
         }
         sleep(ms(50)).await;
-        let listed = tokio::time::timeout(secs(3), manager.force_release_all("x")).await;
-        assert!(listed.is_ok(), "it was not asked for in 3 s");
+        let listed = tokio::time::timeout(secs(60), manager.force_release_all("x")).await;
+        assert!(listed.is_ok(), "it was not asked for in a minute");
     });
 }
 
@@ -151,14 +151,14 @@ fn a_backend_that_panics_once_leaves_the_others_alone() {
         backend.panics.store(true, Ordering::SeqCst);
         let theirs = manager.clone();
         assert!(tokio::spawn(async move { theirs.is_locked("a").await }).await.is_err(), "it panicked");
-        drop(tokio::time::timeout(secs(3), manager.lock("b").acquire()).await.expect("requests are sent").unwrap());
+        drop(tokio::time::timeout(secs(60), manager.lock("b").acquire()).await.expect("requests are sent").unwrap());
     });
 }
 
 #[test]
 fn a_backend_that_panics_at_a_request_costs_no_leases() {
     let (manager, backend) = Slow::new(secs(1), |_| Some(ms(1))).manager();
-    let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
     runtime.block_on(async {
         let held = manager.lock("a").await.unwrap();
         backend.panics.store(true, Ordering::SeqCst);
@@ -184,7 +184,7 @@ impl Wake for OwnedTask {
 fn the_waker_of_a_request_that_was_cancelled_is_dropped_without_a_lock() {
     let (done, is_done) = mpsc::channel();
     thread::spawn(move || {
-        let runtime = runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         runtime.block_on(async {
             let (manager, _) = Slow::new(secs(10), |_| Some(ms(100))).manager();
             let guard = manager.lock("mine").await.unwrap();
@@ -208,7 +208,7 @@ fn the_waker_of_a_request_that_was_cancelled_is_dropped_without_a_lock() {
         });
         let _ = done.send(());
     });
-    is_done.recv_timeout(secs(10)).expect("it waits for itself");
+    is_done.recv_timeout(secs(60)).expect("it waits for itself");
 }
 
 #[test]
@@ -218,8 +218,8 @@ fn a_request_is_told_when_the_runtime_of_the_engine_stands_still() {
     first.block_on(manager.is_locked("a")).unwrap();
     let second = runtime::Builder::new_current_thread().enable_all().build().unwrap();
     second.block_on(async {
-        let inspected = tokio::time::timeout(secs(4), manager.is_locked("b")).await;
-        let acquired = tokio::time::timeout(secs(4), manager.lock("b").wait(secs(1)).acquire()).await;
+        let inspected = tokio::time::timeout(secs(60), manager.is_locked("b")).await;
+        let acquired = tokio::time::timeout(secs(60), manager.lock("b").wait(secs(1)).acquire()).await;
         assert!(inspected.is_ok() && acquired.is_ok(), "inspect {inspected:?}, acquire {acquired:?}");
     });
     drop(first);

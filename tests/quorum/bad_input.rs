@@ -9,7 +9,7 @@ use super::*;
 async fn bad_input_35_a_quorum_of_one_is_that_server() {
     let nodes = Nodes::start(1).await;
     let (manager, other) = (nodes.manager("p0"), nodes.manager("p1"));
-    let guard = manager.lock("k").await.unwrap();
+    let guard = manager.lock("k").ttl(LONG).await.unwrap();
     assert!(other.lock("k").try_acquire().await.unwrap().is_none());
     // As there, waiters are called.
     let waiting = tokio::spawn(async move { other.lock("k").wait(SOON).await.map(|guard| guard.fencing_token()) });
@@ -20,7 +20,7 @@ async fn bad_input_35_a_quorum_of_one_is_that_server() {
     let first = guard.fencing_token();
     guard.release().await.unwrap();
     assert!(waiting.await.unwrap().unwrap() > first);
-    nodes.are_clean(TTL).await;
+    nodes.are_clean().await;
 }
 
 #[tokio::test]
@@ -28,16 +28,16 @@ async fn bad_input_37_of_an_even_number_more_than_half_are_needed() {
     let mut nodes = Nodes::start(4).await;
     let (manager, other) = (nodes.manager("p0"), nodes.manager("p1"));
     nodes.servers[3].stop();
-    let guard = manager.lock("k").await.expect("three of four are a majority");
+    let guard = manager.lock("k").ttl(LONG).await.expect("three of four are a majority");
     assert!(other.lock("k").try_acquire().await.unwrap().is_none());
     guard.release().await.unwrap();
     nodes.servers[2].stop();
-    let error = manager.lock("k").await.expect_err("two of four are none");
+    let error = manager.lock("k").ttl(LONG).await.expect_err("two of four are none");
     assert_eq!(error.kind(), ErrorKind::Backend);
     let said = error.to_string();
     assert!(said.contains("2 of 4 nodes failed, and a lock needs 3"), "{said}");
     assert!(said.contains(&nodes.servers[3].address()) && said.contains(&nodes.servers[2].address()), "{said}");
-    nodes.are_clean(TTL).await;
+    nodes.are_clean().await;
 }
 
 #[tokio::test]
@@ -47,17 +47,17 @@ async fn bad_input_38_a_replica_among_the_nodes_has_no_vote() {
     nodes.servers[1].call(&["REPLICAOF", "127.0.0.1", &primary]).await;
     eventually(SOON, "it replicates", async || nodes.servers[1].info("master_link_status").await == "up").await;
     let manager = nodes.manager("p0");
-    let guard = manager.lock("k").await.expect("the two others are a majority");
+    let guard = manager.lock("k").ttl(LONG).await.expect("the two others are a majority");
     assert_eq!(nodes.servers[2].call(&["EXISTS", "k"]).await.integer(), Some(1));
     guard.release().await.unwrap();
     // With one of the two gone, the replica does not make up for it, though it holds what its primary does.
     nodes.servers[2].stop();
-    let error = manager.lock("k").await.expect_err("the replica's vote failed");
+    let error = manager.lock("k").ttl(LONG).await.expect_err("the replica's vote failed");
     assert_eq!(error.kind(), ErrorKind::Backend);
     let said = error.to_string();
     assert!(said.contains("2 of 3 nodes failed, and a lock needs 2"), "{said}");
     assert!(said.contains("is a replica"), "{said}");
-    nodes.are_clean(TTL).await;
+    nodes.are_clean().await;
 }
 
 /// The URLs of servers, the first of which has another name, too.
@@ -71,12 +71,12 @@ fn with_a_second_name(nodes: &Nodes, further: Option<String>) -> Vec<String> {
 async fn a_server_under_two_names_has_one_vote() {
     let nodes = Nodes::start(1).await;
     let urls = with_a_second_name(&nodes, Some(format!("redis://127.0.0.1:{}", free_port())));
-    let builder = || LockManager::builder().quorum(&urls).command_timeout(LIMIT);
+    let builder = || LockManager::builder().quorum(&urls).command_timeout(LIMIT / 2).ttl(LONG);
     for _ in 0..3 {
         let error = builder().build().expect("three URLs").lock("k").await.expect_err("one server is no majority");
         assert!(error.to_string().contains("2 of 3 nodes failed, and a lock needs 2"), "{error}");
         assert!(error.to_string().contains("is the same server as node"), "{error}");
-        nodes.are_clean(TTL).await;
+        nodes.are_clean().await;
     }
     let error = builder().connect().await.expect_err("nor does it connect");
     let cause = error.cause().expect("the details").to_string();
@@ -99,7 +99,7 @@ async fn a_server_under_two_names_that_forgets_makes_no_second_holder() {
         assert!(tried.is_none(), "one server of two");
         assert!(guard.is_held());
         let _ = guard.release().await;
-        nodes.are_clean(TTL).await;
+        nodes.are_clean().await;
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Instant;
 
-use lock_core::ErrorKind;
-use lock_tests::{eventually_some, figure, free_port};
+use lock_core::{ErrorKind, LockGuard};
+use lock_tests::{eventually_some, figure, free_port, within};
 
 use super::*;
 
@@ -20,9 +20,10 @@ async fn fault_17_a_majority_that_lives_grants_and_a_minority_leaves_nothing() {
         for node in of_mask(mask) {
             nodes.servers[node].stop();
         }
-        let manager = nodes.manager("p0");
         let (dead, begun) = (mask.count_ones() as usize, Instant::now());
-        let result = manager.lock("k").ttl(TTL).wait(SOON).await;
+        // A majority is not kept waiting: the limit of a request is far longer than that of this test.
+        let manager = nodes.manager_within(if dead <= 2 { LONG } else { BRIEF }, "p0");
+        let result = within(SOON, manager.lock("k").ttl(LONG).wait(LONG).acquire()).await;
         slowest[dead] = slowest[dead].max(begun.elapsed());
         match result {
             Ok(guard) => {
@@ -32,11 +33,9 @@ async fn fault_17_a_majority_that_lives_grants_and_a_minority_leaves_nothing() {
             Err(error) => {
                 assert!(dead >= 3, "{dead} of 5 are dead: {error}");
                 assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
-                assert!(begun.elapsed() < LIMIT + SLACK, "{:?}", begun.elapsed());
             }
         }
-        // Long before the ttl would see to it.
-        nodes.are_clean(TTL / 2).await;
+        nodes.are_clean().await;
         for node in of_mask(mask) {
             nodes.servers[node].start_again().await;
         }
@@ -47,37 +46,42 @@ async fn fault_17_a_majority_that_lives_grants_and_a_minority_leaves_nothing() {
 }
 
 #[tokio::test]
-async fn fault_18_stopped_nodes_cost_one_limit_at_most_and_not_one_each() {
+async fn fault_18_stopped_nodes_keep_no_majority_waiting_and_a_minority_leaves_nothing() {
     let nodes = Nodes::start(5).await;
     let mut slowest = [Duration::ZERO; 6];
     for mask in 0..32_usize {
-        let manager = nodes.manager("p0");
+        let stopped = mask.count_ones() as usize;
+        // A majority is not kept waiting: the limit of a request is far longer than that of this test. That several nodes which do not
+        // answer cost one limit, and not one each, has lock-core's `silent_nodes_cost_one_limit_and_not_one_each` in virtual time.
+        let manager = nodes.manager_within(if stopped <= 2 { LONG } else { BRIEF }, "p0");
         // Connected, so that requests reach the sockets of those that are stopped then.
-        manager.lock("first").await.expect("all are there").release().await.expect("held");
+        let all_are_there = async || match manager.lock("first").await {
+            Ok(guard) => guard.release().await.is_ok(),
+            Err(_) => false,
+        };
+        eventually(SOON, "all are there", all_are_there).await;
         for node in of_mask(mask) {
             nodes.servers[node].pause();
         }
-        let (stopped, begun) = (mask.count_ones() as usize, Instant::now());
-        let result = manager.lock("k").ttl(LONG).wait(SOON).await;
+        let begun = Instant::now();
+        let result = within(SOON, manager.lock("k").ttl(LONG).wait(LONG).acquire()).await;
         let took = begun.elapsed();
         slowest[stopped] = slowest[stopped].max(took);
         match result {
             Ok(guard) => {
                 assert!(stopped <= 2, "{stopped} of 5 are stopped, and a lease was granted");
                 // A few milliseconds on an idle machine; lock-core's `a_node_that_hangs_costs_a_few_milliseconds…` has the exact time.
-                assert!(took < LIMIT / 2, "a majority is not kept waiting: {took:?}");
                 guard.release().await.expect("held");
             }
             Err(error) => {
                 assert!(stopped >= 3, "{stopped} of 5 are stopped: {error}");
-                assert!(took < LIMIT + SLACK, "{took:?}");
             }
         }
         for node in of_mask(mask) {
             nodes.servers[node].resume();
         }
         // Those that were stopped execute what is in their sockets; it is released long before the ttl would see to it.
-        nodes.are_clean(SOON).await;
+        nodes.are_clean().await;
     }
     for (stopped, slowest) in slowest.into_iter().enumerate() {
         figure(18, &format!("longest acquire with {stopped} of 5 stopped"), slowest);
@@ -88,49 +92,57 @@ async fn fault_18_stopped_nodes_cost_one_limit_at_most_and_not_one_each() {
 async fn a_lease_outlives_a_minority_of_the_nodes_and_is_put_back_on_one_that_returns_empty() {
     let (mut nodes, run) = (Nodes::start(3).await, Run::new("quorum-outlives"));
     let (client, other) = (nodes.client(&run, "p0"), nodes.client(&run, "p1"));
-    let mut held = client.acquire("k", TTL, |request| request).await.expect("free");
+    let mut held = client.acquire("k", LONG, |request| request.renew_every(OFTEN)).await.expect("free");
     eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
     // One after the other, so that none of those that took part at first is left.
     for node in 0..3 {
         nodes.servers[node].restart().await;
         eventually(SOON, "it has the key again", async || nodes.having("k").await == 3).await;
         // It counts when the others were asked whether they had it then: at once, and by the next renewal at the latest.
-        tokio::time::sleep(TTL / 3).await;
+        renewed(held.guard(), 2).await;
         assert!(held.check());
-        assert!(other.try_acquire("k", TTL).await.expect("a majority answers").is_none());
+        assert!(other.try_acquire("k", LONG).await.expect("a majority answers").is_none());
     }
     held.release().await.expect("held");
-    // Long before the ttl would see to it.
-    nodes.are_clean(TTL / 2).await;
-    other.acquire("k", TTL, |request| request).await.expect("free").release().await.expect("held");
+    nodes.are_clean().await;
+    other.acquire("k", LONG, |request| request).await.expect("free").release().await.expect("held");
     judged(&run);
 }
 
-/// One of the servers executes the acquire late, when the others have granted it. Then another one fails.
+/// Waits until a lease was renewed so often, by requests that were sent from now on: the answer to one that is in flight is not
+/// counted.
+async fn renewed(guard: &LockGuard, times: u32) {
+    for _ in 0..=times {
+        let before = guard.deadline();
+        eventually(SOON, "the lease is renewed", async || guard.deadline() > before).await;
+    }
+}
+
+/// One of the servers executes the acquire late, when the others have granted it. Then another one fails, after some renewals; that
+/// it may fail before the first, lock-core has in virtual time.
 #[tokio::test]
 async fn a_lease_that_a_node_was_late_to_take_outlives_any_other_node() {
     let mut nodes = Nodes::start(3).await;
     for restarts in [false, true] {
-        for renewals in 0..3 {
+        for renewals in 1..3 {
             let manager = nodes.manager("p0");
             manager.lock("first").await.expect("all are there").release().await.expect("held");
             nodes.servers[2].pause();
-            let guard = manager.lock("k").ttl(TTL).await.expect("a majority is there");
-            tokio::time::sleep(ms(60)).await;
+            let guard = manager.lock("k").ttl(LONG).renew_every(OFTEN).await.expect("a majority is there");
             nodes.servers[2].resume();
             eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
-            tokio::time::sleep(ms(60) + TTL / 3 * renewals).await;
+            renewed(&guard, renewals).await;
             nodes.servers[0].stop();
             if restarts {
                 nodes.servers[0].start_again().await;
             }
-            tokio::time::sleep(TTL * 3 / 2).await;
+            renewed(&guard, 2).await;
             assert!(guard.is_held(), "two of three have it, {renewals} renewals before the third failed");
             guard.release().await.expect("held");
             if !restarts {
                 nodes.servers[0].start_again().await;
             }
-            nodes.are_clean(TTL / 2).await;
+            nodes.are_clean().await;
         }
     }
 }
@@ -144,8 +156,7 @@ async fn a_lease_is_lost_when_a_majority_of_the_nodes_is_gone() {
     nodes.servers[0].stop();
     nodes.servers[2].stop();
     let stopped = Instant::now();
-    held.guard().ended().await;
-    assert!(stopped.elapsed() < TTL + SLACK, "{:?}", stopped.elapsed());
+    within(SOON, held.guard().ended()).await;
     figure(17, "a majority dead to lease lost", stopped.elapsed());
     assert!(!held.check());
     drop(held);

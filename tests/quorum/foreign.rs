@@ -61,17 +61,17 @@ async fn holders_by_redlock_py_and_ours_exclude_each_other_until_they_release_or
     assert!(guard.is_held());
     assert_eq!(nodes.having("k").await, 3, "what they tried has removed nothing of ours");
     guard.release().await.expect("held all the time");
-    nodes.are_clean(SOON).await;
+    nodes.are_clean().await;
     assert!(theirs.locks(LONG).await, "it is free then");
 
     // Theirs, released.
-    let error = manager.lock("k").wait(ms(100)).await.expect_err("their holder excludes ours");
+    let error = manager.lock("k").wait(TTL).await.expect_err("their holder excludes ours");
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(manager.lock("k").try_acquire().await.expect("all answer").is_none());
     assert_eq!(nodes.having("k").await, 3, "what we tried has removed nothing of theirs");
     let waiting = tokio::spawn({
         let manager = manager.clone();
-        async move { manager.lock("k").ttl(TTL).fixed().wait(LONG).await.map(|guard| (guard, Instant::now())) }
+        async move { manager.lock("k").ttl(2 * TTL).fixed().wait(LONG).await.map(|guard| (guard, Instant::now())) }
     });
     eventually(SOON, "it has a place", async || {
         nodes.servers[0].call(&["EXISTS", "{0}lock-core:queue:k"]).await.integer() == Some(1)
@@ -81,36 +81,30 @@ async fn holders_by_redlock_py_and_ours_exclude_each_other_until_they_release_or
     assert_eq!(theirs.says("unlock").await, "unlocked");
     let (guard, acquired) = waiting.await.expect("no panic").expect("in its turn");
     figure(43, "released by redlock-py to our grant", acquired - unlocked);
-    assert!(acquired - unlocked < ms(250) + SLACK, "a holder that calls nobody is looked at every 250 ms");
 
     // Ours, expired: they get it when its ttl is over, and we know by then.
-    assert!(!theirs.locks(LONG).await, "our holder excludes theirs");
-    let mut tries = 0;
-    eventually(TTL + SOON, "their client gets it", async || {
-        let was_held = guard.is_held();
-        let gets = theirs.locks(TTL).await;
+    let mut locked = Instant::now();
+    eventually(SOON, "their client gets it", async || {
+        locked = Instant::now();
+        let gets = theirs.locks(2 * TTL).await;
         assert!(!(gets && guard.is_held()), "our lease is over before they get the key");
-        tries += u32::from(was_held && !gets);
         gets
     })
     .await;
-    assert!(tries > 0, "they were kept out until then");
-    let locked = Instant::now();
     assert!(guard.release().await.is_err(), "it was lost");
     // The keys do not expire in one moment, so that one node may have refused it.
     assert!(nodes.having("k").await >= 2, "our late release removes nothing of theirs");
 
     // Theirs, expired.
     assert!(manager.lock("k").try_acquire().await.expect("all answer").is_none(), "their holder excludes ours");
-    let guard = manager.lock("k").wait(LONG).await.expect("when their ttl is over");
-    // They count from before the request; a node may have had it a little earlier than they said so.
-    assert!(locked.elapsed() > TTL - SLACK, "{:?}", locked.elapsed());
-    assert!(locked.elapsed() < TTL + ms(250) + SLACK, "{:?}", locked.elapsed());
+    let guard = manager.lock("k").ttl(LONG).wait(LONG).await.expect("when their ttl is over");
+    // A server may round its time down to a millisecond.
+    assert!(locked.elapsed() > 2 * TTL - ms(10), "{:?}", locked.elapsed());
     assert_eq!(theirs.says("unlock").await, "unlocked");
     assert!(guard.is_held());
     assert!(nodes.having("k").await >= 2, "their late release removes nothing of ours");
     guard.release().await.expect("held");
-    nodes.are_clean(SOON).await;
+    nodes.are_clean().await;
 }
 
 #[tokio::test]
@@ -143,11 +137,11 @@ async fn clients_of_redlock_py_and_ours_on_the_same_nodes_lose_no_update() {
         });
     }
     for process in &mut theirs {
-        process.expect("counted", LONG).await;
+        process.expect("counted", 3 * SOON).await;
     }
     while let Some(done) = ours.join_next().await {
         done.expect("no panic");
     }
     assert_eq!(counter.call(&["GET", "number"]).await.text(), Some((4 * ROUNDS).to_string()), "no update is lost");
-    nodes.are_clean(TTL).await;
+    nodes.are_clean().await;
 }

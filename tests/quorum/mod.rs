@@ -1,5 +1,8 @@
 //! Several independent servers as one lock, some of which fail. Tests are called by the number of the fault, or of the
 //! bad input.
+//!
+//! Nothing here is judged by the time that it took: a machine may be ten times slower than usual. How long nodes that do not answer
+//! cost is held to the millisecond in virtual time (`lock-core/src/backend/quorum/tests`).
 
 mod bad_input;
 mod contention;
@@ -12,17 +15,19 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::LockManager;
 use lock_tests::{
-    LONG, RedisServer, SOON, eventually,
+    HANDOFF, LONG, RedisServer, SOON, eventually,
     history::{Checker, History, Recorded, Run},
     ms,
 };
 
-/// How long a request to one node may take.
-const LIMIT: Duration = Duration::from_millis(300);
-/// The ttl of most leases here.
-const TTL: Duration = Duration::from_secs(1);
-/// What a busy machine may take longer.
-const SLACK: Duration = Duration::from_millis(750);
+/// How long a request to one node may take: far longer than it does on a busy machine.
+const LIMIT: Duration = Duration::from_secs(5);
+/// How long a request may take that is to end in vain.
+const BRIEF: Duration = Duration::from_millis(300);
+/// The ttl of leases that are to expire.
+const TTL: Duration = Duration::from_secs(3);
+/// From one renewal to the next of leases that are to be kept for long: they have the ttl [`LONG`].
+const OFTEN: Duration = Duration::from_millis(300);
 
 /// Independent servers.
 struct Nodes {
@@ -44,7 +49,12 @@ impl Nodes {
 
     /// A manager of its own, as another process would have it.
     fn manager(&self, name: &str) -> LockManager {
-        let manager = LockManager::builder().quorum(self.urls()).client_name(name).command_timeout(LIMIT);
+        self.manager_within(LIMIT, name)
+    }
+
+    /// The same, whose requests to one node end after a limit of their own.
+    fn manager_within(&self, limit: Duration, name: &str) -> LockManager {
+        let manager = LockManager::builder().quorum(self.urls()).client_name(name).command_timeout(limit);
         manager.build().expect("a sound quorum")
     }
 
@@ -64,13 +74,13 @@ impl Nodes {
         having
     }
 
-    /// Waits until no server has anything of a lock.
-    async fn are_clean(&self, within: Duration) {
+    /// Waits until no server has anything of a lock. Leases whose release is awaited so have the ttl [`LONG`].
+    async fn are_clean(&self) {
         for server in &self.servers {
             if server.connect().await.is_err() {
                 continue;
             }
-            eventually(within, "nothing is left", async || server.left().await.is_empty()).await;
+            eventually(SOON, "nothing is left", async || server.left().await.is_empty()).await;
         }
     }
 }
@@ -78,7 +88,7 @@ impl Nodes {
 /// The history of the run, which breaks no rule.
 fn judged(run: &Run) -> History {
     let history = run.history().expect("the files can be read");
-    Checker::new().assert_clean(&history);
+    Checker::new().bound(HANDOFF).assert_clean(&history);
     history
 }
 
@@ -91,13 +101,19 @@ async fn an_acquire_takes_one_request_to_each_node_as_a_rule() {
     for _ in 0..20 {
         manager.lock("k").await.expect("free").release().await.expect("held");
     }
-    let before = acquires(&nodes).await;
+    // If a node is slow, the others count without it, and then there is a second request to it: so each acquire is counted. If more
+    // than one request were the rule, none would do with one.
+    let mut with_one = 0;
     for _ in 0..200 {
-        manager.lock("k").await.expect("free").release().await.expect("held");
+        let before = acquires(&nodes).await;
+        let guard = manager.lock("k").await.expect("free");
+        eventually(SOON, "all have it", async || nodes.having("k").await == 3).await;
+        with_one += u32::from(acquires(&nodes).await - before == 3);
+        guard.release().await.expect("held");
+        nodes.are_clean().await;
     }
-    let sent = acquires(&nodes).await - before;
-    println!("{sent} requests for 200 acquires of three nodes");
-    assert!((600..660).contains(&sent), "{sent}");
+    println!("{with_one} of 200 acquires of three nodes took one request to each");
+    assert!(with_one > 100, "{with_one} of 200");
 }
 
 /// How often any node has taken the key for somebody.

@@ -5,20 +5,14 @@ use std::{
     time::Instant,
 };
 
-use lock_tests::figure;
+use lock_tests::{figure, within};
 use tokio::task::JoinSet;
 
 use super::*;
 
-/// How long a request to one node may take here: longer than all handoffs together.
-const SLOW_LIMIT: Duration = Duration::from_secs(4);
-/// From a release to the next holder, at most, while a node hangs. A waiter that is not called comes with its next check,
-/// half a second later.
-const CALLED: Duration = ms(250);
+/// How long a request to one node may take here: longer than a test waits for all handoffs together.
+const SLOW_LIMIT: Duration = LONG;
 const WAITERS: usize = 5;
-/// How many lines are formed until one is served in order. On a busy machine other nodes may be too slow to be heard, too; a
-/// line that has lost its order has it again once in 120 times. (lock-core has the same test in virtual time.)
-const LINES: usize = 4;
 
 fn manager(nodes: &Nodes, name: &str) -> LockManager {
     let manager = LockManager::builder().quorum(nodes.urls()).client_name(name).command_timeout(SLOW_LIMIT);
@@ -77,29 +71,27 @@ impl Line {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn waiters_keep_their_places_and_are_called_while_any_one_node_hangs() {
+async fn waiters_are_served_while_any_one_node_hangs() {
     // Before any waiter has checked since, and after all have.
     for hung_for in [Duration::ZERO, ms(800)] {
         for hangs in 0..3 {
-            let mut lines = Vec::new();
-            while !lines.last().is_some_and(is_served_in_order) {
-                assert!(lines.len() < LINES, "node {hangs} hung for {hung_for:?}: {lines:?}");
-                let nodes = Nodes::start(3).await;
-                let line = Line::form(&nodes).await;
-                nodes.servers[hangs].pause();
-                tokio::time::sleep(hung_for).await;
-                lines.push(line.serve().await);
-                nodes.servers[hangs].resume();
-                nodes.are_clean(SOON).await;
-            }
-            let (_, longest) = lines[lines.len() - 1];
+            let nodes = Nodes::start(3).await;
+            let line = Line::form(&nodes).await;
+            nodes.servers[hangs].pause();
+            tokio::time::sleep(hung_for).await;
+            // While the node hangs, and long before a request to it ends.
+            let (mut served, longest) = within(SOON, line.serve()).await;
+            nodes.servers[hangs].resume();
+            nodes.are_clean().await;
+            println!("node {hangs} hung for {hung_for:?}: {served:?}");
             figure(18, &format!("longest handoff, node {hangs} hung for {hung_for:?} before"), longest);
+            // On a busy machine other nodes may be too slow to be heard, too, and then the line loses its order, which is not promised.
+            // That it is kept, and that waiters are called, lock-core has in virtual time:
+            // `waiters_keep_their_places_and_are_called_while_any_one_node_hangs`.
+            served.sort_unstable();
+            assert!(served.iter().copied().eq(0..WAITERS), "{served:?}");
         }
     }
-}
-
-fn is_served_in_order((served, longest): &(Vec<usize>, Duration)) -> bool {
-    served.iter().copied().eq(0..WAITERS) && *longest < CALLED
 }
 
 #[tokio::test]
@@ -122,5 +114,5 @@ async fn readers_pass_no_writer_that_waits_though_most_nodes_do_not_know_of_it()
     .await;
     reading.release().await.expect("held");
     writing.await.expect("no panic").expect("in its turn").release().await.expect("held");
-    nodes.are_clean(SOON).await;
+    nodes.are_clean().await;
 }

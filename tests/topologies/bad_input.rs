@@ -8,28 +8,35 @@ use lock_tests::{FaultProxy, free_port};
 
 use crate::topologies::*;
 
-/// The error of connecting, and how long it took.
-async fn refusal(url: &str) -> (Error, Duration) {
+/// The error of connecting that comes at once: long before a limit of ours could end what is waited for.
+async fn refusal(url: &str) -> Error {
+    within(SOON, refusal_within(LONG, url)).await
+}
+
+/// The error of connecting when the limit of it is over.
+async fn refusal_in_vain(url: &str) -> Error {
+    refusal_within(ms(5_000), url).await
+}
+
+async fn refusal_within(limit: Duration, url: &str) -> Error {
     let begun = Instant::now();
-    let builder = LockManager::builder().url(url).command_timeout(ms(300)).connect_timeout(ms(1_500));
+    let builder = LockManager::builder().url(url).command_timeout(limit / 2).connect_timeout(limit);
     let error = builder.connect().await.expect_err("it leads elsewhere");
     let took = begun.elapsed();
-    assert!(took < ms(1_500) + HANDOFF, "{url} took {took:?}");
     let cause = error.cause().expect("the URL is sound").clone();
     println!("after {took:?}: {cause}");
     assert!(!format!("{error} {error:?} {cause} {cause:?}").contains("secret"), "no password in an error");
-    (cause, took)
+    cause
 }
 
-/// An error that no waiting mends comes at once, and says all of this.
+/// An error that no waiting mends says all of this.
 #[track_caller]
-fn is_final((error, took): &(Error, Duration), kind: ErrorKind, words: &[&str]) {
+fn is_final(error: &Error, kind: ErrorKind, words: &[&str]) {
     assert_eq!(error.kind(), kind, "{error}");
     assert!(error.retry_after().is_none(), "{error}");
     for words in words {
         assert!(error.to_string().contains(words), "{words:?} is not in: {error}");
     }
-    assert!(*took < ms(300) + HANDOFF, "{took:?}");
 }
 
 #[tokio::test]
@@ -46,7 +53,7 @@ async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
     let other = RedisServer::start().await;
     let (stranger, another) = (Sentinels::alone(&other).await, Sentinels::alone(&sentinels.servers()[0]).await);
     let url = format!("redis+sentinel://{},{}/{}", stranger.address(), another.address(), Sentinels::SERVICE);
-    let (error, _) = refusal(&url).await;
+    let error = refusal_in_vain(&url).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     for words in [&stranger.address(), &other.address(), &another.address(), "do not agree"] {
         assert!(error.to_string().contains(words), "{error}");
@@ -56,7 +63,7 @@ async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
     for sentinel in sentinels.sentinels_mut() {
         sentinel.stop();
     }
-    let (error, _) = refusal(&sentinels.url().replace("://", "://:secret@")).await;
+    let error = refusal_in_vain(&sentinels.url().replace("://", "://:secret@")).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(addresses.iter().all(|address| error.to_string().contains(address)), "{error}");
     let source = error.source().expect("the cause of one of them").to_string();
@@ -67,13 +74,13 @@ async fn bad_input_90_to_93_sentinels_that_do_not_know_or_do_not_answer() {
 async fn bad_input_94_and_95_a_plain_url_to_a_sentinel_a_node_or_a_replica() {
     let sentinels = Sentinels::builder().sentinels(1).replicas(1).start().await;
     let sentinel = sentinels.sentinels()[0].address();
-    let refused = refusal(&format!("redis://:secret@{sentinel}")).await;
+    let refused = refusal_in_vain(&format!("redis://:secret@{sentinel}")).await;
     // A sentinel without a password refuses ours.
-    println!("{}", refused.0);
+    println!("{refused}");
     let refused = refusal(&format!("redis://{sentinel}")).await;
     is_final(&refused, ErrorKind::Unsupported, &[&sentinel, "is a Redis Sentinel", "redis+sentinel://"]);
     let replica = sentinels.servers()[1].address();
-    let (error, _) = refusal(&format!("redis://{replica}")).await;
+    let error = refusal_in_vain(&format!("redis://{replica}")).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     assert!(error.to_string().contains(&replica) && error.to_string().contains("replica"), "{error}");
     let refused = refusal(&format!("redis+cluster://{sentinel}")).await;
@@ -94,7 +101,7 @@ async fn bad_input_93_to_95_a_url_of_another_topology_than_a_clusters() {
     // The others of the URL are heard, and found right.
     let mixed = format!("redis+cluster://{},{node},127.0.0.1:{}", server.address(), free_port());
     manager(&mixed, "shop").await.lock("k").await.expect("free").release().await.expect("held");
-    let (error, _) = refusal(&format!("redis+cluster://127.0.0.1:{}", free_port())).await;
+    let error = refusal_in_vain(&format!("redis+cluster://127.0.0.1:{}", free_port())).await;
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
 }
 
@@ -108,7 +115,7 @@ async fn bad_input_96_a_cluster_that_does_not_cover_all_slots() {
     let cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
     let node = lacking(&cluster).await;
     let url = format!("redis+cluster://{}", cluster.addresses()[node]);
-    let manager = LockManager::builder().url(url).command_timeout(ms(300)).connect().await.expect("it goes on");
+    let manager = LockManager::builder().url(url).command_timeout(LIMIT).connect().await.expect("it goes on");
     let covered = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) > 2).expect("one of them");
     manager.lock(covered).await.expect("its slot is there").release().await.expect("held");
     let key = (0..).map(|number| format!("k{number}")).find(|key| slot_of(key) <= 2).expect("one of them");
@@ -117,7 +124,7 @@ async fn bad_input_96_a_cluster_that_does_not_cover_all_slots() {
     assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
     // A cluster that has no slots at all.
     let empty = Cluster::empty_node().await;
-    let (error, _) = refusal(&format!("redis+cluster://{}", empty.address())).await;
+    let error = refusal_in_vain(&format!("redis+cluster://{}", empty.address())).await;
     assert!(error.to_string().contains(&empty.address()), "{error}");
     let mixed = format!("redis+cluster://{},{}", empty.address(), cluster.addresses()[node]);
     LockManager::connect(mixed).await.expect("one of them knows");
@@ -143,7 +150,7 @@ async fn bad_input_98_addresses_that_stand_in_no_url_and_lead_nowhere() {
     let sentinel = Sentinels::alone(&server).await;
     let (address, url) = (server.address(), format!("redis+sentinel://{}/{}", sentinel.address(), Sentinels::SERVICE));
     drop(server);
-    let (error, _) = refusal(&url).await;
+    let error = refusal_in_vain(&url).await;
     assert_eq!(
         error.to_string(),
         format!(
@@ -158,7 +165,7 @@ async fn bad_input_98_addresses_that_stand_in_no_url_and_lead_nowhere() {
     let url = format!("redis+cluster://{}", node.address());
     let announce = ["CONFIG", "SET", "cluster-announce-ip", "127.0.0.9"];
     assert_eq!(node.call(&announce).await.text().as_deref(), Some("OK"));
-    let (error, _) = refusal(&url).await;
+    let error = refusal_in_vain(&url).await;
     assert_eq!(
         error.to_string(),
         format!(
@@ -170,7 +177,7 @@ async fn bad_input_98_addresses_that_stand_in_no_url_and_lead_nowhere() {
     );
     // What stands in the URL is checked there.
     drop(node);
-    let (error, _) = refusal(&url).await;
+    let error = refusal_in_vain(&url).await;
     assert!(error.to_string().ends_with("check that it runs and listens there"), "{error}");
 }
 
@@ -213,6 +220,7 @@ async fn bad_input_97_wrong_passwords_of_servers_and_of_sentinels() {
         assert_eq!(error.kind(), ErrorKind::Denied, "{error}");
         sleep(ms(10)).await;
     }
-    println!("{} connections in two seconds of refusals", proxy.accepted());
-    assert!(proxy.accepted() <= 12, "{} connections in two seconds", proxy.accepted());
+    let (connections, seconds) = (proxy.accepted() as f64, begun.elapsed().as_secs_f64());
+    println!("{connections} connections in {seconds:.1} s of refusals");
+    assert!(connections <= 6.0 * seconds, "{connections} connections in {seconds:.1} s");
 }

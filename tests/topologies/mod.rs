@@ -1,6 +1,7 @@
 //! Wherever Redis lives: a server, the primary that sentinels name, a cluster, a quorum. And what breaks there, with what is
 //! expected of it: tests are called by the number of the fault, or of the bad input.
 //!
+//! Nothing here is judged by the time that it took: a machine may be ten times slower than usual. Limits only end a test that hangs.
 //! `FAULT_SECONDS` keeps up longer what goes on for a while, and `HISTORY_DIR` keeps the histories; figures are printed.
 
 mod bad_input;
@@ -37,9 +38,13 @@ pub(crate) use tokio::{
 /// The ttl of most leases here: more than any switch takes, of which two thirds are left when a renewal is due.
 pub(crate) const TTL: Duration = Duration::from_secs(15);
 
+/// How long a request may take: longer than it does on a busy machine.
+pub(crate) const LIMIT: Duration = ms(3_000);
+
 /// A manager of its own, as another process would have it.
 pub(crate) async fn manager(url: &str, name: &str) -> LockManager {
-    LockManager::builder().url(url).client_name(name).connect().await.expect("connects")
+    let builder = LockManager::builder().url(url).client_name(name).command_timeout(LIMIT);
+    builder.connect_timeout(SOON).connect().await.expect("connects")
 }
 
 /// The same, whose operations are written down.
@@ -50,6 +55,15 @@ pub(crate) async fn client(run: &Run, url: &str, name: &str) -> Recorded {
 /// Has a client wait for a key.
 pub(crate) fn waits(client: Recorded, key: &'static str) -> JoinHandle<Result<Held, Error>> {
     tokio::spawn(async move { client.acquire(key, TTL, |request| request.wait(LONG)).await })
+}
+
+/// Waits until a lease was renewed so often, by requests that were sent from now on: the answer to one that is in flight is not
+/// counted.
+pub(crate) async fn renewed(held: &Held, times: u32) {
+    for _ in 0..=times {
+        let before = held.guard().deadline();
+        eventually(SOON, "the lease is renewed", async || held.guard().deadline() > before).await;
+    }
 }
 
 /// The lease that such a client gets.
@@ -70,16 +84,22 @@ pub(crate) async fn in_turn(waiters: Vec<JoinHandle<Result<Held, Error>>>) -> Ve
     order
 }
 
-/// Judges that waiters were served in the order in which they came, if they were without an answer for no longer than the
-/// server remembers their places.
+/// Judges that waiters were served in the order in which they came, if none of their places can have ended since it was `known`
+/// that they live for [`PLACES_LIVE`].
 #[track_caller]
-pub(crate) fn kept_order(order: &[usize], outage: Duration) {
-    println!("without an answer for {outage:?}; served in the order {order:?}");
-    assert!(outage > PLACES_LIVE || order.is_sorted(), "{order:?}");
+pub(crate) fn kept_order(order: &[usize], known: Instant) {
+    let took = known.elapsed();
+    println!("served in the order {order:?}, {took:?} after their places were known to live");
+    assert!(took > PLACES_LIVE || order.is_sorted(), "{order:?}");
 }
 
 /// For how long a place is remembered at least of which nothing is heard: a check may be 625 ms old by then.
 const PLACES_LIVE: Duration = ms(2_300);
+
+/// Waits until so many places in the queue of a key live for [`PLACES_LIVE`]. Returns a moment from which on they do.
+pub(crate) async fn places_live(server: &RedisServer, key: &str, count: usize) -> Instant {
+    queued_for(server, key, count, PLACES_LIVE).await
+}
 
 /// Ends tasks, and drops what they have got.
 pub(crate) async fn cancelled<T>(tasks: Vec<JoinHandle<T>>) {
@@ -91,10 +111,16 @@ pub(crate) async fn cancelled<T>(tasks: Vec<JoinHandle<T>>) {
 
 /// Waits until so many have a live place in the queue of a key on the `server` that has it.
 pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) {
-    eventually(SOON, format!("{count} wait for {key}"), async || {
-        let Some(queue) = server.keys(&format!("*lock-core:queue:{key}")).await.pop() else { return false };
-        let Some(now) = server.call(&["TIME"]).await.items().first().and_then(Reply::text) else { return false };
-        let now: u64 = now.parse().expect("seconds");
+    queued_for(server, key, count, ms(1_000)).await;
+}
+
+async fn queued_for(server: &RedisServer, key: &str, count: usize, live: Duration) -> Instant {
+    eventually_some(SOON, format!("{count} wait for {key}"), async || {
+        let asked = Instant::now();
+        let queue = server.keys(&format!("*lock-core:queue:{key}")).await.pop()?;
+        let time = server.call(&["TIME"]).await;
+        let time: Vec<u128> = time.items().iter().filter_map(|part| part.text()?.parse().ok()).collect();
+        let now = time.first()? * 1_000 + time.get(1)? / 1_000;
         let mut client = server.connect().await.expect("connects");
         // Its slot may be on its way to this node. (A server without slots refuses that.)
         client.call(&["ASKING"]).await.expect("is answered");
@@ -102,10 +128,10 @@ pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) {
         let fields: Vec<_> = queue.items().iter().filter_map(Reply::text).collect();
         // `#TICKET`, and then `TOKEN END …`, in milliseconds.
         let places = fields.chunks(2).filter(|field| field[0].starts_with('#'));
-        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u64>().ok());
-        ends.filter(|end| *end > (now + 1) * 1_000).count() == count
+        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u128>().ok());
+        (ends.filter(|end| *end > now + live.as_millis()).count() == count).then_some(asked)
     })
-    .await;
+    .await
 }
 
 /// The history of the run, which breaks no rule.
@@ -117,11 +143,9 @@ pub(crate) fn judged_by(run: &Run, checker: Checker) {
     checker.bound(HANDOFF).assert_clean(&run.history().expect("the files can be read"));
 }
 
-/// Judges a time of recovery that began when the servers had done their part after `servers`.
-#[track_caller]
+/// Prints a time of recovery that began when the servers had done their part after `servers`.
 pub(crate) fn recovered(fault: u32, what: &str, servers: Duration, took: Duration) {
     let after = took.saturating_sub(servers);
     figure(fault, &format!("{what}: the servers' own part"), servers);
     figure(fault, &format!("{what}: after that"), after);
-    assert!(after < HANDOFF, "{what}: {after:?} after the servers' own {servers:?}");
 }

@@ -1,16 +1,23 @@
 //! A lease whose key is taken away while it is held: told at once from its first renewal on.
+//!
+//! The renewals of these leases are minutes apart. A loss that is told before is told by the word of the server, at whatever speed.
 
 use std::time::Duration;
 
 use futures_util::future::join_all;
 use lock_core::{LockManager, LossReason};
-use lock_tests::{Cluster, LONG, RedisServer, SOON, eventually, ms, within};
+use lock_tests::{Cluster, LONG, RedisServer, SOON, eventually, eventually_some, ms, within};
 use tokio::time::Instant;
 
-/// Between two renewals: how soon a loss is told without the server's word.
-const RENEWED: Duration = ms(1_500);
-/// With it: 20 ms on a machine with nothing else to do.
-const AT_ONCE: Duration = ms(500);
+/// Has the servers watch the key of a lease: a new connection has all leases renewed, and the keys of those are watched.
+async fn watched(servers: &[&RedisServer]) {
+    for server in servers {
+        server.kill_clients().await;
+    }
+    for server in servers {
+        eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+    }
+}
 
 #[tokio::test]
 async fn loss_of_a_key_that_was_taken_away_is_told_at_once() {
@@ -49,7 +56,7 @@ async fn loss_of_a_majority_of_a_quorum_is_told_at_once() {
     let servers = [RedisServer::start().await, RedisServer::start().await, RedisServer::start().await];
     let manager = LockManager::builder().quorum(servers.iter().map(RedisServer::url)).connect().await;
     let manager = manager.expect("the servers answer");
-    let told = told_after_by(&manager, &servers[1], async || {
+    let told = told_after_by(&manager, &servers.each_ref(), async || {
         for server in &servers[..2] {
             server.call(&["DEL", "k"]).await;
         }
@@ -62,8 +69,8 @@ async fn loss_of_a_majority_of_a_quorum_is_told_at_once() {
 async fn loss_of_a_lease_with_the_data_of_its_server_is_told_when_that_is_back() {
     let mut server = RedisServer::start().await;
     let manager = LockManager::connect(server.url()).await.expect("the server answers");
-    let renewed = manager.lock("renewed").ttl(LONG).renew_every(RENEWED).await.expect("free");
-    eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+    let renewed = manager.lock("renewed").ttl(LONG).await.expect("free");
+    watched(&[&server]).await;
     let young = manager.lock("young").ttl(LONG).await.expect("free");
     server.restart().await;
     let begun = Instant::now();
@@ -73,24 +80,22 @@ async fn loss_of_a_lease_with_the_data_of_its_server_is_told_when_that_is_back()
     }
     let told = begun.elapsed();
     println!("data lost: told {told:?} after the restart");
-    assert!(told < AT_ONCE, "told after {told:?}");
 }
 
 /// How long it takes until the holder of `k` is told that the key was `taken`.
 async fn told_after(url: &str, server: &RedisServer, taken: impl AsyncFnOnce()) -> Duration {
     let manager = LockManager::connect(url).await.expect("the server answers");
-    told_after_by(&manager, server, taken).await
+    told_after_by(&manager, &[server], taken).await
 }
 
-async fn told_after_by(manager: &LockManager, server: &RedisServer, taken: impl AsyncFnOnce()) -> Duration {
-    let guard = manager.lock("k").ttl(LONG).renew_every(RENEWED).await.expect("free");
-    eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
+async fn told_after_by(manager: &LockManager, servers: &[&RedisServer], taken: impl AsyncFnOnce()) -> Duration {
+    let guard = manager.lock("k").ttl(LONG).await.expect("free");
+    watched(servers).await;
     let begun = Instant::now();
     taken().await;
     let end = within(SOON, guard.ended()).await;
     let told = begun.elapsed();
     assert_eq!(end.loss(), Some(LossReason::Taken));
-    assert!(told < AT_ONCE, "told after {told:?}");
     told
 }
 
@@ -107,11 +112,14 @@ async fn lease_outlives_writes_that_leave_its_token() {
     };
     let before = renewals().await;
     let begun = Instant::now();
-    while begun.elapsed() < ms(300) {
-        server.call(&["PEXPIRE", "k", "60000"]).await;
-    }
+    let sent = eventually_some(SOON, "it is renewed on", async || {
+        for _ in 0..100 {
+            server.call(&["PEXPIRE", "k", "600000"]).await;
+        }
+        Some(renewals().await - before).filter(|sent| *sent >= 4)
+    })
+    .await;
     assert!(guard.is_held());
     let most = u64::try_from(begun.elapsed().as_millis() / 10 + 5).expect("a short test");
-    let sent = renewals().await - before;
-    assert!((4..=most).contains(&sent), "{sent} renewals in {:?}", begun.elapsed());
+    assert!(sent <= most, "{sent} renewals in {:?}", begun.elapsed());
 }

@@ -5,7 +5,7 @@ use crate::lockctl::support::{LONG, Server, UNLESS_STOPPED};
 #[test]
 fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {
     let server = Server::start();
-    let holder = server.run(&["k", "--ttl=2s"], UNLESS_STOPPED);
+    let holder = server.run(&["k", "--ttl=6s"], UNLESS_STOPPED);
     let done = server.done(&["release", "k", "--yes"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let lines: Vec<_> = done.out.lines().collect();

@@ -225,7 +225,16 @@ pub(crate) fn counted() -> (LockManager, Faulty) {
     (LockManager::builder().backend(backend.clone()).build().unwrap(), backend)
 }
 
-/// Waits until nobody holds a key: for at most a second, virtual or real.
+/// Waits for a minute at most, by the clock of the machine, until nobody holds a key. Its lease must have a ttl that is far longer.
+pub(crate) fn really_free(runtime: &tokio::runtime::Runtime, manager: &LockManager, key: &str) {
+    let limit = std::time::Instant::now() + secs(60);
+    while runtime.block_on(manager.is_locked(key)).unwrap() {
+        assert!(std::time::Instant::now() < limit, "{key:?} is still held");
+        std::thread::sleep(ms(1));
+    }
+}
+
+/// Waits until nobody holds a key, for a second of virtual time at most.
 pub(crate) async fn eventually_free(manager: &LockManager, key: &str) {
     for _ in 0..1_000 {
         if !manager.is_locked(key).await.unwrap() {

@@ -212,13 +212,13 @@ pub(crate) struct Limit {
     _alive: Sender<()>,
 }
 
-/// Gives the present test a minute. A future that is never woken, or a runtime whose paused clock runs on and on, would
+/// Gives the present test five minutes. A future that is never woken, or a runtime whose paused clock runs on and on, would
 /// hang without end.
 pub(crate) fn limit() -> Limit {
     let (alive, ended) = mpsc::channel();
     let test = thread::current().name().unwrap_or_default().to_owned();
     thread::spawn(move || {
-        if ended.recv_timeout(Duration::from_secs(60)) == Err(RecvTimeoutError::Timeout) {
+        if ended.recv_timeout(Duration::from_secs(300)) == Err(RecvTimeoutError::Timeout) {
             eprintln!("the test {test} hangs");
             process::abort();
         }
@@ -231,16 +231,19 @@ pub(crate) fn limit() -> Limit {
 pub(crate) fn soon<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let here = Location::caller();
     async move {
-        match tokio::time::timeout(Duration::from_secs(20), future).await {
+        match tokio::time::timeout(Duration::from_secs(60), future).await {
             Ok(output) => output,
             Err(_) => panic!("waited in vain at {here}"),
         }
     }
 }
 
+/// How often a condition is looked at, every 5 ms: for a minute at least, on a machine of any speed.
+const PATIENCE: u32 = 12_000;
+
 /// Waits for a condition, and fails when it does not come about.
 pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
-    for _ in 0..1_000 {
+    for _ in 0..PATIENCE {
         if condition() {
             return;
         }
@@ -251,7 +254,7 @@ pub(crate) async fn until(what: &str, mut condition: impl FnMut() -> bool) {
 
 /// Waits until nobody holds a key.
 pub(crate) async fn until_free(manager: &LockManager, key: &str) {
-    for _ in 0..1_000 {
+    for _ in 0..PATIENCE {
         if !manager.is_locked(key).await.unwrap() {
             return;
         }
@@ -262,7 +265,7 @@ pub(crate) async fn until_free(manager: &LockManager, key: &str) {
 
 /// Waits until somebody waits for a key.
 pub(crate) async fn until_waited_for(manager: &LockManager, key: &str) {
-    for _ in 0..1_000 {
+    for _ in 0..PATIENCE {
         if !manager.inspect(key).await.unwrap().waiters().is_empty() {
             return;
         }

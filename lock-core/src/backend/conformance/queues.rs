@@ -2,7 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{LONG, SENT, SHORT, Suite, acquire, release};
+use super::{LONG, PATIENCE, SENT, SHORT, Suite, acquire, release};
 use crate::{
     backend::{Acquire, Grant, Notice, Obstacle, Operation, Outcome, Place, Release, Token},
     key::LockKey,
@@ -20,9 +20,10 @@ impl Suite<'_> {
 
     pub(super) async fn waiters_can_be_told(&mut self) -> bool {
         let (key, one, two) = (self.key(), self.token(), self.token());
-        self.acquire(&key, one, SHORT).await;
+        self.acquire(&key, one, LONG).await;
         let keeps_places = matches!(self.call(self.wait(&key, two)).await, Outcome::Busy { position: Some(1), .. });
         self.call(leave(&key, two)).await;
+        self.call(release(&key, one)).await;
         // It says so once, and is asked for each part of the suite.
         while let Ok(notice) = self.told.try_recv() {
             if let Notice::Listening(listens) = notice {
@@ -46,7 +47,7 @@ impl Suite<'_> {
         let tried = self.call(acquire(&key, four, LONG)).await;
         assert!(matches!(tried, Outcome::Busy { position: None, .. }), "a try takes no place: {tried:?}");
         assert_eq!(self.call(release(&key, one)).await, Outcome::Released);
-        let grant = self.granted().await.expect("a release grants the key to the first who waits");
+        let grant = self.granted(&key).await.expect("a release grants the key to the first who waits");
         assert_eq!((&grant.key, grant.token), (&key, two), "a release grants the key to the first who waits");
         assert_eq!((grant.sent, grant.lasts), (SENT, LONG), "a grant repeats what its place says");
         // One of several nodes does not know how far the others have counted.
@@ -66,7 +67,7 @@ impl Suite<'_> {
         let again = self.call(self.wait(&key, three)).await;
         assert!(matches!(again, Outcome::Busy { position: Some(1), .. }), "a grant takes its place along: {again:?}");
         assert_eq!(self.call(release(&key, two)).await, Outcome::Released);
-        let grant = self.granted().await.expect("then the key is granted to the next");
+        let grant = self.granted(&key).await.expect("then the key is granted to the next");
         assert_eq!((&grant.key, grant.token), (&key, three), "then the key is granted to the next");
         let third = match self.call(self.wait(&key, three)).await {
             Outcome::Held { fence, .. } => fence,
@@ -76,7 +77,7 @@ impl Suite<'_> {
         assert!(grant.fence > second && third > grant.fence || !counts_alone, "and to the grants between them");
         self.call(release(&key, three)).await;
         assert!(self.acquire(&key, four, LONG).await.is_some(), "nobody is left in the queue");
-        assert_eq!(self.granted().await, None, "and nobody is told");
+        self.tells_nobody(&key, "and nobody is told").await;
     }
 
     async fn passes_over_places_that_are_over(&mut self) {
@@ -106,7 +107,6 @@ impl Suite<'_> {
             tokio::time::sleep(after).await;
             let next = self.call(self.wait(&key, three)).await;
             assert!(matches!(next, Outcome::Held { .. }), "a place that is over is passed over, not {next:?}");
-            while self.granted().await.is_some() {}
         }
     }
 
@@ -130,9 +130,13 @@ impl Suite<'_> {
         }
         let force = Operation::Force { key: key.clone(), foreign: false };
         assert_eq!(self.call(force).await, Outcome::Released);
-        assert_eq!(self.granted().await.map(|grant| grant.token), Some(two), "a forced release grants the key");
+        assert_eq!(self.granted(&key).await.map(|grant| grant.token), Some(two), "a forced release grants the key");
         self.call(leave(&key, two)).await;
-        assert_eq!(self.granted().await.map(|grant| grant.token), Some(three), "a grant that is not wanted passes on");
+        assert_eq!(
+            self.granted(&key).await.map(|grant| grant.token),
+            Some(three),
+            "a grant that is not wanted passes on"
+        );
         assert!(matches!(self.call(self.wait(&key, three)).await, Outcome::Held { .. }));
         self.call(release(&key, three)).await;
     }
@@ -143,15 +147,42 @@ impl Suite<'_> {
         Operation::Acquire(Acquire::new(key.clone(), token, LONG).or_wait(place))
     }
 
-    /// The next grant that has come or is on its way.
-    pub(super) async fn granted(&mut self) -> Option<Grant> {
-        loop {
-            match tokio::time::timeout(SHORT, self.told.recv()).await {
-                Ok(Some(Notice::Granted(grant))) if !grant.out_of_turn => return Some(grant),
-                Ok(Some(Notice::Granted(_) | _)) => {}
-                Ok(None) | Err(_) => return None,
+    /// The next grant of a key, which has come or is on its way; `None` if there is none.
+    pub(super) async fn granted(&mut self, key: &LockKey) -> Option<Grant> {
+        self.granted_within(PATIENCE, key).await
+    }
+
+    /// Checks that no grant of a key is on its way, by one of another key that was given later and so is told later.
+    pub(super) async fn tells_nobody(&mut self, key: &LockKey, why: &str) {
+        // The same slot of a cluster, so that one node tells of both.
+        self.keys += 1;
+        let later = super::key(&format!("{{{}}}:{}", key.wire(), self.keys));
+        let (one, two) = (self.token(), self.token());
+        self.acquire(&later, one, LONG).await;
+        self.call(self.wait(&later, two)).await;
+        self.call(release(&later, one)).await;
+        let told = self.granted_of(PATIENCE, &[key, &later]).await;
+        assert_eq!(told.map(|grant| (grant.key, grant.token)), Some((later.clone(), two)), "{why}");
+        // Nodes of a store that has several tell each for itself.
+        assert_eq!(self.granted_within(SHORT, key).await, None, "{why}");
+        self.call(leave(&later, two)).await;
+    }
+
+    async fn granted_within(&mut self, within: Duration, key: &LockKey) -> Option<Grant> {
+        self.granted_of(within, &[key]).await
+    }
+
+    /// The next grant of one of these keys. Grants of others were given to checks that are over.
+    async fn granted_of(&mut self, within: Duration, keys: &[&LockKey]) -> Option<Grant> {
+        let next = async {
+            loop {
+                match self.told.recv().await? {
+                    Notice::Granted(grant) if !grant.out_of_turn && keys.contains(&&grant.key) => return Some(grant),
+                    _ => {}
+                }
             }
-        }
+        };
+        tokio::time::timeout(within, next).await.ok().flatten()
     }
 }
 

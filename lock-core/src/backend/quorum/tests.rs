@@ -171,6 +171,32 @@ async fn a_node_that_hangs_costs_a_few_milliseconds_and_no_places() {
 }
 
 #[tokio::test(start_paused = true)]
+async fn silent_nodes_cost_one_limit_and_not_one_each() {
+    let nodes = nodes::<5>();
+    let manager = manager(&nodes);
+    for silent in 0..=5 {
+        nodes.iter().enumerate().for_each(|(index, node)| node.is_silent(index < silent));
+        let begun = tokio::time::Instant::now();
+        let result = manager.lock("k").wait(TTL).await;
+        let took = begun.elapsed();
+        match result {
+            Ok(guard) => {
+                assert!(silent <= 2 && took <= Duration::from_millis(10), "{silent} are silent: {took:?}");
+                guard.release().await.unwrap();
+            }
+            Err(error) => {
+                assert!(
+                    silent >= 3 && took >= LIMIT && took <= LIMIT + Duration::from_millis(10),
+                    "{silent}: {took:?}"
+                );
+                assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+            }
+        }
+        tokio::time::sleep(LIMIT * 2).await;
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn a_renewal_that_puts_a_lease_back_answers_while_it_can_be_tried_again() {
     let nodes = nodes::<3>();
     nodes[2].is_silent(true);
