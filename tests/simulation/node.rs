@@ -163,8 +163,7 @@ fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Operation {
         }
         5 => {
             let renew = Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0));
-            let mends = !mine.mode().is_exclusive() && dice.below(4) == 0;
-            Operation::Renew(if mends { renew.mending(LONGER[2] + SECOND) } else { renew })
+            Operation::Renew(if dice.below(4) == 0 { renew.mending(LONGER[2] + SECOND) } else { renew })
         }
         6 => {
             let release = Release::new(key, mine);

@@ -8,7 +8,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, batch::mends, ms};
 
 /// The holders of a key that is not held exclusively.
 #[derive(Clone, Debug)]
@@ -154,7 +154,7 @@ impl Node {
         let Renew { key, token, .. } = renew;
         let Some(ends) = self.end_of_share(key, *token, now) else { return Ok(None) };
         let (left, ttl) = (ends - now, ms(renew.ttl));
-        let mends = renew.too_far.map(ms).is_some_and(|found| left <= found && left + 2_000 > found);
+        let mends = mends(renew, left);
         if left >= ttl && !mends {
             return Ok(Some(left));
         }
@@ -194,8 +194,14 @@ impl Node {
     pub(super) fn settle(&mut self, key: &LockKey, now: u64) {
         let Some(group) = self.groups.get_mut(key) else { return };
         match group.live(now).map(|share| share.expires).max() {
-            Some(last) => group.expires = last,
-            None => drop(self.groups.remove(key)),
+            Some(last) if last > now => group.expires = last,
+            // A time that is not ahead deletes the key, with the shares that end just now.
+            _ => {
+                let ended = self.groups.remove(key).into_iter().flat_map(|group| group.shares);
+                for token in ended.filter_map(|share| share.token()) {
+                    self.audit.gives_up(key, token, now, None);
+                }
+            }
         }
     }
 }
