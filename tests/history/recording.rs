@@ -3,7 +3,10 @@
 use std::mem;
 
 use lock_core::LockManager;
-use lock_tests::history::{Recorded, Run, now};
+use lock_tests::{
+    RedisServer, actor,
+    history::{Recorded, Run, now},
+};
 use tokio::time::{sleep, timeout};
 
 use crate::history::lines::*;
@@ -102,4 +105,23 @@ async fn renewals_and_losses_are_noticed() {
     assert_eq!(events.iter().filter(|event| event.op == Op::Lost).count(), 1);
     let renewal = events.iter().find(|event| event.op == Op::Extend).unwrap();
     assert!(renewal.deadline > events[0].deadline);
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_has_stood_still_until_it_goes_on() {
+    let (server, run) = (RedisServer::start().await, Run::new("recording-standstill"));
+    let mut stopped = actor!(run, server.url(), "stopped").await;
+    stopped.acquire("k", TTL).await;
+    stopped.process.pause();
+    let from = now();
+    sleep(Duration::from_millis(400)).await;
+    let to = now();
+    stopped.process.resume();
+    // What it writes down next comes after its standstill.
+    assert_eq!(stopped.tell("release").await, "released");
+    let history = run.history().expect("the files can be read");
+    let stood = history.stood_still("stopped", from, to);
+    assert!(stood > (to - from) * 0.9 && stood <= to - from, "{stood} of {} ms", to - from);
+    assert!(history.stood_still("stopped", from - 60_000.0, from - 50_000.0) == 0.0, "it had not begun");
+    assert!(history.events().iter().all(|event| event.op != Op::Standstill));
 }

@@ -14,6 +14,7 @@ use std::{
 use super::{
     clock::now,
     event::{Event, Op, Outcome},
+    pulse,
     read::{History, Unreadable},
 };
 use crate::launch::Folder;
@@ -43,7 +44,9 @@ impl Recorder {
                 Err(error) => panic!("can't write {}: {error}", path.display()),
             }
         };
-        Arc::new(Self { name: name.to_owned(), done: open(DONE), begun: open(BEGUN) })
+        let recorder = Arc::new(Self { name: name.to_owned(), done: open(DONE), begun: open(BEGUN) });
+        pulse::tell_to(&recorder);
+        recorder
     }
 
     /// The name of the process.
@@ -57,12 +60,19 @@ impl Recorder {
         event.t_return = None;
         event.t_invoke = now();
         let call = Call { event, recorder: Arc::clone(self), ended: false };
+        pulse::look();
         write(&call.recorder.begun, &call.event);
         call
     }
 
     /// Writes down what has happened.
     pub fn note(&self, event: &Event) {
+        pulse::look();
+        self.write_done(event);
+    }
+
+    /// Writes down an event without a look at the pulse.
+    pub(super) fn write_done(&self, event: &Event) {
         write(&self.done, event);
     }
 }
@@ -139,7 +149,7 @@ impl Run {
                 (folder.path.clone(), Some(folder))
             }
         };
-        let nemesis = Recorder::open(&path, "nemesis");
+        let nemesis = Recorder::open(&path, JUDGE);
         Self { path, folder, nemesis }
     }
 
@@ -189,6 +199,7 @@ impl Run {
     /// # Errors
     /// What the file system says, or the first line that is no event.
     pub fn history(&self) -> Result<History, Unreadable> {
+        pulse::look();
         let begun = History::read_all(&self.path, BEGUN)?;
         let done = History::read_all(&self.path, DONE)?;
         let identity = |event: &Event| (event.process.clone(), event.t_invoke.to_bits());
@@ -212,5 +223,7 @@ impl Drop for Run {
     }
 }
 
+/// The process of the test itself.
+pub(super) const JUDGE: &str = "nemesis";
 const DONE: &str = "jsonl";
 const BEGUN: &str = "begun";
