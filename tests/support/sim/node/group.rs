@@ -90,6 +90,29 @@ impl Node {
         true
     }
 
+    /// Has what a token has of a key end after a while, as if a clock had been set back. Returns whether it has something.
+    pub fn push_to(&mut self, key: &LockKey, token: Token, after: Duration, micros: u64) -> bool {
+        let now = micros / 1_000;
+        let ends = now + ms(after);
+        if self.held(key, now).is_some_and(|entry| entry.holder == Holder::Ours(token)) {
+            self.set_expiry(key, ends);
+        } else if self.held(key, now).is_none()
+            && self.end_of_share(key, token, now).is_some()
+            && let Some(group) = self.groups.get_mut(key)
+        {
+            group
+                .shares
+                .iter_mut()
+                .filter(|share| share.holder == Holder::Ours(token))
+                .for_each(|share| share.expires = ends);
+            group.expires = group.expires.max(ends);
+        } else {
+            return false;
+        }
+        self.audit.gives_up(key, token, now, Some(ends));
+        true
+    }
+
     /// The group at a key, unless all its shares are over.
     pub(super) fn group(&self, key: &LockKey, now: u64) -> Option<&Group> {
         let counts_dead = self.has(NodeMutant::DeadShareCounts);
