@@ -25,18 +25,21 @@
 //!
 //! A machine that has more to do than it has cores lets a process stand still for hundreds of milliseconds at a time, and no
 //! promise of a lock says otherwise. So that a busy machine neither breaks a rule nor loosens it, each recorded process has a
-//! pulse: a thread that notes every 15 ms that it runs. Two beats that are further apart are a *standstill*, from the one to the other,
-//! which the recorders of the process write down, before anything that comes later. [`History::events`] leaves standstills out;
-//! the [`Checker`] knows them.
+//! pulse: a thread that notes every 15 ms that it runs. Two beats that are further apart are a *standstill*, from the one to the other.
+//! So is the time in which Linux let a thread of the recorder wait though it was ready: that counts from the beat at which it is
+//! found, backwards. The recorders of the process write it down, before anything that comes later. [`History::events`] leaves
+//! standstills out; the [`Checker`] knows them.
 //!
 //! The bound of the checker counts time in which a process ran. What a waiter waits is excused for as long as its own process
 //! stood still, exactly, and for as long as the process of the test did, whose proxies its requests may go through
-//! ([`Run`] writes it down as the process `nemesis`); the standstills of other processes excuse nothing of it. Deadlines
+//! ([`Run`] writes it down as the process `nemesis`), or the servers that the test has started; the standstills of other
+//! processes excuse nothing of it. Deadlines
 //! need no excuse: [`Recorded`] reads both clocks again until nothing came between the two.
 
 mod asked;
 mod check;
 mod clock;
+mod delay;
 mod event;
 mod exclusion;
 mod foreign;
@@ -57,6 +60,7 @@ mod waiting;
 
 pub use check::{Checker, Mark, Rule, Violation};
 pub use clock::now;
+pub(crate) use delay::serves;
 pub use event::{Event, Op, Outcome};
 pub use foreign::{ForeignClient, Manners};
 pub use mode::Mode;

@@ -14,11 +14,7 @@ use std::{
 
 use rustix::time::{ClockId, clock_gettime};
 
-use super::{
-    clock::now,
-    event::{Event, Op},
-    record::Recorder,
-};
+use super::{clock::now, record::Recorder};
 
 /// How often the thread wants to run.
 const EVERY: Duration = Duration::from_millis(15);
@@ -88,9 +84,7 @@ impl Process {
         let Some((from, to)) = standstill else { return };
         self.recorders.retain(|recorder| recorder.strong_count() > 0);
         for recorder in self.recorders.iter().filter_map(Weak::upgrade) {
-            let mut event = Event::new(recorder.name(), Op::Standstill, from);
-            event.t_return = Some(to);
-            recorder.write_done(&event);
+            recorder.stood_still(from, to);
         }
     }
 }
@@ -120,10 +114,13 @@ fn with(act: impl FnOnce(&mut Process)) {
 fn beat_for_ever() {
     loop {
         thread::sleep(EVERY);
+        let mut recorders = Vec::new();
         with(|process| {
             let standstill = process.pulse.beat(Beat::now());
             process.tell(standstill);
+            recorders.extend(process.recorders.iter().filter_map(Weak::upgrade));
         });
+        recorders.iter().for_each(|recorder| recorder.look_at_delays());
     }
 }
 

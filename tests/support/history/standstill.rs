@@ -40,6 +40,6 @@ impl Standing {
     pub(super) fn stood(&self, from: f64, to: f64) -> f64 {
         let first = self.windows.partition_point(|window| window.1 <= from);
         let within = self.windows[first..].iter().take_while(|window| window.0 < to);
-        within.map(|window| window.1.min(to) - window.0.max(from)).sum()
+        within.map(|window| window.1.min(to) - window.0.max(from)).fold(0.0, |sum, stood| sum + stood)
     }
 }
