@@ -201,9 +201,8 @@ impl Task {
         event.t_return = Some(last);
         let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
         // A vote that a future kept aside drives late counts from its first sending: little may be left of the ttl.
-        let counts_from_long_ago = self.client.world.plan.store.is_quorum()
-            && event.only_tries
-            && deadline < self.client.world.now() + micros(ttl) / 3;
+        let counts_from_long_ago =
+            self.client.world.plan.store.is_quorum() && aside && deadline < self.client.world.now() + micros(ttl) / 3;
         // A future that nobody polled counts from its first sending, too: if less is left of it than a renewal takes, no engine can
         // keep it.
         let plan = &self.client.world.plan;
