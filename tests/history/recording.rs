@@ -3,7 +3,10 @@
 use std::mem;
 
 use lock_core::LockManager;
-use lock_tests::history::{Recorded, Run, now};
+use lock_tests::{
+    RedisServer, actor,
+    history::{Recorded, Run, now},
+};
 use tokio::time::{sleep, timeout};
 
 use crate::history::lines::*;
@@ -52,8 +55,9 @@ async fn calls_are_written_with_what_came_of_them() {
     assert_eq!((acquire.process.as_str(), acquire.key.as_deref()), ("p0/t1", Some("k")));
     assert_eq!((acquire.fence, acquire.ttl), (Some(fence), Some(10_000.0)));
     assert!(acquire.t_invoke >= before && acquire.t_return.unwrap() <= now());
-    let validity = acquire.deadline.unwrap() - acquire.t_invoke;
-    assert!((9_000.0..10_000.0).contains(&validity), "{validity}");
+    // From the sending of its request on, which came after the call and before its return.
+    let (least, most) = (acquire.t_invoke + 9_000.0, acquire.t_return.unwrap() + 10_000.0);
+    assert!((least..most).contains(&acquire.deadline.unwrap()), "{acquire:?}");
     assert!(tried.only_tries && tried.process == "p1" && tried.token.is_none());
     assert_eq!(check.valid, Some(true));
     assert!(extend.deadline.unwrap() > acquire.deadline.unwrap() + 9_000.0);
@@ -91,15 +95,39 @@ async fn a_call_of_a_process_that_dies_never_comes_back() {
 #[tokio::test]
 async fn renewals_and_losses_are_noticed() {
     let (run, manager) = (Run::new("recording-renewals"), LockManager::in_memory());
-    let mut held = client(&run, &manager).acquire("k", Duration::from_millis(600), |request| request).await.unwrap();
-    sleep(Duration::from_millis(900)).await;
-    assert!(held.check());
+    let often = Duration::from_millis(50);
+    let mut held = client(&run, &manager).acquire("k", TTL, |request| request.renew_every(often)).await.unwrap();
+    lock_tests::eventually(TTL, "a renewal is written", async || {
+        assert!(held.check());
+        ops(&written(&run)).contains(&(Op::Extend, Outcome::Ok))
+    })
+    .await;
     assert!(manager.force_release("k").await.unwrap());
     held.guard().ended().await;
     assert!(!held.check());
-    lock_tests::eventually(TTL, "the loss is written", async || ops(&written(&run)).len() == 5).await;
+    lock_tests::eventually(TTL, "the loss is written", async || ops(&written(&run)).contains(&(Op::Lost, Outcome::Ok)))
+        .await;
     let events = written(&run);
     assert_eq!(events.iter().filter(|event| event.op == Op::Lost).count(), 1);
     let renewal = events.iter().find(|event| event.op == Op::Extend).unwrap();
     assert!(renewal.deadline > events[0].deadline);
+}
+
+#[tokio::test]
+async fn a_process_that_is_stopped_has_stood_still_until_it_goes_on() {
+    let (server, run) = (RedisServer::start().await, Run::new("recording-standstill"));
+    let mut stopped = actor!(run, server.url(), "stopped").await;
+    stopped.acquire("k", TTL).await;
+    stopped.process.pause();
+    let from = now();
+    sleep(Duration::from_millis(400)).await;
+    let to = now();
+    stopped.process.resume();
+    // What it writes down next comes after its standstill.
+    assert_eq!(stopped.tell("release").await, "released");
+    let history = run.history().expect("the files can be read");
+    let stood = history.stood_still("stopped", from, to);
+    assert!(stood > (to - from) * 0.9 && stood <= to - from, "{stood} of {} ms", to - from);
+    assert!(history.stood_still("stopped", from - 60_000.0, from - 50_000.0) == 0.0, "it had not begun");
+    assert!(history.events().iter().all(|event| event.op != Op::Standstill));
 }

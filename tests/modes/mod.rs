@@ -5,6 +5,7 @@
 
 mod cut;
 mod foreign;
+mod handed_over;
 mod killed;
 mod queue;
 

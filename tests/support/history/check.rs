@@ -109,7 +109,8 @@ impl Checker {
         Self { bound: 250.0, marks: Vec::new(), undone: Vec::new(), taken_again: Vec::new(), failed_over: false }
     }
 
-    /// Lets waiters wait for `bound` while the key is surely free.
+    /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
+    /// test; see [standstills](super#standstills).
     #[must_use]
     pub fn bound(mut self, bound: Duration) -> Self {
         self.bound = bound.as_secs_f64() * 1_000.0;

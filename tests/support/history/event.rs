@@ -133,6 +133,8 @@ pub enum Op {
     Crash,
     /// Something was broken on purpose.
     Fault,
+    /// A process did not run, as far as its pulse shows.
+    Standstill,
     /// A key was found after the run.
     Leftover,
 }

@@ -5,7 +5,10 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use super::event::Event;
+use super::{
+    event::{Event, Op},
+    standstill::Standstills,
+};
 
 /// What happened, in no order.
 #[derive(Clone, Debug, Default)]
@@ -14,6 +17,8 @@ pub struct History {
     /// Where each event comes from: the number of a file and of a line, from 1; none for one made in memory.
     origins: Vec<Option<(usize, usize)>>,
     files: Vec<String>,
+    /// When which process stood still.
+    pub(super) standstills: Standstills,
 }
 
 impl History {
@@ -25,12 +30,11 @@ impl History {
         let file = self.files.len();
         self.files.push(name.to_owned());
         for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
-            let event = serde_json::from_str(line).map_err(|error| Unreadable {
+            let event: Event = serde_json::from_str(line).map_err(|error| Unreadable {
                 place: format!("{name}:{}", index + 1),
                 why: format!("{error}: {line}"),
             })?;
-            self.events.push(event);
-            self.origins.push(Some((file, index + 1)));
+            self.add(event, Some((file, index + 1)));
         }
         Ok(())
     }
@@ -68,14 +72,29 @@ impl History {
 
     /// Adds one event.
     pub fn push(&mut self, event: Event) {
-        self.events.push(event);
-        self.origins.push(None);
+        self.add(event, None);
     }
 
-    /// All events, as they were added.
+    fn add(&mut self, event: Event, origin: Option<(usize, usize)>) {
+        if event.op == Op::Standstill {
+            self.standstills.add(event);
+        } else {
+            self.events.push(event);
+            self.origins.push(origin);
+        }
+    }
+
+    /// All events but standstills, as they were added.
     #[must_use]
     pub fn events(&self) -> &[Event] {
         &self.events
+    }
+
+    /// For how long a process stood still between two moments, in ms: it, or that of the test. No measure of how long it took to do
+    /// something may count that time.
+    #[must_use]
+    pub fn stood_still(&self, process: &str, from: f64, to: f64) -> f64 {
+        self.standstills.of(process).stood(from, to)
     }
 
     /// One event as messages show it: where it stands, and its line.
@@ -90,8 +109,9 @@ impl History {
 
 impl FromIterator<Event> for History {
     fn from_iter<T: IntoIterator<Item = Event>>(events: T) -> Self {
-        let events: Vec<_> = events.into_iter().collect();
-        Self { origins: vec![None; events.len()], files: Vec::new(), events }
+        let mut history = Self::default();
+        events.into_iter().for_each(|event| history.push(event));
+        history
     }
 }
 

@@ -373,8 +373,9 @@ fn token(process: &str, mode: Mode, guard: &LockGuard) -> String {
 /// The time and the deadline that the guard reports, by the clock of histories.
 fn deadline(guard: &LockGuard) -> (f64, f64) {
     let mut best = (f64::INFINITY, 0.0, 0.0);
-    // Two clocks are read one after the other, and in between the machine may do something else for a while.
-    for _ in 0..5 {
+    // Two clocks are read one after the other, and in between the machine may do something else for a while. Another reading
+    // takes some microseconds, so that nothing comes between the clocks of one of a few, however busy the machine is.
+    for _ in 0..1_000 {
         let before = now();
         let remaining = milliseconds(guard.remaining());
         let after = now();

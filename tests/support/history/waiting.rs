@@ -5,6 +5,7 @@ use super::{
     event::{Event, Outcome},
     leases::{Key, Lease, Leases},
     mode::Mode,
+    standstill::Standing,
 };
 
 /// No waiter is left waiting longer than the bound while the key is surely free.
@@ -12,7 +13,8 @@ use super::{
 /// The key is surely free where no lease and no attempt can have it. A lease can have it from its acquire on, but not
 /// before the end of what the former holder relied on, until it was released or has expired. An attempt whose outcome
 /// nobody knows can have it, too; but nothing that is unknown reaches over another's hold. Who wants several keys at
-/// once can have each all the time, and waits for no one knows which: he is not judged.
+/// once can have each all the time, and waits for no one knows which: he is not judged. While its process stood still a waiter
+/// does not wait, nor while that of the test did; see [standstills](super#standstills).
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     let covers = Covers::of(case, key, all);
     let mut waiters: Vec<Waiter> = Vec::new();
@@ -34,11 +36,12 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     let gaps = covers.gaps(case.bound, all.end);
     let mut told = vec![false; gaps.len()];
     for waiter in &waiters {
+        let standing = case.history.standstills.of(&case.event(waiter.acquire).process);
         // Before anybody can have had it.
         let first = gaps.partition_point(|gap| gap.1 <= waiter.from);
         let mut reported = false;
         for (index, gap) in gaps.iter().enumerate().skip(first).take_while(|(_, gap)| gap.0 < waiter.to) {
-            if let Some(left) = left_waiting(case, all, waiter.from.max(gap.0), waiter.to.min(gap.1)) {
+            if let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(gap.0), waiter.to.min(gap.1))) {
                 if !told[index] {
                     tell(case, key, waiter, left);
                 }
@@ -48,7 +51,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
         }
         // Until it got it, or gave up, itself.
         let free = covers.last_before(waiter.to, waiter.acquire);
-        if !reported && let Some(left) = left_waiting(case, all, waiter.from.max(free), waiter.to) {
+        if !reported && let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(free), waiter.to)) {
             tell(case, key, waiter, left);
         }
     }
@@ -56,27 +59,33 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
 
 fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64)) {
     let process = &case.event(waiter.acquire).process;
+    let stood = case.history.standstills.of(process).stood(from, to);
     let message = || {
         let (name, length) = (key.name, to - from);
-        format!("{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is surely free")
+        format!(
+            "{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is surely free; \
+             it stood still for {stood:.3} ms of them"
+        )
     };
     case.report(Rule::LeftWaiting, message, &[waiter.acquire]);
 }
 
-/// The first stretch between two moments that is longer than the bound and not excused.
-fn left_waiting(case: &Case<'_>, all: &Leases<'_>, from: f64, to: f64) -> Option<(f64, f64)> {
-    let mut from = from;
+/// The first stretch between two moments in which the process of the waiter ran for longer than the bound, and that is not
+/// excused.
+fn left_waiting(case: &Case<'_>, all: &Leases<'_>, standing: &Standing, span: (f64, f64)) -> Option<(f64, f64)> {
+    let (mut from, to) = span;
+    let is_long = |from: f64, to: f64| to - from > case.bound && standing.ran(from, to) > case.bound;
     let first = all.faults.partition_point(|fault| fault.1 <= from);
     for fault in &all.faults[first..] {
         if fault.0 >= to {
             break;
         }
-        if fault.0 - from > case.bound {
+        if is_long(from, fault.0) {
             return Some((from, fault.0));
         }
         from = from.max(fault.1);
     }
-    (to - from > case.bound).then_some((from, to))
+    is_long(from, to).then_some((from, to))
 }
 
 struct Waiter {

@@ -208,17 +208,24 @@ impl SimBackend {
         let _end = EndOfUpkeep(&self);
         let mut former = None;
         let mut failures = 0;
+        let mut short_lived: u32 = 0;
         loop {
+            if let Some(series) = short_lived.checked_sub(2) {
+                // As `upkeep.rs`: a series of short connections is slowed down, by half of the pause to all of it.
+                let longest = micros(pause_after(series));
+                let pause = longest / 2 + world.state().dice.below(longest / 2 + 1);
+                self.pause(Duration::from_micros(pause)).await;
+            }
             let Some(conn) = self.open(&calls, former) else { return };
             if !self.greeted(conn).await {
                 world.replace(conn);
-                // As `pauses.rs`: 10 ms, growing to 100 ms.
-                self.pause(Duration::from_millis((10 << failures.min(3)).min(100))).await;
+                self.pause(pause_after(failures)).await;
                 failures += 1;
                 continue;
             }
             failures = 0;
             former = Some(conn);
+            let since = world.now();
             let waiting = {
                 let now = world.now();
                 let mut state = world.state();
@@ -239,6 +246,7 @@ impl SimBackend {
             calls.listening(self.hears_all());
             calls.connected();
             self.watch(conn, &calls).await;
+            short_lived = if world.now() - since < micros(SHORT_LIVED) { short_lived + 1 } else { 0 };
             calls.listening(false);
         }
     }
@@ -379,6 +387,13 @@ fn anew(batch: Batch) -> Batch {
     batch.into_iter().map(other).collect()
 }
 
+/// As `pauses.rs`, while requests wait: 10 ms, growing to 100 ms.
+fn pause_after(failures: u32) -> Duration {
+    Duration::from_millis((10 << failures.min(4)).min(100))
+}
+
+/// As in `upkeep.rs`: a connection that broke sooner may be the first of many.
+const SHORT_LIVED: Duration = Duration::from_millis(100);
 /// After what time a request is sent once more whose slot moves.
 const ASKED_AGAIN: Duration = Duration::from_millis(10);
 /// As in `backend/redis`.

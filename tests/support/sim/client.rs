@@ -8,7 +8,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Error, ErrorKind, Lease, LockManager};
+use lock_core::{Error, ErrorKind, Lease, LockManager, LossReason};
 
 pub(super) use self::task::{LONGEST_EXTEND, Task};
 use super::{
@@ -45,9 +45,18 @@ pub(super) struct Watched {
     got: f64,
     /// After what time its engine renews it.
     renews: Option<Duration>,
+    /// The deadline that it was got with, if no renewal could come before.
+    hopeless_until: Option<u64>,
     over: bool,
     /// Whether its holder moves the deadline at present.
     extending: bool,
+}
+
+impl Watched {
+    /// Whether a loss is nobody's fault: the lease expired at the deadline that it was got with, which no renewal could move in time.
+    fn is_hopeless(&self, reason: LossReason) -> bool {
+        reason == LossReason::Expired && self.moved == 0 && self.hopeless_until == Some(self.deadline)
+    }
 }
 
 impl Client {

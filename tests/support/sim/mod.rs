@@ -66,9 +66,13 @@
 //!
 //! # Replay
 //!
-//! `SIM_SEEDS=n` tries n seeds from `SIM_BASE=b` on. Without a base it is drawn, so that each run tries other schedules,
-//! and printed. `SIM_SEED=x` repeats one: the same run to the byte. A failure prints its seed, the last `SIM_LINES`
-//! events, and the rules that were broken. A seed means the same schedule only for the same source.
+//! A test tries the same seeds each time, so that all runs of one source give one answer. `SIM_SEEDS=n` tries n seeds from
+//! `SIM_BASE=b` on. `SIM_SEED=x` repeats one: the same run to the byte. A failure prints its seed, the last `SIM_LINES`
+//! events, and the rules that were broken. A seed means the same schedule only for the same source: what one has shown is kept
+//! as a scenario, which builds the same situation directly.
+//!
+//! A search of its own tries schedules that nobody has seen, over all stores, for as many seconds as it is told:
+//! `SIM_SECONDS=600 cargo test -p lock-tests --test search`.
 
 mod arrival;
 mod audit;
@@ -86,6 +90,9 @@ mod network;
 mod node;
 mod order;
 mod plan;
+mod report;
+#[cfg(test)]
+mod scenarios;
 mod shutdown;
 mod slots;
 mod watched;
@@ -117,25 +124,9 @@ use self::{
 pub use self::{
     node::{Node, NodeMutant},
     plan::Store,
+    report::Report,
 };
 use crate::Dice;
-
-/// What became of one schedule.
-#[derive(Clone, Debug, Default)]
-pub struct Report {
-    /// Where its leases were kept.
-    pub store: Store,
-    /// The seed, which makes the same schedule again.
-    pub seed: u64,
-    /// What was breached: the rule, and how.
-    pub breaches: Vec<(String, String)>,
-    /// What happened, in order; only where that was asked for.
-    pub log: Vec<String>,
-    /// How many leases were acquired.
-    pub acquired: usize,
-    /// How many events the history has.
-    pub events: usize,
-}
 
 /// The people on stage.
 #[derive(Debug)]
@@ -171,22 +162,7 @@ pub fn run_on(store: Store, seed: u64, bug: Option<NodeMutant>, logs: bool) -> R
     }
     let world = World::new(plan, bug, of_world, servers, logs);
     world.log(|| format!("{:?}", world.plan));
-    let step = Arc::clone(&world);
-    let runtime = runtime::Builder::new_current_thread()
-        .on_thread_park(move || step.step())
-        .build()
-        .expect("a runtime without drivers can be made");
-    let stage = Arc::new(Stage { world: Arc::clone(&world), members: Mutex::default() });
-    let mut play = Box::pin(play(Arc::clone(&stage), dice));
-    runtime.block_on(poll_fn(|cx| {
-        if world.is_stuck(cx) {
-            return Poll::Ready(());
-        }
-        play.as_mut().poll(cx)
-    }));
-    drop(play);
-    drop(stage);
-    drop(runtime);
+    perform(&world, |stage| play(stage, dice));
     let mut report = judge(seed, &world);
     world.forget();
     let left = Arc::downgrade(&world);
@@ -195,6 +171,25 @@ pub fn run_on(store: Store, seed: u64, bug: Option<NodeMutant>, logs: bool) -> R
         report.breaches.push(("leak".to_owned(), "the schedule is over, and its world is kept".to_owned()));
     }
     report
+}
+
+/// Has a play performed in a world, until it is over or stuck.
+fn perform<F: Future<Output = ()>>(world: &Arc<World>, play: impl FnOnce(Arc<Stage>) -> F) {
+    let step = Arc::clone(world);
+    let runtime = runtime::Builder::new_current_thread()
+        .on_thread_park(move || step.step())
+        .build()
+        .expect("a runtime without drivers can be made");
+    let stage = Arc::new(Stage { world: Arc::clone(world), members: Mutex::default() });
+    let mut play = Box::pin(play(stage));
+    runtime.block_on(poll_fn(|cx| {
+        if world.is_stuck(cx) {
+            return Poll::Ready(());
+        }
+        play.as_mut().poll(cx)
+    }));
+    drop(play);
+    drop(runtime);
 }
 
 async fn play(stage: Arc<Stage>, mut dice: Dice) {

@@ -24,6 +24,10 @@ pub enum Store {
 }
 
 impl Store {
+    /// All of them.
+    pub const ALL: [Self; 6] =
+        [Self::Single, Self::Replicated, Self::Quorum, Self::Slots, Self::Modes, Self::ModesOfQuorum];
+
     pub(super) fn nodes(self) -> usize {
         if matches!(self, Self::Single | Self::Replicated | Self::Modes) { 1 } else { 3 }
     }
@@ -230,6 +234,36 @@ impl Plan {
             // Other libraries' quorums poll too, and know no better than ours.
             foreign: dice.below(4) == 0 && store.nodes() == 1,
             mix: Mix::draw(dice, store),
+        }
+    }
+
+    /// One client that does nothing by itself, and a node at which nothing breaks: for what a scenario does with them.
+    #[cfg(test)]
+    pub(super) fn empty(ttl: Duration) -> Self {
+        let plan = Self::draw(&mut Dice::seeded(0), Store::Single);
+        Self {
+            clients: 1,
+            tasks: 0,
+            keys: 1,
+            hot: false,
+            ttls: [ttl; 2],
+            latency: (1_000, 1_001),
+            limit: Duration::from_millis(500),
+            late: 0,
+            hole: 0,
+            reset: 0,
+            cut: 0,
+            deaf: 0,
+            doubled: 0,
+            belated: 0,
+            greeting: 0,
+            drift: false,
+            troubles: Vec::new(),
+            asides: false,
+            shutdowns: 0,
+            odd: 0,
+            foreign: false,
+            ..plan
         }
     }
 

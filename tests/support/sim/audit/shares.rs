@@ -8,7 +8,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Audit, millis};
+use super::{Audit, Waiter, millis};
 use crate::sim::network::name;
 
 /// Those who have a key.
@@ -165,10 +165,13 @@ impl Audit {
 
     /// The first who waits may not have the key: else it would have been granted.
     pub(in crate::sim) fn judge_head(&mut self, key: &LockKey, now: u64, channels: &BTreeMap<Arc<str>, usize>) {
-        let first =
-            self.lines.get(key).into_iter().flatten().find(|waiter| waiter.lapsed || waiter.is_live(now, channels));
-        let Some(first) = first.filter(|first| !first.lapsed && !self.blind) else { return };
         let account = self.accounts.entry(key.clone()).or_default();
+        // A late request may have taken the key with the token of a place, without a look at the queue: that place is left until
+        // the next request of its token, and keeps nobody out.
+        let has_come = |waiter: &&Waiter| account.live(now).any(|(token, _)| token == waiter.token);
+        let line = self.lines.get(key).into_iter().flatten().filter(|waiter| !has_come(waiter));
+        let first = line.into_iter().find(|waiter| waiter.lapsed || waiter.is_live(now, channels));
+        let Some(first) = first.filter(|first| !first.lapsed && !self.blind) else { return };
         if account.in_the_way(first.token, now).is_none() {
             let message = format!("{key}: at {now} ms a place asked for at {} ms is left, and fits", first.asked);
             self.breaches.push(("left-out", message));

@@ -1,5 +1,7 @@
 //! What the tasks of a client do with locks.
 
+#[cfg(test)]
+mod aside;
 mod guard;
 mod odd;
 mod under;
@@ -151,7 +153,7 @@ impl Task {
             Ok(guard) => {
                 let mut leases: Vec<_> = guard.leases().collect();
                 leases.sort_by(|a, b| a.key().cmp(b.key()));
-                let parts = unders.into_iter().zip(leases).map(|(under, lease)| self.got(under, lease, extras));
+                let parts = unders.into_iter().zip(leases).map(|(under, lease)| self.got(under, lease, extras, aside));
                 let parts = parts.collect();
                 Some(Held { guard, parts, extras })
             }
@@ -181,7 +183,8 @@ impl Task {
         Under::new(&self.client, event)
     }
 
-    fn got(&self, mut under: Under, lease: &Lease, extras: Extras) -> Part {
+    /// Takes note of a lease, of a future that may have been kept `aside`.
+    fn got(&self, mut under: Under, lease: &Lease, extras: Extras, aside: bool) -> Part {
         let key = lease.key().to_owned();
         let (_, deadline) = self.client.deadline(lease);
         self.client.judge_deadline(lease, deadline);
@@ -198,9 +201,13 @@ impl Task {
         event.t_return = Some(last);
         let ttl = Duration::from_micros((event.ttl.unwrap_or(0.0) * 1_000.0) as u64);
         // A vote that a future kept aside drives late counts from its first sending: little may be left of the ttl.
-        let counts_from_long_ago = self.client.world.plan.store.is_quorum()
-            && event.only_tries
-            && deadline < self.client.world.now() + micros(ttl) / 3;
+        let counts_from_long_ago =
+            self.client.world.plan.store.is_quorum() && aside && deadline < self.client.world.now() + micros(ttl) / 3;
+        // A future that nobody polled counts from its first sending, too: if less is left of it than a renewal takes, no engine can
+        // keep it.
+        let plan = &self.client.world.plan;
+        let moves = if plan.has_slots() { micros(plan.longest_move()) } else { 0 };
+        let last_in_time = self.client.world.now() + 2 * plan.latency.1 + moves;
         let renews = match extras {
             _ if counts_from_long_ago => None,
             Extras::Fixed => None,
@@ -217,6 +224,7 @@ impl Task {
             moved: 0,
             got: last,
             renews,
+            hopeless_until: (aside && deadline <= last_in_time).then_some(deadline),
             over: false,
             extending: false,
         };
@@ -261,7 +269,8 @@ impl Task {
                     state.breach("cut-early", || format!("{} is cut short too early", watched.token));
                 }
             }
-            if expected && matches!(reason, LossReason::Expired | LossReason::Taken) && watched.renews.is_some() {
+            let is_false = expected && watched.renews.is_some() && !watched.is_hopeless(reason);
+            if is_false && matches!(reason, LossReason::Expired | LossReason::Taken) {
                 state.breach("false-loss", || format!("{} is told of a loss ({reason:?})", watched.token));
             }
             if let Some(interval) = watched.renews.filter(|_| state.is_told_of_loss(&client.world.plan))

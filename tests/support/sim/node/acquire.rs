@@ -48,12 +48,13 @@ impl Node {
                 let is_held = matches!(outcome, Outcome::Held { .. });
                 let was_alone =
                     own.held.is_some() || own.is_none() && has_place && !self.has(NodeMutant::TakerLetsNobodyIn);
-                if waits && is_held && was_alone && !acquire.token.mode().is_exclusive() {
+                let was_twice = own.share.is_some() && own.other.is_some();
+                if waits && is_held && (was_alone || was_twice) && !acquire.token.mode().is_exclusive() {
                     // Those behind it may share the key now.
                     self.grant(key, None, call);
                 }
                 let is_judged = if from.is_some() {
-                    downgraded.is_some() && is_held
+                    (downgraded.is_some() || was_twice) && is_held
                 } else {
                     own.is_none() && (is_held || matches!(outcome, Outcome::Busy { .. }))
                 };
@@ -73,9 +74,10 @@ impl Node {
         let Acquire { key, token, from, .. } = acquire;
         let held = self.held(key, now);
         let share = self.end_of_share(key, *token, now).filter(|_| held.is_none());
+        // Also beside its own share: this may be a repeat, and a late acquire of the other have come before it.
         let is_other = |from: &Token| {
             held.is_none()
-                && share.is_none()
+                && from != token
                 && from.mode() == token.mode()
                 && self.end_of_share(key, *from, now).is_some()
         };

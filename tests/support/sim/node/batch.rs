@@ -78,7 +78,7 @@ impl Node {
             Operation::Acquire(acquire) => self.judged_acquire(acquire, call, sender),
             Operation::Renew(renew) => {
                 let reply = self.renew(renew, call);
-                self.came(renew, &reply, sender);
+                self.came(renew, &reply, sender, call.now);
                 if let Ok(Outcome::Renewed { remaining, .. }) = &reply {
                     self.audit.renewed(renew, call.now, ms(*remaining));
                 }
@@ -126,10 +126,12 @@ impl Node {
     }
 
     /// Takes note of who renews what was granted to it: it holds without having asked for it.
-    fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>) {
+    fn came(&mut self, renew: &Renew, reply: &Reply, sender: Option<(usize, u64)>, now: u64) {
         let Ok(Outcome::Renewed { .. }) = reply else { return };
         let share = self.groups.get_mut(&renew.key).and_then(|group| group.share_of(renew.token));
-        if let Some(entry) = self.keys.get_mut(&renew.key).or(share) {
+        // What expired before the key was shared is there still, and nobody's.
+        let held = self.keys.get_mut(&renew.key).filter(|entry| entry.expires >= now);
+        if let Some(entry) = held.or(share) {
             entry.renewed = true;
             entry.setter = entry.setter.or_else(|| setter(sender, renew.ttl));
         }
@@ -174,7 +176,8 @@ impl Node {
         Ok(Outcome::Renewed { remaining: Duration::from_millis(left), fence, block })
     }
 
-    /// Pushes an expiry out to a ttl from now, and never in. Returns what is left in ms; `None` for another token.
+    /// Pushes an expiry out to a ttl from now, and never in, but for one that was found to be too far ahead. Returns what is left in
+    /// ms; `None` for another token.
     fn push_out(
         &mut self,
         renew: &Renew,
@@ -185,11 +188,12 @@ impl Node {
             return Ok(None);
         }
         let (left, ttl) = (entry.expires - now, ms(renew.ttl));
-        if left < ttl || self.has(NodeMutant::RenewalShortens) {
+        let mends = mends(renew, left);
+        if left < ttl || mends || self.has(NodeMutant::RenewalShortens) {
             self.refuses.less()?;
             self.set_expiry(&renew.key, now + ttl);
         }
-        Ok(Some(left.max(ttl)))
+        Ok(Some(if mends { ttl } else { left.max(ttl) }))
     }
 
     fn release(&mut self, release: &Release, call: &mut Call) -> Reply {
@@ -260,4 +264,9 @@ impl Node {
     pub(super) fn granted_last(&self, key: &LockKey, now: u64) -> Option<Token> {
         self.queues.get(key).filter(|queue| queue.expires >= now)?.granted
     }
+}
+
+/// Whether a renewal is to shorten an expiry that is `left` ms ahead: its owner has found that one to be too far ahead.
+pub(super) fn mends(renew: &Renew, left: u64) -> bool {
+    renew.too_far.map(ms).is_some_and(|found| left <= found && left + 2_000 > found)
 }

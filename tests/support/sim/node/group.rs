@@ -8,7 +8,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, batch::mends, ms};
 
 /// The holders of a key that is not held exclusively.
 #[derive(Clone, Debug)]
@@ -90,6 +90,29 @@ impl Node {
         true
     }
 
+    /// Has what a token has of a key end after a while, as if a clock had been set back. Returns whether it has something.
+    pub fn push_to(&mut self, key: &LockKey, token: Token, after: Duration, micros: u64) -> bool {
+        let now = micros / 1_000;
+        let ends = now + ms(after);
+        if self.held(key, now).is_some_and(|entry| entry.holder == Holder::Ours(token)) {
+            self.set_expiry(key, ends);
+        } else if self.held(key, now).is_none()
+            && self.end_of_share(key, token, now).is_some()
+            && let Some(group) = self.groups.get_mut(key)
+        {
+            group
+                .shares
+                .iter_mut()
+                .filter(|share| share.holder == Holder::Ours(token))
+                .for_each(|share| share.expires = ends);
+            group.expires = group.expires.max(ends);
+        } else {
+            return false;
+        }
+        self.audit.gives_up(key, token, now, Some(ends));
+        true
+    }
+
     /// The group at a key, unless all its shares are over.
     pub(super) fn group(&self, key: &LockKey, now: u64) -> Option<&Group> {
         let counts_dead = self.has(NodeMutant::DeadShareCounts);
@@ -154,7 +177,7 @@ impl Node {
         let Renew { key, token, .. } = renew;
         let Some(ends) = self.end_of_share(key, *token, now) else { return Ok(None) };
         let (left, ttl) = (ends - now, ms(renew.ttl));
-        let mends = renew.too_far.map(ms).is_some_and(|found| left <= found && left + 2_000 > found);
+        let mends = mends(renew, left);
         if left >= ttl && !mends {
             return Ok(Some(left));
         }
@@ -194,8 +217,14 @@ impl Node {
     pub(super) fn settle(&mut self, key: &LockKey, now: u64) {
         let Some(group) = self.groups.get_mut(key) else { return };
         match group.live(now).map(|share| share.expires).max() {
-            Some(last) => group.expires = last,
-            None => drop(self.groups.remove(key)),
+            Some(last) if last > now => group.expires = last,
+            // A time that is not ahead deletes the key, with the shares that end just now.
+            _ => {
+                let ended = self.groups.remove(key).into_iter().flat_map(|group| group.shares);
+                for token in ended.filter_map(|share| share.token()) {
+                    self.audit.gives_up(key, token, now, None);
+                }
+            }
         }
     }
 }

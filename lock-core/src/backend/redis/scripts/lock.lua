@@ -637,7 +637,8 @@ for i = 1, items do
     if operation == 'take' then from = ARGV[a + 4] end
     if is_share and not held then
       share = end_of_share(key, token)
-      if from and not share and string.sub(from, MODE_AT) == string.sub(token, MODE_AT) then
+      -- Also beside its own share: this may be a repeat, and a late acquire of `from` have come before it.
+      if from and from ~= token and string.sub(from, MODE_AT) == string.sub(token, MODE_AT) then
         other = end_of_share(key, from) and from
       end
     end
@@ -676,8 +677,9 @@ for i = 1, items do
       end
       reply(HELD, first, size, is_held and 0 or 1)
       taken[i] = not is_held and token
-      -- Those behind it may share the key now: it was exclusive, or none of them has found that it has expired.
-      if is_share and waiting > 0 and (held or ticket) then
+      -- Those behind it may share the key now: it was exclusive, none of them has found that it has expired, or one share of two is
+      -- left.
+      if is_share and waiting > 0 and (held or ticket or share and other) then
         local first, following = look(queue, '')
         grant(queue, key, nil, first, following, following)
       end

@@ -98,7 +98,7 @@ impl Task {
         self.client.judge(&answered, aside);
         match answered {
             Ok(guard) => {
-                let parts = vec![self.got(under, guard.lease(), extras)];
+                let parts = vec![self.got(under, guard.lease(), extras, aside)];
                 Some(Held { guard: Guard::One(guard), parts, extras })
             }
             Err(error) => {
@@ -137,7 +137,7 @@ impl Task {
         }
         match answered {
             Ok(guard) => {
-                let parts = vec![self.got(under, guard.lease(), Extras::None)];
+                let parts = vec![self.got(under, guard.lease(), Extras::None, aside)];
                 Some(Held { guard: Guard::One(guard), parts, extras: Extras::None })
             }
             Err(error) => {
