@@ -10,8 +10,10 @@ use crate::topologies::*;
 
 /// The names of those who are connected to a server, but for the other servers and the sentinels.
 async fn clients_of(server: &RedisServer) -> Vec<String> {
-    let clients = server.client_list().await;
-    clients.iter().map(|client| client.name().to_owned()).filter(|name| name.starts_with('p')).collect()
+    // A server that becomes a replica closes its connections, also that of the question.
+    let list = eventually_some(SOON, "it answers", async || server.ask(&["CLIENT", "LIST"]).await?.text()).await;
+    let names = list.lines().filter_map(|client| client.split(' ').find_map(|field| field.strip_prefix("name=")));
+    names.filter(|name| name.starts_with('p')).map(str::to_owned).collect()
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
