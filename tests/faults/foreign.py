@@ -9,7 +9,7 @@ import time
 import redis
 
 library, port, rounds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-client = redis.Redis(port=port)
+client = redis.Redis(port=port, socket_timeout=60)
 
 
 def count():
@@ -24,6 +24,7 @@ def redis_py(timeout):
 
 
 def python_redis_lock(expire):
+    # Also how long it sleeps before it looks again, if nobody of its own kind wakes it.
     import redis_lock
 
     with redis_lock.Lock(client, "shared", expire=expire):
@@ -43,7 +44,7 @@ def redlock_py():
 ways = {
     "redis-py": lambda: redis_py(60),
     "redis-py-without-ttl": lambda: redis_py(None),
-    "python-redis-lock": lambda: python_redis_lock(60),
+    "python-redis-lock": lambda: python_redis_lock(4),
     "redlock-py": redlock_py,
 }
 for _ in range(rounds):
