@@ -10,9 +10,9 @@ import redlock
 
 counter, rounds = redis.Redis(port=int(sys.argv[1])), int(sys.argv[2])
 nodes = [{"host": "localhost", "port": int(port), "db": 0} for port in sys.argv[3:]]
-manager = redlock.Redlock(nodes, retry_count=2000, retry_delay=0.01)
+manager = redlock.Redlock(nodes, retry_count=20000, retry_delay=0.01)
 for _ in range(rounds):
-    lock = manager.lock("shared", 5000)
+    lock = manager.lock("shared", 60000)
     assert lock, "no lock"
     number = int(counter.get("number") or 0)
     time.sleep(0.002)

@@ -8,6 +8,8 @@ use super::*;
 
 /// How long a request to one node may take that ends in vain.
 const SLOW_LIMIT: Duration = Duration::from_secs(3);
+/// The ttl of leases after which nothing is in doubt.
+const ENDS: Duration = Duration::from_secs(10);
 
 /// Why a node does not answer.
 #[derive(Clone, Copy, Debug)]
@@ -19,12 +21,12 @@ enum Node {
 }
 
 /// Shuts a manager down that holds two leases, and tells how long that took.
-async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration) -> Duration {
-    let manager = LockManager::builder().quorum(nodes.urls()).command_timeout(limit).client_name("ends");
+async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration, ttl: Duration) -> Duration {
+    let manager = LockManager::builder().quorum(nodes.urls()).command_timeout(limit).client_name(name(node));
     let manager = manager.build().expect("a sound quorum");
     let mut guards = Vec::new();
     for key in ["a", "b"] {
-        guards.push(manager.lock(key).ttl(LONG).await.expect("free"));
+        guards.push(manager.lock(key).ttl(ttl).await.expect("free"));
         eventually(SOON, "all have it", async || nodes.having(key).await == 3).await;
     }
     match node {
@@ -32,7 +34,7 @@ async fn shut_down(nodes: &mut Nodes, node: Node, limit: Duration) -> Duration {
         Node::Stopped | Node::KnownToBeStopped => nodes.servers[1].pause(),
     }
     if let Node::KnownToBeStopped = node {
-        manager.lock("c").ttl(LONG).await.expect("free").release().await.expect("held");
+        manager.lock("c").ttl(ttl).await.expect("free").release().await.expect("held");
         eventually(SOON, "it is known to be down", async || {
             manager.health().nodes().iter().filter(|node| node.is_up()).count() == 2
         })
@@ -53,8 +55,8 @@ async fn a_shutdown_does_not_wait_for_a_node_that_is_known_to_be_down() {
     let mut nodes = Nodes::start(3).await;
     // If it is killed, that is known long before a request to it ends. One that is stopped is known by a request that has ended: how
     // long a shutdown takes then is in `lock-core/src/backend/quorum/tests/shutdown.rs`, in virtual time.
-    for (node, limit) in [(Node::Killed, LONG), (Node::KnownToBeStopped, SLOW_LIMIT)] {
-        let took = shut_down(&mut nodes, node, limit).await;
+    for (node, limit, ttl) in [(Node::Killed, LONG, LONG), (Node::KnownToBeStopped, SLOW_LIMIT, ENDS)] {
+        let took = shut_down(&mut nodes, node, limit, ttl).await;
         figure(18, &format!("shutdown, one node {node:?}"), took);
         match node {
             Node::Killed => nodes.servers[1].start_again().await,
@@ -62,17 +64,25 @@ async fn a_shutdown_does_not_wait_for_a_node_that_is_known_to_be_down() {
         }
         // What it has is released when it is back.
         nodes.are_clean().await;
-        eventually(SOON, "the connections are closed", async || {
-            nodes.servers[0].client_list().await.iter().all(|client| client.name() != "ends")
-        })
-        .await;
+        // Nothing is in doubt when the ttl is over.
+        if ttl == ENDS {
+            eventually(SOON, "the connections are closed", async || {
+                nodes.servers[0].client_list().await.iter().all(|client| client.name() != name(node))
+            })
+            .await;
+        }
     }
+}
+
+/// The name of a manager that is shut down then.
+fn name(node: Node) -> String {
+    format!("ends-{node:?}")
 }
 
 #[tokio::test]
 async fn a_shutdown_waits_for_a_node_that_has_just_stopped_for_one_limit() {
     let mut nodes = Nodes::start(3).await;
-    let took = shut_down(&mut nodes, Node::Stopped, SLOW_LIMIT).await;
+    let took = shut_down(&mut nodes, Node::Stopped, SLOW_LIMIT, LONG).await;
     figure(18, "shutdown, one node stopped just before", took);
     assert!(took > SLOW_LIMIT * 9 / 10, "it may answer yet: {took:?}");
     nodes.servers[1].resume();

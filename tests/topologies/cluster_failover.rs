@@ -21,7 +21,7 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     let patient = Recorded::new(&patient.expect("connects"), &run.recorder("p2"), "");
     patient.acquire("k2", TTL, |request| request).await.expect("free").release().await.expect("held");
     eventually(SOON, "all is replicated", async || cluster.is_replicated(slot).await).await;
-    let known = places_live(cluster.node(from), "k", 3).await;
+    let places_end = queued(cluster.node(from), "k", 3).await;
     let (since, killed) = (now(), Instant::now());
     cluster.node_mut(from).stop();
     let key = (0..).map(|number| format!("o{number}")).find(|key| slot_in_part(key, from)).expect("one of them");
@@ -46,7 +46,7 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     figure(15, "primary killed to waiting again", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    kept_order(&in_turn(waiters).await, known);
+    kept_order(&in_turn(waiters).await, places_end);
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }

@@ -84,21 +84,13 @@ pub(crate) async fn in_turn(waiters: Vec<JoinHandle<Result<Held, Error>>>) -> Ve
     order
 }
 
-/// Judges that waiters were served in the order in which they came, if none of their places can have ended since it was `known`
-/// that they live for [`PLACES_LIVE`].
+/// Judges that waiters were served in the order in which they came, if all were before the first of their places can have ended, as
+/// [`queued`] has found it.
 #[track_caller]
-pub(crate) fn kept_order(order: &[usize], known: Instant) {
-    let took = known.elapsed();
-    println!("served in the order {order:?}, {took:?} after their places were known to live");
-    assert!(took > PLACES_LIVE || order.is_sorted(), "{order:?}");
-}
-
-/// For how long a place is remembered at least of which nothing is heard: a check may be 625 ms old by then.
-const PLACES_LIVE: Duration = ms(2_300);
-
-/// Waits until so many places in the queue of a key live for [`PLACES_LIVE`]. Returns a moment from which on they do.
-pub(crate) async fn places_live(server: &RedisServer, key: &str, count: usize) -> Instant {
-    queued_for(server, key, count, PLACES_LIVE).await
+pub(crate) fn kept_order(order: &[usize], places_end: Instant) {
+    let in_time = Instant::now() < places_end;
+    println!("served in the order {order:?}, before their places can have ended: {in_time}");
+    assert!(!in_time || order.is_sorted(), "{order:?}");
 }
 
 /// Ends tasks, and drops what they have got.
@@ -109,18 +101,15 @@ pub(crate) async fn cancelled<T>(tasks: Vec<JoinHandle<T>>) {
     }
 }
 
-/// Waits until so many have a live place in the queue of a key on the `server` that has it.
-pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) {
-    queued_for(server, key, count, ms(1_000)).await;
-}
-
-async fn queued_for(server: &RedisServer, key: &str, count: usize, live: Duration) -> Instant {
+/// Waits until so many have a live place in the queue of a key on the `server` that has it. Returns a moment before which none of
+/// these ends, though nothing more is heard of it.
+pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) -> Instant {
     eventually_some(SOON, format!("{count} wait for {key}"), async || {
         let asked = Instant::now();
         let queue = server.keys(&format!("*lock-core:queue:{key}")).await.pop()?;
         let time = server.call(&["TIME"]).await;
         let time: Vec<u128> = time.items().iter().filter_map(|part| part.text()?.parse().ok()).collect();
-        let now = time.first()? * 1_000 + time.get(1)? / 1_000;
+        let now = u64::try_from(time.first()? * 1_000 + time.get(1)? / 1_000).expect("milliseconds since 1970");
         let mut client = server.connect().await.expect("connects");
         // Its slot may be on its way to this node. (A server without slots refuses that.)
         client.call(&["ASKING"]).await.expect("is answered");
@@ -128,8 +117,9 @@ async fn queued_for(server: &RedisServer, key: &str, count: usize, live: Duratio
         let fields: Vec<_> = queue.items().iter().filter_map(Reply::text).collect();
         // `#TICKET`, and then `TOKEN END …`, in milliseconds.
         let places = fields.chunks(2).filter(|field| field[0].starts_with('#'));
-        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u128>().ok());
-        (ends.filter(|end| *end > now + live.as_millis()).count() == count).then_some(asked)
+        let ends = places.filter_map(|field| field[1].split(' ').nth(1)?.parse::<u64>().ok());
+        let left: Vec<_> = ends.filter_map(|end| end.checked_sub(now + 1)).collect();
+        (left.len() == count).then(|| asked + ms(left.into_iter().min().unwrap_or_default()))
     })
     .await
 }

@@ -17,7 +17,7 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
         queued(&sentinels.servers()[0], "k", number + 1).await;
     }
     eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
-    let known = places_live(&sentinels.servers()[0], "k", 3).await;
+    let places_end = queued(&sentinels.servers()[0], "k", 3).await;
     let (since, killed) = (now(), Instant::now());
     sentinels.servers_mut()[0].stop();
     let (switched, renewed) = tokio::join!(sentinels.await_switch(0, killed), async {
@@ -31,7 +31,7 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     figure(13, "primary killed to waiting again", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    kept_order(&in_turn(waiters).await, known);
+    kept_order(&in_turn(waiters).await, places_end);
     let primary = sentinels.primary().await;
     eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     judged(&run);

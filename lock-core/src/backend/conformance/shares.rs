@@ -231,10 +231,9 @@ impl Suite<'_> {
         self.acquire(&key, one, LONG).await;
         let Shares { leases, permits, first, last } = self.look(&key).await;
         assert_eq!((leases, permits), (1, 0), "one reader, and no permits");
-        assert!(
-            first > LONG / 2 && first == last && last <= LONG,
-            "its end is the first and the last: {first:?}, {last:?}"
-        );
+        // Nodes of a store that has several were asked one after the other.
+        let is_one = first == last || first < last && self.backend.health().len() > 1;
+        assert!(first > LONG / 2 && is_one && last <= LONG, "its end is the first and the last: {first:?}, {last:?}");
         let span = Span::begin(short);
         self.acquire(&key, two, short).await;
         let Shares { leases, permits, first, last } = self.look(&key).await;
