@@ -368,7 +368,7 @@ impl LockManager {
         self.engine.is_shut_down()
     }
 
-    /// How many keys and tokens the manager remembers, by what for: a soak test looks whether they add up.
+    /// Returns the number of entries in each list that the manager keeps in memory, by name. A soak test compares them.
     #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]

@@ -142,7 +142,7 @@ impl Engine {
         Health::new(admits, nodes, tenures.len(), tenures.slack.least(now)).with_losses(tenures.losses)
     }
 
-    /// How many entries the state has of what may not add up.
+    /// Returns the sizes of what the state remembers; see [`Queues::sizes`].
     #[cfg(feature = "test-util")]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         self.core.state().queues.sizes()

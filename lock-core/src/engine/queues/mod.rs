@@ -183,7 +183,7 @@ impl Queues {
         self.is_done() && self.lines.ids().is_empty()
     }
 
-    /// How many entries there are of what may not add up, by name.
+    /// Returns the number of entries in each list that must not grow forever, by name.
     #[cfg(feature = "test-util")]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
