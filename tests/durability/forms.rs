@@ -20,7 +20,8 @@ async fn several_keys_are_waited_for_together() {
     let manager = group.manager().await;
     let waits = group.waits().await;
     let keys: Vec<_> = (0..300).map(|number| format!("k{number:03}")).collect();
-    let all = manager.lock_all(&keys).ttl(LONG).durability(one(SOON)).await.expect("the replica confirms");
+    // One key after the other, each of which takes a round trip: on a busy machine longer than the default wait.
+    let all = manager.lock_all(&keys).ttl(LONG).wait(LONG).durability(one(SOON)).await.expect("the replica confirms");
     for key in &keys {
         assert_eq!(group.replicas[0].value(key).await, group.value(key).await);
     }
