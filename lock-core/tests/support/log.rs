@@ -42,7 +42,7 @@ impl Log {
 
     /// Returns what was logged since the log was cleared.
     pub(crate) fn text(&self) -> String {
-        String::from_utf8_lossy(&self.0.lock().unwrap()).into_owned()
+        String::from_utf8_lossy(&self.0.lock().expect("not poisoned")).into_owned()
     }
 
     /// How often a text was logged since the log was cleared.
@@ -52,13 +52,13 @@ impl Log {
 
     /// Forgets what was logged.
     pub(crate) fn clear(&self) {
-        self.0.lock().unwrap().clear();
+        self.0.lock().expect("not poisoned").clear();
     }
 }
 
 impl io::Write for Log {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        self.0.lock().unwrap().extend_from_slice(bytes);
+        self.0.lock().expect("not poisoned").extend_from_slice(bytes);
         Ok(bytes.len())
     }
 
