@@ -269,7 +269,8 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     assert_eq!(lost, 0);
     let handoffs = handoffs(&history, calm);
     println!("{} handoffs in {:?}", handoffs.len(), handoffs.iter().sum::<Duration>());
-    // That waiters are called over a new connection, too, is proven by counting requests (`tests/trust.rs`).
+    // This does not show that waiters are called over the new connections: a check finds a free key, too, only later, and how much later
+    // is a matter of the machine. The number of requests of a handoff would show it.
     assert!(!handoffs.is_empty(), "nobody was served");
     assert!(clients <= 2 * 3, "{clients} connections");
     assert!(rounds.iter().all(|rounds| *rounds > 0), "{rounds:?}");
