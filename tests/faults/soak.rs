@@ -66,9 +66,10 @@ async fn comes_back(process: &mut Process, before: &Sample) -> Sample {
     panic!("not as before within {LONG:?}: {before:?} became {last:?}")
 }
 
-/// Kills a holder and a waiter of a key that nobody else wants, as soon as the waiter has a place.
+/// Kills a holder and a waiter of a key that nobody else wants, as soon as the waiter has a place. The lease would outlast the test, so
+/// that the waiter does not get it on a slow machine, and the key is deleted behind the back of the script.
 async fn leaves_a_queue(server: &RedisServer, key: &str) {
-    let hold = || role!("hold", server.url(), key, 500, LONG.as_millis());
+    let hold = || role!("hold", server.url(), key, 600_000, 600_000);
     let mut holder = hold();
     holder.expect("held ", LONG).await;
     let mut waiter = hold();
@@ -76,6 +77,7 @@ async fn leaves_a_queue(server: &RedisServer, key: &str) {
     eventually(LONG, "it has a place", async || !server.keys(&queue).await.is_empty()).await;
     waiter.kill().await;
     holder.kill().await;
+    server.call(&["DEL", key]).await;
 }
 
 #[tokio::test]
