@@ -30,8 +30,9 @@ fn no_server_is_one_line_with_address_and_remedy() {
 fn a_server_that_hangs_is_one_line_too() {
     let server = Server::start();
     server.pause();
-    is_one_line_without_secret(&server.done(&["who", "k"]), 69);
-    is_one_line_without_secret(&server.done(&["run", "k", "--wait-forever", "--", "echo", "ran"]), 69);
+    is_one_line_without_secret(&server.done(&["who", "k", "--command-timeout=1s"]), 69);
+    let run = ["run", "k", "--wait-forever", "--command-timeout=1s", "--", "echo", "ran"];
+    is_one_line_without_secret(&server.done(&run), 69);
 }
 
 #[test]
@@ -55,6 +56,7 @@ fn what_is_out_of_its_range_is_a_code_of_its_own() {
         &["who", &"k".repeat(1_025)],
         &["release", "hash", "--yes"],
         &["--prefix", "a{b}", "list"],
+        &["--command-timeout", "0s", "list"],
         &["--url", "http://:hush-hush@127.0.0.1", "list"],
     ] {
         is_one_line_without_secret(&server.done(arguments), 78);

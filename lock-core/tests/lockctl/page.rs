@@ -2,7 +2,7 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::lockctl::support::{BINARY, Done, Run, Server, eventually, quoted};
+use crate::lockctl::support::{BINARY, Done, PATIENT, Run, Server, eventually, quoted};
 
 fn page() -> String {
     let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
@@ -45,6 +45,7 @@ impl Folder {
         let path = format!("{}:{}", self.path.display(), std::env::var("PATH").expect("there is one"));
         let mut command = Command::new("sh");
         command.args(["-c", &line]).env("PATH", path).env("LOCK_URL", &server.url).env_remove("LOCK_PREFIX");
+        command.env("LOCK_COMMAND_TIMEOUT", PATIENT);
         Done::of(command.stdin(std::process::Stdio::null()).output().expect("a shell starts"))
     }
 

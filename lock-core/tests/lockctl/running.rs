@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use crate::lockctl::support::{BINARY, Done, LONG, Run, Server, UNTIL_TOLD};
+use crate::lockctl::support::{BINARY, Done, LONG, PATIENT, Run, Server, UNTIL_TOLD};
 
 #[test]
 fn a_command_gets_key_and_token_and_lockctl_exits_with_its_code() {
@@ -35,6 +35,7 @@ fn exit_code_is_that_of_the_command_even_if_a_parent_ignores_the_end_of_children
     let ignores = "$SIG{CHLD} = 'IGNORE'; exec @ARGV";
     let mut command = std::process::Command::new("perl");
     command.args(["-e", ignores, BINARY, "run", "k", "--", "sh", "-c", "exit 7"]).env("LOCK_URL", &server.url);
+    command.env("LOCK_COMMAND_TIMEOUT", PATIENT);
     let done = Done::of(command.stdin(Stdio::null()).output().expect("perl starts"));
     assert_eq!((done.code, done.err.as_str()), (Some(7), ""));
 }

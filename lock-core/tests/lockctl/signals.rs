@@ -71,11 +71,12 @@ fn a_signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
 fn a_signal_that_was_ignored_from_the_start_stays_ignored_as_with_nohup() {
     use std::os::unix::process::CommandExt;
 
-    use crate::lockctl::support::BINARY;
+    use crate::lockctl::support::{BINARY, PATIENT};
 
     let server = Server::start();
     let mut command = std::process::Command::new("sh");
     command.args(["-c", "trap '' HUP; exec \"$0\" \"$@\"", BINARY]).process_group(0).env("LOCK_URL", &server.url);
+    command.env("LOCK_COMMAND_TIMEOUT", PATIENT);
     command.args(["run", "k", LONG, "--", "sh", "-c", "echo ready; read -r line; echo done"]);
     let mut run = Run::start(command);
     assert_eq!(run.line(), "ready");

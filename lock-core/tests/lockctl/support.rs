@@ -123,6 +123,7 @@ pub(crate) fn lockctl(url: &str, arguments: &[&str]) -> Command {
 
     default_signals();
     let mut command = Command::new(BINARY);
+    command.env("LOCK_COMMAND_TIMEOUT", PATIENT);
     command.args(arguments).env("LOCK_URL", url).env_remove("LOCK_PREFIX").process_group(0).stdin(Stdio::null());
     command
 }
@@ -330,6 +331,7 @@ pub(crate) fn on_terminal_while(
     let mut child = Command::new("timeout")
         .args(["60", "script", "--quiet", "--return", "--command", &line, "/dev/null"])
         .env("LOCK_URL", &server.url)
+        .env("LOCK_COMMAND_TIMEOUT", PATIENT)
         .env("SHELL", "/bin/sh")
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
@@ -362,6 +364,9 @@ fn mark(port: u16) -> String {
 }
 
 pub(crate) const BINARY: &str = env!("CARGO_BIN_EXE_lockctl");
+
+/// How long a request may take: a busy machine answers late, and that is not the subject of a test.
+pub(crate) const PATIENT: &str = "20s";
 
 /// A ttl whose end no test waits for.
 pub(crate) const LONG: &str = "--ttl=60s";

@@ -45,6 +45,10 @@ pub(crate) struct Server {
     #[arg(long, global = true, env = "LOCK_PREFIX", default_value = "", hide_default_value = true)]
     #[arg(value_name = "TEXT")]
     prefix: String,
+    /// How long a request to Redis may take, at most an hour; longer for a server that is far away or busy
+    #[arg(long, global = true, env = "LOCK_COMMAND_TIMEOUT", default_value = "1s", value_name = "TIME")]
+    #[arg(value_parser = humantime::parse_duration)]
+    command_timeout: Duration,
 }
 
 #[derive(Debug, Subcommand)]
@@ -181,7 +185,8 @@ pub(crate) struct Release {
 impl Server {
     /// Connects, or says why not.
     pub(crate) async fn connect(&self) -> Result<LockManager, BuildError> {
-        LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl").connect().await
+        let builder = LockManager::builder().url(&self.url).prefix(&self.prefix).client_name("lockctl");
+        builder.command_timeout(self.command_timeout).connect().await
     }
 }
 
