@@ -9,11 +9,14 @@ use tracing::{Instrument, info_span, instrument::WithSubscriber};
 use tracing_opentelemetry::OpenTelemetrySpanExt;
 use tracing_subscriber::layer::SubscriberExt;
 
+use crate::support::log::not_alone;
+
 const WAIT: Duration = Duration::from_millis(50);
 
 /// Runs a holder and a waiter, each in a trace of its own. Returns the context of the holder's span, and the span of the
 /// waiter's acquire.
 async fn contend(explains: bool) -> (SpanContext, SpanData) {
+    not_alone();
     let exporter = InMemorySpanExporter::default();
     let provider = SdkTracerProvider::builder().with_simple_exporter(exporter.clone()).build();
     let layer = tracing_opentelemetry::layer().with_tracer(provider.tracer("test"));

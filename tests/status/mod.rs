@@ -37,6 +37,7 @@ async fn keys(browser: &Browser) -> Vec<String> {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser; run by .ci/run"]
 async fn an_operator_finds_a_key_and_releases_it() {
     let Some(browser) = Browser::start("the status page, used in a browser").await else { return };
     let server = RedisServer::start().await;
@@ -83,6 +84,7 @@ async fn an_operator_finds_a_key_and_releases_it() {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser; run by .ci/run"]
 async fn a_key_of_markup_is_text() {
     let Some(browser) = Browser::start("keys of markup on the status page").await else { return };
     let server = RedisServer::start().await;
@@ -108,6 +110,7 @@ async fn a_key_of_markup_is_text() {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser; run by .ci/run"]
 async fn a_lock_of_another_library_is_named_as_such_and_not_called_free() {
     let Some(browser) = Browser::start("the lock of another library on the status page").await else { return };
     let server = RedisServer::start().await;
@@ -123,6 +126,7 @@ async fn a_lock_of_another_library_is_named_as_such_and_not_called_free() {
 }
 
 #[tokio::test]
+#[ignore = "needs a browser; run by .ci/run"]
 async fn nothing_is_wider_than_a_phone() {
     let Some(browser) = Browser::start("the status page on a phone").await else { return };
     let server = RedisServer::start().await;

@@ -18,8 +18,8 @@ fn no_server_is_one_line_with_address_and_remedy() {
     // No server of another test takes this port.
     let address = "127.0.0.1:1";
     for arguments in EACH {
-        let done = lockctl(&format!("redis://:{SECRET}@{address}"), arguments).output().expect("it starts");
-        let done = Done::of(done);
+        let mut lockctl = lockctl(&format!("redis://:{SECRET}@{address}"), arguments);
+        let done = Done::of(lockctl.env("LOCK_COMMAND_TIMEOUT", "1s").output().expect("it starts"));
         is_one_line_without_secret(&done, 69);
         assert!(done.err.contains(address) && done.err.contains("check that it runs"), "{done:?}");
         assert!(done.err.contains("(Connection refused"), "the cause: {done:?}");
@@ -52,7 +52,7 @@ fn what_is_out_of_its_range_is_a_code_of_its_own() {
     for arguments in [
         &["run", "k", "--ttl", "1ms", "--", "echo", "ran"][..],
         &["run", "", "--", "echo", "ran"],
-        &["run", "hash", "--", "echo", "ran"],
+        &["run", "hash", "--ttl=2s", "--", "echo", "ran"],
         &["who", &"k".repeat(1_025)],
         &["release", "hash", "--yes"],
         &["--prefix", "a{b}", "list"],

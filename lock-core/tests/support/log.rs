@@ -40,10 +40,7 @@ impl Log {
     pub(crate) fn subscriber(
         &self,
     ) -> SubscriberBuilder<DefaultFields, Format, LevelFilter, impl Fn() -> Self + Send + Sync + 'static> {
-        // With one subscriber alone in the process, the first thread that logs an event decides for all of them whether it is of
-        // interest, and that may be a thread of another test, which has no subscriber.
-        static OTHER: OnceLock<Dispatch> = OnceLock::new();
-        OTHER.get_or_init(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
+        not_alone();
         let log = self.clone();
         tracing_subscriber::fmt().with_ansi(false).with_writer(move || log.clone())
     }
@@ -62,6 +59,15 @@ impl Log {
     pub(crate) fn clear(&self) {
         self.0.lock().expect("no panic while a line is written").clear();
     }
+}
+
+/// Has a second subscriber in the process, as each test needs that has one of its own.
+///
+/// With one subscriber alone, the first thread that logs an event decides for all of them whether it is of interest, and that may be a
+/// thread of another test, which has no subscriber.
+pub(crate) fn not_alone() {
+    static OTHER: OnceLock<Dispatch> = OnceLock::new();
+    OTHER.get_or_init(|| Dispatch::new(tracing_subscriber::fmt().with_writer(io::sink).finish()));
 }
 
 impl io::Write for Log {

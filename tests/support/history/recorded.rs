@@ -1,7 +1,9 @@
 //! A client of lock-core that writes down what it does. It judges nothing.
 
 use std::{
+    future::Future,
     io,
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering},
@@ -11,6 +13,7 @@ use std::{
 
 use lock_core::{Error, ErrorKind, FencingToken, LockGuard, LockManager, LockRequest};
 use serde_json::json;
+use tokio::time::sleep;
 
 use super::{
     clock::now,
@@ -230,7 +233,8 @@ impl Held {
         let mut event = self.event(Op::Read);
         event.mode = self.mode;
         let mut call = self.recorder.begin(event);
-        let read = register.read(&self.key, self.fence().get()).await;
+        let (key, fence) = (self.key.clone(), self.fence().get());
+        let read = self.meanwhile(register.read(&key, fence)).await;
         self.last = now();
         let Ok(Some((fence, value))) = read else {
             call.end_at(self.last, Outcome::Fail);
@@ -255,7 +259,8 @@ impl Held {
         event.prev = Some(json!(value));
         event.value = Some(json!(value + 1));
         let call = self.recorder.begin(event);
-        let written = register.write(&self.key, fence, value + 1).await;
+        let key = self.key.clone();
+        let written = self.meanwhile(register.write(&key, fence, value + 1)).await;
         self.last = now();
         let result = match written {
             Ok(true) => Outcome::Ok,
@@ -303,11 +308,26 @@ impl Held {
         worked
     }
 
-    /// Writes down a renewal that has come since the last operation.
+    /// Waits for a call of the holder, and writes down the renewals that come meanwhile: a call may take longer than a lease.
+    async fn meanwhile<F: Future>(&mut self, call: F) -> F::Output {
+        let mut call = pin!(call);
+        let pace = self.guard().ttl() / 8;
+        loop {
+            tokio::select! {
+                biased;
+                output = &mut call => return output,
+                () = sleep(pace) => self.look(),
+            }
+        }
+    }
+
+    /// Writes down a renewal that has come since the last operation, or that the lease is over.
     fn look(&mut self) {
         if self.guard().is_held() {
             let (at, deadline) = deadline(self.guard());
             self.noticed(at, deadline);
+        } else {
+            self.denied = now();
         }
     }
 
@@ -316,8 +336,9 @@ impl Held {
     fn noticed(&mut self, at: f64, deadline: f64) {
         if deadline > self.deadline + NEWS && self.guard().is_held() {
             let mut event = self.event(Op::Extend);
-            // Its answer may have been long under way; but none revives a lease that was said to be over.
-            let sent = deadline - validity(self.guard().ttl()) - NEWS;
+            // Its answer may have been long under way; but none revives a lease that was said to be over. If the former deadline has passed
+            // since nobody looked, this was not the first renewal since then, and the first one was sent before that deadline.
+            let sent = (deadline - validity(self.guard().ttl()) - NEWS).min(self.deadline - NEWS);
             event.t_invoke = self.last.min(sent).max(self.got).max(self.denied);
             self.renewals += 1;
             event.process = format!("{}/renewal {}", self.process, self.renewals);
