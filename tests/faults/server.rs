@@ -25,7 +25,7 @@ async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, bet
     between(server.folder()).await;
     server.start_again().await;
     let up = now();
-    sleep(ms(1_500)).await;
+    sleep(ms(3_000)).await;
     run.broken_since(killed);
     let rounds = team.stop(SOON).await;
     run.settle(server, SETTLED).await;
@@ -34,8 +34,9 @@ async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, bet
     figure(fault, "next grant after the server was up again", recovered);
     assert!(recovered < Duration::MAX, "nobody was granted anything");
     assert!(rounds.iter().all(|rounds| *rounds > 0), "{rounds:?}");
-    // What a process had is passed on inside it for 100 ms, whether the server is up again or not.
-    Mark { key: None, from: killed, to: up.max(killed + 100.0) }
+    // What a process had is passed on inside it for 100 ms, whether the server is up again or not: `lock-core/tests/turns.rs` holds it to that.
+    // Here a process may not have its turn for a while after it has decided so.
+    Mark { key: None, from: killed, to: up.max(killed + 100.0) + STALLED }
 }
 
 #[tokio::test]
@@ -355,3 +356,6 @@ async fn fault_41_holder_whose_data_is_deleted_is_told() {
     run.settle(&server, SETTLED).await;
     judged_by(&run, checker);
 }
+
+/// For how long a process of a team may be kept from its turn by others of the machine, in ms.
+const STALLED: f64 = 1_500.0;
