@@ -29,7 +29,7 @@ pub(super) async fn start() -> Server {
 fn program(name: &str) -> PathBuf {
     find(name, path()).unwrap_or_else(|| {
         panic!(
-            "{name} is missing. These tests need MariaDB: run ./tests/run, which installs it, or install it with \
+            "{name} is missing. These tests need MariaDB: run ./.ci/run, which installs it, or install it with \
              `apt-get install mariadb-server`, `dnf install mariadb-server` or `brew install mariadb`"
         )
     })
