@@ -16,21 +16,35 @@ use crate::patient;
 pub(crate) async fn requests_of_a_handoff(
     server: &RedisServer,
     database: &str,
+    managers: [&LockManager; 2],
+    expected: u64,
+) -> u64 {
+    requests_of_a_handoff_after(async || {}, server, database, managers, expected).await
+}
+
+/// The same if in each round something happens to those that wait, between their request and the release.
+pub(crate) async fn requests_of_a_handoff_after(
+    happens: impl AsyncFn(),
+    server: &RedisServer,
+    database: &str,
     [one, two]: [&LockManager; 2],
     expected: u64,
 ) -> u64 {
-    let mut client = server.connect().await.expect("connects");
-    client.call(&["SELECT", database]).await.expect("it answers");
     let (mut least, mut last) = (u64::MAX, 0);
     let deadline = Instant::now() + SOON;
     for round in 0.. {
+        // A new one each time: all connections may be killed in a round.
+        let mut client = server.connect().await.expect("connects");
+        client.call(&["SELECT", database]).await.expect("it answers");
         let held = one.lock("k").ttl(LONG).wait(SOON).await.expect("it is free");
         let waiter = tokio::spawn(two.lock("k").ttl(LONG).wait(SOON).acquire());
         let has_place = async || {
-            let places = client.call(&["EXISTS", "{0}lock-core:queue:k"]).await.expect("it answers");
-            places.integer() == Some(1)
+            // The name begins with the slot in a cluster.
+            let places = client.call(&["KEYS", "*lock-core:queue:k"]).await.expect("it answers");
+            places.items().len() == 1
         };
         eventually(SOON, "it has a place", has_place).await;
+        happens().await;
         let first = held.fencing_token().get();
         let before = server.script_calls().await;
         held.release().await.expect("it is held");

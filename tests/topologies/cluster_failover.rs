@@ -3,7 +3,10 @@
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::history::{Checker, Mark, Recorded, Run, now};
 
-use crate::topologies::{load::Load, *};
+use crate::{
+    topologies::{load::Load, *},
+    trust::requests_of_a_handoff,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
@@ -11,6 +14,8 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     let (url, slot) = (cluster.url(), slot_of("k"));
     let from = cluster.primary_of(slot).await;
     let mut held = client(&run, &url, "p1").await.acquire("k", TTL, |request| request).await.expect("free");
+    // Two managers that live through it.
+    let before = [manager(&url, "before0").await, manager(&url, "before1").await];
     let mut waiters = Vec::new();
     for number in 0..3 {
         waiters.push(waits(client(&run, &url, &format!("w{number}")).await, "k"));
@@ -47,6 +52,9 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     run.broken_since(since);
     held.release().await.expect("held");
     kept_order(&in_turn(waiters).await, places_end);
+    let requests =
+        requests_of_a_handoff(cluster.node(cluster.primary_of(slot).await), "0", [&before[0], &before[1]], 2).await;
+    assert_eq!(requests, 2, "the two releases: waiters are called by the new primary");
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }

@@ -3,7 +3,10 @@
 use lock_core::{ErrorKind, LockManager};
 use lock_tests::history::{Checker, Mark, Run, Undone, now};
 
-use crate::topologies::{load::Load, *};
+use crate::{
+    topologies::{load::Load, *},
+    trust::requests_of_a_handoff,
+};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their_order() {
@@ -11,6 +14,8 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     let url = sentinels.url();
     let holder = client(&run, &url, "holder").await;
     let mut held = holder.acquire("k", TTL, |request| request).await.expect("free");
+    // Two managers that live through it.
+    let before = [manager(&url, "before0").await, manager(&url, "before1").await];
     let mut waiters = Vec::new();
     for number in 0..3 {
         waiters.push(waits(client(&run, &url, &format!("waiter{number}")).await, "k"));
@@ -33,6 +38,8 @@ async fn fault_13_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     held.release().await.expect("held");
     kept_order(&in_turn(waiters).await, places_end);
     let primary = sentinels.primary().await;
+    let requests = requests_of_a_handoff(&sentinels.servers()[primary], "0", [&before[0], &before[1]], 2).await;
+    assert_eq!(requests, 2, "the two releases: waiters are called by the new primary");
     eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     judged(&run);
 }

@@ -6,7 +6,7 @@
 //! | `register` | the address of the Redis with the fenced registers; none are written without it |
 //! | `unfenced` | the address of a Redis with a number for each key that is read and written without a fencing token |
 //! | `tasks`, `keys` | how many; the keys are `k0`, `k1`, … |
-//! | `ttl`, `wait`, `hold`, `pause` | in milliseconds; holds and pauses are random, up to that long |
+//! | `ttl`, `wait`, `hold`, `pause` | in milliseconds; holds and pauses are random, up to that long; the default ttl outlasts each deadline of a test |
 //! | `drops` | how many of a hundred acquires are dropped at a random moment, up to `drop_within` milliseconds |
 //! | `extends` | how many of a hundred holds are extended once |
 //! | `shares` | how many of a hundred acquires of these keys are shared: their holders read the register twice |
@@ -57,7 +57,7 @@ pub(crate) async fn contend(arguments: &[&str]) -> Result<(), Box<dyn Error>> {
     let recorder = Recorder::open(Path::new(options.text("folder")?), name);
     let plan = Arc::new(Plan {
         keys: options.number("keys", 1)?,
-        ttl: options.milliseconds("ttl", 2_000)?,
+        ttl: options.milliseconds("ttl", OUTLASTS)?,
         wait: options.milliseconds("wait", 60_000)?,
         hold: options.milliseconds("hold", 2)?,
         pause: options.milliseconds("pause", 0)?,
@@ -238,3 +238,6 @@ impl<'a> Options<'a> {
         Ok(Duration::from_millis(self.number(name, otherwise)?))
     }
 }
+
+/// The ttl of leases unless an option says otherwise, in milliseconds: that of `lock_tests::LONG`.
+const OUTLASTS: u64 = 600_000;
