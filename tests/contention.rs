@@ -9,8 +9,8 @@ use std::{
 };
 
 use lock_tests::{
-    Actor, HANDOFF, LONG, PASSED_OVER, RedisServer, Reply, SETTLED, SOON, actor, eventually, figure,
-    history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, now},
+    Actor, HANDOFF, LONG, RedisServer, Reply, SOON, actor, eventually, figure,
+    history::{Checker, ForeignClient, History, Manners, Op, Outcome, Rule, Run, judged, now},
     ms, team,
 };
 use tokio::time::sleep;
@@ -32,12 +32,6 @@ pub(crate) async fn contend(server: &RedisServer) {
     }
 }
 
-fn judged(run: &Run) -> History {
-    let history = run.history().expect("the files can be read");
-    Checker::new().bound(HANDOFF).assert_clean(&history);
-    history
-}
-
 fn url(server: &RedisServer) -> String {
     format!("url={}", server.url())
 }
@@ -55,7 +49,7 @@ async fn processes_that_contend_keep_every_rule_and_lose_no_update() {
     team.go().await;
     contend(&server).await;
     let rounds = team.stop(SOON).await;
-    let settled = run.settle(&server, SETTLED).await;
+    let settled = run.settle(&server).await;
     let history = judged(&run);
     let total: u64 = rounds.iter().sum();
     let mut counted = 0;
@@ -95,7 +89,7 @@ async fn fault_05_killed_waiters_cost_the_others_nothing() {
     }
     assert_eq!(holder.tell("release").await, "released");
     figure(5, "longest handoff, two of five waiters killed", served.into_iter().max().unwrap_or_default());
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -155,10 +149,10 @@ async fn fault_06_stopped_waiter_at_the_head_costs_a_check_and_its_call_window()
     assert_eq!(next.tell("release").await, "released");
     head.process.resume();
     run.broken_since(since);
-    head.held(PASSED_OVER).await;
+    head.held(HANDOFF).await;
     assert_eq!(head.tell("release").await, "released");
     figure(6, "next grant after the release, the head stopped", first);
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -185,7 +179,7 @@ async fn fault_01_killed_holder_blocks_for_its_ttl_and_no_longer() {
     figure(1, "next grant after the holder of a ttl of 3 s was killed", waited);
     assert_eq!(next.tell("release").await, "released");
     serve_all(&mut waiters).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     assert!(history.events().iter().filter_map(|event| event.fence).all(|fence| fence >= first));
 }
@@ -207,7 +201,7 @@ async fn futures_and_guards_dropped_at_random_moments_leave_nothing() {
     contend(&server).await;
     let rounds = team.stop(SOON).await;
     // The ttl is far longer than this: nothing is left to expire.
-    let settled = run.settle(&server, SETTLED).await;
+    let settled = run.settle(&server).await;
     let history = judged(&run);
     let dropped = history.events().iter().filter(|event| event.result == Outcome::Info).count();
     assert!(dropped > 20, "{dropped} dropped, {rounds:?}");
@@ -225,7 +219,7 @@ async fn clients_of_another_library_are_excluded_and_exclude() {
     theirs.go().await;
     contend(&server).await;
     let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
     println!("{rounds:?} rounds, ours and theirs");
     assert!(rounds.iter().all(|rounds| rounds.iter().sum::<u64>() > 10), "{rounds:?}");
@@ -256,7 +250,7 @@ async fn foreign_key_without_ttl_is_waited_for_without_a_busy_loop() {
     assert!(rate <= 20.0, "{rate} calls a second for each waiter");
     assert!(foreign.release("k", &token).await.expect("is answered"));
     serve_all(&mut waiters).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -286,7 +280,7 @@ async fn processes_are_served_in_the_order_in_which_they_came() {
     }
     assert_eq!(holder.tell("release").await, "released");
     println!("eight handoffs: {took:?}");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -316,7 +310,7 @@ async fn waiter_that_gives_up_leaves_its_place_to_the_next() {
         holder = waiter;
     }
     assert_eq!(holder.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -329,7 +323,7 @@ async fn processes_that_contend_all_have_their_turns() {
     team.go().await;
     contend(&server).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let turns = turns(&judged(&run));
     println!("{turns:?} turns, {rounds:?} rounds");
     assert_eq!(turns.len(), 4);

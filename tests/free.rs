@@ -5,14 +5,6 @@ use lock_tests::{RedisServer, SOON, eventually};
 
 use crate::patient;
 
-/// How often a command was called.
-async fn calls(server: &RedisServer, command: &str) -> u64 {
-    let stats = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-    let line =
-        stats.lines().find_map(|line| line.strip_prefix(&format!("cmdstat_{command}:calls=")).map(str::to_owned));
-    line.and_then(|line| line.split(',').next()?.parse().ok()).unwrap_or_default()
-}
-
 async fn pair(manager: &LockManager, key: &str) -> u64 {
     let guard = manager.lock(key).wait(SOON).await.expect("it is free, or soon will be");
     let fence = guard.fencing_token().get();
@@ -25,16 +17,16 @@ async fn an_acquire_of_a_free_key_is_one_transaction_once_the_script_has_run() {
     let server = RedisServer::start().await;
     let manager = patient::connect(&server.url()).await.expect("connects");
     pair(&manager, "first").await;
-    assert_eq!(calls(&server, "exec").await, 0, "the server might refuse the script, and with it the release");
-    let scripts = calls(&server, "evalsha").await;
+    assert_eq!(server.calls_of("exec").await, 0, "the server might refuse the script, and with it the release");
+    let scripts = server.calls_of("evalsha").await;
     let mut last = 0;
     for _ in 0..20 {
         let fence = pair(&manager, "k").await;
         assert!(fence > last, "{fence} follows {last}");
         last = fence;
     }
-    assert_eq!(calls(&server, "exec").await, 20);
-    assert_eq!(calls(&server, "evalsha").await - scripts, 20, "the releases");
+    assert_eq!(server.calls_of("exec").await, 20);
+    assert_eq!(server.calls_of("evalsha").await - scripts, 20, "the releases");
     assert!(server.left().await.is_empty());
 }
 
@@ -117,10 +109,10 @@ async fn a_user_without_transactions_pays_for_one_of_them() {
         for _ in 0..10 {
             pair(&manager, "k").await;
         }
-        let sets = calls(&server, "set").await;
+        let sets = server.calls_of("set").await;
         // Each acquire sets the key once, in the script, but for one that was tried without.
         assert!(sets <= 11, "{rights:?}: {sets}");
-        assert!(calls(&server, "multi").await <= 1, "{rights:?}: none is begun any more");
+        assert!(server.calls_of("multi").await <= 1, "{rights:?}: none is begun any more");
         assert!(server.left().await.is_empty());
     }
 }

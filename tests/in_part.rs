@@ -1,28 +1,16 @@
 //! An acquire of which a server has executed a part, and then refused the rest.
 
-use std::time::Duration;
-
 use lock_core::{
     ErrorKind, LockManager,
     backend::{Acquire, Backend, Batch, Calls, Operation, RedisBackend, Token},
     key::LockKey,
 };
-use lock_tests::{LONG, RedisServer, Reply, eventually};
-
-/// How long a lease lasts here: far longer than the test, so that no key expires.
-const OUTLASTS: Duration = Duration::from_secs(600);
+use lock_tests::{LONG, RedisServer, Reply, SOON, eventually};
 
 /// Gives rights to the user of the manager.
 async fn allow(server: &RedisServer, rights: &[&str]) {
     let user = ["ACL", "SETUSER", "user", "on", ">secret", "~*", "&*"];
     assert_eq!(server.call(&[&user, rights].concat()).await, Reply::Status("OK".to_owned()));
-}
-
-/// How often `SET` was executed.
-async fn sets(server: &RedisServer) -> u64 {
-    let stats = server.info("cmdstat_set").await;
-    let calls = stats.strip_prefix("calls=").and_then(|stats| stats.split(',').next()?.parse().ok());
-    calls.expect("a number of calls")
 }
 
 /// Without `MULTI`, the commands of a transaction are executed each by itself: the key is set, and then nothing gives it a number.
@@ -36,13 +24,13 @@ async fn a_key_that_was_set_without_a_fencing_token_is_released_after_the_error(
     let manager = LockManager::connect(url).await.expect("connects");
     // From the second acquire on, a free key is asked for by a transaction.
     manager.lock("first").await.expect("free").release().await.expect("held");
-    let before = sets(&server).await;
+    let before = server.calls_of("set").await;
     allow(&server, &IN_PART).await;
-    let error = manager.lock("k").ttl(OUTLASTS).await.expect_err("there is no number for it");
+    let error = manager.lock("k").ttl(LONG).await.expect_err("there is no number for it");
     assert_eq!(error.kind(), ErrorKind::Unsupported, "{error}");
     assert!(error.to_string().to_lowercase().contains("xadd"), "{error}");
-    assert_eq!(sets(&server).await, before + 1, "the key was set, outside of a transaction");
-    eventually(LONG, "the key is released", async || server.left().await.is_empty()).await;
+    assert_eq!(server.calls_of("set").await, before + 1, "the key was set, outside of a transaction");
+    eventually(SOON, "the key is released", async || server.left().await.is_empty()).await;
 }
 
 /// The engine also releases what was not executed in order. Others that use the backend have only the error to go by.
@@ -51,19 +39,19 @@ async fn the_error_of_an_acquire_that_was_executed_in_part_says_that_it_may_have
     let server = RedisServer::start().await;
     allow(&server, &["+@all"]).await;
     let url = format!("redis://user:secret@{}", server.address());
-    let backend = RedisBackend::from_url(&url, "in part", LONG).expect("a sound URL");
+    let backend = RedisBackend::from_url(&url, "in part", SOON).expect("a sound URL");
     let acquire = |name: &str, token| {
         let key = LockKey::new(name).expect("a sound key");
-        let acquire = Acquire::new(key, Token::from_random(token), OUTLASTS).expecting_free();
+        let acquire = Acquire::new(key, Token::from_random(token), LONG).expecting_free();
         backend.call(Batch::from([Operation::Acquire(acquire)]))
     };
     let work = async {
         acquire("first", 1).await.expect("free").outcomes.pop().expect("one").expect("free");
         allow(&server, &IN_PART).await;
-        let before = sets(&server).await;
+        let before = server.calls_of("set").await;
         let mut answer = acquire("k", 2).await.expect("one by one");
         let error = answer.outcomes.pop().expect("one").expect_err("there is no number for it");
-        assert_eq!(sets(&server).await, before + 1, "the key was set, outside of a transaction");
+        assert_eq!(server.calls_of("set").await, before + 1, "the key was set, outside of a transaction");
         assert!(format!("{error:?}").contains("may_have_happened: true"), "{error:?}");
 
         // By the script alone, as from now on, nothing is set.

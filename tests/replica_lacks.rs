@@ -1,7 +1,7 @@
 //! A replica that lacks a lease of its primary, as in the first moments of a failover: it must not say that the lease is gone.
 
 use lock_core::{ErrorKind, LockManager, LossReason};
-use lock_tests::{LONG, RedisServer, Reply, eventually, free_port, ms, within};
+use lock_tests::{LONG, RedisServer, Reply, SOON, eventually, free_port, ms, within};
 
 /// A replica that never heard of its primary, and so has none of the data.
 async fn empty_replica() -> RedisServer {
@@ -39,16 +39,16 @@ async fn each_form_of_the_script_is_an_error_at_a_replica_that_lacks_the_lease()
 async fn a_lease_is_kept_when_its_server_becomes_a_replica_without_data() {
     let server = RedisServer::start().await;
     let manager = LockManager::connect(&server.url()).await.expect("connects");
-    let exclusive = manager.lock("k").ttl(10 * LONG).renew_every(ms(50)).await.expect("free");
-    let shared = manager.lock("l").shared().ttl(10 * LONG).renew_every(ms(50)).await.expect("free");
-    eventually(LONG, "leases were renewed", async || server.info("tracking_total_keys").await != "0").await;
+    let exclusive = manager.lock("k").ttl(LONG).renew_every(ms(50)).await.expect("free");
+    let shared = manager.lock("l").shared().ttl(LONG).renew_every(ms(50)).await.expect("free");
+    eventually(SOON, "leases were renewed", async || server.info("tracking_total_keys").await != "0").await;
     let follow = format!("REPLICAOF 127.0.0.1 {}", free_port());
     let mut client = server.connect().await.expect("connects");
     for command in ["MULTI", "FLUSHALL", &follow, "EXEC"] {
         let reply = client.call(&command.split(' ').collect::<Vec<_>>()).await.expect("is answered");
         assert!(!matches!(reply, Reply::Error(_)), "{command:?}: {reply:?}");
     }
-    eventually(LONG, "a renewal is answered", async || {
+    eventually(SOON, "a renewal is answered", async || {
         let has_failed = manager.health().nodes()[0].last_error().is_some();
         has_failed || !exclusive.is_held() || !shared.is_held()
     })
@@ -60,6 +60,6 @@ async fn a_lease_is_kept_when_its_server_becomes_a_replica_without_data() {
     // A primary that lacks them has the last word.
     server.call(&["REPLICAOF", "NO", "ONE"]).await;
     for guard in [exclusive, shared] {
-        assert_eq!(within(LONG, guard.ended()).await.loss(), Some(LossReason::Taken));
+        assert_eq!(within(SOON, guard.ended()).await.loss(), Some(LossReason::Taken));
     }
 }

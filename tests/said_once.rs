@@ -115,11 +115,7 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
 
     // A provider whose second login and all that follow are refused.
     let manager = patient::builder().url(server.url()).credentials(Wrong).connect().await.unwrap();
-    eventually(SOON, "it has tried three of them", async || {
-        let refused = server.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
-        refused.lines().any(|line| line == "errorstat_WRONGPASS:count=3")
-    })
-    .await;
+    eventually(SOON, "it has tried three of them", async || server.errors_of("WRONGPASS").await == 3).await;
     manager.lock("k").await.unwrap().release().await.unwrap();
     assert_eq!(log.count("could not renew the credentials"), 1);
     assert_eq!(log.count("secret"), 0);

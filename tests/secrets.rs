@@ -9,13 +9,10 @@ use lock_core::{
     permits,
     redis::{BasicAuth, RedisResult, StreamingCredentialsProvider},
 };
-use lock_tests::{Cluster, LONG, RedisServer, Reply, Sentinels, eventually, ms, within};
+use lock_tests::{Cluster, LONG, RedisServer, Reply, SOON, Sentinels, eventually, ms, within};
 use tokio::sync::watch;
 
 use crate::log::Log;
-
-/// The lease of a test lasts longer than the test.
-const OUTLASTS: Duration = Duration::from_secs(600);
 
 /// What all passwords of these tests contain, and nothing else does.
 const PASSWORD: &str = "hush";
@@ -81,9 +78,9 @@ async fn sign_up(server: &RedisServer, user: &str, password: &str, rules: &[&str
 
 /// Acquires a key, waits for it in another manager, and loses the connections in between.
 async fn works(server: &RedisServer, manager: &LockManager, shown: &mut Shown) {
-    let held = manager.lock("held").ttl(OUTLASTS).await.expect("free");
+    let held = manager.lock("held").ttl(LONG).await.expect("free");
     server.kill_clients().await;
-    eventually(LONG, "it reconnects", async || manager.lock("k").await.is_ok()).await;
+    eventually(SOON, "it reconnects", async || manager.lock("k").await.is_ok()).await;
     shown.note_tokens(server).await;
     for value in [manager as &dyn Debug, &held, &held.lease(), &manager.health(), &manager.lock("k")] {
         shown.note(value);
@@ -179,15 +176,6 @@ async fn passwords_of_a_provider_are_neither_logged_nor_shown() {
     let mut shown = Shown::new(log);
     let server = RedisServer::start().await;
     sign_up(&server, "shop", "first", &[]).await;
-    let refused = async |count: u64| {
-        let stats = server.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
-        stats.lines().any(|line| line == format!("errorstat_WRONGPASS:count={count}"))
-    };
-    let logins = async || {
-        let stats = server.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-        let calls = |line: &str| line.strip_prefix("cmdstat_auth:calls=")?.split(',').next()?.parse::<u64>().ok();
-        stats.lines().find_map(calls).unwrap_or_default()
-    };
     for protocol in ["", "?protocol=resp2"] {
         sign_up(&server, "shop", "first", &[]).await;
         server.call(&["CONFIG", "RESETSTAT"]).await;
@@ -201,14 +189,14 @@ async fn passwords_of_a_provider_are_neither_logged_nor_shown() {
         shown.note(&builder());
         // Another password over the same connection, one that is wrong, and one with which no connection is made.
         sign_up(&server, "shop", "second", &[]).await;
-        let before = logins().await;
+        let before = server.calls_of("auth").await;
         vault.0.send_replace("second");
-        eventually(LONG, "it is signed in again", async || logins().await > before).await;
+        eventually(SOON, "it is signed in again", async || server.calls_of("auth").await > before).await;
         vault.0.send_replace("wrong");
-        eventually(LONG, "it is refused", async || refused(1).await).await;
+        eventually(SOON, "it is refused", async || server.errors_of("WRONGPASS").await == 1).await;
         shown.note(&manager.health());
         server.kill_clients().await;
-        eventually(LONG, "the next connection is refused", async || manager.lock("k").await.is_err()).await;
+        eventually(SOON, "the next connection is refused", async || manager.lock("k").await.is_err()).await;
         shown.note(&manager.lock("k").await.expect_err("refused"));
         shown.note(&builder().connect().await.expect_err("refused"));
     }
@@ -225,7 +213,7 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
     let mut shown = Shown::new(log);
     let server = RedisServer::start().await;
     let connect = async |name: &str| {
-        let builder = LockManager::builder().url(server.url()).client_name(name).ttl(OUTLASTS);
+        let builder = LockManager::builder().url(server.url()).client_name(name).ttl(LONG);
         builder.connect().await.expect("connects")
     };
     let (one, two) = (connect("one").await, connect("two").await);
@@ -234,9 +222,9 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
         let mut held = one.lock(id).renew_every(ms(20)).await.expect("free");
         shown.note_tokens(&server).await;
         let waits = tokio::spawn(two.lock(id).wait(LONG).acquire());
-        eventually(LONG, "it has a place", async || !server.keys("*queue*").await.is_empty()).await;
+        eventually(SOON, "it has a place", async || !server.keys("*queue*").await.is_empty()).await;
         shown.note_tokens(&server).await;
-        held.extend(OUTLASTS).await.expect("held");
+        held.extend(LONG).await.expect("held");
         shown.note(&held);
         shown.note(&two.lock(id).wait(Duration::ZERO).await.expect_err("busy"));
         shown.note(&one.inspect(id).await.expect("is answered"));
@@ -244,7 +232,7 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
         let granted = waits.await.expect("no panic").expect("it is granted the key");
         shown.note_tokens(&server).await;
         drop(granted);
-        eventually(LONG, "it is released", async || server.call(&["EXISTS", id]).await.integer() == Some(0)).await;
+        eventually(SOON, "it is released", async || server.call(&["EXISTS", id]).await.integer() == Some(0)).await;
     }
 
     // From one process to another, by the text; then the text is of no more use.
@@ -267,7 +255,7 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
     shown.note(&(&shared, &permit, &several));
     let lost = one.lock("lost").renew_every(ms(20)).await.expect("free");
     server.call(&["SET", "lost", "foreign"]).await;
-    shown.note(&within(LONG, lost.ended()).await);
+    shown.note(&within(SOON, lost.ended()).await);
     shown.note(&lost.release().await.expect_err("it was lost"));
     assert!(two.force_release("several:1").await.expect("is answered"));
     let unsure = one.lock("unsure").durability(Replicas::new(1, ms(10))).await;

@@ -51,9 +51,7 @@ impl Group {
 
     /// How often the primary was asked to wait for replicas, but by the harness.
     pub(crate) async fn waits(&self) -> u64 {
-        let text = self.primary.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-        let line = text.lines().find_map(|line| line.strip_prefix("cmdstat_wait:calls="));
-        line.and_then(|rest| rest.split(',').next()?.parse().ok()).unwrap_or(0)
+        self.primary.calls_of("wait").await
     }
 }
 

@@ -69,7 +69,7 @@ async fn fault_29_wall_clock_of_a_client_may_step_by_an_hour_both_ways() {
         last = fence;
         assert_eq!(other.tell("release").await, "released");
     }
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -124,7 +124,7 @@ async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_ri
     assert_eq!(server.last_fence().await, Some(back.fence().get()));
     back.release().await.expect("held");
     assert_eq!(server.call(&["PTTL", RedisServer::COUNTER]).await.integer(), Some(-1), "the counter never expires");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged_by(&run, Checker::new().mark(Mark { key: None, from, to: stepped }));
 }
 #[tokio::test]
@@ -172,6 +172,6 @@ async fn fault_31_server_clock_that_steps_back_is_mended_by_renewals_and_not_sle
     assert_eq!(next.tell("release").await, "released");
     // The time until when somebody may wait was written before the steps, and is hours ahead now.
     server.call(&["DEL", RedisServer::WAITING]).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

@@ -45,7 +45,7 @@ async fn fault_37_evicted_lease_is_noticed_at_once_and_fences_rise() {
     assert!(next.fence() > first);
     next.release().await.expect("held");
     drop(held);
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged_by(&run, Checker::new().mark(Mark { key: None, from: before, to: evicted }));
 }
 
@@ -104,6 +104,6 @@ async fn fault_42_overwritten_key_is_told_and_left_alone() {
     }
     figure(42, "overwritten to told, renewed every 300 ms", longest);
     eventually(SOON, "nothing is left", async || server.keys("k").await.is_empty()).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

@@ -54,7 +54,7 @@ async fn fault_43_clients_by_the_bytes_of_other_libraries_exclude_and_are_exclud
     theirs.go().await;
     sleep(for_seconds(1)).await;
     let rounds = [ours.stop(SOON).await, theirs.stop(SOON).await];
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
     println!("{rounds:?} rounds, ours and theirs");
     assert!(rounds.iter().all(|rounds| rounds.iter().sum::<u64>() > 0), "{rounds:?}");
@@ -80,7 +80,7 @@ async fn fault_43_holder_without_ttl_is_waited_for_without_a_busy_loop() {
     let held = timeout(SOON, waits).await.expect("it looks again").expect("no panic").expect("it is free");
     figure(43, "released by a foreign holder to next grant", span(since, now()));
     held.release().await.expect("held");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -107,6 +107,6 @@ return redis.call('pttl', KEYS[1]);";
     assert!(held.check());
     held.release().await.expect("held");
     eventually(SOON, "nothing is left", async || server.keys("k").await.is_empty()).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

@@ -114,7 +114,7 @@ fn fault_32_guard_dropped_anywhere_is_released_or_expires_and_never_panics() {
     assert_eq!(engine.block_on(manager.shutdown(Duration::ZERO)), 1);
     released("forgotten");
 
-    outside.block_on(run.settle(&server, SETTLED));
+    outside.block_on(run.settle(&server));
     judged(&run);
 }
 
@@ -137,7 +137,7 @@ async fn fault_33_starved_runtime_finds_its_lease_lost_and_revives_nothing() {
     assert!(held.release().await.is_err());
     assert!(next.tell("check").await.starts_with("check held"));
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -153,7 +153,7 @@ fn fault_33_manager_with_a_runtime_of_its_own_keeps_the_leases_of_a_starved_one(
         thread::sleep(5 * TTL);
         assert!(held.check(), "it was renewed meanwhile");
         held.release().await.expect("held");
-        run.settle(&server, SETTLED).await;
+        run.settle(&server).await;
         judged(&run);
     });
 }
@@ -197,7 +197,7 @@ fn fault_34_busy_tasks_on_all_threads_cost_no_lease() {
             assert!(held.check());
             held.release().await.expect("held");
         }
-        run.settle(&server, SETTLED).await;
+        run.settle(&server).await;
         judged(&run);
     });
 }
@@ -238,7 +238,7 @@ fn fault_34_all_threads_blocked_for_three_tenths_of_a_ttl_cost_no_lease() {
         for held in held {
             held.release().await.expect("held");
         }
-        run.settle(&server, SETTLED).await;
+        run.settle(&server).await;
         judged(&run);
     });
 }

@@ -22,27 +22,20 @@ use std::collections::HashMap;
 pub(crate) use std::time::{Duration, Instant};
 
 use lock_core::LockManager;
-pub(crate) use lock_tests::{HANDOFF, LONG, SETTLED, SOON, for_seconds, ms};
+pub(crate) use lock_tests::{
+    HANDOFF, LONG, SOON, for_seconds,
+    history::{judged, judged_by},
+    ms,
+};
 use lock_tests::{
     RedisServer, eventually,
-    history::{Checker, Event, Held, History, Op, Recorded, Run},
+    history::{Event, Held, History, Op, Recorded, Run},
 };
 
 /// The ttl of leases that are to expire. Those that are to be kept have a longer one, of which a slow machine leaves enough.
 pub(crate) const TTL: Duration = Duration::from_secs(1);
 /// From one renewal to the next of leases that are to be kept for long: they have the ttl [`LONG`].
 pub(crate) const OFTEN: Duration = Duration::from_millis(300);
-
-/// The history of the run, which breaks no rule.
-pub(crate) fn judged(run: &Run) -> History {
-    judged_by(run, Checker::new())
-}
-
-pub(crate) fn judged_by(run: &Run, checker: Checker) -> History {
-    let history = run.history().expect("the files can be read");
-    checker.bound(HANDOFF).assert_clean(&history);
-    history
-}
 
 /// Has the server tell when somebody else writes at a lease, as it does from the first renewal on. A new connection has all leases
 /// renewed at once, also those with the ttl [`LONG`]: the renewal after that one comes minutes later, and so a loss that is told

@@ -54,7 +54,7 @@ async fn fault_21_holder_that_is_cut_off_knows_in_time_and_blocks_for_its_ttl() 
     assert!(held.release().await.is_err());
     assert!(waiter.tell("check").await.starts_with("check held"), "its late release touches nobody");
     assert_eq!(waiter.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -90,7 +90,7 @@ async fn fault_22_waiter_that_is_cut_off_ends_in_time_costs_others_a_check_and_w
     eventually(SOON, "it works again", async || again.acquire("k", TTL, |request| request).await.is_ok()).await;
     figure(22, "healed to grant", healed.elapsed());
     run.broken_since(since);
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -138,7 +138,7 @@ async fn fault_23_holder_behind_a_pulled_cable_knows_in_time_and_works_again() {
     assert_eq!(holder.tell("release").await, "released");
     assert!(waiter.tell("check").await.starts_with("check held"));
     assert_eq!(waiter.tell("release").await, "released");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -169,7 +169,7 @@ async fn fault_24_slow_network_takes_off_the_validity_until_nothing_is_left() {
     println!("delay {delay:?} each way: {error}");
     proxy.pass();
     run.broken_since(since);
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
     assert!(acquired.into_iter().all(|event| event.deadline > event.t_return));
@@ -194,7 +194,7 @@ async fn fault_25_lost_request_is_repeated_and_grants_once() {
         held.release().await.expect("held");
         assert!(server.call(&["GET", "k"]).await.is_nil(), "one grant, and it was released");
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -216,7 +216,7 @@ async fn fault_26_lost_reply_of_an_extend_does_not_lengthen_the_lease() {
     eventually(SOON, "it is extended", async || held.extend(LONG).await.is_ok()).await;
     assert!(held.guard().remaining() > LONG / 2);
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -243,7 +243,7 @@ async fn fault_26_lost_reply_of_a_release_frees_once_and_never_another_ones_leas
         assert!(other.tell("check").await.starts_with("check held"));
         assert_eq!(other.tell("release").await, "released");
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -282,6 +282,6 @@ async fn fault_27_request_that_comes_two_seconds_late_makes_no_second_holder_and
         })
         .await;
     }
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }

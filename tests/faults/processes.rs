@@ -36,7 +36,7 @@ async fn fault_02_holder_stopped_for_longer_than_its_ttl_knows_at_once_and_harms
     assert_eq!(stopped.tell("release").await, "failed Lost(Expired)");
     assert!(next.tell("check").await.starts_with("check held"));
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -60,7 +60,7 @@ async fn fault_03_holder_stopped_for_half_its_ttl_keeps_its_lease() {
         .await;
     }
     assert_eq!(holder.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     assert!(history.events().iter().all(|event| event.fence.is_none_or(|found| found == fence)));
     let renewals = history.events().iter().filter(|event| event.op == Op::Extend).count();
@@ -89,7 +89,7 @@ async fn fault_04_processes_stopped_at_random_keep_every_rule() {
     }
     run.broken_since(since);
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let count = |op, result| history.events().iter().filter(|event| event.op == op && event.result == result).count();
     let written = count(Op::Write, Outcome::Ok);
@@ -149,7 +149,7 @@ async fn fault_05_one_five_and_twenty_killed_waiters_in_a_row_are_passed_over_at
     let mut last = waiters.pop_front().expect("one is left");
     last.held(SOON).await;
     assert_eq!(last.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -178,6 +178,6 @@ async fn fault_04_update_of_a_stopped_holder_is_lost_without_a_fencing_token_and
     let value = server.call(&["HGET", "register:k", "value"]).await.text();
     assert_eq!(value.as_deref(), Some("1"), "after one");
     assert_eq!(next.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

@@ -32,7 +32,7 @@ async fn fault_36_without_memory_to_spare_nothing_new_is_held_and_the_old_is_kep
     figure(36, "memory to spare to next grant", restored.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -93,7 +93,7 @@ async fn fault_38_replica_refuses_without_a_hot_loop() {
     figure(38, "promoted to next grant", promoted.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -206,7 +206,7 @@ async fn fault_38_too_few_replicas_refuse_without_a_hot_loop() {
     let held = client.acquire("k", TTL, |request| request).await.expect("it takes writes again");
     figure(38, "replicas enough to next grant", restored.elapsed());
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -251,7 +251,7 @@ async fn fault_39_too_many_clients_are_an_error_and_no_storm() {
     run.broken_since(since);
     assert!(held.check(), "the lease outlived it");
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -279,7 +279,7 @@ async fn fault_40_password_asked_for_at_run_time_is_a_permanent_error_without_a_
     })
     .await;
     figure(40, "password gone to next grant", restored.elapsed());
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -307,7 +307,7 @@ async fn fault_40_rights_taken_at_run_time_are_a_permanent_error_without_a_secre
     server.call(&["ACL", "SETUSER", "shop", "+@all"]).await;
     let held = other.acquire("held", TTL, |request| request).await.expect("it may again");
     held.release().await.expect("held");
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
 }
 

@@ -32,7 +32,7 @@ async fn killed_and_started(run: &Run, server: &mut RedisServer, fault: u32, bet
     sleep(ms(3_000)).await;
     run.broken_since(killed);
     let rounds = team.stop(SOON).await;
-    run.settle(server, SETTLED).await;
+    run.settle(server).await;
     let history = run.history().expect("the files can be read");
     let recovered = span(up, first_grant(&history, up));
     figure(fault, "next grant after the server was up again", recovered);
@@ -73,7 +73,7 @@ async fn fault_08_lease_survives_a_server_that_writes_everything_down_at_once() 
     eventually(SOON, "it is renewed again", async || held.extend(LONG).await.is_ok()).await;
     assert!(held.check());
     held.release().await.expect("it was held all the time");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -123,7 +123,7 @@ async fn fault_10_server_stopped_for_less_than_the_ttl() {
     })
     .await;
     assert_eq!(holder.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -161,7 +161,7 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     assert_eq!(waiter.tell("release").await, "released");
     assert_eq!(holder.tell("release").await, "failed Lost(Expired)");
     // The server has carried out the request that got no answer; the clean-up tries once a second at least.
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     assert!(first_grant(&history, since) >= resumed, "a lease was granted by a server that stood still");
     figure(10, "next grant after CONT", span(resumed, first_grant(&history, since)));
@@ -203,7 +203,7 @@ async fn fault_11_server_that_hangs_costs_the_limit_of_a_request() {
     }
     figure(11, "longest time to error, limit 300 ms", longest);
     held.release().await.expect("it was held all the time");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     // None was acquired with nothing left.
     let acquired = history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded());
@@ -244,7 +244,7 @@ async fn fault_12_busy_script_is_an_error_that_can_be_retried() {
     figure(12, "next grant after SCRIPT KILL", killed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -269,7 +269,7 @@ async fn fault_28_connections_killed_again_and_again_cost_no_lease_and_no_wake_u
     let clients = server.client_list().await.len();
     sleep(2 * TTL).await;
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let lost = history.events().iter().filter(|event| event.op == Op::Lost).count();
     println!("{kills} connections killed, {clients} at the end, {rounds:?} rounds, {lost} leases lost");
@@ -309,7 +309,7 @@ async fn fault_35_scripts_forgotten_all_the_time_are_not_noticed() {
         sleep(ms(10)).await;
     }
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let errors = history.events().iter().filter(|event| event.result != Outcome::Ok).count();
     println!("{flushes} flushes, {rounds:?} rounds, {errors} errors");
@@ -334,7 +334,7 @@ async fn fault_35_futures_dropped_while_scripts_are_forgotten_leave_nothing() {
     }
     let rounds = team.stop(SOON).await;
     // The ttl is far longer than this: nothing is left to expire.
-    let settled = run.settle(&server, SETTLED).await;
+    let settled = run.settle(&server).await;
     let history = judged(&run);
     let dropped = history.events().iter().filter(|event| event.result == Outcome::Info).count();
     println!("{rounds:?} rounds, {dropped} dropped, nothing left after {settled:?}");
@@ -370,7 +370,7 @@ async fn fault_41_holder_whose_data_is_deleted_is_told() {
         next.release().await.expect("held");
     }
     figure(41, "deleted to told, renewed every second", longest);
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged_by(&run, checker);
 }
 

@@ -187,7 +187,7 @@ async fn fault_44_soak_under_all_kinds_of_faults_leaves_memory_descriptors_tasks
     }
 
     let rounds = team.stop(LONG).await;
-    run.settle(&server, LONG).await;
+    run.settle(&server).await;
     let history = judged(&run);
     println!("{done:?} stops, kills, cuts, flushes; {rounds:?} rounds, {} events", history.events().len());
     for (samples, last) in samples.iter().zip(after) {

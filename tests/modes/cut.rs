@@ -44,7 +44,7 @@ async fn reader_stopped(name: &str, while_shared: bool) {
         assert_eq!(reader.tell("try k 1000 shared").await, "busy");
     }
     releases(&mut writer).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -89,7 +89,7 @@ async fn reader_cut_off(name: &str) -> (f64, f64, f64) {
     cut.process.expect("failed Lost(Expired)", SOON).await;
     sleep(TTL / 2).await; // what it sent meanwhile arrives
     releases(&mut writer).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let began = history.events().iter().find(|event| event.process == "writer").and_then(|event| event.t_return);
     (last, at, began.expect("the writer began"))
@@ -165,7 +165,7 @@ async fn renewal_is_late(name: &str) -> bool {
     run.broken_since(since);
     cut.lost(SOON).await;
     releases(&mut writer).await;
-    run.settle(&server, SOON).await;
+    run.settle(&server).await;
     judged(&run);
     true
 }

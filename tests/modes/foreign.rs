@@ -75,7 +75,7 @@ async fn group_and_foreign_lock(mode: Mode, name: &str) {
         assert!(held.check());
         held.release().await.expect("held");
     }
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -106,6 +106,6 @@ async fn fault_52_key_is_free_for_other_libraries_when_its_last_share_is_over() 
     let theirs = foreign.acquire("k", Some(LONG), TTL + HANDOFF).await.expect("is answered").expect("the key expires");
     figure(52, "release of a long share beside a dead one of 2 s to a foreign lock", span(since, now()));
     assert!(foreign.release("k", &theirs).await.expect("is answered"));
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

@@ -32,7 +32,7 @@ async fn reader_killed(name: &str, others_stay: Duration) -> (u64, u64, Duration
     let took = released.elapsed();
     assert!(writer.tell("check").await.starts_with("check held"));
     assert_eq!(writer.tell("release").await, "released");
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
     (ends, granted_at(fence), took)
 }
@@ -87,6 +87,6 @@ async fn fault_50_permits_of_a_killed_holder_come_back_with_its_ttl_and_no_other
     for waiter in &mut waiters {
         releases(waiter).await;
     }
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }

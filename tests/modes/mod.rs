@@ -12,25 +12,15 @@ mod queue;
 use std::collections::BTreeMap;
 pub(crate) use std::time::{Duration, Instant};
 
+use lock_tests::Reply;
 pub(crate) use lock_tests::{
-    Actor, HANDOFF, LONG, RedisServer, SETTLED, SOON, actor, figure, for_seconds,
-    history::{Mode, Run, now},
+    Actor, HANDOFF, LONG, RedisServer, SOON, actor, figure, for_seconds,
+    history::{Mode, Run, judged, now},
     ms,
-};
-use lock_tests::{
-    Reply,
-    history::{Checker, History},
 };
 
 /// The ttl of most leases here.
 pub(crate) const TTL: Duration = Duration::from_secs(2);
-
-/// The history of the run, which breaks no rule.
-pub(crate) fn judged(run: &Run) -> History {
-    let history = run.history().expect("the files can be read");
-    Checker::new().bound(HANDOFF).assert_clean(&history);
-    history
-}
 
 /// The tokens that share `key` now, with the time in ms by the server's clock at which each share ends.
 pub(crate) async fn shares(server: &RedisServer, key: &str) -> BTreeMap<String, u64> {

@@ -36,7 +36,7 @@ async fn processes_that_want_a_key_in_all_modes_are_served_in_their_order() {
             releases(waiter).await;
         }
     }
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     judged(&run);
 }
 
@@ -77,7 +77,7 @@ async fn fault_51_queue_of_all_modes_keeps_every_rule_under_kills_stops_and_rest
     sleep(2 * ttl).await; // calm
     run.broken_since(since);
     let rounds = team.stop(SOON).await;
-    run.settle(&server, SETTLED).await;
+    run.settle(&server).await;
     let history = judged(&run);
     let granted: Vec<&Event> =
         history.events().iter().filter(|event| event.op == Op::Acquire && event.succeeded()).collect();

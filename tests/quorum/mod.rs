@@ -15,8 +15,8 @@ use std::{sync::Arc, time::Duration};
 
 use lock_core::LockManager;
 use lock_tests::{
-    HANDOFF, LONG, RedisServer, SOON, eventually,
-    history::{Checker, History, Recorded, Run},
+    LONG, RedisServer, SOON, eventually,
+    history::{Recorded, Run, judged},
     ms,
 };
 
@@ -85,13 +85,6 @@ impl Nodes {
     }
 }
 
-/// The history of the run, which breaks no rule.
-fn judged(run: &Run) -> History {
-    let history = run.history().expect("the files can be read");
-    Checker::new().bound(HANDOFF).assert_clean(&history);
-    history
-}
-
 /// All nodes begin with the same number, so a majority has counted to it at once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_acquire_takes_one_request_to_each_node_as_a_rule() {
@@ -120,9 +113,7 @@ async fn an_acquire_takes_one_request_to_each_node_as_a_rule() {
 async fn acquires(nodes: &Nodes) -> u64 {
     let mut sum = 0;
     for server in &nodes.servers {
-        let calls = server.info("cmdstat_set").await;
-        let calls = calls.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse::<u64>().ok());
-        sum += calls.expect("a number of calls");
+        sum += server.calls_of("set").await;
     }
     sum
 }

@@ -14,9 +14,3 @@ pub fn for_seconds(short: u64) -> Duration {
     let long = env::var("FAULT_SECONDS").ok().and_then(|seconds| seconds.parse().ok());
     Duration::from_secs(long.unwrap_or(short))
 }
-
-/// Prints how long these handoffs took. Speed does not prove that waiters were called: on a busy machine a call may take
-/// longer than a check on an idle one. `tests/trust.rs` proves it by counting requests.
-pub fn were_called(handoffs: &[Duration]) {
-    println!("handoffs: {handoffs:?}");
-}

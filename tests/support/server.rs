@@ -243,6 +243,28 @@ impl RedisServer {
         }
     }
 
+    /// How often a command was executed; 0 if it never was.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn calls_of(&self, command: &str) -> u64 {
+        self.counted("commandstats", &format!("cmdstat_{command}:calls=")).await
+    }
+
+    /// How often a command was answered with an error of this code; 0 if none was.
+    ///
+    /// # Panics
+    /// As [`call`](Self::call) does.
+    pub async fn errors_of(&self, code: &str) -> u64 {
+        self.counted("errorstats", &format!("errorstat_{code}:count=")).await
+    }
+
+    async fn counted(&self, section: &str, prefix: &str) -> u64 {
+        let text = self.call(&["INFO", section]).await.text().unwrap_or_default();
+        let count = text.lines().find_map(|line| line.strip_prefix(prefix)?.split(',').next()?.parse().ok());
+        count.unwrap_or_default()
+    }
+
     /// Kills the connections of everybody but the harness's own that asks for it; returns how many there were. One that
     /// hears calls counts as a subscriber.
     ///

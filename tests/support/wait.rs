@@ -17,14 +17,6 @@ pub const LONG: Duration = Duration::from_secs(600);
 /// requests (`tests/trust.rs`), and how long they may be left waiting in virtual time (`tests/simulation`).
 pub const HANDOFF: Duration = Duration::from_secs(20);
 
-/// The deadline from a release to the waiter behind one that was granted the key and does not come. For how long the key is
-/// kept for that one is proven by its expiry at the server.
-pub const PASSED_OVER: Duration = HANDOFF;
-
-/// The deadline from the end of a run until nothing is left. Leases of the run have the ttl [`LONG`], or a key that expires
-/// meanwhile hides that nobody released it.
-pub const SETTLED: Duration = SOON;
-
 /// Milliseconds.
 #[must_use]
 pub const fn ms(ms: u64) -> Duration {

@@ -17,7 +17,7 @@ async fn keys_of_all_slots_and_with_any_braces_are_locked_together_and_nothing_i
         assert!(keys.iter().all(|key| held.contains(key)), "{held:?}");
         assert!(all.is_held());
         all.release().await.expect("held");
-        eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+        eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     }
 }
 
@@ -32,7 +32,7 @@ async fn keys_of_many_slots_are_given_back_when_one_is_busy() {
     assert_eq!(error.kind(), ErrorKind::Busy, "{error}");
     assert!(error.to_string().contains("k20"), "{error}");
     assert!(request().try_acquire().await.expect("the nodes answer").is_none());
-    eventually(HANDOFF, "what was taken is given back", async || cluster.left().await == ["k20"]).await;
+    eventually(SOON, "what was taken is given back", async || cluster.left().await == ["k20"]).await;
     // Two who want the same keys do not block one another.
     busy.release().await.expect("held");
     let other = one.lock_all(keys.iter().rev().map(String::as_str)).ttl(LONG).wait(SOON);
@@ -42,7 +42,7 @@ async fn keys_of_many_slots_are_given_back_when_one_is_busy() {
         },);
     first.expect("held");
     second.expect("held");
-    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
 }
 
 #[tokio::test]
@@ -91,9 +91,8 @@ async fn a_waiter_of_another_process_is_told_of_a_release() {
         handoffs.push(released.elapsed());
         held.release().await.expect("held");
     }
-    lock_tests::were_called(&handoffs);
-    println!("{handoffs:?}");
-    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    println!("handoffs: {handoffs:?}");
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }
 
@@ -126,9 +125,8 @@ async fn managers_that_share_a_backend_are_told_each_of_its_own_grants() {
         in_turn(waiters).await;
         handoffs.push(released.elapsed() / 3);
     }
-    println!("{handoffs:?}");
-    lock_tests::were_called(&handoffs);
-    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    println!("handoffs: {handoffs:?}");
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }
 

@@ -5,20 +5,6 @@ use lock_core::{ErrorKind, LockManager};
 
 use crate::topologies::*;
 
-/// How often a node has executed a command.
-async fn calls(node: &RedisServer, command: &str) -> u64 {
-    let stats = node.call(&["INFO", "commandstats"]).await.text().unwrap_or_default();
-    let calls = |line: &str| line.strip_prefix(&format!("cmdstat_{command}:calls="))?.split(',').next()?.parse().ok();
-    stats.lines().find_map(calls).unwrap_or_default()
-}
-
-/// How often a node has refused a command with an error of this code.
-async fn errors(node: &RedisServer, code: &str) -> u64 {
-    let stats = node.call(&["INFO", "errorstats"]).await.text().unwrap_or_default();
-    let count = |line: &str| line.strip_prefix(&format!("errorstat_{code}:count="))?.parse().ok();
-    stats.lines().find_map(count).unwrap_or_default()
-}
-
 /// Two nodes that do not agree: one sends the batch to the other, which sends it back. `ASK` holds for the next try alone, so each try
 /// that was sent back goes to the node that has the slot, without `ASKING`.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -33,14 +19,14 @@ async fn fault_16_a_node_is_asked_out_of_turn_once_for_each_time_that_another_sa
     let ok = Reply::Status("OK".to_owned());
     // The other node is not told that it imports the slot.
     assert_eq!(owner.call(&["CLUSTER", "SETSLOT", &slot, "MIGRATING", &id]).await, ok);
-    let before = calls(other, "asking").await;
+    let before = other.calls_of("asking").await;
     let tries = tokio::spawn(async move { manager.lock("k").ttl(LONG).try_acquire().await });
-    eventually(LONG, "the batch has gone to and fro", async || errors(other, "MOVED").await >= 3).await;
+    eventually(SOON, "the batch has gone to and fro", async || other.errors_of("MOVED").await >= 3).await;
     assert_eq!(owner.call(&["CLUSTER", "SETSLOT", &slot, "STABLE"]).await, ok);
     let guard = within(SOON, tries).await.expect("no panic").expect("the nodes agree").expect("free");
-    assert_eq!(calls(other, "asking").await - before, errors(owner, "ASK").await, "each because it was told to");
-    assert_eq!(errors(other, "MOVED").await, errors(owner, "ASK").await, "and each was sent back");
-    assert_eq!(calls(owner, "asking").await, 0, "that node has the slot");
+    assert_eq!(other.calls_of("asking").await - before, owner.errors_of("ASK").await, "each because it was told to");
+    assert_eq!(other.errors_of("MOVED").await, owner.errors_of("ASK").await, "and each was sent back");
+    assert_eq!(owner.calls_of("asking").await, 0, "that node has the slot");
     guard.release().await.expect("held");
 }
 
@@ -66,17 +52,17 @@ async fn a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription
     let holder = lock_tests::RawClient::tcp(&node.address()).await;
     holder.expect("it listens").call(&["SET", "k", "foreign", "PX", "600000"]).await.expect("it answers");
     assert!(manager.is_locked("k").await.expect("it is answered"), "and the node has the script from now on");
-    let (first, before) = (connection().await, calls(node, "ssubscribe").await);
+    let (first, before) = (connection().await, node.calls_of("ssubscribe").await);
 
     allow(&["-evalsha", "-eval"]).await;
     let error = manager.lock("k").wait(LONG).await.expect_err("the script is refused");
     assert!(matches!(error.kind(), ErrorKind::Denied | ErrorKind::Unsupported), "{error}");
-    assert_eq!(calls(node, "ssubscribe").await - before, 1);
+    assert_eq!(node.calls_of("ssubscribe").await - before, 1);
 
     allow(&["+evalsha", "+eval"]).await;
     let waits = tokio::spawn(manager.lock("k").wait(LONG).acquire());
     queued(node, "k", 1).await;
     assert_eq!(connection().await, first, "over the same connection");
-    assert_eq!(calls(node, "ssubscribe").await - before, 2, "again, with the next place");
+    assert_eq!(node.calls_of("ssubscribe").await - before, 2, "again, with the next place");
     cancelled(vec![waits]).await;
 }

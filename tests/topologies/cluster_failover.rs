@@ -126,7 +126,7 @@ async fn fault_15_a_failover_by_hand_under_load_costs_no_lease_and_no_error() {
     done.all_had(1);
     assert!(held.check());
     held.release().await.expect("held");
-    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }
 

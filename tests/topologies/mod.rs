@@ -25,10 +25,13 @@ pub(crate) use std::time::Duration;
 
 use futures_util::stream::{FuturesUnordered, StreamExt};
 use lock_core::{Error, LockManager};
-use lock_tests::history::{Checker, Held, Recorded, Run};
+use lock_tests::history::{Held, Recorded, Run};
 pub(crate) use lock_tests::{
-    Cluster, HANDOFF, LONG, RedisServer, Reply, SOON, Sentinels, cluster::slot_of, eventually, eventually_some, figure,
-    for_seconds, ms, within,
+    Cluster, LONG, RedisServer, Reply, SOON, Sentinels,
+    cluster::slot_of,
+    eventually, eventually_some, figure, for_seconds,
+    history::{judged, judged_by},
+    ms, within,
 };
 pub(crate) use tokio::{
     task::JoinHandle,
@@ -122,15 +125,6 @@ pub(crate) async fn queued(server: &RedisServer, key: &str, count: usize) -> Ins
         (left.len() == count).then(|| asked + ms(left.into_iter().min().unwrap_or_default()))
     })
     .await
-}
-
-/// The history of the run, which breaks no rule.
-pub(crate) fn judged(run: &Run) {
-    judged_by(run, Checker::new());
-}
-
-pub(crate) fn judged_by(run: &Run, checker: Checker) {
-    checker.bound(HANDOFF).assert_clean(&run.history().expect("the files can be read"));
 }
 
 /// Prints a time of recovery that began when the servers had done their part after `servers`.

@@ -25,7 +25,7 @@ async fn turns(cluster: &Cluster, run: &Run, url: &str) {
         held.release().await.expect("held");
         (holder, other) = (back, holder);
     }
-    eventually(HANDOFF, "nothing is left", async || cluster.left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(run);
     println!("{handoffs:?}");
 }

@@ -58,7 +58,7 @@ async fn fault_14_a_primary_that_stood_still_is_left_and_what_it_executes_late_h
     held.release().await.expect("held");
     served(waiter).await.release().await.expect("held");
     let primary = sentinels.primary().await;
-    eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     judged(&run);
 }
 
@@ -85,7 +85,7 @@ async fn fault_14_nobody_goes_back_to_a_primary_that_was_killed_and_comes_back_e
     }
     held.release().await.expect("held");
     let primary = sentinels.primary().await;
-    eventually(HANDOFF, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     judged(&run);
 }
 
@@ -126,6 +126,6 @@ async fn fault_14_a_switch_that_shows_only_as_readonly_is_followed_when_a_sentin
     figure(14, "sentinel reached to extended", passed.elapsed());
     run.broken_since(since);
     held.release().await.expect("held");
-    eventually(HANDOFF, "nothing is left", async || primary.left().await.is_empty()).await;
+    eventually(SOON, "nothing is left", async || primary.left().await.is_empty()).await;
     judged(&run);
 }

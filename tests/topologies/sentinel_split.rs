@@ -8,9 +8,6 @@ use crate::topologies::*;
 /// The password by which the servers and the sentinels know one another. Clients have a user of their own.
 const AMONG_SERVERS: &str = "among-servers";
 
-/// For how long a lease lasts here: far longer than the test, so that only a release ends one.
-const OUTLASTS: Duration = Duration::from_secs(600);
-
 /// A connection of the user that clients have.
 async fn as_client(server: &RedisServer) -> RawClient {
     let mut client = RawClient::tcp(&server.address()).await.expect("it listens");
@@ -37,8 +34,8 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
     let addresses: Vec<_> = sentinels.sentinels().iter().map(RedisServer::address).collect();
     let url = format!("redis+sentinel://shop:secret@{}/{}", addresses.join(","), Sentinels::SERVICE);
     let manager = manager(&url, "p1").await;
-    let mut held = manager.lock("held").ttl(OUTLASTS).await.expect("free");
-    eventually(LONG, "all is replicated", async || sentinels.is_replicated().await).await;
+    let mut held = manager.lock("held").ttl(LONG).await.expect("free");
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
     let mut former = as_client(&sentinels.servers()[0]).await;
 
     // From here on the former primary lets no server in.
@@ -55,18 +52,18 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
     let mut is_of_former = async |former: &mut RawClient| {
         number += 1;
         let key = format!("key:{number}");
-        let guard = manager.lock(&key).ttl(OUTLASTS).await.ok()?;
+        let guard = manager.lock(&key).ttl(LONG).await.ok()?;
         let is_of_former = has(former, &key).await;
         assert_ne!(is_of_former, has(&mut new, &key).await, "one server has {key}");
         guard.release().await.ok()?;
         Some(is_of_former)
     };
-    eventually(LONG, "the new primary grants a lease", async || is_of_former(&mut former).await == Some(false)).await;
+    eventually(SOON, "the new primary grants a lease", async || is_of_former(&mut former).await == Some(false)).await;
 
     // From the first lease by the new primary on: none by the former one, also over the next connection.
     for round in 0..2 {
         let mut granted = 0;
-        eventually(LONG, "25 leases were granted", async || {
+        eventually(SOON, "25 leases were granted", async || {
             let is_of_former = is_of_former(&mut former).await;
             assert_ne!(is_of_former, Some(true), "by the former primary, after {granted} leases in round {round}");
             granted += u32::from(is_of_former.is_some());
@@ -77,8 +74,8 @@ async fn fault_14_a_primary_that_only_its_clients_still_reach_grants_nothing_aft
             primary.call(&["CLIENT", "KILL", "ID", client.field("id")]).await;
         }
     }
-    eventually(LONG, "the lease is extended by the new primary", async || held.extend(OUTLASTS).await.is_ok()).await;
-    eventually(LONG, "the manager has left the former primary", async || {
+    eventually(SOON, "the lease is extended by the new primary", async || held.extend(LONG).await.is_ok()).await;
+    eventually(SOON, "the manager has left the former primary", async || {
         let clients = call(&mut former, &["CLIENT", "LIST"]).await.text().unwrap_or_default();
         !clients.contains(" name=p1 ")
     })

@@ -106,11 +106,7 @@ async fn lease_outlives_writes_that_leave_its_token() {
     let manager = LockManager::connect(server.url()).await.expect("the server answers");
     let guard = manager.lock("k").ttl(LONG).renew_every(ms(100)).await.expect("free");
     eventually(SOON, "it was renewed", async || server.info("tracking_total_keys").await != "0").await;
-    let renewals = async || {
-        let calls = server.info("cmdstat_evalsha").await;
-        let calls = calls.strip_prefix("calls=").and_then(|calls| calls.split(',').next()?.parse::<u64>().ok());
-        calls.expect("a number of calls")
-    };
+    let renewals = async || server.calls_of("evalsha").await;
     let before = renewals().await;
     let begun = Instant::now();
     let sent = eventually_some(SOON, "it is renewed on", async || {

@@ -12,11 +12,13 @@ use super::{
     leases::{self, Lease},
     order,
     read::History,
+    record::Run,
     register,
     taken_again::TakenAgain,
     undone::Undone,
     waiting,
 };
+use crate::wait::HANDOFF;
 
 /// What a history has to keep to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -339,6 +341,28 @@ impl<'a> Case<'a> {
 fn meets(marks: &[Mark], key: &str, from: f64, to: f64) -> bool {
     let mut marks = marks.iter().filter(|mark| mark.key.as_deref().is_none_or(|marked| marked == key));
     marks.any(|mark| from <= mark.to && mark.from <= to)
+}
+
+/// The history of a run that breaks no rule.
+///
+/// # Panics
+/// With every breach, if there is one.
+#[track_caller]
+#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
+pub fn judged(run: &Run) -> History {
+    judged_by(run, Checker::new())
+}
+
+/// The same by a checker that excuses something. A waiter may wait for [`HANDOFF`] while its key is free.
+///
+/// # Panics
+/// With every breach, if there is one.
+#[track_caller]
+#[expect(clippy::must_use_candidate, reason = "most tests need the verdict alone")]
+pub fn judged_by(run: &Run, checker: Checker) -> History {
+    let history = run.history().expect("the files can be read");
+    checker.bound(HANDOFF).assert_clean(&history);
+    history
 }
 
 /// The process that a task belongs to, or the process itself.

@@ -58,7 +58,7 @@ mod taken_again;
 mod undone;
 mod waiting;
 
-pub use check::{Checker, Mark, Rule, Violation};
+pub use check::{Checker, Mark, Rule, Violation, judged, judged_by};
 pub use clock::now;
 pub(crate) use delay::serves;
 pub use event::{Event, Op, Outcome};

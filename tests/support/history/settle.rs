@@ -5,15 +5,15 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 
 use super::{record::Run, store::Register};
-use crate::server::RedisServer;
+use crate::{server::RedisServer, wait::SOON};
 
 impl Run {
     /// Waits until nothing is left in `server` but what may stay: the counter of fencing tokens, for some seconds until
     /// when somebody may be waiting, and the registers of the test. Writes down what is there then, or still after
-    /// `within`; returns how long it took.
-    pub async fn settle(&self, server: &RedisServer, within: Duration) -> Duration {
+    /// [`SOON`]; returns how long it took. Leases whose release is awaited so have the ttl [`LONG`](crate::LONG).
+    pub async fn settle(&self, server: &RedisServer) -> Duration {
         let start = Instant::now();
-        while !server.left().await.iter().all(|key| key.starts_with(Register::PREFIX)) && start.elapsed() < within {
+        while !server.left().await.iter().all(|key| key.starts_with(Register::PREFIX)) && start.elapsed() < SOON {
             sleep(Duration::from_millis(5)).await;
         }
         let took = start.elapsed();

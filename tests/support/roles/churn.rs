@@ -3,13 +3,13 @@
 
 use std::{
     error::Error as StdError,
-    future::Future,
-    pin::{Pin, pin},
+    future::{Future, poll_fn},
+    pin::pin,
     sync::{
         Arc,
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
-    task::{Context, Poll, Wake, Waker},
+    task::{Context, Wake, Waker},
     time::Duration,
 };
 
@@ -163,17 +163,8 @@ async fn drops_ends(guard: &LockGuard) {
 
 /// Polls a future with a waker that counts as alive for as long as anybody has it.
 async fn counted<F: Future>(future: F) -> F::Output {
-    struct CountedFuture<F>(Pin<Box<F>>);
-
-    impl<F: Future> Future for CountedFuture<F> {
-        type Output = F::Output;
-
-        fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<F::Output> {
-            self.0.as_mut().poll(&mut Context::from_waker(&Counted::waker(cx.waker())))
-        }
-    }
-
-    pin!(CountedFuture(Box::pin(future))).await
+    let mut future = pin!(future);
+    poll_fn(|cx| future.as_mut().poll(&mut Context::from_waker(&Counted::waker(cx.waker())))).await
 }
 
 /// A waker that is counted.
