@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use lock_core::{LockManager, LossReason};
-use lock_tests::{LONG, RedisServer, SOON, eventually, role, within};
+use lock_tests::{LONG, RedisServer, SOON, eventually, ms, role, within};
 use lock_tower::status::Status;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -43,7 +43,9 @@ async fn an_operator_finds_a_key_and_releases_it() {
     let server = RedisServer::start().await;
     let [shop, ops] = [manager(&server, "shop").await, manager(&server, "ops").await];
     let address = serve(&ops).await;
-    let guard = shop.lock("goods:7").label("sell").ttl(LONG).await.expect("it is free");
+    // A key is watched from its first renewal on.
+    let often = ms(1_000);
+    let guard = shop.lock("goods:7").label("sell").ttl(LONG).renew_every(often).await.expect("it is free");
     let _other = shop.lock("orders:1").ttl(LONG).await.expect("it is free");
     let waits = tokio::spawn(ops.lock("goods:7").label("stock").wait_forever().acquire());
     let what = "a waiter";
