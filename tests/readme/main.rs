@@ -1,6 +1,6 @@
 //! The README, word by word: its commands run in an empty folder beside the checkout, and its code is the program there.
 //!
-//! Builds of its own take about a minute, so only `.ci/run` runs this.
+//! Builds of its own take about a minute, so only `.ci/nightly` runs this.
 
 mod block;
 
@@ -79,7 +79,7 @@ impl Reader {
     async fn run(&mut self, command: &str, shown: &[&str]) {
         self.commands += 1;
         if command.starts_with("./tests/run") {
-            return; // as .ci/run does
+            return; // .ci/run does
         }
         if command == "cargo run" {
             return self.cargo_run(shown).await;
