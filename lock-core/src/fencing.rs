@@ -6,9 +6,10 @@ use std::{
 
 /// A number that grows with every new holder of a key.
 ///
-/// Send it with every write that the lock protects, and let the store reject a write whose fencing token is smaller than the
-/// largest one that it has seen. Then a holder that was paused and lost its lease cannot overwrite its successor. (Martin
-/// Kleppmann, *How to do distributed locking*, 2016.)
+/// Claim what the lock protects with it before the first read, and let the store reject whatever comes with a smaller number than the
+/// largest one that has claimed. Then a holder that was paused and lost its lease cannot overwrite what its successor has read or
+/// written. (Martin Kleppmann, *How to do distributed locking*, 2016.) A store that compares at the write only lets a late write pass between
+/// the successor's read and its write, and loses it.
 ///
 /// The number is `max(last + 1, server time in ms × 1000)`. So it keeps rising when the server loses its data, unless the
 /// server's clock is set back at the same time.
@@ -19,16 +20,18 @@ use std::{
 ///
 /// # Examples
 ///
-/// Carried with each write, for the store to compare; [`new`](Self::new) has the other side:
+/// Claim, then read, then write; [`new`](Self::new) has the side of a service that is sent the number:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
 /// use lock_core::LockManager;
 ///
 /// let guard = LockManager::in_memory().lock("goods:1").await?;
-/// let header = ("x-fence", guard.fencing_token().to_string());
-/// // or: UPDATE goods SET in_stock = ?, fence = ? WHERE id = ? AND fence <= ?
-/// # assert!(!header.1.is_empty()); guard.release().await }
+/// let fence: i64 = guard.fencing_token().as_i64();
+/// // First: UPDATE goods SET fence = ?1 WHERE id = ?2 AND fence <= ?1 RETURNING in_stock
+/// // Last:  UPDATE goods SET in_stock = ?3 WHERE id = ?2 AND fence = ?1
+/// // Each changes one row, or this holder is too late.
+/// # assert!(fence > 0); guard.release().await }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken(u64);
@@ -41,25 +44,39 @@ impl FencingToken {
     /// ```
     /// use lock_core::FencingToken;
     ///
-    /// /// The largest number that the store has seen.
     /// struct Row {
+    ///     stock: u32,
+    ///     /// The largest number that has claimed the row.
     ///     fence: FencingToken,
     /// }
     ///
+    /// const TOO_LATE: &str = "a later holder has claimed the row";
+    ///
     /// impl Row {
-    ///     fn write(&mut self, fence: FencingToken) -> Result<(), &'static str> {
+    ///     /// What a holder asks for first: nobody before it can write after this.
+    ///     fn claim_and_read(&mut self, fence: FencingToken) -> Result<u32, &'static str> {
     ///         if fence < self.fence {
-    ///             return Err("a later holder has written already");
+    ///             return Err(TOO_LATE);
     ///         }
     ///         self.fence = fence;
+    ///         Ok(self.stock)
+    ///     }
+    ///
+    ///     fn write(&mut self, stock: u32, fence: FencingToken) -> Result<(), &'static str> {
+    ///         if fence != self.fence {
+    ///             return Err(TOO_LATE);
+    ///         }
+    ///         self.stock = stock;
     ///         Ok(())
     ///     }
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut row = Row { fence: FencingToken::new(41) };
-    /// row.write("42".parse()?)?;
-    /// assert!(row.write(FencingToken::new(41)).is_err());
+    /// let mut row = Row { stock: 2, fence: FencingToken::new(0) };
+    /// let seen_by_the_first = row.claim_and_read(FencingToken::new(41))?;
+    /// let seen_by_the_second = row.claim_and_read("42".parse()?)?;
+    /// assert!(row.write(seen_by_the_first - 1, FencingToken::new(41)).is_err(), "it comes between read and write");
+    /// row.write(seen_by_the_second - 1, FencingToken::new(42))?;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -83,7 +100,7 @@ impl FencingToken {
     /// # use lock_core::{Error, LockManager};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// let guard = LockManager::in_memory().lock("goods:1").await?;
-    /// // UPDATE goods SET in_stock = ?, fence = ? WHERE id = ? AND fence <= ?
+    /// // UPDATE goods SET fence = ?1 WHERE id = ?2 AND fence <= ?1 RETURNING in_stock
     /// let fence: i64 = guard.fencing_token().as_i64();
     /// assert_eq!(u64::try_from(fence), Ok(guard.fencing_token().get()));
     /// # Ok(()) }

@@ -18,6 +18,9 @@ use crate::messages;
 /// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost. If that has [several
 /// keys](crate::key#several-keys), there is no `Held` but a [`HeldAll`].
 ///
+/// A handler that writes to a database claims what it reads with the lease's fencing token before the first read, see
+/// [`FencingToken`](lock_core::FencingToken).
+///
 /// # Examples
 ///
 /// ```

@@ -1,4 +1,4 @@
-//! A holder that slept through the end of its lease wakes up and writes: the database refuses it.
+//! A seller that slept through the end of its lease wakes up and writes: the database rejects it, if it was asked in the right way.
 //!
 //! ```text
 //! cargo run -p example-fencing
@@ -6,47 +6,30 @@
 //! ```
 //!
 //! No lock can keep a process from writing that has stood still since it last looked: a suspended laptop, a machine
-//! that swaps, a virtual machine that is moved. When it wakes, somebody else holds the key, and its next instruction
-//! is the write. Only what is written to can refuse it, and for that the lease has a number that grows with every
-//! holder, the fencing token. The row remembers the largest one that wrote it:
+//! that swaps, a virtual machine that is moved. When it wakes, another process holds the key, and its next instruction
+//! is the write. Only the database can reject that write, and for that the lease has a number that grows with every
+//! holder, the fencing token.
 //!
-//! ```sql
-//! ALTER TABLE goods ADD COLUMN fence BIGINT NOT NULL DEFAULT 0;
+//! The example stops a process between reading and writing (SIGSTOP) and lets another one sell. The first one wakes at two moments:
+//! *after* the second has written, and *between* its read and its write. Each seller sells one unit of four goods, two units
+//! of each are there, and each good is written in another way ([`forms`]): claimed before it is read, in one transaction that begins with
+//! the claim, compared at the write only, and without the token. The first two never lose an update; the third does at one of the moments.
 //!
-//! UPDATE goods SET in_stock = :left, fence = :fence WHERE id = :id AND fence <= :fence;
-//! ```
-//!
-//! No row changed: the writer is too late, and rolls back. `<=` and not `<`, because one holder may write twice. The
-//! database takes row and condition in one step; a `SELECT fence` before the `UPDATE` would leave the gap open.
-//! SQLite, MariaDB, MySQL and PostgreSQL all take this statement. A row that may not exist yet, in SQLite or PostgreSQL:
-//!
-//! ```sql
-//! INSERT INTO goods (id, in_stock, fence) VALUES (:id, :left, :fence)
-//! ON CONFLICT (id) DO UPDATE SET in_stock = excluded.in_stock, fence = excluded.fence
-//! WHERE goods.fence <= excluded.fence;
-//! ```
-//!
-//! MySQL counts rows that were *changed*: ask the client for rows that were *found* (sqlx does), or a holder that
-//! writes the same values twice takes itself for one that is too late. A `BIGINT` takes the token as
-//! [`as_i64`](lock_core::FencingToken::as_i64).
-//!
-//! The example stops a process between reading and writing (SIGSTOP), lets another one sell meanwhile, and wakes the
-//! first. Two goods, two units of each: good 1 is written as above, good 2 without the token.
-//!
-//! Exits with 1 when the late write to good 1 is taken.
+//! Exits with 1 if one of the first two forms loses an update.
+
+mod forms;
 
 use std::path::Path;
 use std::process::ExitCode;
 use std::time::Duration;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use example_processes::{Child, redis_url};
-use lock_core::{FencingToken, LockManager};
-use rusqlite::Connection;
+use lock_core::LockManager;
+
+use crate::forms::{FORMS, SCHEMA, Sale, open, stock};
 
 const TTL: Duration = Duration::from_secs(1);
-const FENCED: i64 = 1;
-const UNFENCED: i64 = 2;
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
@@ -57,83 +40,87 @@ async fn main() -> Result<ExitCode> {
         seller(url, Path::new(database)).await?;
         return Ok(ExitCode::SUCCESS);
     }
-    let refused = watch(&redis_url().await?).await?;
-    Ok(if refused { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    let url = redis_url().await?;
+    let mut lost = [false; 4];
+    for moment in [Moment::After, Moment::Between] {
+        for (lost, now) in lost.iter_mut().zip(watch(&url, moment).await?) {
+            *lost |= now;
+        }
+    }
+    for (form, lost) in FORMS.iter().zip(lost) {
+        println!("{form}: {}", if lost { "LOSES an update" } else { "loses nothing" });
+    }
+    Ok(if lost[0] || lost[1] { ExitCode::FAILURE } else { ExitCode::SUCCESS })
 }
 
-/// Sells one unit of either good, when the buyer has confirmed.
+/// When the first seller wakes up.
+#[derive(Clone, Copy)]
+enum Moment {
+    /// After the second one has written.
+    After,
+    /// Between the read and the write of the second one.
+    Between,
+}
+
+/// Sells one unit of each good, when the buyer has confirmed.
 async fn seller(url: &str, database: &Path) -> Result<()> {
     let manager = LockManager::connect(url).await?;
-    let shop = open(database)?;
+    let mut shop = open(database)?;
 
     let lease = manager.lock("shop").ttl(TTL).await?;
-    let (fenced, unfenced) = (stock(&shop, FENCED)?, stock(&shop, UNFENCED)?);
+    let sale = Sale::begin(&shop, lease.fencing_token())?;
     Child::tell_parent(&format!("read {}", lease.fencing_token()))?;
     Child::hear_parent().await?.context("the buyer went away")?;
 
     // `run` would drop this work by now. But between its last look at the lease and the write that the database sees,
     // there is always time for a process to stand still: this one has just woken up, and does not look.
-    let fenced = write_fenced(&shop, FENCED, fenced - 1, lease.fencing_token())?;
-    let unfenced = write(&shop, UNFENCED, unfenced - 1)?;
+    let sold = sale.end(&mut shop)?;
     // This process ends, and with it what releases a dropped guard. The seller that slept has nothing left to release.
     let _ = lease.release().await;
-    Child::tell_parent(&format!("wrote {fenced} {unfenced}"))?;
+    let words: Vec<_> = sold.iter().map(|sold| if *sold { "sold" } else { "rejected" }).collect();
+    Child::tell_parent(&format!("wrote {}", words.join(" ")))?;
     Ok(())
 }
 
-/// Writes unless somebody with a larger token has; answers whether it did.
-fn write_fenced(shop: &Connection, good: i64, left: i64, fence: FencingToken) -> Result<bool> {
-    let update = "UPDATE goods SET in_stock = ?1, fence = ?2 WHERE id = ?3 AND fence <= ?2";
-    Ok(shop.execute(update, [left, fence.as_i64(), good])? == 1)
-}
-
-/// Writes, as most programs do.
-fn write(shop: &Connection, good: i64, left: i64) -> Result<bool> {
-    Ok(shop.execute("UPDATE goods SET in_stock = ?1 WHERE id = ?2", [left, good])? == 1)
-}
-
-/// Stops the first seller, watches the second sell, wakes the first; answers whether good 1 was safe from it.
-async fn watch(url: &str) -> Result<bool> {
+/// Stops the first seller, has it wake up at a moment of the second one's sale, and tells for each form whether an update was lost: more
+/// units were sold than the stock has lost.
+async fn watch(url: &str, moment: Moment) -> Result<[bool; 4]> {
     let folder = tempfile::tempdir()?;
     let database = folder.path().join("shop.db");
     let shop = open(&database)?;
     shop.execute_batch(SCHEMA)?;
     let database = database.to_str().context("the folder for temporary files has a strange name")?;
 
-    let mut sleeper = Child::start(["--seller", url, database])?;
-    println!("the first seller has read the stock, token {}", sleeper.expect("read").await?);
-    sleeper.pause()?;
+    let mut first = Child::start(["--seller", url, database])?;
+    println!("the first seller has read the stock, token {}", first.expect("read").await?);
+    first.pause()?;
     println!("it stands still; in {TTL:?} its lease is over");
-
     let mut second = Child::start(["--seller", url, database])?;
     println!("the second seller has read the stock, token {}", second.expect("read").await?);
-    second.say("confirmed").await?;
-    println!("  it wrote good 1, good 2: {}", second.expect("wrote").await?);
 
-    sleeper.say("confirmed").await?;
-    sleeper.resume()?;
-    let woken = sleeper.expect("wrote").await?;
-    println!("the first seller wakes up and writes what it had in mind");
-    println!("  it wrote good 1, good 2: {woken}");
-
-    for (good, how) in [(FENCED, "with the token"), (UNFENCED, "without")] {
-        println!("good {good}, {how}: 2 in stock, {} left", stock(&shop, good)?);
+    let mut sold = [0; 4];
+    let order = match moment {
+        Moment::After => [("second", &mut second), ("first", &mut first)],
+        Moment::Between => [("first", &mut first), ("second", &mut second)],
+    };
+    for (name, seller) in order {
+        seller.say("confirmed").await?;
+        if name == "first" {
+            seller.resume()?;
+        }
+        let wrote = seller.expect("wrote").await?;
+        println!("the {name} seller writes: {wrote}");
+        ensure!(wrote.split(' ').count() == sold.len(), "a seller said '{wrote}'");
+        for (sold, word) in sold.iter_mut().zip(wrote.split(' ')) {
+            *sold += i64::from(word == "sold");
+        }
     }
-    println!("two units of good 2 were promised, and one was taken off");
-    Ok(woken == "false true")
+    let mut lost = [false; 4];
+    for (((good, form), sold), lost) in (0..).zip(FORMS).zip(sold).zip(&mut lost) {
+        let left = stock(&shop, good)?;
+        println!("  {form}: 2 in stock, {sold} sold, {left} left");
+        *lost = sold != 2 - left;
+    }
+    println!();
+    Ok(lost)
 }
-
-/// Opens the database. Its statements run on this thread, which has nothing else to do; the driver of a server would have
-/// an `await` at each.
-fn open(database: &Path) -> Result<Connection> {
-    Connection::open(database).context("could not open the database")
-}
-
-fn stock(shop: &Connection, good: i64) -> Result<i64> {
-    Ok(shop.query_row("SELECT in_stock FROM goods WHERE id = ?1", [good], |row| row.get(0))?)
-}
-
-const SCHEMA: &str = "
-    CREATE TABLE goods (id INTEGER PRIMARY KEY, in_stock BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0);
-    INSERT INTO goods (id, in_stock) VALUES (1, 2), (2, 2);
-";

@@ -2,6 +2,8 @@
 
 #[cfg(all(feature = "mariadb", feature = "postgres"))]
 mod databases;
+#[cfg(all(feature = "mariadb", feature = "postgres"))]
+mod fencing;
 mod metrics;
 mod payments;
 mod readers;
