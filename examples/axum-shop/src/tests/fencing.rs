@@ -31,7 +31,11 @@ impl Holder {
     }
 
     async fn execute(&mut self, statement: &str) -> u64 {
-        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned())).execute(&mut self.connection).await.unwrap().rows_affected()
+        sqlx::raw_sql(sqlx::AssertSqlSafe(statement.to_owned()))
+            .execute(&mut self.connection)
+            .await
+            .unwrap()
+            .rows_affected()
     }
 
     /// Claims the row and reads it; `None` if a later holder has claimed.
@@ -52,7 +56,8 @@ impl Holder {
     }
 
     async fn one(&mut self, query: &str) -> Option<i64> {
-        let row = sqlx::raw_sql(sqlx::AssertSqlSafe(query.to_owned())).fetch_optional(&mut self.connection).await.unwrap();
+        let row =
+            sqlx::raw_sql(sqlx::AssertSqlSafe(query.to_owned())).fetch_optional(&mut self.connection).await.unwrap();
         row.map(|row| row.get(0))
     }
 
@@ -73,7 +78,9 @@ impl Holder {
 async fn two_holders(url: &str, dialect: Dialect) -> [Holder; 2] {
     let mut first = Holder::connect(url, dialect, FIRST).await;
     first.execute("DROP TABLE IF EXISTS fenced").await;
-    first.execute("CREATE TABLE fenced (id INT PRIMARY KEY, stock BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)").await;
+    first
+        .execute("CREATE TABLE fenced (id INT PRIMARY KEY, stock BIGINT NOT NULL, fence BIGINT NOT NULL DEFAULT 0)")
+        .await;
     first.execute("INSERT INTO fenced (id, stock) VALUES (7, 2)").await;
     [first, Holder::connect(url, dialect, SECOND).await]
 }
@@ -122,7 +129,10 @@ async fn a_store_that_is_claimed_first_loses_no_update(url: &str, dialect: Diale
         second.execute("COMMIT").await;
     };
     tokio::pin!(waits);
-    assert!(timeout(Duration::from_millis(300), &mut waits).await.is_err(), "the row is locked until the first commits");
+    assert!(
+        timeout(Duration::from_millis(300), &mut waits).await.is_err(),
+        "the row is locked until the first commits"
+    );
     assert!(first.write(seen - 1).await);
     first.execute("COMMIT").await;
     waits.await;
