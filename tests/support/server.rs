@@ -179,7 +179,13 @@ impl RedisServer {
     /// # Panics
     /// As [`call`](Self::call) does.
     pub async fn keys(&self, pattern: &str) -> Vec<String> {
-        let reply = self.call(&["KEYS", pattern]).await;
+        let command = ["KEYS", pattern];
+        let answer = timeout(ANSWER_WITHIN, async { self.connect().await?.call(&command).await });
+        let reply = match answer.await {
+            Ok(Ok(reply)) => reply,
+            // Sentinels end the connections of a server that they give another role. A question may be asked again.
+            _ => self.call(&command).await,
+        };
         let mut keys: Vec<_> = reply.items().iter().filter_map(Reply::text).collect();
         keys.sort();
         keys
