@@ -44,6 +44,23 @@ async fn fencing_tokens_rise_whichever_majority_a_holder_has() {
     }
 }
 
+/// Once the first ones, longer on their way, have told what the clocks of the nodes show; also where one answers later than others.
+#[tokio::test(start_paused = true)]
+async fn an_acquire_takes_one_request_to_each_node() {
+    for late in [0, 1, 15] {
+        let nodes = nodes::<3>();
+        nodes[2].slow.store(late, Ordering::Relaxed);
+        let manager = manager(&nodes);
+        for round in 0..200 {
+            nodes.iter().for_each(|node| node.far.store(if round < 10 { 2 } else { 1 }, Ordering::Relaxed));
+            manager.lock("k").await.unwrap().release().await.unwrap();
+            a_while().await;
+            let acquires = nodes.each_ref().map(|node| node.acquires.swap(0, Ordering::Relaxed));
+            assert!(round < 10 || acquires == [1; 3], "{acquires:?} if the third node answers {late} ms late");
+        }
+    }
+}
+
 #[tokio::test(start_paused = true)]
 async fn a_node_that_did_not_hear_a_release_is_told_again_until_it_has() {
     let nodes = nodes::<3>();

@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 
 use crate::{
     ErrorKind, LockManager,
-    backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, QuorumBackend, Reply},
+    backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, QuorumBackend, Reply},
     clock::{Clock, Moment, Sleep},
     key::LockKey,
 };
@@ -28,11 +28,15 @@ pub(super) struct Node {
     silent: Arc<AtomicBool>,
     /// It executes nothing until it goes on, and then everything that it was asked; also what nobody waits for.
     stopped: Arc<Mutex<Option<Vec<Stopped>>>>,
+    /// How long requests are on their way to it, in ms.
+    pub(super) far: Arc<AtomicU64>,
     /// How long its answers take, in ms.
     pub(super) slow: Arc<AtomicU64>,
     /// The identity that it gives, once it was asked for anything.
     identity: Arc<Mutex<Option<Arc<str>>>>,
     asked: Arc<AtomicBool>,
+    /// How many acquires it was asked for.
+    pub(super) acquires: Arc<AtomicU64>,
     /// Its connections break as soon as they have carried an answer.
     pub(super) hangs_up: Arc<AtomicBool>,
     pub(super) epoch: Arc<AtomicU64>,
@@ -47,6 +51,8 @@ impl Backend for Node {
     fn call(&self, batch: Batch) -> Reply<Answer> {
         if !self.silent.load(Ordering::Relaxed) {
             self.asked.store(true, Ordering::Relaxed);
+            let acquires = batch.iter().filter(|operation| matches!(operation, Operation::Acquire(_))).count();
+            self.acquires.fetch_add(acquires as u64, Ordering::Relaxed);
             if let Some(stopped) = &mut *self.stopped.lock().unwrap() {
                 let (sender, reply) = oneshot::channel();
                 stopped.push((batch, sender));
@@ -55,7 +61,16 @@ impl Backend for Node {
                     tokio::time::timeout(LIMIT, reply).await.map_err(silence)?.unwrap().await
                 });
             }
-            let reply = self.store().call(batch);
+            let far = Duration::from_millis(self.far.load(Ordering::Relaxed));
+            let store = self.store();
+            let reply = if far.is_zero() {
+                store.call(batch)
+            } else {
+                Reply::new(async move {
+                    tokio::time::sleep(far).await;
+                    store.call(batch).await
+                })
+            };
             let way = Duration::from_millis(self.slow.load(Ordering::Relaxed));
             let by = self.identity.lock().unwrap().as_deref().map(|by| Arc::new(by.to_owned()));
             let by = by.filter(|_| self.hangs_up.load(Ordering::Relaxed));
