@@ -166,14 +166,28 @@ pub(super) fn is_broken(error: &RedisError) -> bool {
 
 /// Whether the server is not a primary now, or has no data yet, as after a switchover.
 pub(super) fn is_demotion(error: &RedisError) -> bool {
-    error.code().is_some_and(|code| DEMOTED.contains(&code))
+    let code = error.code().unwrap_or_default();
+    DEMOTED.contains(&code) || in_script(code, error.detail().unwrap_or_default()).is_some_and(is_of_demoted)
+}
+
+fn is_of_demoted(message: &str) -> bool {
+    DEMOTED.iter().any(|code| message.starts_with(code))
+}
+
+/// The error of a command that the script called, in front of which Redis 6 writes lines of the script:
+/// `@user_script: 298: -READONLY …`.
+fn in_script<'a>(code: &str, detail: &'a str) -> Option<&'a str> {
+    let (before, error) = detail.split_once(": -")?;
+    (code.starts_with("@user_script") || before.contains("@user_script")).then_some(error)
 }
 
 /// Whether a reply to the script holds the error of a server that is not a primary now.
 pub(super) fn tells_of_demotion(reply: &Value) -> bool {
     let Value::Array(values) = reply else { return false };
     values.iter().any(|value| match value {
-        Value::BulkString(text) => DEMOTED.iter().any(|code| text.starts_with(code.as_bytes())),
+        Value::BulkString(text) => {
+            str::from_utf8(text).is_ok_and(|text| is_of_demoted(in_script("", text).unwrap_or(text)))
+        }
         _ => false,
     })
 }
@@ -187,10 +201,14 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
     // Some errors repeat the arguments of the command, tokens included.
     let detail = detail.split("with args beginning").next().unwrap_or_default().trim_end_matches([' ', ',']);
     // A script that failed half-way has executed the items before.
-    let in_script = detail.contains("user_script");
+    let within = in_script(code, detail);
+    let is_in_script = within.is_some() || detail.contains("user_script");
     let known = detail.to_ascii_lowercase();
     let says = |words: &str| known.contains(words);
     let named = source::command_in(detail).map(|command| format!(" ({command})")).unwrap_or_default();
+    let (code, detail) = within.map_or((code, detail), |within| within.split_once(' ').unwrap_or((within, "")));
+    // Since Redis 8 and Valkey 8 the reason comes behind these words.
+    let detail = detail.strip_prefix("ACL failure in script: ").unwrap_or(detail);
     let detail = sentence(detail.split(" script: ").next().unwrap_or_default());
     let error = match code {
         "WRONGTYPE" if says("(xadd)") => BackendError::new(
@@ -235,7 +253,7 @@ fn of_server(code: &str, detail: &str, server: &str) -> BackendError {
         _ if says("not allowed in cluster mode") => cluster(server),
         _ => BackendError::new(ErrorKind::Backend, format!("{server} answered {code}: {detail}")),
     };
-    if REFUSED_BEFORE_EXECUTION.contains(&code) && !in_script { error.did_not_happen() } else { error }
+    if REFUSED_BEFORE_EXECUTION.contains(&code) && !is_in_script { error.did_not_happen() } else { error }
 }
 
 /// The words of an error of the `redis` crate, which would give them twice, as its own and as its cause's.
@@ -337,6 +355,34 @@ mod tests {
             let error = of_message(message, "server:6379").to_string();
             assert!(!error.contains(".;") && !error.contains(". ") && !error.ends_with('.'), "{error}");
         }
+    }
+
+    #[test]
+    fn an_error_in_the_script_is_read_in_the_words_of_each_version() {
+        let lines = "Error running script (call to f_1a2b): @user_script:79: @user_script: 79: ";
+        for (message, kind, words) in [
+            (
+                "@user_script:: 298: -READONLY You can't write against a read only replica.",
+                ErrorKind::Backend,
+                "is a read-only",
+            ),
+            (&format!("ERR {lines}-READONLY You can't write."), ErrorKind::Backend, "is a read-only"),
+            ("@user_script:: 298: -OOM command not allowed", ErrorKind::Backend, "out of memory"),
+            (&format!("ERR {lines}-WRONGTYPE Operation against a key"), ErrorKind::WrongType, "not a lock"),
+            (
+                "ERR ACL failure in script: User l has no permissions to run the 'set' command script: d223, on @user_script:1.",
+                ErrorKind::Unsupported,
+                "User l has no permissions to run the 'set' command; grant",
+            ),
+        ] {
+            let error = of_message(message, "server:6379");
+            assert_eq!(error.kind(), kind, "{error}");
+            assert!(error.to_string().contains(words), "{error}");
+            assert!(error.may_have_happened(), "a script may have done something before: {error}");
+        }
+        let told = |text: &str| tells_of_demotion(&Value::Array(vec![Value::BulkString(text.as_bytes().to_vec())]));
+        assert!(told("READONLY You can't write") && told("@user_script:: 298: -READONLY You can't write"));
+        assert!(!told("@user_script:: 298: -OOM command not allowed") && !told("1: -READONLY"));
     }
 
     #[test]

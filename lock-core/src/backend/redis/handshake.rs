@@ -168,6 +168,11 @@ impl Connector {
         let mut config = AsyncConnectionConfig::new().set_connection_timeout(None).set_response_timeout(None);
         if !resp2 {
             config = config.set_push_sender(send);
+            // The name of the `redis` crate tells nothing that the client's name does not, and a server that allows its users no
+            // `CLIENT SETINFO` would note a breach for each connection. Over RESP2 nothing else may ask for a sign of life.
+            if info.lib_name().is_none() {
+                info = info.set_skip_set_lib_name();
+            }
         }
         let hello = MultiplexedConnection::new_with_config(&info, stream, config);
         let opened = self.step(hello).await?;
