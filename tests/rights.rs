@@ -6,7 +6,7 @@ use lock_core::{ErrorKind, Replicas};
 use lock_tests::{
     LONG, RedisServer, Reply, SOON,
     history::{Run, judged},
-    team,
+    server_version, team,
 };
 
 use crate::patient;
@@ -44,14 +44,19 @@ async fn user_without_any_channel_gets_along() {
     contends_without(RedisServer::start().await, "contention-no-channels", "resetchannels").await;
 }
 
+/// The rules but for the last one, about channels of shards, which Redis 6 does not know.
+fn known(rules: &str) -> &str {
+    if server_version() < 7 { rules.rsplit_once(' ').expect("two rules").0 } else { rules }
+}
+
 #[tokio::test]
 async fn user_who_may_not_publish_gets_along() {
-    contends_without(RedisServer::start().await, "contention-no-publish", "-publish -spublish").await;
+    contends_without(RedisServer::start().await, "contention-no-publish", known("-publish -spublish")).await;
 }
 
 #[tokio::test]
 async fn user_who_may_not_subscribe_gets_along() {
-    let rules = "-subscribe -ssubscribe -psubscribe";
+    let rules = known("-subscribe -psubscribe -ssubscribe");
     contends_without(RedisServer::start().await, "contention-no-subscribe", rules).await;
 }
 
@@ -128,7 +133,9 @@ async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
         };
         assert_eq!(error.kind(), ErrorKind::Unsupported, "-{command}: {error}");
         assert!(error.retry_after().is_none());
-        assert!(error.to_string().to_lowercase().contains(&format!("{command})")), "-{command}: {error}");
+        // Redis 8 names it itself.
+        let told = error.to_string().to_lowercase();
+        assert!(told.contains(&format!("{command})")) || told.contains(&format!("'{command}'")), "{error}");
         server.call(&["DEL", "k"]).await;
     }
 }
@@ -152,7 +159,11 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
         let cause = error.cause().expect("the URL is sound");
         assert_eq!(cause.kind(), ErrorKind::Unsupported, "{command}: {cause}");
         assert!(
-            cause.to_string().contains(&format!("lacks a command that the lock needs: unknown command '{command}'"))
+            cause
+                .to_string()
+                .replace('`', "'")
+                .contains(&format!("lacks a command that the lock needs: unknown command '{command}'")),
+            "{cause}"
         );
     }
     let server = RedisServer::start().await;

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "helpers of tests are tests, too")]
 
 use lock_core::LockManager;
-use lock_tests::{Cluster, FaultProxy, LONG, RedisServer, Reply, SOON, cluster::slot_of, eventually, ms};
+use lock_tests::{Cluster, FaultProxy, LONG, RedisServer, Reply, SOON, cluster::slot_of, eventually, is_redis_7, ms};
 use tokio::time::sleep;
 
 use crate::log::Log;
@@ -18,6 +18,9 @@ fn rights() -> Vec<&'static str> {
 
 #[tokio::test]
 async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_cluster() {
+    if !is_redis_7("user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_cluster") {
+        return;
+    }
     let (log, _default) = Log::begin();
     let cluster = Cluster::builder().replicas(0).start().await;
     let command = [&["ACL", "SETUSER", "shop", "on", ">password"], &rights()[..]].concat();
@@ -49,6 +52,9 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused_by_a_clus
 
 #[tokio::test]
 async fn a_user_of_a_cluster_who_may_subscribe_to_shards_only_is_told_once_that_holders_may_be_missed() {
+    if !is_redis_7("a_user_of_a_cluster_who_may_subscribe_to_shards_only_is_told_once_that_holders_may_be_missed") {
+        return;
+    }
     let (log, _default) = Log::begin();
     let cluster = Cluster::builder().replicas(0).start().await;
     for node in cluster.nodes() {
@@ -63,6 +69,9 @@ async fn a_user_of_a_cluster_who_may_subscribe_to_shards_only_is_told_once_that_
 
 #[tokio::test]
 async fn a_cluster_that_cannot_be_asked_is_told_of_once_and_when_it_can_again() {
+    if !is_redis_7("a_cluster_that_cannot_be_asked_is_told_of_once_and_when_it_can_again") {
+        return;
+    }
     let (log, _default) = Log::begin();
     let cluster = Cluster::builder().replicas(0).start().await;
     let proxy = FaultProxy::start(cluster.addresses()[0].clone()).await;
@@ -113,6 +122,9 @@ async fn a_cluster_that_refuses_is_told_of_once() {
 
 #[tokio::test]
 async fn a_manager_that_connects_to_a_part_of_a_cluster_says_which_part_is_missing() {
+    if !is_redis_7("a_manager_that_connects_to_a_part_of_a_cluster_says_which_part_is_missing") {
+        return;
+    }
     let (log, _default) = Log::begin();
     let mut cluster = Cluster::builder().replicas(0).without_full_coverage().start().await;
     assert_eq!(cluster.node(0).call(&["CLUSTER", "DELSLOTS", "0", "1", "2"]).await.text().as_deref(), Some("OK"));

@@ -7,7 +7,7 @@ use lock_core::{
     redis::{ConnectionAddr, IntoConnectionInfo},
     rustls::{ClientConfig, RootCertStore, crypto::ring, pki_types::PrivateKeyDer},
 };
-use lock_tests::{LONG, Process, RedisServer, SOON, free_port, ms, within};
+use lock_tests::{LONG, Process, RedisServer, SOON, free_port, ms, speaks_tls, within};
 use rcgen::{
     BasicConstraints, CertificateParams, CertifiedIssuer, CertifiedKey, DnType, IsCa, KeyPair, date_time_ymd,
     generate_simple_self_signed,
@@ -108,6 +108,9 @@ async fn cause(builder: LockManagerBuilder) -> Error {
 
 #[tokio::test]
 async fn an_authority_of_ones_own_and_a_certificate_of_the_client_are_used() {
+    if !speaks_tls("an_authority_of_ones_own_and_a_certificate_of_the_client_are_used") {
+        return;
+    }
     let authority = Authority::new("shop");
     let server = TlsServer::with(&authority.issue("127.0.0.1", VALID), &authority.0.pem(), "yes").await;
     let config = Arc::new(authority.trusted_by(Some(&authority.issue("client", VALID))));
@@ -126,6 +129,9 @@ async fn an_authority_of_ones_own_and_a_certificate_of_the_client_are_used() {
 
 #[tokio::test]
 async fn bad_input_85_a_certificate_of_another_authority_or_name_or_time_is_told_as_such() {
+    if !speaks_tls("bad_input_85_a_certificate_of_another_authority_or_name_or_time_is_told_as_such") {
+        return;
+    }
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     for (own, authority, words) in [
         (theirs.issue("127.0.0.1", VALID), &theirs, "of an issuer that is not trusted; add the issuer to the roots"),
@@ -142,6 +148,9 @@ async fn bad_input_85_a_certificate_of_another_authority_or_name_or_time_is_told
 
 #[tokio::test]
 async fn bad_input_86_a_certificate_of_the_client_that_is_missing_or_not_accepted_is_told_as_such() {
+    if !speaks_tls("bad_input_86_a_certificate_of_the_client_that_is_missing_or_not_accepted_is_told_as_such") {
+        return;
+    }
     let (ours, theirs) = (Authority::new("ours"), Authority::new("theirs"));
     let server = TlsServer::with(&ours.issue("127.0.0.1", VALID), &ours.0.pem(), "yes").await;
     for client in [None, Some(theirs.issue("client", VALID)), Some(ours.issue("client", (2020, 2021)))] {
@@ -154,6 +163,9 @@ async fn bad_input_86_a_certificate_of_the_client_that_is_missing_or_not_accepte
 
 #[tokio::test]
 async fn a_server_whose_certificate_the_platform_trusts_is_used() {
+    if !speaks_tls("a_server_whose_certificate_the_platform_trusts_is_used") {
+        return;
+    }
     let server = TlsServer::start().await;
     // The platform's certificates are those of this file, for a process of its own.
     let trusted = format!("SSL_CERT_FILE={}", server.certificate());
@@ -169,6 +181,9 @@ async fn a_server_whose_certificate_the_platform_trusts_is_used() {
 
 #[tokio::test]
 async fn bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_end_within_the_limit() {
+    if !speaks_tls("bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_end_within_the_limit") {
+        return;
+    }
     let server = TlsServer::start().await;
     let error = cause(LockManager::builder().url(server.url())).await;
     assert!(error.to_string().contains("of an issuer that is not trusted"), "{error}");
@@ -181,6 +196,9 @@ async fn bad_input_30_a_certificate_that_is_not_trusted_and_plain_to_a_tls_port_
 /// Which provider a process uses is its own decision, and can be made only once.
 #[tokio::test]
 async fn no_provider_of_cryptography_is_installed_behind_the_users_back() {
+    if !speaks_tls("no_provider_of_cryptography_is_installed_behind_the_users_back") {
+        return;
+    }
     let server = TlsServer::start().await;
     let builder = LockManager::builder().url(server.url()).command_timeout(ms(3_000));
     builder.connect().await.expect_err("the certificate is not trusted");

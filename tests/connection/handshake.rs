@@ -51,6 +51,9 @@ async fn proxy_that_knows_only_resp2_is_spoken_to_in_resp2_whatever_its_words() 
 
 #[tokio::test]
 async fn resp2_is_spoken_by_choice() {
+    if !is_redis_7("resp2_is_spoken_by_choice") {
+        return;
+    }
     let server = RedisServer::start().await;
     for (options, resp) in [("", "3"), ("?protocol=resp3", "3"), ("?protocol=resp2", "2"), ("/?protocol=2", "2")] {
         let manager = patient::connect(&format!("{}{options}", server.url())).await.unwrap();
@@ -66,6 +69,9 @@ async fn resp2_is_spoken_by_choice() {
 /// A balancer without a server hangs up at once; the server that comes then speaks the newer protocol.
 #[tokio::test]
 async fn server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one() {
+    if !is_redis_7("server_that_comes_up_behind_a_balancer_is_not_taken_for_an_old_one") {
+        return;
+    }
     let server = RedisServer::start().await;
     for hang_ups in 0..6 {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("there is a free port");

@@ -18,7 +18,7 @@ use lock_core::{
     backend::{Acquire, Backend, Batch, Calls, Operation, Outcome, RedisBackend, Renew, Token},
     key::LockKey,
 };
-use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, ms};
+use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, is_redis_7, ms};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -16,6 +16,7 @@ use std::{
 use tokio::time::{Instant, sleep, timeout};
 
 use crate::{
+    left_out,
     resp::{RawClient, Reply},
     server::RedisServer,
     signals::Reaper,
@@ -116,7 +117,7 @@ impl Setup {
     /// The options of a server that has data.
     fn keep_data_in_memory(&self, command: &mut Command) {
         command.args(["--save", "", "--appendonly", "no"]).args(["--repl-diskless-sync-delay", "0"]);
-        if asks_before_debug() {
+        if server_version() >= 7 {
             command.args(["--enable-debug-command", "local"]);
         }
         if let Some(password) = &self.password {
@@ -212,16 +213,47 @@ pub(crate) fn info_field<'a>(info: &'a str, field: &str) -> Option<&'a str> {
     info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':'))
 }
 
-/// Redis 7 began to ask before it obeys `DEBUG`; earlier ones don't know the option and refuse to start with it.
-fn asks_before_debug() -> bool {
-    static ASKS: OnceLock<bool> = OnceLock::new();
-    *ASKS.get_or_init(|| match Command::new(program()).arg("--version").output() {
+/// The first number of the version of the redis-server that the tests start, for what Redis 6 does otherwise. Redis 7 also began to ask
+/// before it obeys `DEBUG`; earlier ones don't know the option and refuse to start with it.
+#[must_use]
+pub fn server_version() -> u32 {
+    static VERSION: OnceLock<u32> = OnceLock::new();
+    *VERSION.get_or_init(|| match Command::new(program()).arg("--version").output() {
         Ok(output) => String::from_utf8_lossy(&output.stdout)
             .split_once("v=")
-            .and_then(|(_, version)| version.split_once('.')?.0.parse::<u32>().ok())
-            .is_none_or(|major| major >= 7),
+            .and_then(|(_, version)| version.split_once('.')?.0.parse().ok())
+            .unwrap_or(u32::MAX),
         Err(error) => cannot_start(&error),
     })
+}
+
+/// Whether a test of what Redis 7 began with can be made. Says that it is left out if not.
+#[must_use]
+pub fn is_redis_7(what: &str) -> bool {
+    let is_new = server_version() >= 7;
+    if !is_new {
+        left_out(what, "redis-server is older than 7", false);
+    }
+    is_new
+}
+
+/// Whether the redis-server that the tests start can speak TLS. Says that `what` is left out if not.
+#[must_use]
+pub fn speaks_tls(what: &str) -> bool {
+    static SPEAKS: OnceLock<bool> = OnceLock::new();
+    let speaks = *SPEAKS.get_or_init(|| {
+        // It refuses to start in any case: for lack of the certificate, or of the option.
+        let options =
+            ["--port", "0", "--tls-port", "1", "--tls-cert-file", "/missing.pem", "--tls-key-file", "/missing.pem"];
+        match Command::new(program()).args(options).output() {
+            Ok(output) => String::from_utf8_lossy(&output.stdout).contains("certificate"),
+            Err(error) => cannot_start(&error),
+        }
+    });
+    if !speaks {
+        left_out(what, "redis-server was built without TLS", env::var_os("REDIS_SERVER").is_none());
+    }
+    speaks
 }
 
 /// `REDIS_SERVER` where it is set, to try another version.

