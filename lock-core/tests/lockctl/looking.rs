@@ -5,7 +5,10 @@ use std::time::Duration;
 use lock_core::LockManager;
 use serde_json::Value;
 
-use crate::lockctl::support::{LONG, Run, Server, UNTIL_TOLD};
+use crate::lockctl::support::{LONG, Run, Server, UNTIL_TOLD, eventually};
+
+/// How long a request may take on a busy machine.
+const PATIENT: Duration = Duration::from_secs(15);
 
 #[test]
 fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
@@ -13,6 +16,7 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
     let holder = server.run(&["k", LONG, "--label", "nightly backup"], UNTIL_TOLD);
     let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
     server.until_waiters("k", 1);
+    eventually("the holder answers in time", || !server.done(&["who", "k"]).out.contains("nobody answered"));
     let done = server.done(&["who", "k"]);
     assert_eq!((done.code, done.err.as_str()), (Some(0), ""));
     let process = holder.child.id();
@@ -34,7 +38,13 @@ fn who_names_the_holder_and_the_queue_in_words_and_as_json() {
 #[tokio::test(flavor = "multi_thread")]
 async fn all_holders_of_a_key_are_named_and_counted() {
     let server = Server::start();
-    let manager = LockManager::builder().url(&server.url).client_name("shop").connect().await.expect("a server");
+    let manager = LockManager::builder()
+        .url(&server.url)
+        .command_timeout(PATIENT)
+        .client_name("shop")
+        .connect()
+        .await
+        .expect("a server");
     let lock = |key: &str, label| manager.lock(key).label(label);
     let readers = [lock("r", "one").shared().await.expect("free"), lock("r", "two").shared().await.expect("shared")];
     let permits =
@@ -70,7 +80,13 @@ fn modes(key: &Value) -> Vec<String> {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_holder_that_has_died_is_counted_beside_those_that_live() {
     let server = Server::start();
-    let manager = LockManager::builder().url(&server.url).client_name("shop").connect().await.expect("a server");
+    let manager = LockManager::builder()
+        .url(&server.url)
+        .command_timeout(PATIENT)
+        .client_name("shop")
+        .connect()
+        .await
+        .expect("a server");
     let ttl = Duration::from_secs(60);
     let lock = |key: &str| manager.lock(key).ttl(ttl);
     let _readers = [lock("r").shared().await.expect("free"), lock("r").shared().await.expect("shared")];

@@ -16,7 +16,7 @@ const STUBBORN_CHILD: &str = "(trap '' TERM; while :; do sleep 0.1; done) & echo
 fn a_command_is_stopped_when_its_key_is_taken_away() {
     let server = Server::start();
     for script in [UNLESS_STOPPED, STUBBORN, STUBBORN_CHILD] {
-        let run = server.run(&["k", "--ttl=6s", "--kill-after=300ms"], script);
+        let run = server.run(&["k", "--ttl=30s", "--kill-after=300ms"], script);
         let _: i64 = server.call(&["DEL", "k"]);
         let done = run.done();
         assert_eq!((done.code, done.out.as_str()), (Some(79), ""), "{script}: {done:?}");
@@ -39,9 +39,10 @@ fn a_command_is_stopped_when_the_server_is_gone() {
 #[test]
 fn a_command_is_stopped_when_the_server_hangs() {
     let server = Server::start();
-    let run = server.run(&["k", "--ttl=3s"], UNLESS_STOPPED);
+    let run = server.run(&["k", "--ttl=9s"], UNLESS_STOPPED);
     server.pause();
-    assert_eq!(run.done().code, Some(79));
+    let done = run.done();
+    assert_eq!(done.code, Some(79), "{done:?}");
 }
 
 #[test]

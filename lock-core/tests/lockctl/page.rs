@@ -83,7 +83,15 @@ fn commands_of_the_page_say_what_it_shows() {
     for block in blocks(&page, "console") {
         for example in block.split("$ lockctl ").skip(1) {
             let (line, shown) = example.split_once('\n').expect("a command and what it says");
-            let done = folder.shell(&server, &format!("lockctl {line}"));
+            // A holder that did not answer in time is asked again.
+            let mut done = folder.shell(&server, &format!("lockctl {line}"));
+            for _ in 0..20 {
+                if words(&done.out, host.trim()) != words(shown, host.trim())
+                    && ["who", "list"].iter().any(|look| line.starts_with(look))
+                {
+                    done = folder.shell(&server, &format!("lockctl {line}"));
+                }
+            }
             assert_eq!(words(&done.out, host.trim()), words(shown, host.trim()), "{line}: {done:?}");
             assert_eq!(done.err, "", "{line}");
             count += 1;
