@@ -6,6 +6,7 @@ mod acquire;
 #[cfg(all(feature = "axum", feature = "tonic"))]
 mod answers;
 mod auto_traits;
+mod blocked;
 mod cancel;
 mod clock_steps;
 mod conformance;

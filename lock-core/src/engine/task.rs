@@ -17,7 +17,7 @@ use super::{
     core::{Core, Step},
     publish::publish,
     queues::calls::{CallId, List},
-    turn::in_turn,
+    turn::{pause, start},
 };
 use crate::{
     backend::{self, Answer, BackendError, Notice, Reply},
@@ -35,7 +35,7 @@ impl Core {
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
         // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
-        runtime.spawn(in_turn(run(Running { core: Arc::clone(self), begun: false })));
+        start(&runtime, run(Running { core: Arc::clone(self), begun: false }));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -127,7 +127,7 @@ async fn run(mut running: Running) {
                 // have arrived would wait behind the answers until they are too old to be trusted.
                 if answers.is_multiple_of(ANSWERS) {
                     handle_notices(core, None, &mut notices);
-                    tokio::task::yield_now().await;
+                    pause().await;
                 }
             }
             Some(notice) = notices.recv() => {
