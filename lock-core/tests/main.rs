@@ -29,6 +29,7 @@ mod modes;
 mod one_sender;
 #[cfg(feature = "test-util")]
 mod order;
+mod panics;
 mod parsers;
 #[cfg(feature = "test-util")]
 mod renewal;
