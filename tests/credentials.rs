@@ -37,6 +37,7 @@ enum Says {
     Fails,
     Nothing,
     Ends,
+    Panics,
 }
 
 /// A provider that says what the test wants, and counts how often it was asked for a new connection.
@@ -84,6 +85,7 @@ impl StreamingCredentialsProvider for Vault {
                     Says::Fails => Err((RedisErrorKind::Io, "the vault is sealed").into()),
                     Says::Nothing => continue,
                     Says::Ends => return None,
+                    Says::Panics => panic!("a bug of the provider's"),
                 };
                 return Some((answer, says));
             }
@@ -271,6 +273,24 @@ async fn bad_input_89_a_provider_that_hangs_is_named_within_the_limit_and_not_as
     assert!(asked <= most(ms(800), time), "asked {asked} times in {time:?}");
     vault.say(Says::Login("shop", "secret-1"));
     eventually(SOON, "it is answered", async || manager.lock("k").await.is_ok()).await;
+}
+
+#[tokio::test]
+async fn a_provider_that_panics_ends_no_lease_and_is_asked_again() {
+    let (server, vault) = (server().await, Vault::new(Says::Login("shop", "secret-1")));
+    let manager = vault.builder(&server).connect().await.unwrap();
+    let held = manager.lock("held").ttl(LONG).await.unwrap();
+    // Once over the connection, and each time that a new one needs credentials.
+    vault.say(Says::Panics);
+    let before = vault.asked();
+    server.call(&["CLIENT", "KILL", "USER", "shop"]).await;
+    eventually(SOON, "it is asked again", async || vault.asked() >= before + 2).await;
+    let error = manager.lock("k").await.expect_err("there are no credentials");
+    assert_eq!(error.kind(), ErrorKind::Backend, "{error}");
+    vault.say(Says::Login("shop", "secret-1"));
+    eventually(SOON, "it is answered", async || manager.lock("k").await.is_ok()).await;
+    assert!(held.is_held());
+    held.release().await.expect("it was held all the time");
 }
 
 #[tokio::test]

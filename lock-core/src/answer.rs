@@ -136,13 +136,13 @@ fn log(error: &Error) {
     let case = error.case();
     let error = error as &dyn std::error::Error;
     let Some(others) = FLOODS.line(case) else {
-        tracing::debug!(error, "answered with an error");
+        log!(debug, error, "answered with an error");
         return;
     };
     let others = (others > 0).then_some(others);
     if case == Case::Misconfigured {
-        tracing::error!(error, others, "answered with an error");
+        log!(error, error, others, "answered with an error");
     } else {
-        tracing::warn!(error, others, "answered with an error");
+        log!(warn, error, others, "answered with an error");
     }
 }

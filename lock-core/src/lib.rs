@@ -108,6 +108,9 @@
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
+#[macro_use]
+mod caught;
+
 pub mod answer;
 pub mod backend;
 mod builder;

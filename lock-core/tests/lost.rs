@@ -383,3 +383,29 @@ async fn a_fixed_lease_that_has_expired_says_that_nothing_renewed_it() {
         assert!(said.contains("`fixed` switches renewal off") && !said.contains("check the backend"), "{said}");
     }
 }
+
+/// The time of the runtime jumps: its threads did not look at it in between.
+#[tokio::test(start_paused = true)]
+async fn a_lease_that_lapsed_while_the_process_stood_still_says_for_how_long() {
+    let (log, _logs) = crate::support::log::Log::begin();
+    let manager = LockManager::in_memory();
+    let guard = manager.lock("k").ttl(secs(1)).await.expect("it is free");
+    let mut other = manager.lock("l").ttl(secs(1)).await.expect("it is free");
+    let works = tokio::spawn(manager.lock("m").ttl(secs(1)).run(async |_| std::future::pending::<()>().await));
+    sleep(ms(300)).await;
+    tokio::time::advance(secs(5)).await;
+    // Before the engine has looked, too.
+    let extended = other.extend(secs(1)).await.expect_err("it has expired");
+    let cancelled = works.await.expect("no panic").expect_err("it has expired");
+    for error in [extended, cancelled, guard.release().await.expect_err("it has expired")] {
+        assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Expired));
+        let said = error.to_string();
+        assert!(
+            said.contains("this process stood still for 4.") || said.contains("this process stood still for 5.0"),
+            "{said}"
+        );
+        assert!(!said.contains("check the backend"), "{said}");
+    }
+    sleep(ms(300)).await;
+    assert!(log.count("this process stood still for") >= 1, "{}", log.text());
+}

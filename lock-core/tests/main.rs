@@ -6,6 +6,7 @@ mod acquire;
 #[cfg(all(feature = "axum", feature = "tonic"))]
 mod answers;
 mod auto_traits;
+mod blocked;
 mod cancel;
 mod clock_steps;
 mod conformance;
@@ -28,6 +29,7 @@ mod modes;
 mod one_sender;
 #[cfg(feature = "test-util")]
 mod order;
+mod panics;
 mod parsers;
 #[cfg(feature = "test-util")]
 mod renewal;

@@ -20,6 +20,8 @@ mod metrics;
 #[cfg(feature = "axum")]
 mod modes;
 #[cfg(feature = "http")]
+mod panics;
+#[cfg(feature = "http")]
 mod policies;
 mod readiness;
 #[cfg(feature = "axum")]

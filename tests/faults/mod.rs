@@ -7,6 +7,7 @@
 //! limits only end a test that hangs. The same deadlines are held to the millisecond by virtual time: when a holder knows (`lock-core/tests/lost.rs`), when it renews
 //! and asks again (`lock-core/tests/renewal.rs`), when a clock that stepped is noticed (`lock-core/tests/clock_steps.rs`).
 
+mod blocked;
 mod clocks;
 mod data;
 mod foreign;

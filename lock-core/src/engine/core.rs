@@ -17,6 +17,7 @@ use super::{
     Looks,
     deferred::Deferred,
     inquiry::{Identity, Message},
+    pulse::Pulse,
     queues::{
         Queues,
         calls::{Calls, List},
@@ -25,6 +26,7 @@ use super::{
 };
 use crate::{
     backend::{Backend, BackendError},
+    caught::caught,
     clock::{Clock, Moment, Sleep},
     error::ErrorKind,
     mutants::Mutant,
@@ -34,6 +36,8 @@ use crate::{
 pub(crate) struct Core {
     pub(crate) backend: Arc<dyn Backend>,
     pub(crate) clock: Arc<dyn Clock>,
+    /// When the task has to look at the clock.
+    pulse: Arc<Pulse>,
     /// How the manager names itself to others.
     pub(super) manager: Identity,
     pub(super) explain_after: Option<Duration>,
@@ -59,6 +63,8 @@ pub(crate) struct State {
     running: bool,
     /// Whether the builder's runtime has ended.
     runtime_ended: bool,
+    /// When the task looked last.
+    looked_at: Moment,
     /// Until when the task sleeps unless it is woken.
     asleep_until: Moment,
     /// Whether a thread is in [`Core::call_at_once`].
@@ -73,6 +79,7 @@ impl Core {
     pub(super) fn new(
         backend: Arc<dyn Backend>,
         clock: Arc<dyn Clock>,
+        pulse: Arc<Pulse>,
         runtime: Option<Handle>,
         looks: Looks,
         queues: Queues,
@@ -82,6 +89,7 @@ impl Core {
             queues,
             running: false,
             runtime_ended: false,
+            looked_at: Moment::from_origin(Duration::ZERO),
             asleep_until: Moment::NEVER,
             calling: false,
             shut_down: false,
@@ -91,6 +99,7 @@ impl Core {
             answers_at_once: backend.answers_at_once(),
             backend,
             clock,
+            pulse,
             manager,
             explain_after: looks.explain_after,
             runtime,
@@ -219,7 +228,7 @@ impl Core {
             self.wake.notify_one();
         }
         if shut_down {
-            self.settled.notify_waiters();
+            let _ = caught("waker", || self.settled.notify_waiters());
         }
         drop(deferred);
         result
@@ -275,6 +284,8 @@ impl Core {
         // is replaced in between, the two differ, and the token stays in doubt. Read the other way round, a release over the new
         // connection could seem to settle a request that the server may still execute over the old one.
         let (now, epoch, settled) = (self.clock.now(), self.backend.epoch(), self.backend.is_settled());
+        // Before the leases that have lapsed are ended: they are told whether that was why.
+        self.pulse.beat(now);
         self.with(|state| state.step(self, now, epoch, settled))
     }
 
@@ -292,19 +303,22 @@ impl Core {
     /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the
     /// builder's runtime drops a task before its first poll, that runtime has ended, and no waiter tries it again.
     pub(super) fn stopped(&self, begun: bool) {
-        let now = self.clock.now();
+        // The engine may end because the clock has panicked. What it last showed will do: the next task looks again.
+        let now = caught("clock", || self.clock.now());
+        self.pulse.rest(Moment::NEVER);
         // All of it under one lock: a request that sees `running == false` starts the next task, and must find the requests of this one
         // back in the queue, and its leases ended.
         let mut state = self.state();
         state.running = false;
         self.open.store(false, Ordering::Release);
+        let now = now.unwrap_or(state.looked_at);
         state.asleep_until = Moment::NEVER;
         state.runtime_ended |= !begun && self.runtime.is_some();
         state.queues.restart(now);
         let deferred = state.queues.take_deferred();
         drop(state);
         drop(deferred);
-        self.settled.notify_waiters();
+        let _ = caught("waker", || self.settled.notify_waiters());
     }
 }
 
@@ -344,6 +358,7 @@ impl State {
     }
 
     fn step(&mut self, core: &Core, now: Moment, epoch: u64, settled: bool) -> Step {
+        self.looked_at = now;
         let queues = &mut self.queues;
         // First, since it ends the leases that have lapsed and collects the renewals that are due: a lapsed lease must not be renewed.
         queues.handle_timeout(now);
@@ -364,6 +379,7 @@ impl State {
             until = until.min(now + LONGEST_SLEEP);
         }
         self.asleep_until = until;
+        core.pulse.rest(until);
         let finished = self.closed && settled && self.queues.is_done() && core.owes_nothing();
         Step { now, calls, lists, messages, until, finished }
     }

@@ -1,7 +1,8 @@
 //! Work put off until no lock is held: tasks to wake, wakers to drop, losses to log, metrics to record.
 //!
 //! Wakers, log writers and recorders of metrics are the user's code. Under the engine's lock they could ask the engine
-//! for something and wait for themselves, or keep every other request waiting while they write.
+//! for something and wait for themselves, or keep every other request waiting while they write. If they panic, the panic is
+//! caught, and the rest is done all the same.
 
 use std::{task::Waker, time::Duration};
 
@@ -9,9 +10,9 @@ use smallvec::SmallVec;
 
 use crate::{
     backend::BackendError,
+    caught::caught,
     clock::Moment,
-    engine::{hold::Ending, metrics},
-    error::LossReason,
+    engine::{hold::Ending, metrics, pulse::Loss},
     key::LockKey,
 };
 
@@ -26,7 +27,7 @@ pub(crate) struct Deferred {
     /// Holds that ended by themselves.
     endings: Vec<Ending>,
     /// Leases that were lost, and whether each has a line of its own in the log.
-    losses: Vec<(LockKey, LossReason, bool)>,
+    losses: Vec<(LockKey, Loss, bool)>,
     /// How many leases were lost beyond those in `losses`.
     untold: u32,
     /// Calls for renewals that failed: how many leases each was for, why, and whether that is logged.
@@ -61,7 +62,7 @@ impl Deferred {
     }
 
     /// Logs that a lease was lost.
-    pub(super) fn lost(&mut self, key: LockKey, reason: LossReason, own_line: bool) {
+    pub(super) fn lost(&mut self, key: LockKey, reason: Loss, own_line: bool) {
         self.losses.push((key, reason, own_line));
     }
 
@@ -83,25 +84,31 @@ impl Deferred {
     }
 }
 
+/// Wakes a task of the application, or of an executor of its own.
+pub(super) fn wake(waker: Waker) {
+    let _ = caught("waker", || waker.wake());
+}
+
 impl Drop for Deferred {
     fn drop(&mut self) {
         // Tasks and watchers come before the log: a slow log writer must not delay a holder that has to stop.
-        self.woken.drain(..).for_each(Waker::wake);
+        self.woken.drain(..).for_each(wake);
+        self.unused.drain(..).for_each(|waker| _ = caught("drop of a waker", || drop(waker)));
         self.endings.clear();
         for (key, reason, own_line) in self.losses.drain(..) {
             if own_line {
-                tracing::warn!(%key, %reason, "lease lost");
+                log!(warn, %key, %reason, "lease lost");
             } else {
-                tracing::debug!(%key, %reason, "lease lost");
+                log!(debug, %key, %reason, "lease lost");
             }
         }
         if self.untold > 0 {
-            tracing::warn!(leases = self.untold, "more leases lost within a second");
+            log!(warn, leases = self.untold, "more leases lost within a second");
         }
         for (renewals, error, logged) in self.failed.drain(..) {
             metrics::renewal_failed();
             if logged {
-                tracing::warn!(renewals, %error, "renewals failed and will be retried");
+                log!(warn, renewals, %error, "renewals failed and will be retried");
             }
         }
         for (label, slack) in self.slacks.drain(..) {

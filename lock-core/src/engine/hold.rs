@@ -11,11 +11,12 @@ use std::{
 use slab::Slab;
 
 use super::{
-    metrics,
+    deferred, metrics,
+    pulse::{Loss, Pulse},
     sync::{Mutex, MutexGuard},
 };
 use crate::{
-    clock::{Clock, Moment},
+    clock::Moment,
     end::End,
     error::{Error, LossReason},
     fencing::FencingToken,
@@ -39,7 +40,7 @@ pub(crate) struct Hold {
     pub(crate) ttl: Ttl,
     /// Whether it was asked for without renewal.
     fixed: bool,
-    clock: Arc<dyn Clock>,
+    pulse: Arc<Pulse>,
     state: Mutex<State>,
 }
 
@@ -75,7 +76,7 @@ impl Hold {
         since: &'static Location<'static>,
         label: &'static str,
         ttl: Ttl,
-        clock: Arc<dyn Clock>,
+        pulse: Arc<Pulse>,
         validity: Validity,
     ) -> Self {
         let Validity { deadline, version } = validity;
@@ -89,7 +90,7 @@ impl Hold {
             wakers: None,
         };
         let mode = Mode::Exclusive;
-        Self { key, fence, since, label, mode, ttl, fixed: false, clock, state: Mutex::new(state) }
+        Self { key, fence, since, label, mode, ttl, fixed: false, pulse, state: Mutex::new(state) }
     }
 
     /// Makes it one that holds in a mode.
@@ -111,8 +112,19 @@ impl Hold {
                 "the lease was lost: its deadline passed, and `fixed` switches renewal off; raise the ttl, extend the lease, \
                  or let it be renewed",
             ),
+            End::Lost(reason) => match self.loss_of(reason) {
+                loss @ Loss { stood_still: Some(_), .. } => error.detail(format!("the lease was lost: {loss}")),
+                _ => error,
+            },
             _ => error,
         }
+    }
+
+    /// Returns why the hold was lost, and whether that is because this process stood still.
+    pub(crate) fn loss_of(&self, reason: LossReason) -> Loss {
+        let is_late = reason == LossReason::Expired && !self.fixed;
+        let deadline = self.state().deadline;
+        Loss { reason, stood_still: is_late.then(|| self.pulse.stood_still(deadline, self.ttl)).flatten() }
     }
 
     /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
@@ -145,7 +157,7 @@ impl Hold {
 
     /// Whether the hold goes on. A hold whose deadline has passed ends here, if that was not noticed before.
     pub(crate) fn check(&self) -> Result<(), End> {
-        self.check_at(self.clock.now())
+        self.check_at(self.pulse.now())
     }
 
     /// Ends the hold if its deadline has passed at `now`, which the caller has just read from the clock.
@@ -156,7 +168,7 @@ impl Hold {
     /// Ends the hold if its time is over or `end` is given; one that ended before stays as it ended. Returns the end that
     /// stands, and its announcement, to be dropped when no lock is held.
     pub(crate) fn settle(&self, end: Option<End>) -> (Option<End>, Ending) {
-        self.settle_at(self.clock.now(), end)
+        self.settle_at(self.pulse.now(), end)
     }
 
     fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
@@ -198,7 +210,7 @@ impl Hold {
     }
 
     pub(crate) fn remaining(&self) -> Duration {
-        let now = self.clock.now();
+        let now = self.pulse.now();
         let state = self.state();
         if state.ended.is_some() { Duration::ZERO } else { state.deadline.min(state.latest).since(now) }
     }
@@ -234,7 +246,7 @@ impl Hold {
             return Err(reason);
         }
         if let Some((_, _, held)) = ending.counted {
-            tracing::debug!(key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
+            log!(debug, key = %self.key, fencing_token = self.fence.get(), ?held, "lease released");
         }
         Ok(())
     }
@@ -244,7 +256,7 @@ impl Hold {
     pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
         // The clock is read before the lock is taken. If this thread then waits for the lock, `now` is too early at worst, and the
         // other thread that held the lock has ended the hold if it saw the deadline pass.
-        let now = self.clock.now();
+        let now = self.pulse.now();
         let mut state = self.state();
         let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
         if state.ended.is_some() || lapsed {
@@ -352,7 +364,7 @@ impl Drop for Ending {
             self.wakers = None;
         }
         if let Some(mut wakers) = self.wakers.take() {
-            wakers.drain().for_each(Waker::wake);
+            wakers.drain().for_each(deferred::wake);
         }
     }
 }
@@ -368,7 +380,10 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     use super::*;
-    use crate::{clock::Sleep, lease::Lease};
+    use crate::{
+        clock::{Clock, Sleep},
+        lease::Lease,
+    };
 
     /// A clock that stands where the test puts it.
     #[derive(Debug, Default)]
@@ -395,7 +410,7 @@ mod tests {
         let (fence, since) = (FencingToken::new(1), Location::caller());
         let validity = Validity { deadline: at(1_000), version: 0 };
         let ttl = Ttl::new(Duration::from_secs(1)).unwrap();
-        let hold = Hold::new(key, fence, since, "", ttl, Arc::clone(&clock) as _, validity);
+        let hold = Hold::new(key, fence, since, "", ttl, Pulse::of(Arc::clone(&clock) as _), validity);
         hold.begin(at(0), at(5_000));
         (hold, clock)
     }

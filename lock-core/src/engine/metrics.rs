@@ -93,6 +93,8 @@ mod recorded {
 
     use metrics::{Unit, counter, describe_counter, describe_gauge, describe_histogram, gauge, histogram};
 
+    use crate::caught::caught;
+
     /// Gives the recorder unit and meaning of every metric of this crate, which an exporter shows beside the values (as the
     /// `# HELP` lines of Prometheus).
     ///
@@ -127,7 +129,7 @@ mod recorded {
         // A recorder may block, or record something itself: no lock is held here. So another thread may have set the
         // gauge meanwhile, to a newer value or to an older one, and the last of them looks once more.
         loop {
-            gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(now)));
+            record(|| gauge!("lock_connection_up", "node" => node.to_owned()).set(f64::from(u8::from(now))));
             let then = connections().get(node).is_some_and(|count| *count > 0);
             if then == now {
                 break;
@@ -144,18 +146,18 @@ mod recorded {
     }
 
     pub(super) fn waiting(label: &'static str, change: f64) {
-        gauge!("lock_waiting", "lock" => label).increment(change);
+        record(|| gauge!("lock_waiting", "lock" => label).increment(change));
     }
 
     pub(super) fn acquired(label: &'static str, outcome: &'static str, waited: Option<Duration>) {
-        counter!("lock_acquires_total", "lock" => label, "outcome" => outcome).increment(1);
+        record(|| counter!("lock_acquires_total", "lock" => label, "outcome" => outcome).increment(1));
         if let Some(waited) = waited {
-            histogram!("lock_wait_seconds", "lock" => label).record(waited);
+            record(|| histogram!("lock_wait_seconds", "lock" => label).record(waited));
         }
     }
 
     pub(super) fn holding(label: &'static str, change: f64) {
-        gauge!("lock_held", "lock" => label).increment(change);
+        record(|| gauge!("lock_held", "lock" => label).increment(change));
     }
 
     pub(crate) fn begun(label: &'static str) {
@@ -163,19 +165,24 @@ mod recorded {
     }
 
     pub(super) fn held_for(label: &'static str, held: Duration) {
-        histogram!("lock_hold_seconds", "lock" => label).record(held);
+        record(|| histogram!("lock_hold_seconds", "lock" => label).record(held));
     }
 
     pub(super) fn lost(label: &'static str, reason: &'static str) {
-        counter!("lock_lost_total", "lock" => label, "reason" => reason).increment(1);
+        record(|| counter!("lock_lost_total", "lock" => label, "reason" => reason).increment(1));
     }
 
     pub(crate) fn renewed(label: &'static str, slack: Duration) {
-        histogram!("lock_renewal_slack_seconds", "lock" => label).record(slack);
+        record(|| histogram!("lock_renewal_slack_seconds", "lock" => label).record(slack));
     }
 
     pub(crate) fn renewal_failed() {
-        counter!("lock_renewal_failures_total").increment(1);
+        record(|| counter!("lock_renewal_failures_total").increment(1));
+    }
+
+    /// Records something. A panic of the recorder is caught.
+    fn record(something: impl FnOnce()) {
+        let _ = caught("recorder of metrics", something);
     }
 }
 

@@ -17,6 +17,7 @@ pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 mod models;
 mod publish;
+pub(crate) mod pulse;
 pub(crate) mod queues;
 mod response;
 pub(crate) mod schedule;
@@ -43,6 +44,7 @@ use self::{
     core::Core,
     inquiry::{ANSWERS_WITHIN, Heard, Subject},
     limits::Limits,
+    pulse::Pulse,
     queues::{
         Departure, Queues,
         calls::List,
@@ -91,8 +93,9 @@ impl Engine {
     ) -> Arc<Self> {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
-        let queues = Queues::new(Arc::clone(&clock), random, limits);
-        Arc::new(Self { core: Core::new(backend, clock, runtime, looks, queues) })
+        let pulse = Pulse::of(Arc::clone(&clock));
+        let queues = Queues::new(Arc::clone(&pulse), random, limits);
+        Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, looks, queues) })
     }
 
     /// Identifies the manager: the same key of another manager is another lock.

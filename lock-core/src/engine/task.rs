@@ -3,24 +3,30 @@
 use std::{
     future::{Future, poll_fn},
     iter,
-    panic::{self, AssertUnwindSafe},
+    panic::AssertUnwindSafe,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll},
+    time::Duration,
 };
 
-use futures_util::stream::{FuturesUnordered, StreamExt};
+use futures_util::{
+    FutureExt,
+    stream::{FuturesUnordered, StreamExt},
+};
 use tokio::sync::mpsc;
 
 use super::{
     asked::Asked,
     core::{Core, Step},
+    deferred,
     publish::publish,
     queues::calls::{CallId, List},
-    turn::in_turn,
+    turn::{pause, start},
 };
 use crate::{
     backend::{self, Answer, BackendError, Notice, Reply},
+    caught,
     clock::{Moment, Sleep},
     error::ErrorKind,
     key::LockKey,
@@ -35,7 +41,7 @@ impl Core {
         let Some(runtime) = self.begin_task()? else { return Ok(()) };
         // A runtime that has ended drops the task inside `spawn`, and its drop (`Running`) clears the flag. So the flag has to be
         // read after the spawn: read before, it would promise a task that nobody runs, and requests would wait forever.
-        runtime.spawn(in_turn(run(Running { core: Arc::clone(self), begun: false })));
+        start(&runtime, run(Running { core: Arc::clone(self), begun: false }));
         if self.state().is_running() { Ok(()) } else { Err(ErrorKind::NoRuntime) }
     }
 }
@@ -71,70 +77,124 @@ impl Future for InFlight {
 
 /// Makes an error of a panic of the backend, which would end the task, and with it every lease.
 fn caught<R>(ask: impl FnOnce() -> R) -> Result<R, BackendError> {
-    panic::catch_unwind(AssertUnwindSafe(ask)).map_err(|_| BackendError::panicked())
+    caught::caught("backend", ask).ok_or_else(BackendError::panicked)
 }
 
 /// Works until the last handle of the manager is gone and everything is cleaned up.
 async fn run(mut running: Running) {
     running.begun = true;
-    let core = &running.core;
-    core.state().queues.trusts = core.backend.grants_leases();
-    core.state().queues.calls_at_once = core.backend.calls_at_once();
-    let (told, mut notices) = backend::Calls::new(Arc::clone(core.state().queues.channel()));
-    let mut upkeep = core.backend.upkeep(told);
-    let mut calls = FuturesUnordered::<InFlight>::new();
-    let mut lists = FuturesUnordered::<Pin<Box<dyn Future<Output = ()> + Send>>>::new();
-    let mut timer = Timer::default();
-    let mut answers = 0_usize;
-    loop {
-        let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
-        let mut sends = !sent.is_empty();
-        calls.extend(sent.into_iter().map(|(call, batch)| {
-            let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
-            InFlight { call, reply }
-        }));
-        lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
-        lists.extend(messages.into_iter().map(|message| publish(core, message)));
-        if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
-            break;
+    let mut work = Work::new(Arc::clone(&running.core));
+    // Code of the application that may panic is caught where it is called. The loop catches the rest (a clock, and what a backend says
+    // of itself), so that no such panic ends all leases. Nothing is lost: calls in flight are kept here, and steps of the state come
+    // after such code.
+    let mut panics = 0;
+    while panics < PANICS {
+        let steps = work.steps;
+        match AssertUnwindSafe(work.go()).catch_unwind().await {
+            Ok(()) => return,
+            Err(_) if work.steps > steps + 1 => panics = 0,
+            Err(_) => panics += 1,
         }
-        // The upkeep drives the connection, so it is polled before the calls: it reads what has arrived, and then the calls compare
-        // the clock with their limits. In the other order, a runtime that was starved for longer than a limit would report a time-out
-        // for answers that were already in the socket. The second poll writes what the calls have just queued; without it they would
-        // leave with the next wake-up.
-        let exchange = poll_fn(|cx| {
-            poll_upkeep(&mut upkeep, cx);
-            let answer = calls.poll_next_unpin(cx);
-            if std::mem::take(&mut sends) {
-                poll_upkeep(&mut upkeep, cx);
-            }
-            match answer {
-                Poll::Ready(Some(answer)) => Poll::Ready(answer),
-                Poll::Ready(None) | Poll::Pending => Poll::Pending,
-            }
-        });
-        tokio::select! {
-            biased;
-            // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
-            Some(()) = lists.next() => {}
-            (call, result) = exchange => {
+        caught::panicked("clock or backend");
+        pause().await;
+    }
+    // Without a clock there are no deadlines: the leases end with the task.
+    log!(error, "the clock or the backend panics each time; the engine has stopped, and its leases are lost");
+}
+
+/// The task's own part of the work: the state has the rest.
+struct Work {
+    core: Arc<Core>,
+    told: backend::Calls,
+    notices: mpsc::UnboundedReceiver<Notice>,
+    upkeep: Upkeep,
+    calls: FuturesUnordered<InFlight>,
+    lists: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
+    /// An answer that has come, and is not handled yet.
+    answer: Option<(CallId, Result<Answer, BackendError>)>,
+    timer: Timer,
+    answers: usize,
+    steps: usize,
+}
+
+impl Work {
+    fn new(core: Arc<Core>) -> Self {
+        let (trusts, calls_at_once) =
+            caught(|| (core.backend.grants_leases(), core.backend.calls_at_once())).unwrap_or_default();
+        let mut state = core.state();
+        (state.queues.trusts, state.queues.calls_at_once) = (trusts, calls_at_once);
+        let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
+        drop(state);
+        Self {
+            upkeep: upkeep(&core, told.clone()),
+            core,
+            told,
+            notices,
+            calls: FuturesUnordered::new(),
+            lists: FuturesUnordered::new(),
+            answer: None,
+            timer: Timer::default(),
+            answers: 0,
+            steps: 0,
+        }
+    }
+
+    async fn go(&mut self) {
+        let Self { core, told, notices, upkeep, calls, lists, answer, timer, answers, steps } = self;
+        loop {
+            if answer.is_some() {
                 // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
-                core.with(|state| state.queues.handle_response(call, result, now, epoch));
-                answers += 1;
+                if let Some((call, result)) = answer.take() {
+                    core.with(|state| state.queues.handle_response(call, result, now, epoch));
+                }
+                *answers += 1;
                 // Calls to a server that is known to be down are answered at once, and each answer may cause the next call. Without
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
                 if answers.is_multiple_of(ANSWERS) {
-                    handle_notices(core, None, &mut notices);
-                    tokio::task::yield_now().await;
+                    handle_notices(core, None, notices);
+                    pause().await;
                 }
             }
-            Some(notice) = notices.recv() => {
-                handle_notices(core, Some(notice), &mut notices);
+            let Step { now, calls: sent, lists: asked, messages, until, finished } = core.step();
+            *steps += 1;
+            let mut sends = !sent.is_empty();
+            calls.extend(sent.into_iter().map(|(call, batch)| {
+                let reply = caught(|| core.backend.call(batch)).unwrap_or_else(|error| Reply::ready(Err(error)));
+                InFlight { call, reply }
+            }));
+            lists.extend(asked.into_iter().map(|list| list_keys(core, list)));
+            lists.extend(messages.into_iter().map(|message| publish(core, message)));
+            if finished && lists.is_empty() && core.state().queues.waits_for_nothing() {
+                return;
             }
-            () = core.wake.notified() => {}
-            () = timer.until(core, until, now) => {}
+            // The upkeep drives the connection, so it is polled before the calls: it reads what has arrived, and then the calls compare
+            // the clock with their limits. In the other order, a runtime that was starved for longer than a limit would report a
+            // time-out for answers that were already in the socket. The second poll writes what the calls have just queued; without it
+            // they would leave with the next wake-up.
+            let exchange = poll_fn(|cx| {
+                poll_upkeep(core, upkeep, told, cx);
+                let answer = calls.poll_next_unpin(cx);
+                if std::mem::take(&mut sends) {
+                    poll_upkeep(core, upkeep, told, cx);
+                }
+                match answer {
+                    Poll::Ready(Some(answer)) => Poll::Ready(answer),
+                    Poll::Ready(None) | Poll::Pending => Poll::Pending,
+                }
+            });
+            tokio::select! {
+                biased;
+                // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
+                Some(()) = lists.next() => {}
+                answered = exchange => *answer = Some(answered),
+                Some(notice) = notices.recv() => {
+                    handle_notices(core, Some(notice), notices);
+                }
+                () = core.wake.notified() => {}
+                () = timer.until(core, until, now) => {}
+            }
         }
     }
 }
@@ -151,20 +211,41 @@ fn handle_notices(core: &Core, first: Option<Notice>, notices: &mut mpsc::Unboun
 
 type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// Polls the upkeep, which may have nothing left to do.
-fn poll_upkeep(upkeep: &mut Upkeep, cx: &mut Context<'_>) {
-    if upkeep.as_mut().poll(cx).is_ready() {
-        *upkeep = Box::pin(std::future::pending());
+/// Polls the upkeep, which may have nothing left to do. After a panic of the backend it begins again, so that the connection does not
+/// stay away.
+fn poll_upkeep(core: &Arc<Core>, upkeep: &mut Upkeep, told: &backend::Calls, cx: &mut Context<'_>) {
+    match caught(|| upkeep.as_mut().poll(cx)) {
+        Ok(Poll::Pending) => {}
+        Ok(Poll::Ready(())) => *upkeep = Box::pin(std::future::pending()),
+        Err(_) => {
+            let (core, again) = (Arc::clone(core), told.clone());
+            let ended = std::mem::replace(
+                upkeep,
+                Box::pin(async move {
+                    core.clock.sleep(BEFORE_UPKEEP).await;
+                    self::upkeep(&core, again).await;
+                }),
+            );
+            let _ = caught(|| drop(ended));
+            // Messages came over its connection. The next one says whether they reach this process again.
+            told.listening(false);
+            cx.waker().wake_by_ref();
+        }
     }
+}
+
+fn upkeep(core: &Core, told: backend::Calls) -> Upkeep {
+    caught(|| core.backend.upkeep(told)).unwrap_or_else(|_| Box::pin(std::future::pending()))
 }
 
 /// Lists keys for a request. If the task ends before the answer is there, the request fails.
 fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + Send>> {
-    let reply = core.backend.list(list.prefix);
+    let backend = Arc::clone(&core.backend);
     let unanswered = Unanswered { core: Arc::clone(core), asked: list.asked };
     Box::pin(async move {
-        let keys = reply.await;
-        unanswered.answer(keys);
+        let keys = async { backend.list(list.prefix).await };
+        let keys = AssertUnwindSafe(keys).catch_unwind().await;
+        unanswered.answer(keys.unwrap_or_else(|_| Err(BackendError::panicked())));
     })
 }
 
@@ -177,7 +258,7 @@ struct Unanswered {
 impl Unanswered {
     fn answer(&self, keys: Result<Vec<LockKey>, BackendError>) {
         if let Some(waker) = self.asked.answer(keys) {
-            waker.wake();
+            deferred::wake(waker);
         }
     }
 }
@@ -214,13 +295,17 @@ impl Timer {
 /// How many notices are handled under one lock.
 const NOTICES: usize = 64;
 
+/// How often in a row the task continues after a panic without having taken a step.
+const PANICS: usize = 100;
+
+/// How long the upkeep rests after a panic of the backend.
+const BEFORE_UPKEEP: Duration = Duration::from_millis(100);
+
 /// After so many answers the runtime has a turn, even if more are there.
 const ANSWERS: usize = 16;
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
-
     use super::*;
     use crate::{
         backend::{Backend, Calls, MemoryBackend},

@@ -15,12 +15,12 @@ use std::{num::NonZeroU64, panic::Location, sync::Arc, time::Duration};
 pub(crate) use self::{losses::Losses, tenures::Tenures};
 use crate::{
     backend::{Renew, Token},
-    clock::{Clock, Moment},
+    clock::Moment,
     engine::{
         cleanup::{Doubt, Parting},
         hold::{Ending, Hold, Validity},
+        pulse::{Loss, Pulse},
     },
-    error::LossReason,
     fencing::FencingToken,
     key::LockKey,
     mode::Mode,
@@ -156,7 +156,7 @@ pub(crate) struct Ended {
     pub(crate) tenure: TenureId,
     pub(crate) parting: Parting,
     pub(crate) doubt: Doubt,
-    pub(crate) reason: LossReason,
+    pub(crate) loss: Loss,
     /// Whether it was to be renewed, and its deadline passed before.
     pub(crate) lapsed: bool,
     /// To be dropped when the engine's lock is not held.
@@ -255,9 +255,9 @@ impl Fences {
 }
 
 impl Terms {
-    fn hold(&self, key: &LockKey, fence: u64, clock: &Arc<dyn Clock>, validity: Validity) -> Arc<Hold> {
+    fn hold(&self, key: &LockKey, fence: u64, pulse: &Arc<Pulse>, validity: Validity) -> Arc<Hold> {
         let fence = FencingToken::new(fence);
-        let hold = Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(clock), validity);
+        let hold = Hold::new(key.clone(), fence, self.since, self.label, self.ttl, Arc::clone(pulse), validity);
         Arc::new(hold.fixed(self.renewal == Renewal::Never).in_mode(self.mode))
     }
 }

@@ -1,7 +1,7 @@
-//! A task that takes its own wake-ups without a detour through the runtime.
+//! A task that takes its own wake-ups without a detour through the runtime, and that a blocked thread does not hold up.
 
 use std::{
-    future::Future,
+    future::{Future, poll_fn},
     pin::pin,
     sync::{
         Arc, Mutex, PoisonError,
@@ -10,16 +10,23 @@ use std::{
     task::{Context, Poll, Wake, Waker},
 };
 
+use tokio::{
+    runtime::{Handle, RuntimeFlavor},
+    task::{coop, yield_now},
+};
+
 /// Polls `work` again at once if it was woken while it was polled.
 ///
 /// The engine's task sends a request through a channel to the connection, which it polls itself: it wakes itself with
 /// each. A runtime puts such a task at the end of a queue and wakes another thread that may take it from there, which
 /// costs more than the request.
-pub(super) async fn in_turn(work: impl Future<Output = ()>) {
+///
+/// `runtime` is the one that runs the task.
+async fn in_turn(work: impl Future<Output = ()>, runtime: Handle) {
     let mut work = pin!(work);
-    let bell = Arc::new(Bell::default());
+    let bell = Arc::new(Bell { others: Some(runtime).filter(has_several_threads), ..Bell::default() });
     let waker = Waker::from(Arc::clone(&bell));
-    std::future::poll_fn(|cx| {
+    poll_fn(|cx| {
         bell.answer_to(cx.waker());
         for _ in 0..TURNS {
             bell.listening.store(true, Ordering::SeqCst);
@@ -30,6 +37,11 @@ pub(super) async fn in_turn(work: impl Future<Output = ()>) {
             // In the other order it could fall in between and be lost, and the engine would sleep with work to do.
             bell.listening.store(false, Ordering::SeqCst);
             if polled.is_ready() || !bell.rung.load(Ordering::SeqCst) {
+                if !coop::has_budget_remaining() {
+                    // A socket that found the budget of this poll used up has left its waker with this thread, which wakes it only
+                    // when it has no other task: see `pause`. A task that wakes itself goes to the queue that others steal from.
+                    cx.waker().wake_by_ref();
+                }
                 return polled;
             }
         }
@@ -40,6 +52,49 @@ pub(super) async fn in_turn(work: impl Future<Output = ()>) {
     .await;
 }
 
+/// Gives the thread to other tasks once.
+pub(super) async fn pause() {
+    if !has_several_threads(&Handle::current()) {
+        return yield_now().await;
+    }
+    // `yield_now` leaves the waker in a list of the thread, which is looked at when the thread has no other task. If one of its tasks
+    // blocks, no other thread finds the engine there. A task that wakes the engine is in the slot of this thread instead, and thereby
+    // the next that it runs.
+    let mut paused = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut paused, true) {
+            return Poll::Ready(());
+        }
+        let waker = cx.waker().clone();
+        drop(tokio::spawn(async move { waker.wake() }));
+        Poll::Pending
+    })
+    .await;
+}
+
+/// Starts the task.
+pub(super) fn start(runtime: &Handle, work: impl Future<Output = ()> + Send + 'static) {
+    drop(runtime.spawn(in_turn(work, runtime.clone())));
+    if has_several_threads(runtime) {
+        free_slot(runtime);
+    }
+}
+
+/// Has the task that was woken or started last run by any thread of the runtime.
+///
+/// A thread of tokio keeps that task in a slot from which no other thread steals (`lifo_slot` in `schedule_local` of tokio's
+/// `scheduler/multi_thread/worker.rs`). If the thread then blocks, for example in a password hash after a dropped guard, nobody renews
+/// leases until it is done, however many threads are idle. So another task takes the slot: `schedule_local` then moves the engine's
+/// task to the queue that others steal from, and wakes a thread for it. The other task has to be a new one each time. If one were kept
+/// and stood in the slot of a blocked thread, to wake it once more would do nothing.
+fn free_slot(runtime: &Handle) {
+    drop(runtime.spawn(async {}));
+}
+
+fn has_several_threads(runtime: &Handle) -> bool {
+    runtime.runtime_flavor() != RuntimeFlavor::CurrentThread
+}
+
 /// The waker of the work.
 #[derive(Default)]
 struct Bell {
@@ -47,6 +102,8 @@ struct Bell {
     /// Whether the work is being polled, so that it is enough to ring.
     listening: AtomicBool,
     task: Mutex<Option<Waker>>,
+    /// The runtime of the task, if it has other threads that can run the task.
+    others: Option<Handle>,
 }
 
 impl Bell {
@@ -75,6 +132,9 @@ impl Wake for Bell {
         let task = self.task.lock().unwrap_or_else(PoisonError::into_inner).clone();
         if let Some(task) = task {
             task.wake();
+            if let Some(runtime) = &self.others {
+                free_slot(runtime);
+            }
         }
     }
 }
@@ -86,6 +146,8 @@ const TURNS: usize = 32;
 mod tests {
     use std::{sync::atomic::AtomicUsize, task::Wake};
 
+    use tokio::runtime::{Builder, Runtime};
+
     use super::*;
 
     #[derive(Default)]
@@ -95,6 +157,10 @@ mod tests {
         fn wake(self: Arc<Self>) {
             self.0.fetch_add(1, Ordering::SeqCst);
         }
+    }
+
+    fn one_thread() -> Runtime {
+        Builder::new_current_thread().build().unwrap()
     }
 
     #[test]
@@ -111,7 +177,7 @@ mod tests {
             }
             Poll::Pending
         });
-        let mut task = Box::pin(in_turn(work));
+        let mut task = Box::pin(in_turn(work, one_thread().handle().clone()));
         assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert_eq!(counter.0.load(Ordering::SeqCst), 0);
         kept.lock().unwrap().take().unwrap().wake();
@@ -124,10 +190,13 @@ mod tests {
     fn work_that_never_rests_gives_the_thread_back() {
         let counter = Arc::new(Counter::default());
         let waker = Waker::from(Arc::clone(&counter));
-        let mut task = Box::pin(in_turn(std::future::poll_fn(|cx| {
-            cx.waker().wake_by_ref();
-            Poll::Pending
-        })));
+        let mut task = Box::pin(in_turn(
+            std::future::poll_fn(|cx| {
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }),
+            one_thread().handle().clone(),
+        ));
         assert!(task.as_mut().poll(&mut Context::from_waker(&waker)).is_pending());
         assert_eq!(counter.0.load(Ordering::SeqCst), 1);
     }

@@ -70,7 +70,8 @@ pub enum Argument {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum LossReason {
-    /// Its deadline passed: it was not renewed, or no renewal was answered in time.
+    /// Its deadline passed: it was not renewed, or no renewal was answered in time. If that is because the process stood still, the
+    /// error says so, and for how long.
     Expired,
     /// The backend reported that the key is free, or that another holder has it.
     Taken,

@@ -141,9 +141,9 @@ impl Watch {
         match &mut result {
             Ok(guard) => {
                 guard.note_waited(waited);
-                tracing::debug!(fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
+                log!(debug, fencing_token = guard.fencing_token().get(), ?waited, "lease acquired");
             }
-            Err(error) => tracing::debug!(%error, ?waited, "lease not acquired"),
+            Err(error) => log!(debug, %error, ?waited, "lease not acquired"),
         }
         result
     }

@@ -72,13 +72,13 @@ fn told(key: &LockKey, heard: Heard, span: &Span) -> Option<(Moment, Box<Holder>
     let holders = Answers::of(Some(heard)).take(key.wire()).holders;
     let Some(holder) = holders.into_iter().max_by_key(|holder| holder.fencing_token()) else {
         if logs {
-            tracing::info!(%key, "still waiting for the lock; no process says that it holds the key");
+            log!(info, %key, "still waiting for the lock; no process says that it holds the key");
         }
         return None;
     };
     if logs {
         let (party, held) = (holder.party(), holder.held());
-        tracing::info!(%key, holder = %party, ?held, "still waiting for the lock");
+        log!(info, %key, holder = %party, ?held, "still waiting for the lock");
     }
     if let Some(context) = holder.trace_context() {
         trace::link(span, context);

@@ -182,7 +182,7 @@ impl<F: Future> Future for Protected<F> {
                 }
                 StateProj::Releasing { release, output } => {
                     if let Err(error) = ready!(release.poll(cx)) {
-                        tracing::warn!(%error, "the work is done, but its lease could not be released");
+                        log!(warn, %error, "the work is done, but its lease could not be released");
                     }
                     let output = output.take().expect("the output is taken once, on completion");
                     state.set(State::Finished);

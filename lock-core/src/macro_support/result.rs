@@ -75,7 +75,7 @@ impl<F, R> fmt::Debug for By<F, R> {
 
 fn is_skipped(error: &Error) -> bool {
     if error.is_busy() {
-        tracing::debug!(%error, "skipped: the key is busy");
+        log!(debug, %error, "skipped: the key is busy");
     }
     error.is_busy()
 }
@@ -218,7 +218,7 @@ pub struct Logged(());
 
 impl From<Error> for Logged {
     fn from(error: Error) -> Self {
-        tracing::error!(%error, "a locked function failed, and its return type cannot carry the error");
+        log!(error, %error, "a locked function failed, and its return type cannot carry the error");
         debug_assert!(error.kind() != ErrorKind::NoManager, "{error}");
         Self(())
     }

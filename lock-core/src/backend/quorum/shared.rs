@@ -51,7 +51,7 @@ impl Quorum {
     pub(super) fn tell_of_twins(&self) {
         let news = self.voters().take_news();
         for (node, twin) in news {
-            tracing::warn!(error = %same_server(node, twin), "a node of the quorum has no vote");
+            log!(warn, error = %same_server(node, twin), "a node of the quorum has no vote");
         }
     }
 

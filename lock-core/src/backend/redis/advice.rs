@@ -22,7 +22,8 @@ impl Advice {
     /// answered.
     pub(super) fn no_publish(&self, address: &str) {
         if first(&self.no_publish) {
-            tracing::warn!(
+            log!(
+                warn,
                 address,
                 "the user may not PUBLISH to `lock-core:calls:*` (in a cluster also SPUBLISH to `{{*}}lock-core:calls:*`); waiters \
                  in other processes are not notified and will poll, and `inspect` and `list` may miss holders and waiters of other \
@@ -34,7 +35,7 @@ impl Advice {
     /// Nobody can call this process.
     pub(super) fn no_subscribe(&self, address: &str, error: &dyn fmt::Display) {
         if first(&self.no_subscribe) {
-            tracing::warn!(
+            log!(warn,
                 address,
                 %error,
                 "could not subscribe to `lock-core:calls:*` (in a cluster also `{{*}}lock-core:calls:*`, which needs Redis 7); \
@@ -47,7 +48,8 @@ impl Advice {
     /// Nobody can call this process: the server, or a proxy before it, speaks only the older protocol.
     pub(super) fn no_resp3(&self, address: &str) {
         if first(&self.no_resp3) {
-            tracing::info!(
+            log!(
+                info,
                 address,
                 "the server does not support RESP3; falling back to RESP2, waiters will poll, and `inspect` and `list` may miss \
                  holders and waiters of other processes"
@@ -62,7 +64,8 @@ impl Advice {
             && connected < wanted
             && first(&self.few_replicas)
         {
-            tracing::warn!(
+            log!(
+                warn,
                 address,
                 connected,
                 wanted,
@@ -77,7 +80,8 @@ impl Advice {
         let limited = info::field(info, "maxmemory").is_some_and(|bytes| bytes != "0");
         let policy = info::field(info, "maxmemory_policy").unwrap_or("noeviction");
         if limited && policy != "noeviction" && first(&self.evicts) {
-            tracing::warn!(
+            log!(
+                warn,
                 address,
                 policy,
                 "the server evicts keys when its memory is full, and an evicted lock is freed early; set \

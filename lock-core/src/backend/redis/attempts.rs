@@ -137,7 +137,7 @@ impl<'a> Attempts<'a> {
         connector.status.note(&error);
         if self.failures == 0 {
             // A `connect` that gives up drops the manager, and no attempt follows: the line does not promise one for ever.
-            tracing::warn!(
+            log!(warn,
                 address = &*connector.address(),
                 role = connector.role_in_log(),
                 %error,

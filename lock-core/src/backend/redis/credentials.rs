@@ -4,6 +4,7 @@ use std::{
     error::Error as _,
     fmt,
     future::pending,
+    panic::AssertUnwindSafe,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -11,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::stream::{BoxStream, StreamExt};
+use futures_util::{
+    FutureExt,
+    stream::{BoxStream, StreamExt},
+};
 use redis::RedisResult;
 use tokio::time::{Instant, sleep, timeout};
 
@@ -21,6 +25,7 @@ use super::{
     failure,
     handshake::Failure,
 };
+use crate::caught;
 
 /// A user and a password.
 pub(super) struct Login {
@@ -60,10 +65,15 @@ impl Connector {
             let mut logins = subscribe();
             (logins.next().await, logins)
         };
-        let error = match timeout(limit, first).await {
-            Ok((Some(Ok(login)), logins)) => return Ok(Some((login, logins))),
-            Ok((Some(Err(error)), _)) => failure::of_provider(&error, &self.address()),
-            Ok((None, _)) => failure::no_credentials("ended without giving any", &self.address()),
+        // The provider is code of the application, and its panic would end the upkeep of the connection.
+        let error = match timeout(limit, AssertUnwindSafe(first).catch_unwind()).await {
+            Ok(Ok((Some(Ok(login)), logins))) => return Ok(Some((login, logins))),
+            Ok(Ok((Some(Err(error)), _))) => failure::of_provider(&error, &self.address()),
+            Ok(Ok((None, _))) => failure::no_credentials("ended without giving any", &self.address()),
+            Ok(Err(_)) => {
+                caught::panicked("provider of credentials");
+                failure::no_credentials("panicked", &self.address())
+            }
             Err(_) => failure::no_credentials(&format!("gave none within {limit:?}"), &self.address()),
         };
         // There is no hurry to ask again: the provider's source has to be repaired first.
@@ -79,7 +89,11 @@ impl Connector {
     pub(super) async fn stay_logged_in(&self, connection: Connection, logins: Option<Logins>) {
         let Some(mut logins) = logins else { return pending().await };
         let mut has_failed = false;
-        while let Some(login) = logins.next().await {
+        while let Some(login) = AssertUnwindSafe(logins.next()).catch_unwind().await.unwrap_or_else(|_| {
+            // As if the stream had ended: the connection stays open until the server closes it.
+            caught::panicked("provider of credentials");
+            None
+        }) {
             let error = match login {
                 Ok(login) => match self.log_in_again(&connection, login).await {
                     Ok(()) => None,
@@ -93,7 +107,7 @@ impl Connector {
                 self.status.note(error);
                 // Once, until it works again: a provider may repeat what is wrong without end.
                 if !has_failed {
-                    tracing::warn!(
+                    log!(warn,
                         address = &*self.address(),
                         %error,
                         cause = error.source(),

@@ -72,7 +72,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         let (connection, was_up) = connector.link.put_up(inner, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
-            tracing::info!(address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
+            log!(info, address = &*connector.address(), role = connector.role_in_log(), after = ?lost.elapsed(), "reconnected");
         }
         // `listening` makes the contenders ask again over this connection, whose channel is subscribed by now. `connected` has all leases
         // renewed, because this may be another server, or one that has lost its data.
@@ -90,7 +90,8 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         take_down(&connector, epoch);
         calls.listening(false);
         if short_lived <= 1 {
-            tracing::warn!(
+            log!(
+                warn,
                 address = &*connector.address(),
                 role = connector.role_in_log(),
                 "connection lost; reconnecting"

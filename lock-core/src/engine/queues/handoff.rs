@@ -32,7 +32,7 @@ impl Queues {
         let Some(next) = line.and_then(next) else { return false };
         let key = key.clone();
         let terms = self.lines.waiter(next).terms;
-        let Some(offer) = self.tenures.pass(hold, &terms, &self.clock, now) else { return false };
+        let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
         // It has a place of its own if it contended behind others who shared the key or have left since.
         if let Some((parting, doubt)) = self.lines.contender_of(next).and_then(|contender| contender.parting(&key)) {
             self.cleanup.push(parting, doubt, now);
@@ -114,7 +114,7 @@ impl Queues {
         acquired: Acquired,
         now: Moment,
     ) -> TenureId {
-        let offer = self.tenures.enter(key, terms, acquired, &self.clock, now);
+        let offer = self.tenures.enter(key, terms, acquired, &self.pulse, now);
         let tenure = offer.0.tenure;
         if !terms.mode.is_exclusive() {
             self.beside.entry(key.clone()).or_default().push(tenure);

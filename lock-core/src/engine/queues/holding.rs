@@ -80,7 +80,7 @@ impl Queues {
     /// process has asked for the key meanwhile.
     pub(crate) fn enter(&mut self, key: &LockKey, terms: &Terms, acquired: Acquired, now: Moment) -> Offer {
         let passes = acquired.passes && terms.mode.is_exclusive() && self.lines.of(key).is_none();
-        let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, &self.clock, now);
+        let (id, hold) = self.tenures.enter(key, terms, Acquired { passes, ..acquired }, &self.pulse, now);
         self.tenures.begin(id, terms, now);
         if passes {
             self.lines.possess(key, id.tenure);
@@ -104,14 +104,14 @@ impl Queues {
 
     /// Has the tokens of tenures that ended by themselves cleaned up, and lets the next waiters contend.
     pub(crate) fn clean_up_ended(&mut self, ended: impl IntoIterator<Item = Ended>, now: Moment) {
-        for Ended { tenure, parting, doubt, reason, lapsed, ending } in ended {
+        for Ended { tenure, parting, doubt, loss, lapsed, ending } in ended {
             if lapsed {
                 self.tenures.slack.note(Duration::ZERO, now);
             }
             let key = parting.key.clone();
             self.cleanup.push(parting, doubt, now);
             self.deferred.end(ending);
-            self.deferred.lost(key.clone(), reason, self.losses.has_line(now));
+            self.deferred.lost(key.clone(), loss, self.losses.has_line(now));
             self.free(&key, tenure, 0);
         }
     }

@@ -40,13 +40,14 @@ use self::{
 };
 use crate::{
     backend::{BackendError, Token},
-    clock::{Clock, Moment},
+    clock::Moment,
     end::End,
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
         inquiry::{Inquiries, Message},
         limits::Limits,
+        pulse::Pulse,
         tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
@@ -58,7 +59,7 @@ use crate::{
 pub(crate) struct Queues {
     pub(crate) tenures: Tenures,
     pub(crate) cleanup: CleanUp,
-    clock: Arc<dyn Clock>,
+    pulse: Arc<Pulse>,
     /// Of tokens and jitter.
     random: StdRng,
     lines: Lines,
@@ -119,12 +120,12 @@ pub(crate) enum Departure<R> {
 }
 
 impl Queues {
-    pub(crate) fn new(clock: Arc<dyn Clock>, mut random: StdRng, limits: Limits) -> Self {
+    pub(crate) fn new(pulse: Arc<Pulse>, mut random: StdRng, limits: Limits) -> Self {
         let channel = format!("lock-core:calls:{:032x}", random.random::<u128>()).into();
         Self {
             tenures: Tenures::new(),
             cleanup: CleanUp::default(),
-            clock,
+            pulse,
             random,
             lines: Lines::default(),
             beside: HashMap::default(),

@@ -7,11 +7,12 @@ use slab::Slab;
 use super::{Acquired, BUDGET, Ended, Fences, HoldId, Losses, Offer, Tenure, TenureId, Terms};
 use crate::{
     backend::Token,
-    clock::{Clock, Moment},
+    clock::Moment,
     end::End,
     engine::{
         cleanup::{AT_ONCE, Doubt, Parting},
         hold::{Ending, Hold, Validity},
+        pulse::Pulse,
         slack::Slack,
         trust,
         wheel::Wheel,
@@ -62,7 +63,7 @@ impl Tenures {
         key: &LockKey,
         terms: &Terms,
         acquired: Acquired,
-        clock: &Arc<dyn Clock>,
+        pulse: &Arc<Pulse>,
         now: Moment,
     ) -> Offer {
         let Acquired { token, fence, block, mut sent, doubt, passes, granted } = acquired;
@@ -73,7 +74,7 @@ impl Tenures {
         if granted.is_some() && Mutant::GrantForTheTtl.is_on() {
             validity.deadline = terms.ttl.deadline(sent);
         }
-        let hold = terms.hold(key, fence, clock, validity);
+        let hold = terms.hold(key, fence, pulse, validity);
         let mut tenure = Tenure {
             token,
             ttl: terms.ttl,
@@ -130,7 +131,7 @@ impl Tenures {
     /// Has the hold of the next waiter follow one that is over, if the tenure can continue. The terms have to fit, and the key must
     /// not be kept for the old hold. Half the ttl and a fencing token have to be left. And other processes must not have waited for
     /// too long.
-    pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, clock: &Arc<dyn Clock>, now: Moment) -> Option<Offer> {
+    pub(crate) fn pass(&mut self, hold: HoldId, terms: &Terms, pulse: &Arc<Pulse>, now: Moment) -> Option<Offer> {
         let tenure = self.present(hold)?;
         let validity = tenure.hold.validity();
         let goes_on = tenure.passes
@@ -156,7 +157,7 @@ impl Tenures {
         let lost = tenure.hold.loss();
         tenure.number += 1;
         tenure.above_first = u32::try_from(fence.saturating_sub(tenure.first_fence())).unwrap_or(u32::MAX);
-        tenure.hold = terms.hold(tenure.key(), fence, clock, validity);
+        tenure.hold = terms.hold(tenure.key(), fence, pulse, validity);
         let offer = (HoldId { number: tenure.number, ..hold }, Arc::clone(&tenure.hold));
         // It may have gone off between the end of the last hold and this.
         let timer = tenure.timer(validity.deadline);
@@ -265,7 +266,8 @@ impl Tenures {
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
         let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
-        Some(Ended { tenure: id, parting, doubt: tenure.doubt, reason, lapsed, ending })
+        let loss = tenure.hold.loss_of(reason);
+        Some(Ended { tenure: id, parting, doubt: tenure.doubt, loss, lapsed, ending })
     }
 
     fn remove(&mut self, id: TenureId) -> Option<Tenure> {

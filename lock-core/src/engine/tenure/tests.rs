@@ -5,17 +5,18 @@ use crate::{
         deferred::Deferred,
         fixture::{Manual, at, terms},
     },
+    error::LossReason,
 };
 
-fn clock() -> Arc<dyn Clock> {
-    Arc::new(Manual::default())
+fn pulse() -> Arc<Pulse> {
+    Pulse::of(Arc::new(Manual::default()))
 }
 
 fn enter_with(tenures: &mut Tenures, key: &str, terms: &Terms, block: u32) -> HoldId {
     let doubt = Doubt { until: at(0), unanswered_since: None };
     let acquired =
         Acquired { token: Token::from_random(1), fence: 10, block, sent: at(0), doubt, passes: true, granted: None };
-    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &clock(), at(0));
+    let (id, _) = tenures.enter(&LockKey::new(key).unwrap(), terms, acquired, &pulse(), at(0));
     tenures.begin(id, terms, at(0));
     id
 }
@@ -29,16 +30,16 @@ fn holds_follow_one_another_with_the_fencing_tokens_of_the_block_and_then_of_the
     let mut tenures = Tenures::new();
     let terms = terms(900);
     let first = enter_with(&mut tenures, "k", &terms, 2);
-    let (second, hold) = tenures.pass(first, &terms, &clock(), at(1)).unwrap();
+    let (second, hold) = tenures.pass(first, &terms, &pulse(), at(1)).unwrap();
     assert_eq!(hold.fence.get(), 11);
     assert!(tenures.of_hold(first).is_none() && tenures.of_hold(second).is_some());
-    assert!(tenures.pass(second, &terms, &clock(), at(1)).is_none(), "the block is used up");
+    assert!(tenures.pass(second, &terms, &pulse(), at(1)).is_none(), "the block is used up");
     let refill = tenures.refill(second.tenure, 5, 0, at(1)).unwrap();
     assert_eq!(refill.request.block, 5);
     assert!(tenures.refill(second.tenure, 5, 0, at(1)).is_none(), "asked for already");
     let answer = Outcome::Renewed { remaining: Duration::from_millis(900), fence: Some(20), block: 5 };
     assert!(tenures.refilled(&refill, Some(answer), at(1), &mut Deferred::default()).is_none());
-    let (_, hold) = tenures.pass(second, &terms, &clock(), at(2)).unwrap();
+    let (_, hold) = tenures.pass(second, &terms, &pulse(), at(2)).unwrap();
     assert_eq!(hold.fence.get(), 20);
     assert!(tenures.refill(second.tenure, 5, 0, at(2)).is_none(), "enough is left");
 }
@@ -48,7 +49,7 @@ fn a_tenure_does_not_go_on_beyond_its_budget_half_its_ttl_or_other_terms() {
     let pass = |terms: &Terms, next: &Terms, now| {
         let mut tenures = Tenures::new();
         let first = enter_with(&mut tenures, "k", terms, 9);
-        tenures.pass(first, next, &clock(), now).is_some()
+        tenures.pass(first, next, &pulse(), now).is_some()
     };
     let long = terms(900);
     assert!(pass(&long, &long, at(99)));
@@ -72,7 +73,7 @@ fn a_hold_that_was_held_for_too_long_is_counted_as_lost_though_its_tenure_goes_o
     // The guard is dropped before the engine has looked.
     let released = tenures.of_hold(first).unwrap().hold.release_at(at(11));
     assert_eq!(released, Err(LossReason::MaxHold));
-    assert!(tenures.pass(first, &terms, &clock(), at(11)).is_some());
+    assert!(tenures.pass(first, &terms, &pulse(), at(11)).is_some());
     assert!(tenures.losses.as_slice().contains(&(LossReason::MaxHold, 1)), "{:?}", tenures.losses);
 }
 
@@ -143,11 +144,11 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     // A newcomer looks.
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.settle(hold.tenure).is_none());
-    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_some());
     // The time of a renewal has come.
     let (mut tenures, hold) = ended(&short);
     assert!(tenures.advance(at(30)).is_empty());
-    assert!(tenures.pass(hold, &short, &clock(), at(30)).is_some());
+    assert!(tenures.pass(hold, &short, &pulse(), at(30)).is_some());
     tenures.advance(at(31));
     assert!(tenures.due() > 0, "the next hold is renewed");
     // A renewal is answered.
@@ -162,16 +163,16 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
         0.5,
         &mut Deferred::default(),
     );
-    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_some());
+    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_some());
     tenures.advance(at(330));
     assert!(tenures.due() > 0, "the next hold is renewed");
     // It says that the key is not ours, or the key was released by force.
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.renewed(&renewal, Some(Outcome::Gone), at(29), at(30), 0.5, &mut Deferred::default()).is_none());
-    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_none());
     let (mut tenures, hold) = ended(&long);
     assert!(tenures.lose_all(LossReason::Forced).is_empty());
-    assert!(tenures.pass(hold, &long, &clock(), at(30)).is_none());
+    assert!(tenures.pass(hold, &long, &pulse(), at(30)).is_none());
     assert!(tenures.leave(hold).is_some());
 }
 
@@ -183,10 +184,10 @@ fn a_key_that_uses_its_fencing_tokens_up_gets_larger_blocks() {
     let terms = terms(900);
     let mut hold = enter_with(&mut tenures, "k", &terms, 32);
     for _ in 0..15 {
-        hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+        hold = tenures.pass(hold, &terms, &pulse(), at(1)).unwrap().0;
         assert!(tenures.refill(hold.tenure, 2, 0, at(1)).is_none(), "enough for two");
     }
-    hold = tenures.pass(hold, &terms, &clock(), at(1)).unwrap().0;
+    hold = tenures.pass(hold, &terms, &pulse(), at(1)).unwrap().0;
     assert_eq!(tenures.refill(hold.tenure, 2, 0, at(1)).unwrap().request.block, 34);
     let hold = enter_with(&mut tenures, "other", &terms, 100);
     let refill = tenures.refill(hold.tenure, 2, 300, at(1)).unwrap();
@@ -277,7 +278,7 @@ fn a_renewal_waits_for_half_of_what_its_lease_has_left_and_for_all_of_it_only_af
     let granted = Some(Ttl::new(Duration::from_millis(1_025)).unwrap());
     let acquired =
         Acquired { token: Token::from_random(1), fence: 10, block: 1, sent: at(0), doubt, passes: true, granted };
-    let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, &clock(), at(0));
+    let (hold, _) = tenures.enter(&LockKey::new("k").unwrap(), &terms, acquired, &pulse(), at(0));
     tenures.begin(hold, &terms, at(0));
     assert!(tenures.advance(at(500)).is_empty());
     let renewals = tenures.renewals(9, at(500));

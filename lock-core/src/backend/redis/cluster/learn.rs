@@ -66,7 +66,7 @@ fn note_replaced(cluster: &Cluster, new: &Arc<Map>) {
     let before = mem::replace(&mut *learned, Arc::clone(new));
     drop(learned);
     if let Some(slots) = before.replaced_by(new) {
-        tracing::info!(cluster = cluster.addresses(), "{slots}");
+        log!(info, cluster = cluster.addresses(), "{slots}");
     }
 }
 

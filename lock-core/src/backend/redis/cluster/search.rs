@@ -70,13 +70,13 @@ impl<'a> Search<'a> {
             self.is_over = true;
             if self.failures > 0 {
                 let (address, after) = (self.cluster.addresses(), self.begun.elapsed());
-                tracing::info!(address, ?after, "found the cluster again");
+                log!(info, address, ?after, "found the cluster again");
             }
             return;
         };
         if self.failures == 0 {
             let address = self.cluster.addresses();
-            tracing::warn!(address, %error, cause = error.source(), "could not connect; retrying for as long as the manager lives");
+            log!(warn, address, %error, cause = error.source(), "could not connect; retrying for as long as the manager lives");
         }
         self.failures += 1;
         // A cluster that gave a sign of life had more time until now.

@@ -102,7 +102,8 @@ impl Cluster {
         if uncovered > 0 {
             parts.push(format!("no node has {uncovered} of the 16,384 slots"));
         }
-        tracing::warn!(
+        log!(
+            warn,
             address = self.addresses(),
             error = lost.first().map(|(_, error)| tracing::field::display(error)),
             "connected to a part of the cluster: {}; keys of these slots cannot be locked",

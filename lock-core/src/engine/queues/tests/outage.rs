@@ -8,6 +8,7 @@ use super::{
 };
 use crate::{
     backend::{self, Obstacle, Outcome},
+    clock::Clock,
     engine::{
         fixture::{at, key, terms},
         queues::{calls::*, *},

@@ -6,6 +6,7 @@ use rand::SeedableRng;
 
 use crate::{
     backend::{self, BackendError, Batch, Grant, Operation, Outcome},
+    clock::Clock,
     engine::{
         asked::Asked,
         fixture::{Manual, key, terms},
@@ -38,8 +39,11 @@ impl Process {
     pub(super) fn limited(per_key: usize, in_all: usize) -> Self {
         let clock = Arc::<Manual>::default();
         let random = StdRng::seed_from_u64(1);
-        let queues =
-            Queues::new(Arc::clone(&clock) as Arc<dyn Clock>, random, Limits { per_key, in_all, answer: ANSWER });
+        let queues = Queues::new(
+            Pulse::of(Arc::clone(&clock) as Arc<dyn Clock>),
+            random,
+            Limits { per_key, in_all, answer: ANSWER },
+        );
         Self { queues, clock, fence: 100 }
     }
 

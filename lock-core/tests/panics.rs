@@ -1,0 +1,309 @@
+//! Code of the application that panics while the engine runs it: once, or each time. The panic ends no lease and does not abort the
+//! process, which would end this program.
+
+#![allow(clippy::unwrap_used, reason = "test code")]
+
+use std::{
+    future::Future,
+    io,
+    pin::{Pin, pin},
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+    task::{Context, Wake, Waker},
+    time::Duration,
+};
+
+use lock_core::{
+    LockManager,
+    backend::{Answer, Backend, Batch, Calls, MemoryBackend, Reply},
+    clock::{Clock, Moment, Sleep},
+    key::LockKey,
+};
+use metrics::{
+    Counter, CounterFn, Gauge, GaugeFn, Histogram, HistogramFn, Key, KeyName, Metadata, Recorder, SharedString, Unit,
+};
+use tokio::{runtime, time::sleep};
+use tracing::subscriber::with_default;
+
+use crate::support::{log::not_alone, ms, secs};
+
+/// Panics as often as it is loaded for.
+#[derive(Clone, Debug, Default)]
+struct Trap {
+    left: Arc<AtomicUsize>,
+    sprung: Arc<AtomicUsize>,
+}
+
+impl Trap {
+    fn load(&self, times: usize) {
+        self.left.store(times, Ordering::SeqCst);
+    }
+
+    fn sprung(&self) -> usize {
+        self.sprung.load(Ordering::SeqCst)
+    }
+
+    fn step_on(&self) {
+        let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
+        if left.is_ok() {
+            self.sprung.fetch_add(1, Ordering::SeqCst);
+            panic!("a bug of the application's");
+        }
+    }
+
+    /// Panics only in the engine's task: the tests run outside of tasks.
+    fn step_on_in_task(&self) {
+        if tokio::task::try_id().is_some() {
+            self.step_on();
+        }
+    }
+}
+
+/// A store that answers a moment later, so that the engine's task does all the work; each part of it may panic.
+#[derive(Clone, Debug, Default)]
+struct Store {
+    memory: MemoryBackend,
+    lists: Trap,
+    upkeep: Trap,
+    epoch: Trap,
+    now: Trap,
+    upkeeps: Arc<AtomicUsize>,
+}
+
+impl Backend for Store {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let memory = self.memory.clone();
+        Reply::new(async move {
+            sleep(ms(1)).await;
+            memory.call(batch).await
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.lists.step_on();
+        self.memory.list(prefix)
+    }
+
+    fn epoch(&self) -> u64 {
+        self.epoch.step_on_in_task();
+        0
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        Arc::new(Ticking { clock: self.memory.clock(), trap: self.now.clone() })
+    }
+
+    fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+        self.upkeeps.fetch_add(1, Ordering::SeqCst);
+        let trap = self.upkeep.clone();
+        Box::pin(async move {
+            loop {
+                sleep(ms(10)).await;
+                trap.step_on();
+            }
+        })
+    }
+}
+
+#[derive(Debug)]
+struct Ticking {
+    clock: Arc<dyn Clock>,
+    trap: Trap,
+}
+
+impl Clock for Ticking {
+    fn now(&self) -> Moment {
+        self.trap.step_on_in_task();
+        self.clock.now()
+    }
+
+    fn sleep(&self, duration: Duration) -> Sleep {
+        self.clock.sleep(duration)
+    }
+}
+
+/// Loads a trap, has a lease lost and others acquired and released, and shows that one which has nothing to do with it is renewed on.
+async fn lease_survives(store: Store, trap: &Trap, times: usize) {
+    let manager = LockManager::builder().backend(store).build().unwrap();
+    let held = manager.lock("held").ttl(secs(1)).await.unwrap();
+    trap.load(times);
+    let lost = manager.lock("lost").ttl(ms(100)).fixed().await.unwrap();
+    sleep(secs(2)).await;
+    assert!(!lost.is_held());
+    for key in ["a", "b"] {
+        manager.lock(key).await.unwrap().release().await.unwrap();
+        drop(manager.lock(key).await.unwrap());
+        let _ = manager.force_release_all("x").await;
+    }
+    sleep(secs(2)).await;
+    assert!(held.is_held(), "it was renewed");
+    held.release().await.unwrap();
+    assert!(trap.sprung() > 0, "nothing has panicked");
+    // The drop of the manager and of the engine, inside of this runtime.
+    drop(manager);
+    sleep(secs(2)).await;
+}
+
+fn in_virtual_time(work: impl Future<Output = ()>) {
+    runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap().block_on(work);
+}
+
+#[derive(Clone)]
+struct Metrics(Trap);
+
+impl CounterFn for Metrics {
+    fn increment(&self, _: u64) {
+        self.0.step_on();
+    }
+
+    fn absolute(&self, _: u64) {}
+}
+
+impl GaugeFn for Metrics {
+    fn increment(&self, _: f64) {
+        self.0.step_on();
+    }
+
+    fn decrement(&self, _: f64) {
+        self.0.step_on();
+    }
+
+    fn set(&self, _: f64) {
+        self.0.step_on();
+    }
+}
+
+impl HistogramFn for Metrics {
+    fn record(&self, _: f64) {
+        self.0.step_on();
+    }
+}
+
+impl Recorder for Metrics {
+    fn describe_counter(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_gauge(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn describe_histogram(&self, _: KeyName, _: Option<Unit>, _: SharedString) {}
+
+    fn register_counter(&self, _: &Key, _: &Metadata<'_>) -> Counter {
+        Counter::from_arc(Arc::new(self.clone()))
+    }
+
+    fn register_gauge(&self, _: &Key, _: &Metadata<'_>) -> Gauge {
+        Gauge::from_arc(Arc::new(self.clone()))
+    }
+
+    fn register_histogram(&self, _: &Key, _: &Metadata<'_>) -> Histogram {
+        Histogram::from_arc(Arc::new(self.clone()))
+    }
+}
+
+#[cfg(feature = "metrics")]
+#[test]
+fn recorder_that_panics_once_or_each_time_ends_no_lease() {
+    for times in TIMES {
+        let trap = Trap::default();
+        metrics::with_local_recorder(&Metrics(trap.clone()), || {
+            in_virtual_time(lease_survives(Store::default(), &trap, times));
+        });
+    }
+}
+
+struct Writer(Trap);
+
+impl io::Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.step_on();
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn subscriber_that_panics_once_or_each_time_ends_no_lease() {
+    for times in TIMES {
+        not_alone();
+        let trap = Trap::default();
+        let writes = trap.clone();
+        let subscriber = tracing_subscriber::fmt()
+            .with_max_level(tracing::Level::TRACE)
+            .with_writer(move || Writer(writes.clone()))
+            .finish();
+        with_default(subscriber, || in_virtual_time(lease_survives(Store::default(), &trap, times)));
+    }
+}
+
+#[test]
+fn parts_of_a_backend_that_panic_once_end_no_lease() {
+    let part: [fn(&Store) -> &Trap; 4] =
+        [|store| &store.lists, |store| &store.upkeep, |store| &store.epoch, |store| &store.now];
+    for part in part {
+        for times in [1, 3] {
+            let store = Store::default();
+            let trap = part(&store).clone();
+            in_virtual_time(lease_survives(store, &trap, times));
+        }
+    }
+}
+
+#[test]
+fn upkeep_that_panics_each_time_ends_no_lease_and_begins_again_after_a_rest() {
+    let store = Store::default();
+    let (trap, upkeeps) = (store.upkeep.clone(), Arc::clone(&store.upkeeps));
+    in_virtual_time(lease_survives(store, &trap, usize::MAX));
+    let upkeeps = upkeeps.load(Ordering::SeqCst);
+    assert!((2..100).contains(&upkeeps), "{upkeeps} times in about six seconds");
+}
+
+/// Without a clock there are no deadlines: the leases end, and a later request starts the engine again.
+#[test]
+fn clock_that_panics_each_time_ends_the_task_and_not_the_process() {
+    in_virtual_time(async {
+        let store = Store::default();
+        let trap = store.now.clone();
+        let manager = LockManager::builder().backend(store).build().unwrap();
+        let held = manager.lock("held").ttl(secs(1)).await.unwrap();
+        trap.load(usize::MAX);
+        sleep(secs(2)).await;
+        trap.load(0);
+        assert!(!held.is_held() && trap.sprung() > 1);
+        manager.lock("again").await.unwrap().release().await.unwrap();
+    });
+}
+
+struct Panics(Trap);
+
+impl Wake for Panics {
+    fn wake(self: Arc<Self>) {
+        self.0.step_on();
+    }
+}
+
+#[test]
+fn waker_that_panics_each_time_ends_no_lease() {
+    in_virtual_time(async {
+        let manager = LockManager::builder().backend(Store::default()).build().unwrap();
+        let held = manager.lock("held").ttl(secs(1)).await.unwrap();
+        let mut other = manager.lock("lost").ttl(secs(1)).fixed().await.unwrap();
+        let trap = Trap::default();
+        trap.load(usize::MAX);
+        let waker = Waker::from(Arc::new(Panics(trap.clone())));
+        let mut cx = Context::from_waker(&waker);
+        let mut acquire = pin!(manager.lock("free").acquire());
+        assert!(acquire.as_mut().poll(&mut cx).is_pending());
+        let mut asks = pin!(manager.is_locked("held"));
+        assert!(asks.as_mut().poll(&mut cx).is_pending());
+        assert!(other.poll_ended(&mut cx).is_pending());
+        sleep(secs(3)).await;
+        assert!(held.is_held() && trap.sprung() >= 3, "{}", trap.sprung());
+        assert!(acquire.await.is_ok() && asks.await.unwrap());
+    });
+}
+
+const TIMES: [usize; 3] = [1, 3, usize::MAX];
