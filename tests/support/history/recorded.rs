@@ -192,8 +192,9 @@ impl Held {
         event.valid = Some(valid);
         event.t_return = Some(answered);
         if valid {
-            let (_, deadline) = deadline(self.guard());
-            self.noticed(event.t_invoke, deadline);
+            // The process may have been stopped since the check, and the lease renewed: the deadline counts from when it was read.
+            let (at, deadline) = deadline(self.guard());
+            self.noticed(at, deadline);
         } else {
             self.denied = answered;
         }
