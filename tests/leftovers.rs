@@ -1,7 +1,11 @@
 //! What stays in a server: nothing that grows with the number of keys, and nothing of processes that were killed.
 
+use std::time::Duration;
+
 use lock_core::LockManager;
-use lock_tests::{RedisServer, SOON, eventually, role};
+use lock_tests::{FaultProxy, LONG, RedisServer, Reply, SOON, eventually, role, within};
+
+use crate::patient;
 
 #[tokio::test]
 async fn the_counter_stays_empty_however_many_free_keys_are_acquired() {
@@ -36,4 +40,90 @@ async fn a_queue_goes_by_itself_when_the_holder_and_all_who_wait_were_killed() {
     server.call(&["DEL", "k"]).await;
     eventually(SOON, "no queue is left", async || queues().await.is_empty()).await;
     eventually(SOON, "no key is left", async || server.keys("*").await == [RedisServer::COUNTER]).await;
+}
+
+#[tokio::test]
+async fn a_time_until_when_somebody_may_wait_that_is_an_hour_ahead_is_set_right_by_the_next_request() {
+    const HOUR_MS: u64 = 3_600_000;
+    let server = RedisServer::start().await;
+    let manager = LockManager::connect(&server.url()).await.expect("connects");
+    let is_far = async || server.call(&["PTTL", RedisServer::WAITING]).await.integer() > Some(60_000);
+    for key in ["exclusive", "shared"] {
+        let request = manager.lock(key);
+        let request = if key == "shared" { request.shared() } else { request };
+        let held = request.await.expect("free");
+        // As a server has it whose clock was set back.
+        let ahead = (server.clock().await + HOUR_MS).to_string();
+        server.call(&["SET", RedisServer::WAITING, &ahead, "PX", &HOUR_MS.to_string()]).await;
+        assert!(is_far().await);
+        held.release().await.expect("held");
+        assert!(!is_far().await, "after the release of {key}");
+    }
+    // A waiter is found by the queue, as before.
+    let held = manager.lock("k").await.expect("free");
+    let other = LockManager::connect(&server.url()).await.expect("connects");
+    let waiter = tokio::spawn(other.lock("k").wait(LONG).acquire());
+    eventually(SOON, "it has a place", async || !server.keys("*queue*").await.is_empty()).await;
+    let ahead = (server.clock().await + HOUR_MS).to_string();
+    server.call(&["SET", RedisServer::WAITING, &ahead, "PX", &HOUR_MS.to_string()]).await;
+    held.release().await.expect("held");
+    let next = waiter.await.expect("no panic").expect("its turn");
+    assert!(!is_far().await);
+    next.release().await.expect("held");
+}
+
+#[tokio::test]
+async fn a_release_that_a_server_has_forgotten_is_repeated_once_when_it_is_there_again() {
+    let mut server = RedisServer::start().await;
+    let manager = patient::connect(server.url()).await.expect("connects");
+    let kept = manager.lock("kept").ttl(LONG).await.expect("free");
+    let released = manager.lock("released").ttl(LONG).await.expect("free");
+    // What a replica has that lags behind: the lease, and not its release.
+    assert_eq!(server.call(&["SAVE"]).await, Reply::Status("OK".to_owned()));
+    released.release().await.expect("held");
+    server.restart().await;
+    eventually(SOON, "only the other lease is left", async || server.left().await == ["kept"]).await;
+    let again = manager.lock("released").ttl(LONG).wait(SOON).await.expect("free");
+    again.release().await.expect("held");
+    kept.release().await.expect("it was not lost");
+}
+
+/// Has an acquire get no answer, and drops its future.
+async fn leave_in_doubt(manager: &LockManager, server: &RedisServer, proxy: &FaultProxy) {
+    manager.lock("before").await.expect("free").release().await.expect("held");
+    proxy.drop_replies();
+    let request = tokio::spawn(manager.lock("k").ttl(LONG).acquire());
+    eventually(SOON, "the key is set", async || server.left().await == ["k"]).await;
+    request.abort();
+    assert!(request.await.is_err());
+    proxy.pass();
+}
+
+/// A manager whose shutdown would wait for twenty minutes for what is in doubt.
+async fn behind_proxy(server: &RedisServer) -> (FaultProxy, LockManager) {
+    let proxy = FaultProxy::start(server.address()).await;
+    let url = server.url_at(&proxy.address());
+    let manager = LockManager::builder().url(url).command_timeout(LONG).connect().await.expect("connects");
+    (proxy, manager)
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_requests_of_a_connection_that_the_server_has_closed() {
+    let server = RedisServer::start().await;
+    let (proxy, manager) = behind_proxy(&server).await;
+    leave_in_doubt(&manager, &server, &proxy).await;
+    proxy.cut();
+    within(SOON, manager.shutdown(Duration::ZERO)).await;
+    assert_eq!(server.left().await, Vec::<String>::new());
+}
+
+#[tokio::test]
+async fn a_shutdown_does_not_wait_for_requests_to_a_server_that_was_started_again() {
+    let mut server = RedisServer::start().await;
+    let (proxy, manager) = behind_proxy(&server).await;
+    leave_in_doubt(&manager, &server, &proxy).await;
+    server.restart().await;
+    proxy.cut();
+    within(SOON, manager.shutdown(Duration::ZERO)).await;
+    assert_eq!(server.left().await, Vec::<String>::new());
 }

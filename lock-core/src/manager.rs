@@ -308,8 +308,9 @@ impl LockManager {
     /// Returns how many leases were cut short; they end with [`LossReason::ShutDown`](crate::LossReason). Zero is a clean end. The
     /// connection is closed, and every clone of the manager is shut down.
     ///
-    /// The shutdown waits for all releases in flight, whether their futures are polled or not. If the server does not answer,
-    /// that takes up to twice the [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. It also waits for a
+    /// The shutdown waits for all releases in flight, whether their futures are polled or not. If the server does not answer, or may
+    /// still execute a request that was sent over a broken connection, because this user may not `CLIENT KILL` it, that takes up to
+    /// twice the [`command_timeout`](crate::LockManagerBuilder::command_timeout) beyond `grace`. It also waits for a
     /// [`take_up`](Self::take_up) that has begun: if its future is kept without being polled, the connection is closed when
     /// the future is polled or dropped.
     ///

@@ -2,7 +2,16 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use lock_core::{ErrorKind, LockManager, exclusive, shared};
+use std::sync::Arc;
+
+use lock_core::{
+    ErrorKind, LockManager,
+    backend::{Answer, Backend, Batch, MemoryBackend, Reply},
+    clock::Clock,
+    exclusive,
+    key::LockKey,
+    shared,
+};
 
 use crate::support::{Fate, Faulty, counted, eventually_free, ms, secs};
 
@@ -152,4 +161,37 @@ async fn more_keys_than_a_call_takes_are_acquired_too() {
     assert_eq!(all.leases().len(), 300);
     all.release().await.unwrap();
     assert!(backend.largest_batch() <= 256);
+}
+
+/// A store that takes a millisecond for each call.
+#[derive(Clone, Debug, Default)]
+struct Slow(MemoryBackend);
+
+impl Backend for Slow {
+    fn call(&self, batch: Batch) -> Reply<Answer> {
+        let store = self.0.clone();
+        Reply::new(async move {
+            tokio::time::sleep(ms(1)).await;
+            store.call(batch).await
+        })
+    }
+
+    fn list(&self, prefix: String) -> Reply<Vec<LockKey>> {
+        self.0.list(prefix)
+    }
+
+    fn clock(&self) -> Arc<dyn Clock> {
+        self.0.clock()
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_wait_that_is_over_before_all_of_many_free_keys_are_asked_for_blames_no_holder() {
+    let manager = LockManager::builder().backend(Slow::default()).build().unwrap();
+    let keys = (0..300).map(|number| format!("k:{number}"));
+    // More than one call takes are acquired one after the other.
+    match manager.lock_all(keys).wait(ms(100)).await {
+        Ok(all) => assert_eq!(all.leases().len(), 300),
+        Err(error) => assert!(!error.to_string().contains("held by"), "{error}"),
+    }
 }

@@ -63,7 +63,11 @@ impl Guard {
     pub(crate) fn attach<Req, Res, Err>(&self, protocol: &impl Protocol<Req, Res, Err>, request: &mut Req) {
         match self {
             Self::One(guard) => protocol.attach(request, guard.lease()),
-            Self::All(guard) => protocol.attach_all(request, guard.leases()),
+            // Extractors that give one key between them are no different from one extractor.
+            Self::All(guard) => match guard.leases().iter().as_slice() {
+                [lease] => protocol.attach(request, lease),
+                _ => protocol.attach_all(request, guard.leases()),
+            },
         }
     }
 

@@ -104,6 +104,20 @@ mod in_axum {
         assert_eq!(ask(&[]).await, "all: none, one: none");
     }
 
+    #[tokio::test(start_paused = true)]
+    async fn extractors_that_give_one_key_between_them_show_its_lease_as_one_extractor_does() {
+        let _limit = limit();
+        let account = |name| scoped("account", header::<String>(name));
+        let layer = LockLayer::http(LockManager::in_memory(), [account("x-from"), account("x-to")]);
+        let service = Router::new().route("/", post(leases)).route_layer(layer);
+        let ask = async |from, to| {
+            let request = Request::post("/").header("x-from", from).header("x-to", to);
+            answer(service.clone(), request.body(Body::empty()).unwrap()).await
+        };
+        assert_eq!(ask("7", "7").await, "all: account:7, one: account:7");
+        assert_eq!(ask("7", "8").await, "all: account:7 account:8, one: none");
+    }
+
     /// Returns the leases that a handler sees inside two layers.
     async fn nested<O, I>(outer: O, inner: I) -> String
     where

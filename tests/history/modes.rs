@@ -1,6 +1,6 @@
 //! Leases that share a key, and permits: who may hold beside whom, and with which numbers.
 
-use crate::history::lines::*;
+use crate::history::lines::{self, *};
 
 fn shared(process: &str, fence: u64, from: f64, to: f64) -> Event {
     acquire(process, fence, from, to).with(|event| event.mode = Mode::Shared)
@@ -164,4 +164,88 @@ fn a_register_that_changes_under_a_share_is_caught() {
     let share = shared("p1", 3, 0.0, 2.0);
     assert_eq!(broken(&[share.clone(), read(0, 7, 10.0), read(0, 7, 30.0)]), NONE);
     assert_eq!(broken(&[share, read(0, 7, 10.0), write(2, 20.0), read(2, 8, 30.0)]), [Rule::Register]);
+}
+
+#[test]
+fn readers_that_hold_together_with_different_numbers_are_caught_unless_they_are_of_a_quorum() {
+    let history = |second, from| {
+        [shared("p1", 3, 0.0, 2.0), release("p1", 3, 50.0, 51.0), shared("p2", second, from, from + 2.0)]
+    };
+    assert_eq!(broken(&history(3, 10.0)), NONE);
+    assert_eq!(broken(&history(4, 10.0)), [Rule::FenceOrder]);
+    assert_eq!(broken(&history(4, 60.0)), NONE, "the first one has gone");
+    assert_eq!(broken_by(&Checker::new().of_quorum(true), &history(4, 10.0)), NONE);
+    // Both were asked for together, and waited for a writer.
+    let after_a_writer = |second| {
+        [
+            acquire("p3", 1, 0.0, 2.0),
+            shared("p1", 3, 5.0, 12.0),
+            shared("p2", second, 6.0, 13.0),
+            release("p3", 1, 10.0, 11.0),
+        ]
+    };
+    assert_eq!(broken(&after_a_writer(3)), NONE);
+    assert_eq!(broken(&after_a_writer(4)), [Rule::FenceOrder]);
+    // Nobody had the first number any longer when the key was shared again.
+    let lost = Mark { key: None, from: 5.0, to: 6.0 };
+    assert_eq!(broken_by(&Checker::new().mark(lost), &history(4, 10.0)), NONE);
+}
+
+#[test]
+fn a_reader_that_is_left_waiting_beside_readers_is_caught() {
+    let beside = |got, until| {
+        [
+            shared("p1", 3, 0.0, 2.0).with(|event| (event.ttl, event.deadline) = (Some(10_000.0), Some(9_000.0))),
+            shared("p2", 3, 10.0, got),
+            release("p1", 3, until, until + 1.0),
+        ]
+    };
+    assert_eq!(broken(&beside(250.0, 2_000.0)), NONE);
+    assert_eq!(broken(&beside(280.0, 2_000.0)), [Rule::LeftWaiting]);
+    // A writer comes before it, which waits for the first reader; and one that has given up may have left its place.
+    let [first, second, gone] = beside(1_100.0, 1_000.0);
+    let writer = acquire("p3", 4, 5.0, 1_005.0);
+    let next = shared("p2", 5, 10.0, 1_100.0);
+    let written = [first.clone(), gone.clone(), writer, release("p3", 4, 1_050.0, 1_060.0), next];
+    assert_eq!(broken(&written), NONE);
+    let in_vain = in_vain("p3", 5.0, 30.0, Outcome::Fail);
+    assert_eq!(broken(&[first.clone(), second.clone(), gone.clone(), in_vain]), NONE);
+    let stays = release("p1", 3, 6_000.0, 6_001.0);
+    let given_up = lines::in_vain("p3", 5.0, 30.0, Outcome::Fail);
+    let much_later = shared("p2", 3, 10.0, 5_000.0);
+    assert_eq!(broken(&[first, much_later, stays, given_up]), [Rule::LeftWaiting]);
+}
+
+/// An exclusive lease that becomes a shared one.
+fn downgraded(process: &str, (before, after): (u64, u64), from: f64, to: f64) -> [Event; 2] {
+    [
+        release(process, before, from, from).with(outcome(Outcome::Info)),
+        shared(process, after, from, to).with(|event| event.from = Some(format!("{process}:{before}/1"))),
+    ]
+}
+
+#[test]
+fn a_lease_that_becomes_a_shared_one_has_a_larger_number_and_nobody_comes_in_between() {
+    let history = |after| [&[acquire("p1", 3, 0.0, 2.0)][..], &downgraded("p1", (3, after), 10.0, 12.0)].concat();
+    assert_eq!(broken(&history(5)), NONE);
+    assert_eq!(broken(&history(2)), [Rule::FenceOrder]);
+    let between = |event: Event| [&history(5)[..], &[event, release("p2", 4, 11.0, 11.2)]].concat();
+    assert_eq!(broken(&between(acquire("p2", 4, 5.0, 10.5))), [Rule::StaleSuccess]);
+    assert_eq!(broken(&between(permits("p2", (1, 3), 4, 5.0, 10.5))), [Rule::StaleSuccess]);
+    let lost = Mark { key: None, from: 9.0, to: 10.5 };
+    assert_eq!(broken_by(&Checker::new().mark(lost), &between(acquire("p2", 4, 5.0, 10.5))), NONE);
+    let beside = [&history(5)[..], &[shared("p2", 5, 11.0, 11.5)]].concat();
+    assert_eq!(broken(&beside), NONE, "a reader may come in at once");
+}
+
+#[test]
+fn what_was_not_exclusive_or_not_ones_own_does_not_become_a_shared_lease() {
+    let [gone, next] = downgraded("p1", (3, 5), 10.0, 12.0);
+    assert_eq!(broken(std::slice::from_ref(&next)), [Rule::Malformed], "there is no such lease");
+    let writer = acquire("p1", 3, 0.0, 2.0);
+    let permit = next.clone().with(|event| event.mode = Mode::Permits { total: 3, take: 1 });
+    assert_eq!(broken(&[writer.clone(), gone.clone(), permit]), [Rule::Malformed]);
+    let thief = next.clone().with(|event| event.process = "p2".to_owned());
+    assert!(broken(&[writer, gone.clone(), thief]).contains(&Rule::Malformed));
+    assert_eq!(broken(&[shared("p1", 3, 0.0, 2.0), gone, next]), [Rule::Malformed]);
 }

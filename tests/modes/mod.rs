@@ -4,6 +4,7 @@
 //! histories; figures are printed.
 
 mod cut;
+mod downgraded;
 mod foreign;
 mod handed_over;
 mod killed;

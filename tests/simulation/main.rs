@@ -2,6 +2,7 @@
 //!
 //! The same schedules each time: two runs of one commit give one answer. `tests/simulation/search.rs` looks for others.
 
+mod held;
 mod node;
 mod variables;
 

@@ -1,7 +1,6 @@
 //! The simulated node against the script in a real Redis: the same batches, the same answers, the same messages.
 //!
-//! The real server's clock cannot be held, so ttls, places and grants outlast the test here; what ends in time is
-//! for the conformance suite, which the script passes, and for the rules of the simulation. (Shares that are over are made so at the
+//! Ttls, places and grants outlast the test here; what ends in time is for `held.rs`. (Shares that are over are made so at the
 //! server, beside the script.) What a renewal finds too far ahead is set just before, and a seed for which the machine then took too
 //! long is tried again. With a counter that is far ahead of every clock, fencing tokens are the same, too.
 
@@ -17,18 +16,36 @@ use lock_core::{
 };
 use lock_tests::{Dice, RawClient, RedisServer, Reply, SOON, sim::Node};
 
-const LONG: Duration = Duration::from_secs(600);
-/// Shares end at times of their own.
-const LONGER: [Duration; 3] = [LONG, Duration::from_secs(900), Duration::from_secs(1_200)];
 const SECOND: Duration = Duration::from_secs(1);
-/// What is too far ahead for some renewals, and not the time that others have found.
-const TOO_FAR: Duration = Duration::from_secs(1_800);
-const FARTHER: Duration = Duration::from_secs(1_900);
+/// The times of operations that outlast the test.
+const LONG: Times = Times {
+    ttls: &[Duration::from_secs(600), Duration::from_secs(900), Duration::from_secs(1_200)],
+    life: Duration::from_secs(600),
+    too_far: Duration::from_secs(1_800),
+    farther: Duration::from_secs(1_900),
+};
 /// An expiry that is found to be too far ahead is shortened if less than 2 s are gone of that, in ms.
 const WITHIN: u64 = 1_500;
-const KEYS: u64 = 3;
+pub(super) const KEYS: u64 = 3;
 /// A fencing token of the year 2223, at the end of its millisecond.
 const FAR: u64 = 8_000_000_000_000_980;
+
+/// How long what the operations of a test make lasts.
+pub(super) struct Times {
+    /// One of them is drawn for each lease, so that shares end at times of their own.
+    pub(super) ttls: &'static [Duration],
+    /// Of a place.
+    pub(super) life: Duration,
+    /// What is too far ahead for some renewals, and not the time that others have found.
+    pub(super) too_far: Duration,
+    pub(super) farther: Duration,
+}
+
+impl Times {
+    fn ttl(&self, dice: &mut Dice) -> Duration {
+        self.ttls[usize::try_from(dice.below(self.ttls.len() as u64)).expect("a small number")]
+    }
+}
 
 /// An answer without times, and without numbers if only one of the two can know them.
 fn plain(outcome: Outcome, numbers: bool) -> String {
@@ -73,7 +90,7 @@ fn message(text: &str) -> Grant {
 }
 
 /// Everything that was published since the last time, up to a message of its own.
-async fn heard_by(listener: &mut RawClient, server: &RedisServer, channel: &str) -> Vec<Grant> {
+pub(super) async fn heard_by(listener: &mut RawClient, server: &RedisServer, channel: &str) -> Vec<Grant> {
     server.call(&["PUBLISH", channel, "end"]).await;
     let mut heard = Vec::new();
     loop {
@@ -86,7 +103,7 @@ async fn heard_by(listener: &mut RawClient, server: &RedisServer, channel: &str)
 }
 
 /// Which tokens a seed is about, by what follows their digits.
-fn modes(seed: u64) -> &'static [&'static str] {
+pub(super) fn modes(seed: u64) -> &'static [&'static str] {
     const ALL: [&[&str]; 4] = [
         &[""],
         &["", ":shared", ":shared"],
@@ -96,38 +113,33 @@ fn modes(seed: u64) -> &'static [&'static str] {
     ALL[usize::try_from(seed / 2 % 4).expect("a small number")]
 }
 
-fn key(number: u64) -> LockKey {
+pub(super) fn key(number: u64) -> LockKey {
     LockKey::new(format!("k{number}")).expect("a sound key")
 }
 
-/// One of a few ttls.
-fn ttl(dice: &mut Dice) -> Duration {
-    LONGER[usize::try_from(dice.below(3)).expect("a small number")]
-}
-
-fn batch(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Vec<Operation> {
+pub(super) fn batch(dice: &mut Dice, channel: &Arc<str>, modes: &[&str], times: &Times) -> Vec<Operation> {
     if dice.below(6) == 0 {
-        return of_one_kind(dice, modes);
+        return of_one_kind(dice, modes, times);
     }
     if dice.below(6) > 0 {
-        return (0..1 + dice.below(4)).map(|_| operation(dice, channel, modes)).collect();
+        return (0..1 + dice.below(4)).map(|_| operation(dice, channel, modes, times)).collect();
     }
     // All or none.
     let first = dice.below(KEYS);
     let acquire = |number| {
         let key = key((first + number) % KEYS);
-        Operation::Acquire(Acquire::new(key, token(dice, modes), ttl(dice)).with_all())
+        Operation::Acquire(Acquire::new(key, token(dice, modes), times.ttl(dice)).with_all())
     };
     (0..KEYS).map(acquire).collect()
 }
 
 /// Nothing but renewals, or nothing but releases, which have forms of their own: mostly of one key. (A renewal may come twice.)
-fn of_one_kind(dice: &mut Dice, modes: &[&str]) -> Vec<Operation> {
+fn of_one_kind(dice: &mut Dice, modes: &[&str], times: &Times) -> Vec<Operation> {
     let (renews, usual) = (dice.below(2) == 0, dice.below(KEYS));
     let items = 2 + dice.below(5);
     let mut operation = || {
         let key = key(if dice.below(4) == 0 { dice.below(KEYS) } else { usual });
-        let (token, ttl) = (token(dice, modes), ttl(dice));
+        let (token, ttl) = (token(dice, modes), times.ttl(dice));
         if renews {
             Operation::Renew(Renew::new(key, token, ttl))
         } else {
@@ -143,17 +155,17 @@ fn of_one_kind(dice: &mut Dice, modes: &[&str]) -> Vec<Operation> {
     batch
 }
 
-fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Operation {
+fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str], times: &Times) -> Operation {
     let key = key(dice.below(KEYS));
     let (mine, other) = (token(dice, modes), token(dice, modes));
-    let lasts = ttl(dice);
-    let place = Place::new(Arc::clone(channel), LONG, lasts, Moment::from_origin(SECOND));
+    let lasts = times.ttl(dice);
+    let place = Place::new(Arc::clone(channel), times.life, lasts, Moment::from_origin(SECOND));
     match dice.below(10) {
         0 => Operation::Acquire(Acquire::new(key, mine, lasts).from(other)),
         1 if dice.below(2) == 0 => {
             // Of a tenure that has no place.
             let mine = Token::from_random(u128::from(5 + dice.below(3)));
-            Operation::Acquire(Acquire::new(key, mine, LONG).expecting_free())
+            Operation::Acquire(Acquire::new(key, mine, times.ttls[0]).expecting_free())
         }
         1 => Operation::Acquire(Acquire::new(key, mine, lasts)),
         2..5 => {
@@ -169,8 +181,8 @@ fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str]) -> Operation {
         5 => {
             let renew = Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0));
             Operation::Renew(match dice.below(8) {
-                0 | 1 => renew.mending(TOO_FAR),
-                2 => renew.mending(FARTHER),
+                0 | 1 => renew.mending(times.too_far),
+                2 => renew.mending(times.farther),
                 _ => renew,
             })
         }
@@ -204,12 +216,12 @@ async fn lapse(server: &RedisServer, node: &mut Node, (key, token): (&LockKey, T
 
 /// Has what a token has of a key end too far ahead, if it has something.
 async fn push_too_far(server: &RedisServer, node: &mut Node, (key, token): (&LockKey, Token), micros: u64) {
-    if !node.push_to(key, token, TOO_FAR, micros) {
+    if !node.push_to(key, token, LONG.too_far, micros) {
         return;
     }
-    let (key, token, most) = (key.as_str(), token.reveal(), TOO_FAR.as_millis().to_string());
+    let (key, token, most) = (key.as_str(), token.reveal(), LONG.too_far.as_millis().to_string());
     if server.call(&["TYPE", key]).await.text().as_deref() == Some("zset") {
-        let ends = server.clock().await + u64::try_from(TOO_FAR.as_millis()).expect("a small number");
+        let ends = server.clock().await + u64::try_from(LONG.too_far.as_millis()).expect("a small number");
         server.call(&["ZADD", key, "XX", &ends.to_string(), &token]).await;
     }
     server.call(&["PEXPIRE", key, &most]).await;
@@ -282,7 +294,7 @@ async fn compare(
             story.push(format!("{key}: the share of {} is over", token.reveal()));
         }
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
-        let batch = batch(&mut dice, channel, modes);
+        let batch = batch(&mut dice, channel, modes, &LONG);
         let mut pushed = None;
         for operation in &batch {
             if let Operation::Renew(renew) = operation

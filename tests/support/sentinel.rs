@@ -46,7 +46,16 @@ impl Sentinels {
     /// # Panics
     /// When redis-server is missing or the sentinel doesn't come up in time.
     pub async fn alone(server: &RedisServer) -> RedisServer {
-        let file = format!("sentinel monitor {} 127.0.0.1 {} 1\n", Self::SERVICE, server.port());
+        Self::of_configuration(server, 0).await
+    }
+
+    /// The same, with the number of a configuration.
+    ///
+    /// # Panics
+    /// As [`alone`](Self::alone).
+    pub async fn of_configuration(server: &RedisServer, number: u64) -> RedisServer {
+        let (service, port) = (Self::SERVICE, server.port());
+        let file = format!("sentinel monitor {service} 127.0.0.1 {port} 1\nsentinel config-epoch {service} {number}\n");
         RedisServer::builder().sentinel().file(file).start().await
     }
 

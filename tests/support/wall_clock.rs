@@ -1,6 +1,11 @@
 //! A wall clock that can be set, for one process: a server's or a client's.
 
-use std::{fs, path::PathBuf, process::Command};
+use std::{
+    fs,
+    io::{Seek, SeekFrom, Write},
+    path::PathBuf,
+    process::Command,
+};
 
 use crate::launch::Folder;
 
@@ -23,7 +28,8 @@ impl WallClock {
             return None;
         }
         let clock = Self { folder: Folder::create() };
-        clock.set(0);
+        clock.write(0, 0);
+        clock.write(1, 0);
         clock.compile()?;
         Some(clock)
     }
@@ -33,11 +39,24 @@ impl WallClock {
     /// # Panics
     /// When the file system refuses.
     pub fn set(&self, milliseconds: i64) {
+        self.write(0, milliseconds);
+    }
+
+    /// Holds it at so many microseconds since 1970, until it is held at another time.
+    ///
+    /// # Panics
+    /// When the file system refuses.
+    pub fn hold(&self, microseconds: u64) {
+        self.write(1, i64::try_from(microseconds).expect("it is far below the limit"));
+    }
+
+    fn write(&self, number: u64, value: i64) {
         // In place, since it is mapped into the memory of others.
         let path = self.file();
         let mut file = fs::OpenOptions::new().write(true).create(true).truncate(false).open(path);
         let file = file.as_mut().expect("a file can be made in our own folder");
-        std::io::Write::write_all(file, &milliseconds.to_le_bytes()).expect("a file of ours can be written");
+        file.seek(SeekFrom::Start(8 * number)).expect("a file of ours can be written");
+        file.write_all(&value.to_le_bytes()).expect("a file of ours can be written");
     }
 
     /// What a process has to be started with.

@@ -4,6 +4,7 @@ use lock_core::{ErrorKind, LockManager};
 use lock_tests::history::{Checker, Mark, Run, Undone, now};
 
 use crate::{
+    log::Log,
     topologies::{load::Load, *},
     trust::requests_of_a_handoff,
 };
@@ -134,4 +135,49 @@ async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() 
     // Long before the ttl would see to it.
     eventually(SOON, "nothing is left", async || sentinels.servers()[primary].left().await.is_empty()).await;
     manager.lock("k0").await.expect("free").release().await.expect("held");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn fault_13_a_release_that_reached_no_replica_is_repeated_at_the_new_primary() {
+    let mut sentinels = Sentinels::builder().down_after(ms(500)).start().await;
+    let manager = manager(&sentinels.url(), "p1").await;
+    let (released, dropped) = (manager.lock("released").ttl(LONG), manager.lock("dropped").ttl(LONG));
+    let (released, dropped) = (released.await.expect("free"), dropped.await.expect("free"));
+    eventually(SOON, "all is replicated", async || sentinels.is_replicated().await).await;
+    sentinels.stop_replication().await;
+    released.release().await.expect("held");
+    drop(dropped);
+    eventually(SOON, "it is released", async || sentinels.servers()[0].left().await.is_empty()).await;
+    let killed = Instant::now();
+    sentinels.servers_mut()[0].stop();
+    let switched = sentinels.await_switch(0, killed).await;
+    let primary = sentinels.primary().await;
+    eventually(SOON, "both are released again", async || sentinels.servers()[primary].left().await.is_empty()).await;
+    recovered(13, "releases that were not replicated: primary killed to released", switched, killed.elapsed());
+}
+
+#[tokio::test]
+async fn a_sentinel_of_another_deployment_is_outvoted_and_named_in_the_log() {
+    let (log, _default) = Log::begin();
+    let (sentinels, theirs) = (Sentinels::start().await, RedisServer::start().await);
+    let stranger = Sentinels::of_configuration(&theirs, 7).await;
+    let addresses = sentinels.sentinels().iter().map(RedisServer::address).chain([stranger.address()]);
+    let url = format!("redis+sentinel://{}/{}", addresses.collect::<Vec<_>>().join(","), Sentinels::SERVICE);
+    let manager = manager(&url, "p1").await;
+    // A lease that the manager moves away from stays behind, so each has a key of its own.
+    let mut number = 0;
+    let mut is_ours = async || {
+        number += 1;
+        let key = format!("k:{number}");
+        let guard = manager.lock(&key).ttl(LONG).await.ok()?;
+        let is_ours = sentinels.servers()[0].call(&["EXISTS", &key]).await.integer() == Some(1);
+        guard.release().await.ok()?;
+        Some(is_ours)
+    };
+    eventually(SOON, "a lease is at our server", async || is_ours().await == Some(true)).await;
+    for _ in 0..25 {
+        assert_ne!(is_ours().await, Some(false), "the stranger has won again");
+    }
+    assert_eq!(log.count("this sentinel alone names another primary"), 1);
+    assert_eq!(log.count(&format!("sentinel=\"{}\"", stranger.address())), 1);
 }

@@ -27,6 +27,10 @@ pub(crate) enum Notice {
     Listening(bool),
     Changed(Option<Vec<LockKey>>),
     Connected,
+    /// The server may lack the newest writes, because it is another one, or was started again.
+    Moved,
+    /// No request that was sent before the connection of this epoch was up will be executed.
+    Settled(u64),
     /// A manager of the same store asks who holds and waits.
     Asked(Question),
     /// A manager of the same store has answered.
@@ -67,6 +71,19 @@ impl Calls {
     /// soon, to find out whether its leases are still there.
     pub fn connected(&self) {
         let _ = self.sender.send(Notice::Connected);
+    }
+
+    /// Reports that the server is another one than before, or was started again, and may lack the newest writes. The engine then
+    /// releases once more what it has released just before.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only servers are taken over from"))]
+    pub(crate) fn moved(&self) {
+        let _ = self.sender.send(Notice::Moved);
+    }
+
+    /// Reports that no request that was sent before the connection of an epoch was up will be executed.
+    #[cfg_attr(not(feature = "redis"), expect(dead_code, reason = "only connections to servers are closed"))]
+    pub(crate) fn settled(&self, epoch: u64) {
+        let _ = self.sender.send(Notice::Settled(epoch));
     }
 
     /// Passes on a message that was [published](super::Backend::publish) on the channel of the engine, or on

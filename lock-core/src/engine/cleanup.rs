@@ -4,7 +4,10 @@
 //! and when its lease was lost. It is released until that is known to have worked, and no token that is in use is ever
 //! here: a clean-up of a token in use would make two holders.
 
-use std::{collections::BTreeSet, time::Duration};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    time::Duration,
+};
 
 use slab::Slab;
 
@@ -22,6 +25,11 @@ pub(crate) struct CleanUp {
     entries: Slab<Entry>,
     /// Entries that wait for their next try.
     waiting: BTreeSet<(Moment, usize)>,
+    /// What was released last, and when that was answered: a server that takes over may not have heard of it. `None` for a store
+    /// that no other one takes over from.
+    lately: Option<VecDeque<(Moment, Parting)>>,
+    /// The epoch of a connection, and since when it is known that no request of an older one will be executed.
+    settled: Option<(u64, Moment)>,
 }
 
 #[derive(Debug)]
@@ -184,24 +192,68 @@ impl CleanUp {
         due
     }
 
+    /// Takes note that no request that was sent before the connection of an epoch was up will be executed. Tokens that are only in
+    /// doubt because of such a request are released at once, for the last time.
+    pub(crate) fn settle(&mut self, epoch: u64, now: Moment) {
+        self.settled = Some((epoch, now));
+        let entries = &self.entries;
+        let is_older = |entry: usize| entries[entry].doubt.unanswered_since.is_some_and(|since| since < epoch);
+        self.waiting =
+            self.waiting.iter().map(|&(at, entry)| (if is_older(entry) { at.min(now) } else { at }, entry)).collect();
+    }
+
+    /// Releases once more what was released just before, because the server may have forgotten that. From the first time on, what is
+    /// released is kept for the next.
+    pub(crate) fn release_lately_released(&mut self, now: Moment) {
+        for (_, parting) in self.lately.replace(VecDeque::new()).into_iter().flatten() {
+            self.push(parting, Doubt { until: now + LATELY, unanswered_since: None }, now);
+        }
+    }
+
     /// Takes the result of a try that was sent at `sent`: the epoch in which it was answered, or `None` if it was not. Returns
     /// whether that was the last.
     pub(crate) fn tried(&mut self, entry: usize, answered: Option<u64>, sent: Moment, now: Moment) -> bool {
-        let Some(Entry { doubt, tries, .. }) = self.entries.get_mut(entry) else { return true };
+        self.tried_beside(entry, answered, (sent, now), |_| true)
+    }
+
+    /// Takes the result of a try, as [`tried`](Self::tried) does. `is_asked` says whether a request with the token is in flight, which
+    /// the backend may send again over the next connection.
+    pub(crate) fn tried_beside(
+        &mut self,
+        entry: usize,
+        answered: Option<u64>,
+        (sent, now): (Moment, Moment),
+        is_asked: impl FnOnce(Token) -> bool,
+    ) -> bool {
+        let Some(Entry { parting, doubt, tries }) = self.entries.get_mut(entry) else { return true };
+        // Not `>=`: a release that was sent in the same moment may have been sent before that was known.
+        let came_last = |since: u64, epoch: u64| {
+            self.settled.is_some_and(|(of, at)| since < of && of == epoch && sent > at) && !is_asked(parting.token)
+        };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
             (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
             // In the same epoch the connection kept the order of requests, so this release was executed after the request in
             // doubt. In a later epoch that request may be executed after this release; it is settled only by a release that was
             // sent after everything in doubt had expired.
-            (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until,
+            // A connection that the server has closed, and said so, carries no request that is executed later.
+            (Some(epoch), Some(since)) => epoch == since || sent >= doubt.until || came_last(since, epoch),
             // No answer, but every earlier request was answered: whatever was set has expired by `until`, by itself.
             (None, None) => now >= doubt.until,
             // An unanswered request may still be executed, however late, so only an answered release can settle it.
             (None, Some(_)) => false,
         };
         if settled {
-            self.entries.remove(entry);
+            let Entry { parting, .. } = self.entries.remove(entry);
+            if answered.is_some()
+                && let Some(lately) = &mut self.lately
+            {
+                // Counted from the last release, because nobody can tell how long it takes until another server is found.
+                while lately.front().is_some_and(|(at, _)| *at + LATELY <= now) || lately.len() >= MOST_LATELY {
+                    lately.pop_front();
+                }
+                lately.push_back((now, parting));
+            }
             return true;
         }
         // After an answer, only a request that is executed late can still set the token, which grows less likely with time. Without
@@ -243,6 +295,12 @@ const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
 /// The longest pause after a try that was answered.
 const LONGEST_PAUSE: Duration = Duration::from_secs(10);
+
+/// How much older than the last release those are that a server which takes over may not have. Replicas are seldom further behind.
+const LATELY: Duration = Duration::from_secs(2);
+
+/// How many of them are kept.
+const MOST_LATELY: usize = 4_096;
 
 #[cfg(test)]
 mod tests {
@@ -294,6 +352,69 @@ mod tests {
             list.tried(entry, Some(8), now, now);
         }
         assert_eq!(sent_at, [at(0), at(50), at(250), at(1_000)]);
+    }
+
+    #[test]
+    fn a_release_that_is_sent_after_the_former_connection_was_killed_settles_its_requests() {
+        let mut list = with(Some(7));
+        let entry = one(&mut list, at(0));
+        assert!(!list.tried_beside(entry, Some(8), (at(0), at(1)), |_| false));
+        let planned = list.next();
+        list.settle(8, at(2));
+        assert!(list.next() < planned, "it is tried at once");
+        let entry = one(&mut list, at(3));
+        assert!(list.tried_beside(entry, Some(8), (at(3), at(4)), |_| false) && list.is_empty());
+    }
+
+    #[test]
+    fn a_killed_connection_settles_nothing_else() {
+        // A release that was in flight when the kill was answered; one that was answered over another connection; a request that
+        // may be sent again; one of the new connection itself, and one of which nothing is known.
+        for (since, answered, sent, is_asked) in
+            [(7, 8, 2, false), (7, 9, 3, false), (7, 7 + 1, 3, true), (9, 8, 3, false), (Doubt::NO_EPOCH, 8, 3, false)]
+        {
+            let mut list = with(Some(since));
+            list.settle(8, at(2));
+            let entry = one(&mut list, at(3));
+            assert!(!list.tried_beside(entry, Some(answered), (at(sent), at(4)), |_| is_asked), "{since} {answered}");
+        }
+    }
+
+    #[test]
+    fn what_was_released_lately_is_released_once_more_at_the_next_server() {
+        let mut list = CleanUp::default();
+        let release = |list: &mut CleanUp, now| {
+            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(1));
+            list.push(parting, Doubt { until: at(9_000), unanswered_since: None }, at(now));
+            let entry = one(list, at(now));
+            assert!(list.tried(entry, Some(1), at(now), at(now)));
+        };
+        release(&mut list, 0);
+        list.release_lately_released(at(1));
+        assert!(list.is_empty(), "nothing is kept for a store that nobody has taken over");
+        release(&mut list, 2);
+        release(&mut list, 2_001);
+        // The next server was found after a minute.
+        list.release_lately_released(at(62_000));
+        let due = list.due(at(62_000), 10);
+        assert_eq!(due.len(), 2);
+        assert!(due.iter().all(|due| list.tried(due.entry, Some(2), at(62_000), at(62_001))));
+        release(&mut list, 70_000);
+        list.release_lately_released(at(70_001));
+        assert_eq!(list.entries.len(), 1, "the others were released too long before it");
+    }
+
+    #[test]
+    fn a_bounded_number_of_releases_is_kept() {
+        let mut list = CleanUp::default();
+        list.release_lately_released(at(0));
+        for number in 0..2 * MOST_LATELY as u128 {
+            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(number));
+            let Try { entry, .. } = list.begin(parting, Doubt { until: at(0), unanswered_since: None }, at(0));
+            list.tried(entry, Some(1), at(0), at(1));
+        }
+        list.release_lately_released(at(1));
+        assert_eq!(list.entries.len(), MOST_LATELY);
     }
 
     #[test]

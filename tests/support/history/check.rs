@@ -7,6 +7,7 @@ use std::{
 };
 
 use super::{
+    downgrade,
     event::{Event, Op},
     exclusion,
     leases::{self, Lease},
@@ -29,11 +30,12 @@ pub enum Rule {
     /// permits.
     TwoHolders,
     /// Each lease has a fencing token, and they strictly rise, in real-time order and in the order of holding. Shared leases may
-    /// have the same, with no other lease in between.
+    /// have the same, with no other lease in between, and have the same if they are valid at once, unless they are of a quorum.
     FenceOrder,
     /// No token is used by two tenures.
     TokenReuse,
-    /// No extend or release succeeds while, or after, another holds; none twice, and none by another process.
+    /// No extend or release succeeds while, or after, another holds; none twice, and none by another process. Nobody holds between
+    /// an exclusive lease and the shared one that it becomes.
     StaleSuccess,
     /// No guard says that it is valid after its deadline, release or loss, and no extend revives it. No deadline lies
     /// further ahead than a ttl.
@@ -41,7 +43,8 @@ pub enum Rule {
     /// The register never goes back, no update of it is lost, nobody finds in it what nobody wrote, and nobody writes while it
     /// is read under a share.
     Register,
-    /// No waiter is left waiting longer than the bound while the key is surely free.
+    /// No waiter is left waiting longer than the bound while the key is surely free, and no reader while surely nobody but readers
+    /// has the key or waits for it.
     LeftWaiting,
     /// Nothing is left over.
     Leftover,
@@ -102,13 +105,21 @@ pub struct Checker {
     undone: Vec<Undone>,
     taken_again: Vec<TakenAgain>,
     failed_over: bool,
+    of_quorum: bool,
 }
 
 impl Checker {
     /// A checker that excuses nothing and lets waiters wait 250 ms for a free key.
     #[must_use]
     pub fn new() -> Self {
-        Self { bound: 250.0, marks: Vec::new(), undone: Vec::new(), taken_again: Vec::new(), failed_over: false }
+        Self {
+            bound: 250.0,
+            marks: Vec::new(),
+            undone: Vec::new(),
+            taken_again: Vec::new(),
+            failed_over: false,
+            of_quorum: false,
+        }
     }
 
     /// Lets waiters wait for `bound` while the key is surely free. Only time counts in which their process ran, and that of the
@@ -148,6 +159,13 @@ impl Checker {
         self
     }
 
+    /// Excuses readers that hold a key together with numbers of their own, as those of a quorum do.
+    #[must_use]
+    pub fn of_quorum(mut self, of_quorum: bool) -> Self {
+        self.of_quorum = of_quorum;
+        self
+    }
+
     /// Every breach of a rule, in the order of the rules; none for a history without fault. Of each rule the first
     /// twenty are told.
     #[must_use]
@@ -159,6 +177,7 @@ impl Checker {
             undone: &self.undone,
             taken_again: &self.taken_again,
             failed_over: self.failed_over,
+            of_quorum: self.of_quorum,
             violations: BTreeMap::new(),
         };
         let sound = case.sound_events();
@@ -166,6 +185,7 @@ impl Checker {
         for key in leases.keys() {
             exclusion::check(&mut case, key);
             order::check(&mut case, key);
+            downgrade::check(&mut case, key);
             waiting::check(&mut case, key, &leases);
         }
         order::check_tokens(&mut case, &leases);
@@ -203,6 +223,7 @@ pub(super) struct Case<'a> {
     undone: &'a [Undone],
     taken_again: &'a [TakenAgain],
     pub(super) failed_over: bool,
+    pub(super) of_quorum: bool,
     violations: BTreeMap<Rule, Vec<Violation>>,
 }
 

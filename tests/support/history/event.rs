@@ -40,6 +40,9 @@ pub struct Event {
     /// In which mode an acquire asks for the lease.
     #[serde(default, skip_serializing_if = "Mode::is_exclusive")]
     pub mode: Mode,
+    /// The token of the exclusive lease that an acquire lets others share, without giving the key back in between.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
     /// An acquire that does not wait.
     #[serde(default, rename = "try", skip_serializing_if = "is_false")]
     pub only_tries: bool,
@@ -86,6 +89,7 @@ impl Event {
             deadline: None,
             ttl: None,
             mode: Mode::default(),
+            from: None,
             only_tries: false,
             several: false,
             foreign: false,

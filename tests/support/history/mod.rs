@@ -6,7 +6,7 @@
 //!
 //! | line | says besides who, when and on which key |
 //! | --- | --- |
-//! | `acquire` | `token`, `fence`, `ttl`; `deadline`: until when the guard says that it is valid; `mode`, `try`, `foreign` |
+//! | `acquire` | `token`, `fence`, `ttl`; `deadline`: until when the guard says that it is valid; `mode`, `from`, `try`, `foreign` |
 //! | `extend` | `deadline` and `ttl` where they change; a renewal that was noticed is one, from its sending, or the last look if that was before, to this one |
 //! | `release` | ok: the lease was there, and I removed it |
 //! | `lost` | the holder was told |
@@ -40,6 +40,7 @@ mod asked;
 mod check;
 mod clock;
 mod delay;
+mod downgrade;
 mod event;
 mod exclusion;
 mod foreign;

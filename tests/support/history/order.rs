@@ -57,6 +57,28 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>) {
         }
     }
     check_permits(case, key);
+    if !case.of_quorum {
+        check_readers(case, key);
+    }
+}
+
+/// Readers that hold a key at the same time have one number.
+fn check_readers(case: &mut Case<'_>, key: &Key<'_>) {
+    let is_reader = |lease: &&Lease<'_>| lease.event.mode == Mode::Shared && lease.fence.is_some() && lease.was_valid();
+    let mut readers: Vec<&Lease<'_>> = Vec::new();
+    for lease in key.leases.iter().filter(is_reader) {
+        readers.retain(|reader| reader.valid_to > lease.got);
+        let other =
+            readers.iter().find(|reader| reader.fence != lease.fence && !case.may_both_hold(key.name, reader, lease));
+        if let Some(other) = other {
+            let message = || {
+                let (one, other) = (lease.describe(), other.describe());
+                format!("{:?}: {one} and {other} share it from {} on with different numbers", key.name, lease.got)
+            };
+            case.report(Rule::FenceOrder, message, &[other.acquire, lease.acquire]);
+        }
+        readers.push(lease);
+    }
 }
 
 /// No permit has the fencing token of another.

@@ -115,31 +115,36 @@ impl Recorded {
         self.recorder.begin(event)
     }
 
-    fn got(&self, mut call: Call, guard: LockGuard) -> Held {
-        let key = guard.key().to_owned();
-        let mode = call.event.mode;
-        let token = token(self.recorder.name(), mode, &guard);
-        let (at, deadline) = deadline(&guard);
-        call.event.token = Some(token.clone());
-        call.event.fence = Some(guard.fencing_token().get());
-        call.event.deadline = Some(deadline);
-        call.end_at(at, Outcome::Ok);
-        let held = Held {
-            recorder: Arc::clone(&self.recorder),
-            process: self.process.clone(),
-            key,
-            token,
-            mode,
-            deadline,
-            got: at,
-            last: at,
-            denied: f64::NEG_INFINITY,
-            renewals: 0,
-            guard: Some(guard),
-        };
-        held.watch();
-        held
+    fn got(&self, call: Call, guard: LockGuard) -> Held {
+        got(&self.recorder, &self.process, call, guard)
     }
+}
+
+/// Writes down that a lease was acquired.
+fn got(recorder: &Arc<Recorder>, process: &str, mut call: Call, guard: LockGuard) -> Held {
+    let key = guard.key().to_owned();
+    let mode = call.event.mode;
+    let token = token(recorder.name(), mode, &guard);
+    let (at, deadline) = deadline(&guard);
+    call.event.token = Some(token.clone());
+    call.event.fence = Some(guard.fencing_token().get());
+    call.event.deadline = Some(deadline);
+    call.end_at(at, Outcome::Ok);
+    let held = Held {
+        recorder: Arc::clone(recorder),
+        process: process.to_owned(),
+        key,
+        token,
+        mode,
+        deadline,
+        got: at,
+        last: at,
+        denied: f64::NEG_INFINITY,
+        renewals: 0,
+        guard: Some(guard),
+    };
+    held.watch();
+    held
 }
 
 /// A lease whose holder writes down what it does with it. Dropping it is a release of unknown outcome.
@@ -187,8 +192,9 @@ impl Held {
         event.valid = Some(valid);
         event.t_return = Some(answered);
         if valid {
-            let (_, deadline) = deadline(self.guard());
-            self.noticed(event.t_invoke, deadline);
+            // The process may have been stopped since the check, and the lease renewed: the deadline counts from when it was read.
+            let (at, deadline) = deadline(self.guard());
+            self.noticed(at, deadline);
         } else {
             self.denied = answered;
         }
@@ -287,6 +293,32 @@ impl Held {
             Err(error) => outcome(error),
         });
         released
+    }
+
+    /// Lets others share the exclusive lease from now on.
+    ///
+    /// # Errors
+    /// Those of the guard.
+    ///
+    /// # Panics
+    /// Never: the guard is there until it is released.
+    pub async fn downgrade(mut self) -> Result<Self, Error> {
+        self.look();
+        // From the first poll on, the lease is no longer exclusive. Nobody is told what became of it by itself.
+        self.recorder.begin(self.event(Op::Release)).end(Outcome::Info);
+        let guard = self.guard.take().expect("there until it is released");
+        let mut event = Event::new(self.process.as_str(), Op::Acquire, now());
+        event.key = Some(self.key.clone());
+        event.ttl = Some(milliseconds(guard.lease().ttl()));
+        (event.mode, event.only_tries, event.from) = (Mode::Shared, true, Some(self.token.clone()));
+        let call = self.recorder.begin(event);
+        match guard.downgrade().await {
+            Ok(guard) => Ok(got(&self.recorder, &self.process, call, guard)),
+            Err(error) => {
+                call.end(outcome(&error));
+                Err(error)
+            }
+        }
     }
 
     /// Works under the lease, and releases it; the work is cancelled if the lease is lost.

@@ -15,8 +15,9 @@ use super::{
 /// nobody knows can have it, too; but nothing that is unknown reaches over another's hold. Who wants several keys at
 /// once can have each all the time, and waits for no one knows which: he is not judged. While its process stood still a waiter
 /// does not wait, nor while that of the test did; see [standstills](super#standstills).
+///
+/// A reader does not wait either while readers have the key, unless somebody else has or wants it: that one may come before it.
 pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
-    let covers = Covers::of(case, key, all);
     let mut waiters: Vec<Waiter> = Vec::new();
     for lease in &key.leases {
         waiters.push(Waiter { acquire: lease.acquire, from: lease.asked, to: lease.got });
@@ -33,9 +34,27 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
     });
     waiters.sort_by(|a, b| a.from.total_cmp(&b.from));
 
+    let told = judge(case, key, all, &waiters, &Covers::of(case, key, all), "surely free");
+    let is_reader = |waiter: &Waiter| case.event(waiter.acquire).mode == Mode::Shared;
+    waiters.retain(|waiter| is_reader(waiter) && !told.contains(&waiter.acquire));
+    if !waiters.is_empty() {
+        judge(case, key, all, &waiters, &Covers::but_readers(case, key, all), "surely for readers alone");
+    }
+}
+
+/// Finds those that are left waiting while nothing covers the key. Returns who was.
+fn judge(
+    case: &mut Case<'_>,
+    key: &Key<'_>,
+    all: &Leases<'_>,
+    waiters: &[Waiter],
+    covers: &Covers,
+    state: &str,
+) -> Vec<usize> {
+    let mut left_out = Vec::new();
     let gaps = covers.gaps(case.bound, all.end);
     let mut told = vec![false; gaps.len()];
-    for waiter in &waiters {
+    for waiter in waiters {
         let standing = case.history.standstills.of(&case.event(waiter.acquire).process);
         // Before anybody can have had it.
         let first = gaps.partition_point(|gap| gap.1 <= waiter.from);
@@ -43,7 +62,7 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
         for (index, gap) in gaps.iter().enumerate().skip(first).take_while(|(_, gap)| gap.0 < waiter.to) {
             if let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(gap.0), waiter.to.min(gap.1))) {
                 if !told[index] {
-                    tell(case, key, waiter, left);
+                    tell(case, key, waiter, left, state);
                 }
                 told[index] = true;
                 reported = true;
@@ -52,18 +71,23 @@ pub(super) fn check(case: &mut Case<'_>, key: &Key<'_>, all: &Leases<'_>) {
         // Until it got it, or gave up, itself.
         let free = covers.last_before(waiter.to, waiter.acquire);
         if !reported && let Some(left) = left_waiting(case, all, &standing, (waiter.from.max(free), waiter.to)) {
-            tell(case, key, waiter, left);
+            tell(case, key, waiter, left, state);
+            reported = true;
+        }
+        if reported {
+            left_out.push(waiter.acquire);
         }
     }
+    left_out
 }
 
-fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64)) {
+fn tell(case: &mut Case<'_>, key: &Key<'_>, waiter: &Waiter, (from, to): (f64, f64), state: &str) {
     let process = &case.event(waiter.acquire).process;
     let stood = case.history.standstills.of(process).stood(from, to);
     let message = || {
         let (name, length) = (key.name, to - from);
         format!(
-            "{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is surely free; \
+            "{name:?}: {process} waits from {from} to {to}, {length:.3} ms, for a key that is {state}; \
              it stood still for {stood:.3} ms of them"
         )
     };
@@ -155,6 +179,31 @@ impl Covers {
             let last = if event.t_return.is_none() && crash.is_none() { from } else { known };
             covers.push(Cover { acquire: attempt, from, to: (last + ttl).min(next_after(known, event.mode)) });
         }
+        Self::new(covers)
+    }
+
+    /// When somebody can have had the key, or waited for it, who does not share it.
+    fn but_readers(case: &Case<'_>, key: &Key<'_>, all: &Leases<'_>) -> Self {
+        let is_other = |acquire: usize| case.event(acquire).mode != Mode::Shared;
+        let leases = key.leases.iter().filter(|lease| is_other(lease.acquire));
+        let mut covers: Vec<Cover> = leases
+            .map(|lease| {
+                let ttl = lease.event.ttl.unwrap_or(f64::INFINITY);
+                let to = if lease.was_valid() { lease.held_to } else { lease.held_to.min(lease.got + ttl) };
+                Cover { acquire: lease.acquire, from: lease.asked, to: to.max(lease.got) }
+            })
+            .collect();
+        for attempt in key.attempts.iter().copied().filter(|attempt| is_other(*attempt)) {
+            let event = case.event(attempt);
+            let crash = all.crashes.after(&event.process, event.t_invoke);
+            let known = end(event).min(crash.unwrap_or(f64::INFINITY)).min(all.end);
+            let ttl = if event.result == Outcome::Fail { 0.0 } else { event.ttl.unwrap_or(f64::INFINITY) };
+            covers.push(Cover { acquire: attempt, from: event.t_invoke, to: known + ttl.max(PLACE) });
+        }
+        Self::new(covers)
+    }
+
+    fn new(mut covers: Vec<Cover>) -> Self {
         covers.sort_by(|a, b| a.from.total_cmp(&b.from));
         let mut last = [None, None];
         let covers = covers
@@ -201,3 +250,6 @@ fn enter(last: &mut [Option<Cover>; 2], cover: Cover) {
         [first, _] => *last = [Some(cover), first],
     }
 }
+
+/// How long a place can outlast its owner, in ms: what was asked for last, and may come late, counts from then.
+const PLACE: f64 = 4_000.0;

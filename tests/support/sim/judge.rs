@@ -118,7 +118,8 @@ pub(super) fn judge(seed: u64, world: &World) -> Report {
     }
     // A clock that was set back keeps keys for longer.
     bound += Duration::from_micros(state.behind());
-    let mut checker = Checker::new().bound(bound).failed_over(state.journal.has_failovers());
+    let mut checker =
+        Checker::new().bound(bound).failed_over(state.journal.has_failovers()).of_quorum(world.plan.store.is_quorum());
     for mark in &state.marks {
         checker = checker.mark(mark.clone());
     }

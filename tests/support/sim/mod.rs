@@ -61,7 +61,8 @@
 //!
 //! # What is not
 //!
-//! A key of a slot that is served by the former node while the others move, the cluster's own failover and votes, Redis itself (how it refuses, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`), the `redis` crate and TLS, threads that
+//! A key of a slot that is served by the former node while the others move, the cluster's own failover and votes, Redis itself (how it refuses, ACLs, wrong types, SCRIPT FLUSH: `tests/faults`; what has expired goes when it is looked at, and not at a
+//! time of the server's own choice), that the answer to CLIENT KILL settles what is in doubt, the `redis` crate and TLS, threads that
 //! race (the engine runs on one), and a client whose clock stands still while its machine runs.
 //!
 //! # Replay

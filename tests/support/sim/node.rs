@@ -90,6 +90,8 @@ pub struct Node {
     pub(super) mute: bool,
     /// Whether it has taken over from another.
     is_copy: bool,
+    /// Keys that have expired, and were looked at since: they are gone also if the clock is set back.
+    lapsed: BTreeSet<LockKey>,
     /// The keys whose slots it has, where it is one of several.
     pub(super) slots: BTreeSet<LockKey>,
 }
@@ -160,6 +162,7 @@ impl Node {
         self.waiting = 0;
         self.last_fence = if self.last_fence / 1_000 == now { now * 1_000 + 999 } else { 0 };
         self.queues.clear();
+        self.lapsed.clear();
         self.audit.forget();
     }
 
@@ -192,8 +195,16 @@ impl Node {
         let mut call =
             Call { now, floor, aim, drawn: None, have_drawn: BTreeSet::new(), deleted_last: Vec::new(), mute: false };
         let (batch, free) = batch.split_at(free::begin(batch));
+        // Before the clock was set back, it was written that somebody might be waiting until then. (Calls of renewals do not look.)
+        let looks = batch.iter().any(|operation| !matches!(operation, Operation::Renew(_)));
+        if looks && self.waiting > now + MOST_AHEAD && self.refuses.more().is_ok() {
+            self.waiting = now + MOST_AHEAD;
+        }
         let mut outcomes = self.script(batch, &mut call, sender);
         outcomes.extend(self.acquire_free(free, &mut call, sender));
+        for operation in batch.iter().chain(free) {
+            self.drop_expired(operation, now);
+        }
         let pushes = std::mem::take(&mut self.pushes);
         Executed { outcomes, pushes, mute: call.mute }
     }
@@ -205,7 +216,26 @@ impl Node {
 
     /// Whether a key was left to expire, and has, or was deleted by another library.
     fn has_expired(&self, key: &LockKey, now: u64) -> bool {
-        (self.keys.contains_key(key) || self.groups.contains_key(key)) && !self.is_there(key, now)
+        let was_there = self.keys.contains_key(key) || self.groups.contains_key(key) || self.lapsed.contains(key);
+        was_there && !self.is_there(key, now)
+    }
+
+    /// Removes what has expired and is looked at by an operation, as the server does.
+    fn drop_expired(&mut self, operation: &Operation, now: u64) {
+        let key = operation.key();
+        if self.is_there(key, now) {
+            self.lapsed.remove(key);
+        } else if self.has_expired(key, now) {
+            self.lapsed.insert(key.clone());
+        }
+        self.keys.retain(|name, entry| name != key || entry.expires >= now);
+        self.groups.retain(|name, group| name != key || group.expires >= now);
+        if !matches!(operation, Operation::Renew(_) | Operation::Inspect { .. }) && now < self.waiting {
+            self.queues.retain(|name, queue| name != key || queue.expires >= now);
+        }
+        if !matches!(operation, Operation::Renew(_)) && self.waiting < now {
+            self.waiting = 0;
+        }
     }
 
     /// Whether anything stands at a key.
@@ -243,6 +273,9 @@ impl Node {
         all.filter(move |(_, entry)| entry.expires >= now).map(move |(key, entry)| (key, entry, entry.expires - now))
     }
 }
+
+/// How far ahead the time may be until when somebody may be waiting, in ms.
+const MOST_AHEAD: u64 = 60_000;
 
 /// Who answers for what a request has set: its sender, if it was executed within its own ttl, and within a second. Releases of what
 /// is executed later come up to ten seconds apart, and it ends by itself.

@@ -305,10 +305,16 @@ impl Node {
         let mut outcomes = result.iter().flat_map(|answer| &answer.outcomes);
         for Try { entry, release } in tries {
             let answered = outcomes.next().is_some_and(Try::answered);
-            if self.owed.tried(entry, answered.then_some(epoch), sent, now) {
+            let is_asked = |token| self.unanswered.get(&token).is_some_and(|entry| entry.under_way > 0);
+            if self.owed.tried_beside(entry, answered.then_some(epoch), (sent, now), is_asked) {
                 self.owed_tokens.remove(&release.token);
             }
         }
+    }
+
+    /// Takes note that no request that was sent before the connection of an epoch was up will be executed.
+    pub(super) fn settled(&mut self, epoch: u64, now: Moment) {
+        self.owed.settle(epoch, now);
     }
 
     /// Forgets what has expired by itself, at a cost that spreads over the requests.

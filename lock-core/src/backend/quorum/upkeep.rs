@@ -52,6 +52,9 @@ impl Quorum {
                     }
                     Notice::Changed(keys) => calls.changed(keys),
                     Notice::Connected => calls.connected(),
+                    // What one node has forgotten, the others have not.
+                    Notice::Moved => {}
+                    Notice::Settled(epoch) => self.ledger().node(node).settled(epoch, self.clock.now()),
                     notice @ (Notice::Asked(_) | Notice::Told(_)) => calls.pass_on(notice),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);

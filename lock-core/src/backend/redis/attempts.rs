@@ -11,7 +11,8 @@ use tokio::time::{Instant, sleep_until};
 
 use super::{
     connector::{ATTEMPTS, Connector},
-    handshake::{Connected, Failure, Former},
+    former::Former,
+    handshake::{Connected, Failure},
     link::{Attempt, Down},
     pauses::{REFUSED_PAUSE, jittered, pauses},
 };
@@ -55,7 +56,7 @@ impl<'a> Attempts<'a> {
     }
 
     /// Attempts to connect until that works.
-    pub(super) async fn connect(mut self, former: &Option<Former>, calls: &Calls, random: &mut StdRng) -> Connected {
+    pub(super) async fn connect(mut self, former: &Former, calls: &Calls, random: &mut StdRng) -> Connected {
         let connector = self.connector;
         // An attempt that met a hole in the network is not waited for: others follow it.
         let mut attempts = FuturesUnordered::new();
@@ -77,7 +78,7 @@ impl<'a> Attempts<'a> {
                 },
                 login = &mut login, if !login.is_terminated() => match login {
                     Ok(login) => {
-                        attempts.push(connector.attempt(login, former.clone(), Some(calls)));
+                        attempts.push(connector.attempt(login, Some(former.clone()), Some(calls)));
                         self.note_attempt();
                         continue;
                     }

@@ -8,7 +8,10 @@ use std::{
     time::Duration,
 };
 
-use futures_util::FutureExt;
+use futures_util::{
+    FutureExt,
+    future::{BoxFuture, ready},
+};
 use redis::{
     AsyncConnectionConfig, ErrorKind as RedisErrorKind, ProtocolVersion, PushInfo, PushKind, RedisError, RedisResult,
     Value, aio::MultiplexedConnection,
@@ -24,6 +27,7 @@ use super::{
     connector::{Connector, Role},
     credentials::{Login, Logins},
     failure::{self, is_broken},
+    former::Former,
     info::{self, field},
     names,
     slot::Tag,
@@ -57,13 +61,8 @@ pub(super) struct Connected {
     pub(super) round_trip: Duration,
     /// The credentials that follow those which it was made with, if there is a provider.
     pub(super) logins: Option<Logins>,
-}
-
-/// The connection that another one replaces.
-#[derive(Clone)]
-pub(super) struct Former {
-    pub(super) run: Arc<String>,
-    pub(super) id: i64,
+    /// Whether the server has closed the connections that this one replaces; `None` if there are none to be closed.
+    pub(super) killed: Option<BoxFuture<'static, bool>>,
 }
 
 /// Why an attempt to connect has failed.
@@ -123,17 +122,23 @@ impl Connector {
             (connected, resp2) = (speaks_resp3, false);
         }
         self.identify(&mut connected, resp2, calls).await?;
-        // The kill is sent before all other commands on this connection, so no request has to wait for its answer. In another run
-        // of the server, the former number may belong to another client.
-        if let (Some(former), Some(run)) = (former, &connected.run)
-            && former.run == *run
-            && connected.id != Some(former.id)
-        {
-            let mut kill = redis::cmd("CLIENT");
-            kill.arg("KILL").arg("ID").arg(former.id);
-            // Otherwise it would never be sent, since nothing waits for the answer.
-            kill.set_no_response(true);
-            let _ = unconstrained(connected.inner.send_packed_command(&kill)).now_or_never();
+        // The kill is sent before all other commands on this connection, so no request has to wait for its answer.
+        let to_kill = former.map(|former| former.to_kill(connected.run.as_ref(), connected.id)).unwrap_or_default();
+        if !to_kill.is_empty() {
+            let mut kills = redis::Pipeline::with_capacity(to_kill.len());
+            for id in to_kill {
+                kills.cmd("CLIENT").arg("KILL").arg("ID").arg(id);
+            }
+            let mut inner = connected.inner.clone();
+            let mut killed: BoxFuture<'static, bool> = Box::pin(async move {
+                let replies = inner.send_packed_commands(&kills, 0, kills.len()).await.unwrap_or_default();
+                // How many were closed: none, if one was closed before.
+                replies.len() == kills.len() && replies.iter().all(|reply| matches!(reply, Value::Int(_)))
+            });
+            connected.killed = match unconstrained(&mut killed).now_or_never() {
+                Some(is_done) => Some(Box::pin(ready(is_done))),
+                None => Some(killed),
+            };
         }
         if resp2 && !by_choice {
             self.advice.no_resp3(&self.address());
@@ -191,6 +196,7 @@ impl Connector {
                 misread,
                 round_trip: Duration::MAX,
                 logins: None,
+                killed: None,
             }
         }))
     }

@@ -8,6 +8,7 @@ mod connection;
 mod connector;
 mod credentials;
 mod failure;
+mod former;
 mod free;
 mod handshake;
 mod info;

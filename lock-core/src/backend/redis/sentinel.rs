@@ -4,16 +4,11 @@
 //! the primary is to be connected to. What the one with the newest configuration says counts: its number rises with
 //! each switchover that a majority of them has agreed to. So one that was cut off, and still names the former primary, is
 //! overruled as soon as another is reached, and stays so when that one is gone again.
+//!
+//! All learn of a switchover within seconds. So one that names a primary alone, while a majority goes on to name another,
+//! belongs to another deployment, whatever its number. It is outvoted, and logged by its address.
 
-use std::{
-    collections::HashMap,
-    fmt,
-    sync::{
-        Arc,
-        atomic::{AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::HashMap, fmt, sync::Arc, time::Duration};
 
 use futures_util::future::{join, join_all};
 use redis::{Cmd, Value, from_redis_value};
@@ -40,12 +35,22 @@ pub(super) struct Sentinels {
     /// The name under which they know the primary.
     service: String,
     sentinels: Vec<Arc<Connector>>,
-    /// The latest answer of each sentinel.
-    words: watch::Sender<Vec<Option<Word>>>,
-    /// The number of the newest configuration that any of them has named.
-    known: AtomicU64,
+    heard: watch::Sender<Heard>,
     /// Told when they are to be asked now.
     wanted: Notify,
+}
+
+/// What the sentinels have said; pure.
+#[derive(Clone, Debug, Default)]
+struct Heard {
+    /// The latest answer of each sentinel.
+    words: Vec<Option<Word>>,
+    /// The number of the newest configuration that any of them has named, but the one that is outvoted.
+    known: u64,
+    /// The sentinel that names a primary alone, and since when a majority has named another.
+    alone: Option<(usize, Instant)>,
+    /// The sentinel that has done so for too long. It stays outvoted until another one names its primary, too.
+    outvoted: Option<usize>,
 }
 
 /// The answer of a sentinel.
@@ -66,8 +71,8 @@ impl Sentinels {
     pub(super) fn new(service: String, sentinels: Vec<Settings>) -> Self {
         let sentinels: Vec<_> =
             sentinels.into_iter().map(|settings| Arc::new(Connector::new(settings, Role::Sentinel))).collect();
-        let words = watch::Sender::new(vec![None; sentinels.len()]);
-        Self { service, sentinels, words, known: AtomicU64::new(0), wanted: Notify::new() }
+        let heard = watch::Sender::new(Heard::of_none(sentinels.len()));
+        Self { service, sentinels, heard, wanted: Notify::new() }
     }
 
     pub(super) fn service(&self) -> &str {
@@ -87,43 +92,45 @@ impl Sentinels {
     /// Returns where the primary is: as the newest configuration says, after a moment for those that are slow to answer.
     pub(super) async fn primary(&self, within: Duration) -> Result<Address, BackendError> {
         let limit = Instant::now() + within;
-        let mut words = self.words.subscribe();
+        let mut heard = self.heard.subscribe();
         self.wanted.notify_waiters();
-        let is_known = |words: &Vec<Option<Word>>| words.iter().flatten().any(Word::is_primary);
-        let all_heard = |words: &Vec<Option<Word>>| words.iter().all(Option::is_some);
-        let _ = timeout_at(limit, words.wait_for(|words| is_known(words) || all_heard(words))).await.map(drop);
+        let is_known = |heard: &Heard| heard.words.iter().flatten().any(Word::is_primary);
+        let all_heard = |heard: &Heard| heard.words.iter().all(Option::is_some);
+        let _ = timeout_at(limit, heard.wait_for(|heard| is_known(heard) || all_heard(heard))).await.map(drop);
         let majority = self.sentinels.len() / 2 + 1;
-        let is_enough = |words: &Vec<Option<Word>>| {
-            all_heard(words) || words.iter().flatten().filter(|word| word.is_primary()).count() >= majority
+        let is_enough = |heard: &Heard| {
+            all_heard(heard) || heard.words.iter().flatten().filter(|word| word.is_primary()).count() >= majority
         };
-        let _ = timeout(PATIENCE, words.wait_for(is_enough)).await.map(drop);
-        let words = words.borrow().clone();
-        self.newest(&words).cloned().ok_or_else(|| self.no_primary(&words))
+        let _ = timeout(PATIENCE, heard.wait_for(is_enough)).await.map(drop);
+        let heard = heard.borrow().clone();
+        heard.primary().cloned().ok_or_else(|| self.no_primary(&heard.words))
     }
 
     /// Returns when the primary is at an address for which `is_known` is false.
     pub(super) async fn until_not(&self, is_known: impl Fn(&Address) -> bool) {
-        let elsewhere = |words: &Vec<Option<Word>>| self.newest(words).is_some_and(|address| !is_known(address));
-        let _ = self.words.subscribe().wait_for(elsewhere).await.map(drop);
+        let elsewhere = |heard: &Heard| heard.primary().is_some_and(|address| !is_known(address));
+        let _ = self.heard.subscribe().wait_for(elsewhere).await.map(drop);
     }
 
     /// Returns whether the primary is known to be elsewhere than at an address.
     pub(super) fn are_sure_of_another(&self, address: &Address) -> bool {
-        self.newest(&self.words.borrow()).is_some_and(|primary| primary != address)
-    }
-
-    fn newest<'a>(&self, words: &'a [Option<Word>]) -> Option<&'a Address> {
-        newest(words, self.known.load(Ordering::Relaxed))
+        self.heard.borrow().primary().is_some_and(|primary| primary != address)
     }
 
     /// Asks one of them now and then.
     async fn ask(&self, index: usize, sentinel: &Connector) {
         loop {
             let word = self.word_of(sentinel).await;
-            if let Word::Primary { configuration, .. } = word {
-                self.known.fetch_max(configuration, Ordering::Relaxed);
+            let mut outvoted = None;
+            self.heard.send_modify(|heard| outvoted = heard.hear(index, word, Instant::now()));
+            if let Some(outvoted) = outvoted {
+                tracing::warn!(
+                    sentinel = &*self.sentinels[outvoted].address(),
+                    service = self.service,
+                    "this sentinel alone names another primary than most others do, so it is ignored; check that it watches the \
+                     same servers, and take it out of the URL if it belongs to another deployment"
+                );
             }
-            self.words.send_modify(|words| words[index] = Some(word));
             let said = sentinel.told.notified();
             tokio::select! {
                 () = sleep(ASK_EVERY) => {}
@@ -227,24 +234,75 @@ impl Word {
     }
 }
 
-/// The primary of the newest configuration. If sentinels name different ones, the one that most name; `None` if there are
-/// two of these.
-///
-/// A configuration older than the `known` one counts only if a majority of all sentinels name it, as when they were reset.
-fn newest(words: &[Option<Word>], known: u64) -> Option<&Address> {
-    let named = words.iter().flatten().filter_map(|word| match word {
-        Word::Primary { address, configuration } => Some((address, *configuration)),
-        _ => None,
-    });
-    let votes = |of: &Address| named.clone().filter(|(address, _)| *address == of).count();
-    let ranked = named.clone().filter_map(|(address, configuration)| {
-        let votes = votes(address);
-        (configuration >= known || votes > words.len() / 2).then_some((configuration, votes, address))
-    });
-    let (configuration, votes, address) =
-        ranked.clone().max_by_key(|(configuration, votes, _)| (*configuration, *votes))?;
-    let is_split = ranked.clone().any(|other| (other.0, other.1) == (configuration, votes) && other.2 != address);
-    (!is_split).then_some(address)
+impl Heard {
+    fn of_none(sentinels: usize) -> Self {
+        Self { words: vec![None; sentinels], ..Self::default() }
+    }
+
+    /// Takes an answer. Returns the sentinel that is outvoted from now on, if one is.
+    fn hear(&mut self, index: usize, word: Word, now: Instant) -> Option<usize> {
+        self.words[index] = Some(word);
+        if let Some(outvoted) = self.outvoted
+            && let Some((address, _)) = self.named(outvoted)
+            && self.votes(address) > 1
+        {
+            self.outvoted = None;
+        }
+        self.alone = match (self.alone, self.lone()) {
+            (Some((before, since)), Some(lone)) if before == lone => Some((lone, since)),
+            (_, lone) => lone.map(|lone| (lone, now)),
+        };
+        let lasting = self.alone.filter(|(_, since)| now.duration_since(*since) >= LASTING).map(|(lone, _)| lone);
+        let news = lasting.filter(|lone| self.outvoted != Some(*lone));
+        if news.is_some() {
+            self.outvoted = news;
+            // Otherwise those that are left of the majority would count for less than its number.
+            self.known = 0;
+        }
+        let counted = (0..self.words.len()).filter(|index| self.outvoted != Some(*index));
+        let numbers = counted.filter_map(|index| self.named(index)).map(|(_, configuration)| configuration);
+        self.known = numbers.max().unwrap_or(0).max(self.known);
+        news
+    }
+
+    /// The one sentinel that names another primary than a majority does.
+    fn lone(&self) -> Option<usize> {
+        let of_majority = |(address, _): &(&Address, u64)| self.votes(address) > self.words.len() / 2;
+        let majority = (0..self.words.len()).filter_map(|index| self.named(index)).find(of_majority)?.0;
+        let mut others =
+            (0..self.words.len()).filter(|index| self.named(*index).is_some_and(|(address, _)| address != majority));
+        others.next().filter(|_| others.next().is_none())
+    }
+
+    /// The primary that a sentinel names, and the number of its configuration.
+    fn named(&self, index: usize) -> Option<(&Address, u64)> {
+        match &self.words[index] {
+            Some(Word::Primary { address, configuration }) => Some((address, *configuration)),
+            _ => None,
+        }
+    }
+
+    /// How many name an address.
+    fn votes(&self, of: &Address) -> usize {
+        (0..self.words.len()).filter(|index| self.named(*index).is_some_and(|(address, _)| address == of)).count()
+    }
+
+    /// The primary of the newest configuration, without the sentinel that is outvoted. If sentinels name different ones, the one
+    /// that most name; `None` if there are two of these.
+    ///
+    /// A configuration older than the newest known one counts only if a majority of all sentinels name it, as when they were reset.
+    fn primary(&self) -> Option<&Address> {
+        let counted = (0..self.words.len()).filter(|index| self.outvoted != Some(*index));
+        let ranked = counted.filter_map(|index| {
+            let (address, configuration) = self.named(index)?;
+            let votes = self.votes(address);
+            (configuration >= self.known || votes > self.words.len() / 2).then_some((configuration, votes, address))
+        });
+        let (configuration, votes, address) =
+            ranked.clone().max_by_key(|(configuration, votes, _)| (*configuration, *votes))?;
+        let is_split = ranked.clone().any(|other| (other.0, other.1) == (configuration, votes) && other.2 != address);
+        (!is_split).then_some(address)
+    }
 }
 
 fn misread(address: &str) -> BackendError {
@@ -254,6 +312,10 @@ fn misread(address: &str) -> BackendError {
 /// How often a sentinel is asked that says nothing by itself.
 const ASK_EVERY: Duration = Duration::from_secs(1);
 
+/// For how long a sentinel may name a primary alone, while a majority names another: several times as long as they take to tell
+/// one another of a switchover.
+const LASTING: Duration = Duration::from_secs(5);
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -262,9 +324,23 @@ mod tests {
         Some(Word::Primary { address: Address::Tcp { host: host.to_owned(), port: 6379 }, configuration })
     }
 
+    /// What sentinels have said at once, when a configuration was known.
+    fn heard(words: &[Option<Word>], known: u64) -> Heard {
+        let mut heard = Heard { known, ..Heard::of_none(words.len()) };
+        let now = Instant::now();
+        for (index, word) in words.iter().enumerate() {
+            assert_eq!(word.clone().and_then(|word| heard.hear(index, word, now)), None);
+        }
+        heard
+    }
+
+    fn host(heard: &Heard) -> Option<String> {
+        heard.primary().map(ToString::to_string)
+    }
+
     #[test]
     fn the_newest_configuration_counts_and_then_the_most_votes() {
-        let host = |words: &[Option<Word>]| newest(words, 0).map(ToString::to_string);
+        let host = |words: &[Option<Word>]| host(&heard(words, 0));
         assert_eq!(host(&[None, Some(Word::Unknown(Vec::new()))]), None);
         assert_eq!(host(&[word("old", 3), word("old", 3), word("new", 4)]).as_deref(), Some("new:6379"));
         assert_eq!(host(&[word("a", 0), word("b", 0), word("b", 0)]).as_deref(), Some("b:6379"));
@@ -272,15 +348,62 @@ mod tests {
 
     #[test]
     fn sentinels_that_disagree_name_nobody() {
-        assert_eq!(newest(&[word("a", 2), word("b", 2)], 0), None);
-        assert_eq!(newest(&[word("a", 2), None, word("b", 2), word("old", 1)], 2), None);
+        assert_eq!(host(&heard(&[word("a", 2), word("b", 2)], 0)), None);
+        assert_eq!(host(&heard(&[word("a", 2), None, word("b", 2), word("old", 1)], 2)), None);
     }
 
     #[test]
     fn a_former_configuration_does_not_come_back_unless_most_name_it() {
-        let host = |words: &[Option<Word>]| newest(words, 4).map(ToString::to_string);
+        let host = |words: &[Option<Word>]| host(&heard(words, 4));
         assert_eq!(host(&[word("old", 3), None, None]), None);
         assert_eq!(host(&[word("old", 3), word("new", 4), None]).as_deref(), Some("new:6379"));
         assert_eq!(host(&[word("fresh", 0), word("fresh", 0), None]).as_deref(), Some("fresh:6379"));
+    }
+
+    /// Three sentinels of one deployment, and then one of another, which says the same again after a while.
+    fn a_stranger_after(while_: Duration) -> (Heard, Option<usize>) {
+        let begun = Instant::now();
+        let mut heard = heard(&[word("ours", 0), word("ours", 0), word("ours", 0), word("theirs", 7)], 0);
+        assert_eq!(host(&heard).as_deref(), Some("theirs:6379"), "it may have been the first to learn of a switchover");
+        let news = heard.hear(3, word("theirs", 7).expect("a word"), begun + while_);
+        (heard, news)
+    }
+
+    #[test]
+    fn one_that_stands_alone_against_a_majority_for_longer_than_a_switchover_takes_is_outvoted() {
+        let (heard, news) = a_stranger_after(LASTING - Duration::from_secs(1));
+        assert_eq!((host(&heard).as_deref(), news), (Some("theirs:6379"), None));
+        let (mut heard, news) = a_stranger_after(LASTING + Duration::from_secs(1));
+        assert_eq!((host(&heard).as_deref(), news), (Some("ours:6379"), Some(3)));
+        let later = Instant::now() + 2 * LASTING;
+        assert_eq!(heard.hear(3, word("theirs", 8).expect("a word"), later), None, "it is logged once");
+        assert_eq!(host(&heard).as_deref(), Some("ours:6379"));
+        // It does not win either when too few of the others are left to be a majority.
+        for index in 0..2 {
+            let failed = Word::Failed(BackendError::unavailable("it is down"));
+            assert_eq!(heard.hear(index, failed, later), None);
+            assert_eq!(host(&heard).as_deref(), Some("ours:6379"));
+        }
+    }
+
+    #[test]
+    fn one_that_is_outvoted_counts_again_when_another_names_its_primary() {
+        let (mut heard, _) = a_stranger_after(LASTING + Duration::from_secs(1));
+        heard.hear(0, word("theirs", 7).expect("a word"), Instant::now() + 2 * LASTING);
+        assert_eq!(host(&heard).as_deref(), Some("theirs:6379"));
+    }
+
+    #[test]
+    fn one_that_is_joined_in_time_is_not_outvoted_later() {
+        let begun = Instant::now();
+        let mut heard = heard(&[word("old", 3), word("old", 3), word("new", 4)], 0);
+        let mut hear = |index, host, configuration, after| {
+            heard.hear(index, word(host, configuration).expect("a word"), begun + after)
+        };
+        assert_eq!(hear(0, "new", 4, LASTING / 2), None);
+        // Now the other one is alone, with an older number.
+        assert_eq!(hear(1, "old", 3, LASTING + LASTING / 4), None);
+        assert_eq!(hear(2, "new", 4, LASTING + LASTING / 4), None);
+        assert_eq!(host(&heard).as_deref(), Some("new:6379"));
     }
 }

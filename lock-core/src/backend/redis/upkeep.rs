@@ -22,7 +22,8 @@ use super::{
     connector::{Connector, Role, Unanswered},
     credentials::Logins,
     failure,
-    handshake::{Connected, Former},
+    former::Former,
+    handshake::Connected,
     pauses::{HURRIED_PAUSE, jittered, pauses},
     stream::Address,
 };
@@ -49,7 +50,7 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
     if !connector.link.is_up() {
         metrics::connected(&connector.name, false, false);
     }
-    let mut former: Option<Former> = None;
+    let mut former = Former::default();
     let mut silent = Duration::ZERO;
     // How many connections in a row broke as soon as they were made.
     let mut short_lived = 0;
@@ -65,10 +66,9 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         };
         let attempts = Attempts::new(&connector, silent, pause);
         let connected = attempts.connect(&former, &calls, &mut random).await;
-        former = connected.run.clone().zip(connected.id).map(|(run, id)| Former { run, id });
         let shards = connector.role == Role::Node && connected.listening;
         let about = About::new(&connected, shards);
-        let Connected { inner, mut driver, mut pushes, address, listening, logins, .. } = connected;
+        let Connected { inner, mut driver, mut pushes, address, run, id, listening, logins, killed, .. } = connected;
         let (connection, was_up) = connector.link.put_up(inner, about);
         metrics::connected(&connector.name, was_up, true);
         if let Some(lost) = lost.take() {
@@ -80,7 +80,32 @@ pub(super) async fn keep_link(connector: Arc<Connector>, calls: Calls) {
         calls.connected();
         let (epoch, since) = (connection.epoch, connection.since());
         end.epoch = epoch;
-        watch(&connector, (connection, &address), &mut driver, &mut pushes, logins, &calls).await;
+        // Requests of this engine may have gone over connections of another upkeep, and to other nodes of a cluster.
+        let is_alone = connector.role == Role::Primary && !was_up;
+        if former.follow(run, id, epoch, is_alone) {
+            calls.moved();
+        }
+        if former.are_gone() {
+            calls.settled(epoch);
+        }
+        let killed = async {
+            if let Some(killed) = killed
+                && killed.await
+            {
+                former.killed();
+                if former.are_gone() {
+                    calls.settled(epoch);
+                }
+            }
+            pending::<()>().await;
+        };
+        let watched = watch(&connector, (connection, &address), &mut driver, &mut pushes, logins, &calls);
+        tokio::select! {
+            biased;
+            () = watched => {}
+            () = killed => {}
+        }
+        former.ended();
         // Dropping the driver fails the requests that wait for an answer over this connection: nothing else would read their answers, and
         // they would wait for their whole limit.
         drop(driver);

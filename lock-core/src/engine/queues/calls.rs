@@ -110,6 +110,20 @@ impl Work {
         })
     }
 
+    /// Whether it acquires with a token.
+    pub(super) fn acquires(&self, token: Token) -> bool {
+        match self {
+            Self::Renew(_) => false,
+            Self::Send(_, purposes) => {
+                purposes.iter().any(|purpose| matches!(purpose, Purpose::Ask(_, asked, _) if *asked == token))
+            }
+            Self::Call(batch, _) => batch
+                .iter()
+                .flat_map(|batch| batch.iter())
+                .any(|operation| matches!(operation, Operation::Acquire(acquire) if acquire.token == token)),
+        }
+    }
+
     /// The requests in it whose futures wait for an answer.
     pub(super) fn asked(&self) -> impl Iterator<Item = &Asked> {
         let (shared, own) = match self {

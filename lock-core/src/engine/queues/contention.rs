@@ -258,6 +258,8 @@ impl Queues {
             Notice::Changed(Some(keys)) => keys.iter().for_each(|key| self.changed(key, now)),
             Notice::Changed(None) => self.tenures.look_at_all(now),
             Notice::Connected => self.tenures.connected(now),
+            Notice::Moved => self.cleanup.release_lately_released(now),
+            Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
             Notice::Asked(question) => self.take_question(question),
             Notice::Told(statement) => self.was_told(statement, now),
         }

@@ -4,6 +4,8 @@
 
 use std::time::Duration;
 
+use slab::Slab;
+
 use super::{
     Queues,
     calls::{self, BATCH, CallId, Calls, Counted, InFlight, Item, List, Purpose, RoundTrip, Work},
@@ -316,15 +318,17 @@ impl Queues {
             if outcome.as_ref().is_some_and(Try::is_refused) {
                 self.cleanup.refused(entry, now);
             } else {
-                let answered = outcome.as_ref().is_some_and(Try::answered);
-                self.cleanup.tried(entry, answered.then_some(epoch), sent, now);
+                let answered = outcome.as_ref().is_some_and(Try::answered).then_some(epoch);
+                self.cleanup.tried_beside(entry, answered, (sent, now), |token| is_asked(&self.in_flight, token));
             }
         }
         for purpose in purposes {
             let missing = || error.clone().unwrap_or_else(BackendError::missing);
             let outcome = outcomes.next().unwrap_or_else(|| Err(missing()));
+            // An error that says that nothing was done, and never will be, leaves no token behind.
+            let is_refused = outcome.as_ref().is_err_and(|error| !error.may_have_happened());
             let late = match &purpose {
-                Purpose::Ask(key, token, until) if out_of_order => {
+                Purpose::Ask(key, token, until) if out_of_order && !is_refused => {
                     // No release of this epoch need come after one that was not answered.
                     let unanswered_since = outcome.is_err().then_some(Doubt::NO_EPOCH);
                     Some((key.clone(), *token, Doubt { until: *until, unanswered_since }))
@@ -345,7 +349,8 @@ impl Queues {
         match purpose {
             Purpose::Ask(key, token, _) => self.acquired(&key, token, result, trip),
             Purpose::Release(entry, asked) => {
-                self.cleanup.tried(entry, Try::answered(&result).then_some(trip.epoch), trip.sent, trip.now);
+                let (answered, times) = (Try::answered(&result).then_some(trip.epoch), (trip.sent, trip.now));
+                self.cleanup.tried_beside(entry, answered, times, |token| is_asked(&self.in_flight, token));
                 let repeated = trip.repeated || asked.repeated;
                 self.deferred.wake(asked.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
             }
@@ -415,6 +420,11 @@ impl Queues {
             self.deferred.wake(list.asked.waker());
         }
     }
+}
+
+/// Whether a call in flight, which the backend may send again, acquires with a token.
+fn is_asked(in_flight: &Slab<InFlight>, token: Token) -> bool {
+    in_flight.iter().any(|(_, call)| call.work.acquires(token))
 }
 
 /// How often failing renewals are complained of in the log.

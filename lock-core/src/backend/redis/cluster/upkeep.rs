@@ -204,6 +204,9 @@ impl<'a> Keeper<'a> {
             Notice::Granted(_) => {}
             Notice::Changed(keys) => self.calls.changed(keys),
             Notice::Connected => self.calls.connected(),
+            Notice::Moved => self.calls.moved(),
+            // Requests go over the connections to other nodes, too.
+            Notice::Settled(_) => {}
             notice @ (Notice::Asked(_) | Notice::Told(_)) => self.calls.pass_on(notice),
             Notice::Listening(true) => {
                 self.listening.insert(node);

@@ -35,7 +35,8 @@
 -- SHARED (7) is the answer to an inspect of a group: how many shares are live, how many permits they take (0 if they are none of
 -- permits), and in how many ms the first and the last of them end.
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
--- W is a time in ms; no place of any queue ends later.
+-- W is a time in ms; no place of any queue ends later, unless that is more than a minute ahead. So a place is kept for a minute at
+-- most without another request.
 -- A queue is a hash. `first` and `next` bound the tickets; a token's own field is its ticket, and `#ticket` is its place:
 -- `token end life T sent block channel`. It is live until `end`, a time in ms, unless that is more than `life` ahead. T: for
 -- how many ms the key is kept from the grant on. `sent`: a time of the caller's clock, which the message of the grant repeats.
@@ -70,6 +71,7 @@ local MODE_AT = #MARK + 33 -- where in a token its mode begins, if it is not exc
 local WEIGHED = MARK .. 'weighed'
 local NO_LOCK = 'WRONGTYPE the key holds no lock'
 local MOST = 2 ^ 53 -- Lua counts no further without gaps
+local MOST_AHEAD = 60000 -- how far ahead W may be, in ms: many times as far as a place of ours ends
 local call, pcall = redis.call, redis.pcall
 local KEYS, ARGV = KEYS, ARGV -- quicker to look up
 
@@ -291,6 +293,12 @@ if not (waiting < MOST) then waiting = 0 end
 
 if waiting > 0 or ARGV[2] ~= '' then look_at_clock() end
 if waiting <= now then waiting = 0 end
+if waiting > now + MOST_AHEAD then
+  -- It was written before this clock was set back, and no place that is live ends as late. Otherwise every call would look at the
+  -- queues until then.
+  waiting = now + MOST_AHEAD
+  pcall('SET', KEYS[2], waiting, 'PX', MOST_AHEAD)
+end
 
 -- Draws a block of fencing tokens from the counter: its first, its size, or an error. A block ends with its millisecond, so
 -- that the counter leads the clock by less than one.

@@ -140,3 +140,21 @@ fn a_hold_that_is_over_ends_nobody_else_s() {
     assert!(process.queues.hand_over(over, at(0)).is_none());
     assert!(next.1.check().is_ok() && process.queues.tenures.of_hold(next.0).is_some());
 }
+
+#[test]
+fn an_acquire_that_surely_did_nothing_leaves_nothing_to_release() {
+    for happened in [false, true] {
+        let mut process = Process::new();
+        let waiter = process.wait();
+        let (call, batch) = process.queues.poll_transmit(at(0), 1).pop().expect("the request is sent");
+        assert_eq!(batch.len(), 1);
+        // By the script, after a transaction that found that the key is not free.
+        let error = BackendError::wrong_type("the key holds a value that is not a lock");
+        let error = if happened { error } else { error.did_not_happen() };
+        let mut answer = Answer::new([Err(error)]);
+        answer.out_of_order = true;
+        process.queues.handle_response(call, Ok(answer), at(1), 1);
+        assert_eq!(process.error(waiter), ErrorKind::WrongType);
+        assert_eq!(process.queues.is_released(), !happened, "a shutdown waits for what is to be released");
+    }
+}

@@ -86,6 +86,7 @@ impl Task {
         event.ttl = Some(ttl.as_secs_f64() * 1_000.0);
         event.mode = Mode::Shared;
         event.only_tries = true;
+        event.from = Some(part.token.clone());
         let under = self.begin(event);
         let cut = self.dice.below(100) < world.plan.drops;
         let mut aside = false;
