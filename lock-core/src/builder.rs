@@ -294,9 +294,9 @@ impl LockManagerBuilder {
     /// let builder = LockManager::builder().url("memory://").client_name("shop");
     /// let manager = builder.explain_waits_after(Duration::from_millis(50)).build()?;
     /// let _import = manager.lock("goods:1").label("import").await?;
-    /// let busy = manager.lock("goods:1").wait(Duration::from_millis(100)).await.expect_err("busy");
+    /// let busy = manager.lock("goods:1").wait(Duration::from_secs(1)).await.expect_err("busy");
     /// assert_eq!(busy.holder().expect("it answered").party().label(), "import");
-    /// println!("{busy}"); // could not acquire "goods:1": …; 49.1ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
+    /// println!("{busy}"); // could not acquire "goods:1": …; 949ms before, shop on web-3 (process 812, "import") had held it for 51.2ms
     /// # Ok(()) }
     /// ```
     pub fn explain_waits_after(mut self, wait: Duration) -> Self {

@@ -242,11 +242,11 @@ pub fn is_redis_7(what: &str) -> bool {
 pub fn speaks_tls(what: &str) -> bool {
     static SPEAKS: OnceLock<bool> = OnceLock::new();
     let speaks = *SPEAKS.get_or_init(|| {
-        // It refuses to start in any case: for lack of the certificate, or of the option.
+        // It refuses to start in any case: for lack of the certificate, or of TLS.
         let options =
             ["--port", "0", "--tls-port", "1", "--tls-cert-file", "/missing.pem", "--tls-key-file", "/missing.pem"];
         match Command::new(program()).args(options).output() {
-            Ok(output) => String::from_utf8_lossy(&output.stdout).contains("certificate"),
+            Ok(output) => String::from_utf8_lossy(&output.stdout).contains("Failed to configure TLS"),
             Err(error) => cannot_start(&error),
         }
     });

@@ -15,7 +15,7 @@ async fn refusal(url: &str) -> Error {
 
 /// The error of connecting when the limit of it is over.
 async fn refusal_in_vain(url: &str) -> Error {
-    refusal_within(ms(5_000), url).await
+    refusal_within(ms(10_000), url).await
 }
 
 async fn refusal_within(limit: Duration, url: &str) -> Error {
