@@ -98,7 +98,7 @@ impl Names {
 
     /// Rejects a word that is not one of these names.
     ///
-    /// A word with a capital is left to the compiler: it is no argument, but may be a constant, or a const parameter of
+    /// A word with a capital is left to the compiler: it is not an argument, but may be a constant, or a const parameter of
     /// the `impl`, which the attribute of a method cannot see.
     pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
         if self.open || self.has(word) || word.unraw().to_string().starts_with(char::is_uppercase) && word != "Self" {

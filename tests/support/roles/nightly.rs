@@ -13,7 +13,7 @@ pub(crate) async fn nightly(url: &str, calendar: &str, at_least_ms: &str) -> Res
     println!("ready");
     while let Some(line) = lines.recv().await {
         let date = line.strip_prefix("run ").ok_or("not a date")?;
-        match job(date, calendar, at_least).await? {
+        match job(date, calendar, at_least).await.map_err(|error| error.to_string())? {
             Some(()) => println!("ran {date}"),
             None => println!("skipped {date}"),
         }
@@ -21,7 +21,7 @@ pub(crate) async fn nightly(url: &str, calendar: &str, at_least_ms: &str) -> Res
     Ok(())
 }
 
-#[distributed_lock(key = "jobs:nightly:<date>", on_busy = skip, at_least = at_least, on_error = |error| error.into())]
-async fn job(date: &str, calendar: &str, at_least: Duration) -> Result<Option<()>, Box<dyn Error>> {
+#[distributed_lock(key = "jobs:nightly:<date>", on_busy = skip, at_least = at_least)]
+async fn job(date: &str, calendar: &str, at_least: Duration) -> Result<Option<()>, Box<dyn Error + Send + Sync>> {
     Ok((date == fs::read_to_string(calendar)?).then_some(()))
 }
