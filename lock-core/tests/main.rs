@@ -44,3 +44,4 @@ mod turns;
 mod upkeep;
 mod user_code;
 mod waits;
+mod warned;
