@@ -84,6 +84,15 @@ async fn run() -> Result {
     let guard = manager.lock("goods:1").await?;
     guard.protect(sell()).on_lost(OnLost::Finish).await??;
 
+    manager
+        .lock("goods:1")
+        .run(async |lease| {
+            let lease = lease.clone();
+            let thumbnails = tokio::task::spawn_blocking(move || (0..100).take_while(|_| lease.is_held()).count());
+            thumbnails.await
+        })
+        .await??;
+
     Ok(())
 }
 
