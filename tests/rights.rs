@@ -187,6 +187,19 @@ async fn rights_that_only_renewals_and_releases_need_are_told_at_connect() {
 }
 
 #[tokio::test]
+async fn a_process_that_no_message_reaches_says_that_the_others_did_not_answer() {
+    let server = RedisServer::start().await;
+    let holder = patient::connect(server.url()).await.expect("connects");
+    let _guard = holder.lock("k").ttl(LONG).await.expect("free");
+    let deaf = signed_in(&server, "~* &* +@all -subscribe").await;
+    let deaf = patient::connect(deaf).await.expect("connects");
+    let info = deaf.inspect("k").await.expect("it may look");
+    assert!(info.nobody_answered());
+    let processes = info.processes();
+    assert_eq!((processes.asked(), processes.answered()), (Some(2), 1));
+}
+
+#[tokio::test]
 async fn a_user_without_rights_to_the_key_is_denied() {
     let server = RedisServer::start().await;
     server.call(&["ACL", "SETUSER", "limited", "on", ">secret", "~shop:*", "~{*}lock-core:*", "+@all"]).await;

@@ -205,7 +205,7 @@ impl KeyInfo {
 /// How many processes were asked for the holders and waiters of a key, and how many answered in time; see [`KeyInfo::processes`].
 ///
 /// Each manager counts as a process, the one that asks included. None is asked about a free key. A process that cannot use messages
-/// (RESP2, or no rights to pub/sub), or is cut off, is not asked and does not count.
+/// (RESP2, or no rights to pub/sub), or is cut off, is not asked and does not count. If that is the one that asks, no other can answer it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
     asked: Option<usize>,
@@ -213,8 +213,7 @@ pub struct Processes {
 }
 
 impl Processes {
-    /// A question that has reached nobody, not even the manager that asks, could not be sent. And a manager that its own question does not
-    /// reach answers all the same.
+    /// A question that has reached nobody, not even the manager that asks, could not be sent.
     fn new(reached: Option<usize>, answered: usize) -> Self {
         Self { asked: reached.filter(|reached| *reached > 0).map(|reached| reached.max(answered)), answered }
     }
