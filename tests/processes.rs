@@ -1,6 +1,8 @@
 //! Holders in several operating-system processes, on one Redis.
 
-use lock_tests::{LONG, RedisServer, SOON, role};
+use std::fs;
+
+use lock_tests::{LONG, RedisServer, SOON, role, until_free};
 
 const KEY: &str = "goods:1";
 
@@ -27,6 +29,43 @@ async fn next_process_comes_in_after_the_ttl_of_a_killed_one_with_a_larger_fenci
     first.kill().await;
     let second_fence = fence(&second.expect("held", SOON).await);
     assert!(second_fence > first_fence, "{second_fence} after {first_fence}");
+}
+
+#[tokio::test]
+async fn nightly_job_of_three_machines_runs_once_a_date_also_if_one_stands_still_for_longer_than_at_least() {
+    let server = RedisServer::start().await;
+    let calendar = server.folder().join("calendar");
+    fs::write(&calendar, "24").expect("a file");
+    let mut machines: Vec<_> =
+        (0..3).map(|_| role!("nightly", server.url(), calendar.display(), LONG.as_millis())).collect();
+    for machine in &mut machines {
+        machine.expect("ready", SOON).await;
+    }
+    let [late, others @ ..] = &mut machines[..] else { unreachable!("three machines") };
+
+    late.pause();
+    late.send("run 24").await;
+    let mut said = Vec::new();
+    for machine in &mut *others {
+        machine.send("run 24").await;
+        said.extend(machine.line(SOON).await);
+    }
+    assert_eq!(said, ["ran 24", "skipped 24"]);
+    // The end of `at_least`, without which a slow machine could not run this test: it may let hours pass between two lines.
+    for key in server.keys("jobs:*").await {
+        server.call(&["PEXPIRE", &key, "1"]).await;
+    }
+    until_free("`at_least` of the first date is over", async || !server.keys("jobs:*").await.is_empty()).await;
+
+    fs::write(&calendar, "25").expect("a file");
+    late.resume();
+    assert_eq!(late.line(SOON).await.as_deref(), Some("skipped 24"));
+    let mut ran = 0;
+    for machine in &mut machines {
+        machine.send("run 25").await;
+        ran += usize::from(machine.line(SOON).await.as_deref() == Some("ran 25"));
+    }
+    assert_eq!(ran, 1);
 }
 
 fn fence(text: &str) -> u64 {

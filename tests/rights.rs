@@ -123,14 +123,11 @@ async fn user_with_the_rights_that_the_protocol_names_is_never_refused() {
 async fn right_that_is_missing_inside_the_script_is_named_and_not_retried() {
     let server = RedisServer::start().await;
     let all = ["ACL", "SETUSER", "limited", "on", ">secret", "~*", "&*", "+@all"];
-    for command in ["set", "mget", "xadd", "del"] {
+    for command in ["set", "mget", "xadd"] {
         server.call(&["ACL", "DELUSER", "limited"]).await;
         server.call(&[&all[..], &[&format!("-{command}")]].concat()).await;
         let manager = patient::connect(&format!("redis://limited:secret@{}", server.address())).await.unwrap();
-        let error = match manager.lock("k").await {
-            Ok(guard) => guard.release().await.expect_err("it may not be released"),
-            Err(error) => error,
-        };
+        let error = manager.lock("k").await.expect_err("a right is missing");
         assert_eq!(error.kind(), ErrorKind::Unsupported, "-{command}: {error}");
         assert!(error.retry_after().is_none());
         // Redis 8 names it itself.
@@ -177,6 +174,40 @@ async fn scripts_that_are_missing_or_forbidden_are_told_at_connect() {
     server.call(&["ACL", "DELUSER", "user"]).await;
     let url = signed_in(&server, &rights()).await;
     patient::connect(&url).await.expect("the rights of the protocol are enough");
+}
+
+#[tokio::test]
+async fn rights_that_only_renewals_and_releases_need_are_told_at_connect() {
+    let server = RedisServer::start().await;
+    for command in ["pexpire", "pttl", "del"] {
+        server.call(&["ACL", "DELUSER", "user"]).await;
+        let url = signed_in(&server, &format!("~* &* +@all -{command}")).await;
+        let error = patient::connect(&url).await.expect_err("no lease could be kept and released");
+        let cause = error.cause().expect("the URL is sound").to_string();
+        assert!(cause.to_lowercase().contains(&format!("'{command}'")), "-{command}: {cause}");
+        assert!(cause.contains("grant the rights that docs/protocol.md lists"), "-{command}: {cause}");
+    }
+    assert_eq!(server.left().await, Vec::<String>::new(), "the trial leaves nothing");
+    for command in ["PEXPIRE", "PTTL", "DEL"] {
+        let server = RedisServer::builder().without_command(command).start().await;
+        let error = patient::connect(&server.url()).await.expect_err("no lease could be kept and released");
+        let cause = error.cause().expect("the URL is sound");
+        assert_eq!(cause.kind(), ErrorKind::Unsupported, "{command}: {cause}");
+        assert!(cause.to_string().contains(&format!("unknown command '{command}'")), "{command}: {cause}");
+    }
+}
+
+#[tokio::test]
+async fn a_process_that_no_message_reaches_says_that_the_others_did_not_answer() {
+    let server = RedisServer::start().await;
+    let holder = patient::connect(server.url()).await.expect("connects");
+    let _guard = holder.lock("k").ttl(LONG).await.expect("free");
+    let deaf = signed_in(&server, "~* &* +@all -subscribe").await;
+    let deaf = patient::connect(deaf).await.expect("connects");
+    let info = deaf.inspect("k").await.expect("it may look");
+    assert!(info.nobody_answered());
+    let processes = info.processes();
+    assert_eq!((processes.asked(), processes.answered()), (Some(2), 1));
 }
 
 #[tokio::test]

@@ -421,6 +421,15 @@ impl LockManagerBuilder {
         if self.options.durability.is_some() {
             backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
         }
+        let (ttl, limit) = (self.options.ttl, backend.time_limit());
+        if limit < Duration::MAX && ttl < limit {
+            tracing::warn!(
+                ?ttl,
+                command_timeout = ?limit,
+                "the default ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and \
+                 the acquire fails; raise the ttl, or lower `command_timeout`"
+            );
+        }
         #[cfg(feature = "metrics")]
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());

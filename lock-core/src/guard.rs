@@ -62,7 +62,7 @@ use crate::{
 /// tokio::spawn(async move { println!("write with fencing token {}", lease.fencing_token()) });
 /// # Ok(()) }
 /// ```
-#[must_use = "the lease is released as soon as the guard is dropped; bind it to a variable"]
+#[must_use = "the lease is released as soon as the guard is dropped, which `let _ = …` does at once; write `let _guard = …`"]
 #[clippy::has_significant_drop]
 pub struct LockGuard {
     /// `None` once the guard was released or handed over.

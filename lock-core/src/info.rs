@@ -19,6 +19,7 @@ pub struct KeyInfo {
     answered: Answered,
     waiters: Vec<Waiter>,
     is_truncated: bool,
+    processes: Processes,
 }
 
 /// What the store says of a key that is held.
@@ -150,7 +151,7 @@ impl KeyInfo {
     ///
     /// Nobody answered means one of these:
     ///
-    /// * the holder has died, is stopped or is cut off;
+    /// * the holder has died, is stopped or is cut off, or is too busy to answer within 250 ms;
     /// * the holder is a client of another kind or an older version;
     /// * the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
     /// * the key is between two holders: handed over and not taken up yet, or kept by `at_least`;
@@ -178,6 +179,63 @@ impl KeyInfo {
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
+    }
+
+    /// Returns how many processes were asked for holders and waiters, and how many answered in time. The holders and waiters of the others
+    /// are missing here.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    ///
+    /// let manager = LockManager::in_memory();
+    /// let _guard = manager.lock("goods:1").await?;
+    /// let processes = manager.inspect("goods:1").await?.processes();
+    /// assert_eq!((processes.asked(), processes.answered(), processes.unanswered()), (Some(1), 1, Some(0)));
+    /// # Ok(()) }
+    /// ```
+    #[must_use]
+    pub fn processes(&self) -> Processes {
+        self.processes
+    }
+}
+
+/// How many processes were asked for the holders and waiters of a key, and how many answered in time; see [`KeyInfo::processes`].
+///
+/// Each manager counts as a process, the one that asks included. None is asked about a free key. A process that cannot use messages
+/// (RESP2, or no rights to pub/sub), or is cut off, is not asked and does not count. If that is the one that asks, no other can answer it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Processes {
+    asked: Option<usize>,
+    answered: usize,
+}
+
+impl Processes {
+    /// A question that has reached nobody, not even the manager that asks, could not be sent.
+    fn new(reached: Option<usize>, answered: usize) -> Self {
+        Self { asked: reached.filter(|reached| *reached > 0).map(|reached| reached.max(answered)), answered }
+    }
+
+    /// Returns how many processes should have answered. Returns `None` if that is not known: the question could not be sent, the
+    /// store did not say how many listen, or not all nodes of a cluster or quorum said the same.
+    #[must_use]
+    pub fn asked(&self) -> Option<usize> {
+        self.asked
+    }
+
+    /// Returns how many processes answered in full.
+    #[must_use]
+    pub fn answered(&self) -> usize {
+        self.answered
+    }
+
+    /// Returns how many processes should have answered and did not, at least not in full: they are stopped, have died a moment ago, or are too
+    /// busy to answer within 250 ms. Returns `None` if that is not known.
+    #[must_use]
+    pub fn unanswered(&self) -> Option<usize> {
+        self.asked.map(|asked| asked - self.answered)
     }
 }
 

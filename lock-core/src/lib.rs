@@ -170,7 +170,7 @@ pub use crate::{
     guard::{LockAllGuard, LockGuard},
     handover::Handover,
     health::{Fault, Health, NodeHealth},
-    info::{Holder, KeyInfo, Party, Silent, Waiter},
+    info::{Holder, KeyInfo, Party, Processes, Silent, Waiter},
     lease::Lease,
     leases::Leases,
     manager::LockManager,

@@ -46,3 +46,4 @@ mod turns;
 mod upkeep;
 mod user_code;
 mod waits;
+mod warned;

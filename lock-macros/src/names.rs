@@ -97,20 +97,27 @@ impl Names {
     }
 
     /// Rejects a word that is not one of these names.
+    ///
+    /// A word with a capital is left to the compiler: it is not an argument, but may be a constant, or a const parameter of
+    /// the `impl`, which the attribute of a method cannot see.
     pub(crate) fn check(&self, word: &Ident) -> std::result::Result<(), String> {
-        if self.open || self.has(word) {
+        if self.open || self.has(word) || word.unraw().to_string().starts_with(char::is_uppercase) && word != "Self" {
             return Ok(());
         }
-        let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
-        let known = if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") };
         let hint = if word == "self" {
             "; only a method has a `self`".to_owned()
         } else if self.lease.as_ref() == Some(word) {
             "; the lease is there when the key has been locked, not before".to_owned()
         } else {
-            format!("; for a constant write its path, as in `<self::{word}>`")
+            String::new()
         };
-        Err(format!("`<{word}>` is not an argument, the function has {known}{hint}"))
+        Err(format!("`<{word}>` is not an argument, the function has {}{hint}", self.listed()))
+    }
+
+    /// Returns the names as a message lists them.
+    pub(crate) fn listed(&self) -> String {
+        let known: Vec<_> = self.known().map(|name| format!("`{name}`")).collect();
+        if known.is_empty() { "no arguments".to_owned() } else { known.join(", ") }
     }
 
     /// Adds the name that `lease = name` binds, and rejects a name that would shadow an argument.

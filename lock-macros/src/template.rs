@@ -42,12 +42,13 @@ impl Template {
         }
         let written = split(&literal.value()).map_err(wrong)?;
         check_apart(&written).map_err(wrong)?;
+        let is_fixed = !written.iter().any(|part| matches!(part, Part::Value(_)));
         let mut parts = Vec::new();
         for part in written {
             parts.push(match part {
                 Part::Text(text) => {
                     check_text(&text).map_err(wrong)?;
-                    Part::Text(braces::plain(&text, names).map_err(wrong)?)
+                    Part::Text(braces::plain(&text, names, is_fixed).map_err(wrong)?)
                 }
                 Part::Value(text) => {
                     if let Some(word) = word(&text) {
@@ -271,7 +272,7 @@ mod tests {
 
     #[test]
     fn a_template_without_values_is_a_plain_string() {
-        assert_eq!(expand("{all} <<goods>>"), "\"{all}<goods>\"");
+        assert_eq!(expand("{{all}} <<goods>>"), "\"{all}<goods>\"");
     }
 
     #[test]
@@ -319,6 +320,25 @@ mod tests {
         assert_eq!(expand("{<id>}:cart"), "Key::of(\"{\").value(&id).text(\"}:cart\")");
         assert_eq!(expand("{id:<id>}"), "Key::of(\"{id:\").value(&id).text(\"}\")");
         assert_eq!(expand("{{id}}:<id>"), "Key::of(\"{id}:\").value(&id)");
-        assert_eq!(expand("{goods}"), "\"{goods}\"");
+        assert_eq!(expand("{goods}:<id>"), "Key::of(\"{goods}:\").value(&id)");
+        assert_eq!(expand("{{goods}}"), "\"{goods}\"");
+        assert_eq!(expand("{goods:1}"), "\"{goods:1}\"");
+    }
+
+    #[test]
+    fn a_word_in_braces_of_a_template_without_values_is_refused() {
+        for template in ["goods:{goods_id}", "{odrer.id}", "{ goods_id }:{{id}}", "{goods}"] {
+            let error = refusal(template);
+            assert!(error.contains("would be one key for every call"), "{template}: {error}");
+            assert!(error.contains("the function has `self`, `id`, `order`, `r#type`, `SHARD`"), "{template}: {error}");
+        }
+        let error = refusal("goods:{goods_id}");
+        assert!(error.ends_with("write a value as in `<id>`, or `{{goods_id}}` for the characters"), "{error}");
+    }
+
+    #[test]
+    fn a_word_that_is_no_argument_by_its_case_is_a_constant() {
+        assert_eq!(expand("row:<W>"), "Key::of(\"row:\").value(&W)");
+        assert_eq!(expand("<REGION>:<id>"), "Key::of(\"\").value(&REGION).text(\":\").value(&id)");
     }
 }

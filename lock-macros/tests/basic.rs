@@ -78,7 +78,7 @@ mod key {
         Ok(l.key().to_owned())
     }
 
-    #[distributed_lock(key = "{cart} of <<all>>", lease = l)]
+    #[distributed_lock(key = "{{cart}} of <<all>>", lease = l)]
     async fn without_values() -> Result<String, Error> {
         Ok(l.key().to_owned())
     }

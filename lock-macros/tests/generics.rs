@@ -27,6 +27,22 @@ mod signatures {
         Ok((l.key().to_owned(), list.len()))
     }
 
+    struct Row<const W: usize>;
+
+    impl<const W: usize> Row<W> {
+        #[distributed_lock(key = "row:<W>:<id>", lease = l)]
+        async fn of_the_impl(id: u64) -> Result<String, Error> {
+            Ok(l.key().to_owned())
+        }
+    }
+
+    #[tokio::test]
+    async fn const_parameter_of_the_impl_is_a_value() -> Result<(), Error> {
+        let locks = LockManager::in_memory();
+        assert_eq!(locks.scope(Row::<3>::of_the_impl(7)).await?, "row:3:7");
+        Ok(())
+    }
+
     #[distributed_lock(key = "<a>:<b>", lease = l)]
     async fn lifetimes<'a, 'b: 'a>(a: &'a str, b: &'b str) -> Result<(String, &'a str), Error> {
         Ok((l.key().to_owned(), if a.len() > b.len() { a } else { b }))

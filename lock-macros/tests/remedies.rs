@@ -44,6 +44,12 @@ async fn value_with_display(id: Id) -> Result<String, Error> {
     Ok(leases.iter().map(lock_core::Lease::key).collect::<Vec<_>>().join(" "))
 }
 
+/// Of `misspelt_argument_in_braces`, in both ways that the message names.
+#[distributed_lock(keys = ["goods:<id>", "goods:{{goods_id}}"], lease = leases)]
+async fn misspelt_in_braces(id: u64) -> Result<String, Error> {
+    Ok(leases.iter().map(lock_core::Lease::key).collect::<Vec<_>>().join(" "))
+}
+
 fn refused(error: Error) -> String {
     error.code().to_owned()
 }
@@ -122,6 +128,7 @@ async fn remedies_compile_and_do_what_was_meant() -> anyhow::Result<()> {
         assert_eq!(colon_in_a_part(1).await?, "sale%3A1");
         assert_eq!(raw_percent(50).await?, "sale of 50%");
         assert_eq!(value_with_display(Id(1)).await?, "goods:1 goods:Id(1)");
+        assert_eq!(misspelt_in_braces(1).await?, "goods:1 goods:{goods_id}");
         assert_eq!((function(1).await, closure(1).await, number(1).await), (Ok(1), Ok(1), 1));
         assert_eq!((no_future(1).await?, durations(1).await?), (1, 1));
         assert_eq!((any_error(2).await?, io_error(2).await?), (2, 2));

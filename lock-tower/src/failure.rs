@@ -56,7 +56,9 @@ impl Refusal {
 
     /// Logs the refusal: at most one line a second for each case that an operator has to act on. Otherwise an outage would write
     /// a line for every request.
-    pub(crate) fn log(&self, status_code: u16, floods: &Floods) {
+    ///
+    /// An answer of gRPC has its own code, and always the status 200.
+    pub(crate) fn log(&self, status_code: Option<u16>, grpc_code: Option<&dyn fmt::Debug>, floods: &Floods) {
         let (error, what) = match self {
             Self::Key(error) => (error.as_ref() as &(dyn Error + 'static), "a request has no usable key"),
             Self::Misconfigured(error) => (error as _, "every request is refused"),
@@ -65,16 +67,17 @@ impl Refusal {
             Self::OutOfTime(error) => (error as _, "a request did not get its lock"),
             Self::Lost(error) => (error as _, "a request lost its lock while it was being served"),
         };
+        let grpc_code = grpc_code.map(tracing::field::debug);
         let case = self.case();
         let Some(others) = floods.line(case) else {
-            tracing::debug!(status_code, error, "{what}");
+            tracing::debug!(status_code, grpc_code, error, "{what}");
             return;
         };
         let others = (others > 0).then_some(others);
         if case == Case::Misconfigured {
-            tracing::error!(status_code, error, others, "{what}");
+            tracing::error!(status_code, grpc_code, error, others, "{what}");
         } else {
-            tracing::warn!(status_code, error, others, "{what}");
+            tracing::warn!(status_code, grpc_code, error, others, "{what}");
         }
     }
 }

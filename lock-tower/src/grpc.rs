@@ -245,8 +245,8 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
             let details = status.get_error_details();
             status = Status::with_error_details(busy, status.message().to_owned(), details);
         }
-        refusal.log(200, &self.floods);
         let status = self.answer.give(&refusal, status);
+        refusal.log(None, Some(&status.code()), &self.floods);
         Ok(refusal.respond(status.into_http()))
     }
 

@@ -120,7 +120,7 @@ impl<ReqBody, ResBody: Body, Err> Protocol<Request<ReqBody>, Response<ResBody>, 
         if response.status() != status && *response.body() == body {
             *response.body_mut() = answer.status(response.status()).to_response().into_body();
         }
-        refusal.log(response.status().as_u16(), &self.floods);
+        refusal.log(Some(response.status().as_u16()), None, &self.floods);
         Ok(refusal.respond(response))
     }
 

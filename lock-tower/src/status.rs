@@ -82,7 +82,8 @@
 //!            "waiters": [{"service": "shop", "host": "web-2", "process": 4712, "label": "sell",
 //!                         "mode": "exclusive", "permits": 0, "total": 0,
 //!                         "waited_ms": 800, "place": 1}],
-//!            "truncated": false}]}
+//!            "truncated": false,
+//!            "processes": {"asked": 3, "answered": 3}}]}
 //! ```
 //!
 //! `matching` and `waiting` count all keys of the prefix, `keys` has 200 at most, and `next` is what `after` is to be for the
@@ -91,7 +92,8 @@
 //! of the `total` of the key; other modes have zero of both. `leases` is how many hold the key, as Redis counts them. `silent` is
 //! `null` if a process answered for each of them, and if that cannot be known; else it is `{"leases": 1, "permits": 0,
 //! "first_end_ms": 900, "last_end_ms": 2900}`, see [`KeyInfo::silent`](lock_core::KeyInfo::silent). `truncated` says that a process had more to say, see
-//! [`KeyInfo::is_truncated`](lock_core::KeyInfo::is_truncated). `lockctl` writes keys with the same fields. If Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.
+//! [`KeyInfo::is_truncated`](lock_core::KeyInfo::is_truncated). `processes` says how many processes should have answered (`null` if that is
+//! not known) and how many did, see [`KeyInfo::processes`](lock_core::KeyInfo::processes). `lockctl` writes keys with the same fields. If Redis does not answer, the status is 503, and there is an `error` in place of the keys. Fields may be added.
 //!
 //! # What it costs
 //!

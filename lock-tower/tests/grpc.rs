@@ -212,6 +212,22 @@ async fn a_method_that_wants_the_lease_of_a_call_without_one_is_an_error_of_the_
 }
 
 #[tokio::test(start_paused = true)]
+async fn the_log_of_a_refused_call_has_the_code_that_the_client_gets() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let manager = LockManager::in_memory();
+    let _guard = manager.lock("busy").await.unwrap();
+    let refusing = layer(&manager).try_only().answer(|_, status| Status::new(Code::Unavailable, status.message()));
+    for (layer, code) in [(layer(&manager).try_only(), "Aborted"), (refusing, "Unavailable")] {
+        let service = service_fn(|request| method(Floor::default(), request));
+        layer.layer(service).oneshot(call("/shop/key", "busy")).await.unwrap();
+        let lines = log.lines();
+        let line = lines.iter().rfind(|line| line.contains("did not get its lock")).expect("it is logged");
+        assert!(line.contains(&format!("grpc_code={code}")) && !line.contains("status_code"), "{line}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
 async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
     let _limit = limit();
     let manager = LockManager::in_memory();

@@ -120,6 +120,26 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
 }
 
 #[tokio::test(start_paused = true)]
+async fn unknown_paths_go_to_the_fallback_of_the_router_if_the_layer_is_around_all_routes() {
+    let _limit = limit();
+    let (log, _logging) = Log::watch();
+    let layer = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("unknown_paths")));
+    let routes = || Router::new().route("/goods/{unknown_paths}", post(key_of));
+    let service = routes().layer(layer.clone());
+    for path in ["/nothing", "/", "/goods/1/more"] {
+        assert_eq!(ask(service.clone(), to(path)).await.0, StatusCode::NOT_FOUND, "{path}");
+    }
+    let (status, text) = ask(service, to("/goods/7")).await;
+    assert_eq!((status, text.as_str()), (StatusCode::OK, "goods:7"));
+    let lines: Vec<_> = log.lines().into_iter().filter(|line| line.starts_with("ERROR")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("`Router::route_layer`"), "{lines:?}");
+
+    // Here the router comes behind the layer: no handler of its may run without its lock.
+    let around = Router::new().nest_service("/shop", layer.layer(routes()));
+    assert_eq!(ask(around, to("/shop/goods/7")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+}
+
+#[tokio::test(start_paused = true)]
 async fn two_path_parameters_of_one_name_are_an_error_with_the_remedy_in_the_log() {
     let _limit = limit();
     let (log, _logging) = Log::watch();

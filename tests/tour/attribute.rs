@@ -92,16 +92,24 @@ mod several {
 mod once {
     use lock_core::distributed_lock;
 
-    #[distributed_lock(key = "jobs:nightly", on_busy = skip, at_least = "60s")]
-    async fn nightly() -> Result<Option<u64>, lock_core::Error> {
-        Ok(Some(1)) // None: another machine runs it, or ran it within the last minute
+    fn today() -> String {
+        "2026-11-24".to_owned()
+    }
+
+    #[distributed_lock(key = "jobs:nightly:<date>", on_busy = skip, at_least = "23h")]
+    async fn nightly(date: &str) -> Result<Option<u64>, lock_core::Error> {
+        if date != today() {
+            return Ok(None); // this machine stood still until the key of its run was free again
+        }
+        Ok(Some(1)) // None: another machine runs it, or has run it
     }
 
     #[tokio::test]
     async fn second_machine_skips() -> Result<(), lock_core::Error> {
         let manager = lock_core::LockManager::in_memory();
-        assert_eq!(manager.scope(nightly()).await?, Some(1));
-        assert_eq!(manager.scope(nightly()).await?, None);
+        assert_eq!(manager.scope(nightly("2026-11-23")).await?, None);
+        assert_eq!(manager.scope(nightly(&today())).await?, Some(1));
+        assert_eq!(manager.scope(nightly(&today())).await?, None);
         Ok(())
     }
 }

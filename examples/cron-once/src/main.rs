@@ -10,14 +10,16 @@
 //! without it. They do not stand in line either: a job that waited would run three times, one after another.
 //!
 //! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
-//! When they look, the first is long done and has given the key back. So `at_least = "1500ms"` keeps the key busy for
-//! longer, counted from the acquire. When Redis is slow, that comes up to a `command_timeout` (1 s) after the asking. So
-//! `at_least` has to be more than the clocks may differ plus the command timeout (1.2 s), or a report may be written
-//! twice; and less than the time between two runs less the command timeout (2 s), or the next run may be skipped. With
-//! `at_least` taken out, this example says that every report was written three times.
+//! When they look, the first is long done and has given the key back. A machine may also stand still for seconds, as the third
+//! does here before the second report. So the key names the run, and `at_least = "2800ms"` keeps it busy until the time
+//! of that run is over: a late machine finds its run taken. `at_least` is shorter than the time between two runs (3 s), and longer than
+//! what is left of the time of the run when the job starts (2.5 s) plus what the clocks differ. A machine that stood still
+//! for even longer finds the key free, so the job looks again whether its run is still the present one. With a fixed
+//! key and a short `at_least`, such a machine writes a report once more.
 //!
-//! "Once" is not "exactly once": a machine that dies in the middle of its report has had its turn, and one that cannot
-//! reach Redis does not run. A job that must not be lost writes down that it is done, and the next run looks for that.
+//! "Once" is not "exactly once": a machine that dies in the middle of its report keeps the key for its ttl, and a machine
+//! that asks later writes the report again. One that cannot reach Redis does not run. A job that must not be lost, or not be
+//! repeated, writes down that it is done, and the next run looks for that.
 //!
 //! Exits with 1 when a report was written twice, or not at all.
 
@@ -33,6 +35,8 @@ use tokio::time::sleep;
 const MACHINES: u32 = 3;
 const TIMES: u32 = 3;
 const EVERY: Duration = Duration::from_secs(3);
+/// When the job runs, from the beginning of each time.
+const OFFSET: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
@@ -61,12 +65,14 @@ async fn machine(url: &str, number: u32) -> Result<()> {
     // Where `#[distributed_lock]` finds it.
     LockManager::connect(url).await?.install()?;
     Child::tell_parent("ready")?;
-    let first = Child::hear_parent().await?.context("no schedule came")?;
-    let first = Duration::from_millis(first.parse()?);
+    let begin = Child::hear_parent().await?.context("no schedule came")?;
+    let begin = Duration::from_millis(begin.parse()?);
+    let clock = || now().saturating_sub(begin + late(number));
 
     for time in 0..TIMES {
-        sleep_until(first + EVERY * time + late(number)).await?;
-        match report(number).await {
+        sleep((EVERY * time + OFFSET).saturating_sub(clock())).await;
+        let is_present = || EVERY * time <= clock() && clock() < EVERY * (time + 1);
+        match report(time, is_present, number).await {
             Ok(Some(report)) => Child::tell_parent(&format!("ran {time} {report}"))?,
             Ok(None) => {} // another machine has it
             Err(error) => eprintln!("machine {number} cannot run its job: {error}"),
@@ -76,8 +82,11 @@ async fn machine(url: &str, number: u32) -> Result<()> {
 }
 
 /// The job; `None` when it is another machine's this time. A job that has nothing to tell returns `Result<(), _>`.
-#[distributed_lock(key = "cron:report", on_busy = skip, at_least = "1500ms")]
-async fn report(machine: u32) -> Result<Option<String>, lock_core::Error> {
+#[distributed_lock(key = "cron:report:<time>", on_busy = skip, at_least = "2800ms")]
+async fn report(time: u32, is_present: impl Fn() -> bool, machine: u32) -> Result<Option<String>, lock_core::Error> {
+    if !is_present() {
+        return Ok(None); // this machine stood still until the key of its run was free again
+    }
     sleep(Duration::from_millis(50)).await;
     Ok(Some(format!("written by machine {machine}")))
 }
@@ -91,10 +100,17 @@ async fn schedule(url: &str) -> Result<BTreeMap<u32, Vec<String>>> {
     for machine in &mut machines {
         machine.expect("ready").await?;
     }
-    let first = now()? + Duration::from_millis(500);
+    let begin = now();
     for machine in &mut machines {
-        machine.say(&first.as_millis().to_string()).await?;
+        machine.say(&begin.as_millis().to_string()).await?;
     }
+
+    // The last machine stands still from before the second report until its time is over.
+    let last = machines.last().context("no machines")?;
+    sleep(EVERY).await;
+    last.pause()?;
+    sleep(EVERY + late(MACHINES)).await;
+    last.resume()?;
 
     let mut runs: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for machine in &mut machines {
@@ -124,14 +140,9 @@ fn late(machine: u32) -> Duration {
     Duration::from_millis(100) * (machine - 1)
 }
 
-/// Sleeps until `time` after the beginning of 1970; not at all when that has passed.
-async fn sleep_until(time: Duration) -> Result<()> {
-    sleep(time.saturating_sub(now()?)).await;
-    Ok(())
-}
-
-fn now() -> Result<Duration> {
-    SystemTime::now().duration_since(UNIX_EPOCH).context("the clock of this machine is before 1970")
+/// The time since the beginning of 1970.
+fn now() -> Duration {
+    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
 }
 
 #[cfg(test)]

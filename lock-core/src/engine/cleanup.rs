@@ -257,8 +257,13 @@ impl CleanUp {
             return true;
         }
         // After an answer, only a request that is executed late can still set the token, which grows less likely with time. Without
-        // an answer the key is probably still busy for others, so the pause stays short.
-        let longest = if answered.is_some() { LONGEST_PAUSE } else { LONGEST_RETRY };
+        // an answer the key is probably still busy for others, so the pause stays short. A connection that is away is sought in a hurry
+        // while requests ask for it, so a few releases ask often; a mass of them would cost too much.
+        let longest = match answered {
+            Some(_) => LONGEST_PAUSE,
+            None if entry < HURRIED && now < doubt.until => HURRIED_RETRY,
+            None => LONGEST_RETRY,
+        };
         let pause = FIRST_PAUSE.saturating_mul(1 << (2 * (*tries).min(8))).min(longest);
         *tries = tries.saturating_add(1);
         // The next try is not planned beyond `until`: the first release that is sent after that moment and answered is the last one,
@@ -289,6 +294,12 @@ impl CleanUp {
 
 /// The pause after the first try; each is four times as long as the one before.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
+
+/// How many releases are retried in a hurry until their key has expired: those of one call.
+const HURRIED: usize = 64;
+
+/// The longest pause of those.
+const HURRIED_RETRY: Duration = Duration::from_millis(100);
 
 /// The longest pause after a try that was not answered.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
@@ -425,6 +436,38 @@ mod tests {
         assert!(!list.is_empty());
         list.forget_expired(at(6_000), |_| {});
         assert!(list.is_empty() && list.next().is_none());
+    }
+
+    #[test]
+    fn releases_that_nothing_answers_are_retried_in_a_hurry_until_their_keys_have_expired() {
+        let mut list = with(Some(7));
+        let (mut sent_at, mut now) = (Vec::new(), at(0));
+        while now < at(4_000) {
+            now = list.next().unwrap().max(now);
+            sent_at.push(now);
+            for due in list.due(now, usize::MAX) {
+                list.tried(due.entry, None, now, now);
+            }
+        }
+        assert_eq!(sent_at[..4], [at(0), at(50), at(150), at(250)]);
+        assert_eq!(sent_at.iter().filter(|sent| **sent < at(1_000)).count(), 11);
+        assert_eq!(
+            sent_at[11..],
+            [at(1_000), at(2_000), at(3_000), at(4_000)],
+            "an idle process lets a server come up"
+        );
+
+        let mut mass = CleanUp::default();
+        for token in 0..1_000 {
+            let parting = Parting::at_once(LockKey::new("k").unwrap(), Token::from_random(token));
+            mass.push(parting, Doubt { until: at(60_000), unanswered_since: Some(7) }, at(0));
+        }
+        for now in [0, 50, 150, 250, 350] {
+            for due in mass.due(at(now), usize::MAX) {
+                mass.tried(due.entry, None, at(now), at(now));
+            }
+        }
+        assert_eq!(mass.due(at(450), usize::MAX).len(), HURRIED);
     }
 
     #[test]

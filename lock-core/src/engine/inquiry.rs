@@ -139,6 +139,10 @@ pub(crate) struct Heard {
     pub(crate) is_truncated: bool,
     /// Whether another request has asked, and this one shares the answer.
     pub(crate) is_shared: bool,
+    /// How many managers the question has reached, if that is known.
+    pub(crate) reached: Option<usize>,
+    /// How many of them have said all they have to say.
+    pub(crate) answered: usize,
 }
 
 /// The questions of this manager that are not answered yet, and those of others that were.

@@ -28,16 +28,15 @@ async fn ask(core: &Core, question: &Question, sight: &Sight) {
         core.with(|state| state.queues.was_told(part, now));
     }
     let reached = match send(core, EVERYONE.into(), question.write()).await {
+        Ok(None) => return,
         Ok(reached) => reached,
         // No manager will answer.
-        Err(error) if !error.may_have_happened() || error.kind() != ErrorKind::Backend => Some(0),
+        Err(error) if !error.may_have_happened() || error.kind() != ErrorKind::Backend => None,
         // Only the answer of the store is missing, for example because the limit of commands is short. The question may have arrived.
-        Err(_) => None,
+        Err(_) => return,
     };
-    if let Some(reached) = reached {
-        let now = core.clock.now();
-        core.with(|state| state.queues.has_reached(question.id, reached, now));
-    }
+    let now = core.clock.now();
+    core.with(|state| state.queues.has_reached(question.id, reached, now));
 }
 
 async fn tell(core: &Core, question: &Question, sight: &Sight) {

@@ -13,7 +13,8 @@ use pin_project_lite::pin_project;
 use crate::{
     end::End,
     engine::hold::Hold,
-    error::{Error, KEEP},
+    error::{Error, ErrorKind, KEEP},
+    flood::Flood,
     future::{
         reentry::Held,
         release::{Release, ReleaseAll},
@@ -182,7 +183,7 @@ impl<F: Future> Future for Protected<F> {
                 }
                 StateProj::Releasing { release, output } => {
                     if let Err(error) = ready!(release.poll(cx)) {
-                        log!(warn, %error, "the work is done, but its lease could not be released");
+                        log_unreleased(&error);
                     }
                     let output = output.take().expect("the output is taken once, on completion");
                     state.set(State::Finished);
@@ -192,6 +193,19 @@ impl<F: Future> Future for Protected<F> {
             }
         }
     }
+}
+
+/// Logs that a lease could not be released: at most one line a second of each cause, since an outage has one for each work.
+fn log_unreleased(error: &Error) {
+    static LOST: Flood = Flood::new();
+    static UNANSWERED: Flood = Flood::new();
+    let flood = if matches!(error.kind(), ErrorKind::Lost(_)) { &LOST } else { &UNANSWERED };
+    let Some(others) = flood.line() else {
+        tracing::debug!(%error, "the work is done, but its lease could not be released");
+        return;
+    };
+    let others = (others > 0).then_some(others);
+    tracing::warn!(%error, others, "the work is done, but its lease could not be released");
 }
 
 impl<F: Future> fmt::Debug for Protected<F> {

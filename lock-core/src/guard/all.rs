@@ -41,7 +41,7 @@ use crate::{
 /// # Ok(()) }
 /// ```
 #[derive(Debug)]
-#[must_use = "the leases are released as soon as the guard is dropped; bind it to a variable"]
+#[must_use = "the leases are released as soon as the guard is dropped, which `let _ = …` does at once; write `let _guard = …`"]
 #[clippy::has_significant_drop]
 pub struct LockAllGuard {
     /// In the order of the keys' bytes.

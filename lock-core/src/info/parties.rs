@@ -2,7 +2,7 @@
 
 use std::{cmp::Reverse, collections::BTreeMap, time::Duration};
 
-use super::{Answered, Held, Holder, KeyInfo, Party, Waiter};
+use super::{Answered, Held, Holder, KeyInfo, Party, Processes, Waiter};
 use crate::{
     engine::inquiry::{Entry, Heard, Statement, What},
     key::LockKey,
@@ -15,6 +15,8 @@ pub(crate) struct Answers {
     of_keys: BTreeMap<String, Parties>,
     /// Whether a process had more to say, about any of the keys.
     is_truncated: bool,
+    /// How many processes were asked, and how many have answered.
+    processes: Processes,
 }
 
 /// What all processes have said of one key.
@@ -24,14 +26,16 @@ pub(crate) struct Parties {
     waiters: Vec<Waiter>,
     /// Whether a process had more to say.
     is_truncated: bool,
+    processes: Processes,
 }
 
 impl Answers {
     /// Sorts what was said, if anything was, by keys, as the store knows them.
     pub(crate) fn of(heard: Option<Heard>) -> Self {
         let mut answers = Self::default();
-        let Some(Heard { statements, is_truncated, .. }) = heard else { return answers };
+        let Some(Heard { statements, is_truncated, reached, answered, .. }) = heard else { return answers };
         answers.is_truncated = is_truncated;
+        answers.processes = Processes::new(reached, answered);
         for Statement { manager, entries, .. } in statements {
             for Entry { key, label, since, trace, mode, what } in entries {
                 let party = Party { process: manager.process.clone(), label };
@@ -50,11 +54,17 @@ impl Answers {
     pub(crate) fn take(&mut self, key: &str) -> Parties {
         let mut parties = self.of_keys.remove(key).unwrap_or_default();
         parties.is_truncated |= self.is_truncated;
+        parties.processes = self.processes;
         parties
     }
 }
 
 impl Parties {
+    /// Nobody was asked, since the key is free.
+    pub(crate) fn of_nobody() -> Self {
+        Self { processes: Processes { asked: Some(0), answered: 0 }, ..Self::default() }
+    }
+
     fn add(&mut self, party: Party, since: Duration, trace: String, mode: Mode, what: What) {
         match what {
             What::Holds { ttl, fence: fencing_token } => {
@@ -68,7 +78,7 @@ impl Parties {
     /// Describes the key by what the store says and these say. A holder counts only while the store says that a lease of this
     /// library has the key.
     pub(crate) fn describe(self, key: &LockKey, held: Option<Held>) -> KeyInfo {
-        let Self { mut holders, mut waiters, is_truncated } = self;
+        let Self { mut holders, mut waiters, is_truncated, processes } = self;
         // A process that has not noticed a loss yet may describe a lease, too: the one with the largest number counts, and those
         // that hold the key together with it.
         let newest =
@@ -92,7 +102,7 @@ impl Parties {
         };
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
-        KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated }
+        KeyInfo { key: key.as_str().to_owned(), held, holders, answered, waiters, is_truncated, processes }
     }
 }
 

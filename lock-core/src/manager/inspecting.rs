@@ -15,8 +15,8 @@ impl LockManager {
     /// Looks at a key: whether it is held, for how long still, by whom, and who waits for it.
     ///
     /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
-    /// to every process that uses the store; each answers for itself. Processes that do not answer are left out: see
-    /// [`KeyInfo::nobody_answered`] and, for a key that several may hold, [`KeyInfo::silent`].
+    /// to every process that uses the store; each answers for itself. Processes that do not answer are left out:
+    /// [`KeyInfo::processes`] says how many. See [`KeyInfo::nobody_answered`] and, for a key that several may hold, [`KeyInfo::silent`].
     ///
     /// This takes one round trip if the key is free, and two more if it is held. It takes 250 ms and two round trips if a process does
     /// not answer, for example because it is stopped, and if not all nodes of a cluster or quorum know the same number of processes. Do
@@ -50,7 +50,7 @@ impl LockManager {
         let key = self.key(key.as_ref())?;
         let held = self.held(&key).await?;
         if held.is_none() {
-            return Ok(Parties::default().describe(&key, None));
+            return Ok(Parties::of_nobody().describe(&key, None));
         }
         let heard = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.ok();
         Ok(Answers::of(heard).take(key.wire()).describe(&key, held))

@@ -147,12 +147,12 @@ impl<K> LockRequest<K> {
     /// the manager's, which is zero.
     ///
     /// It counts from the acquire, which may be executed up to a
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the request. For a scheduled job, choose less than the
-    /// interval minus the command timeout, or the next run may find the key busy and be skipped. Choose more than the difference of
-    /// the machines' clocks plus the command timeout, or one run may happen twice.
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the request. For a scheduled job, name the run in the
+    /// key, as in `jobs:nightly:2026-11-24`, and choose less than the interval, and more than is left of the date. With a fixed key a
+    /// machine that is later than `at_least` runs the job again.
     ///
     /// A holder that finishes sooner still releases the lease: the key is then left to expire at that time, even if the process
-    /// ends. A lease that was lost or handed over does not keep the key busy.
+    /// ends. A lease that was lost or handed over does not keep the key busy, and a holder that dies keeps it busy for the ttl.
     ///
     /// # Examples
     ///
@@ -162,9 +162,10 @@ impl<K> LockRequest<K> {
     /// use std::time::Duration;
     ///
     /// let manager = LockManager::in_memory();
-    /// let nightly = || manager.lock("nightly").at_least(Duration::from_secs(60)).wait(Duration::ZERO);
-    /// nightly().run(async |_| println!("cleaning up")).await?;
-    /// assert!(nightly().try_acquire().await?.is_none()); // another machine, a second later
+    /// let date = "2026-11-24"; // today's, by the clock of this machine
+    /// let nightly = || manager.lock(format!("jobs:nightly:{date}")).at_least(Duration::from_secs(23 * 3600));
+    /// nightly().try_run(async |_| println!("cleaning up")).await?;
+    /// assert!(nightly().try_acquire().await?.is_none()); // another machine, hours later
     /// # Ok(()) }
     /// ```
     pub fn at_least(mut self, at_least: Duration) -> Self {

@@ -202,6 +202,24 @@ fn a_holder_that_stands_still_is_said_not_to_answer() {
 }
 
 #[test]
+fn a_waiter_that_stands_still_is_said_to_be_missing() {
+    let server = Server::start();
+    let _holder = server.run(&["k", LONG], UNTIL_TOLD);
+    let waiter = Run::start(server.lockctl(&["run", "k", "--wait-forever", "--", "/bin/echo", "ran"]));
+    server.until_waiters("k", 1);
+    waiter.signal("STOP");
+    const MISSING: &str = "1 of 3 processes did not answer; its holders and waiters are missing here";
+    let done = server.done(&["who", "k"]);
+    assert!(done.out.contains(&format!("No process that answered waits for it. {MISSING}.\n")), "{done:?}");
+    let listed = server.done(&["list"]);
+    assert!(listed.err.contains(MISSING), "{listed:?}");
+    for processes in [&server.json(&["who", "k"])["processes"], &server.json(&["list"])[0]["processes"]] {
+        assert_eq!((&processes["asked"], &processes["answered"]), (&3.into(), &2.into()));
+    }
+    waiter.signal("CONT");
+}
+
+#[test]
 fn a_lock_of_another_library_is_said_to_be_one() {
     let server = Server::start();
     let _: String = server.call(&["SET", "k", "theirs"]);

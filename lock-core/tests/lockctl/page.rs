@@ -15,7 +15,10 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(&*begin).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
 }
 
-/// A folder where `lockctl` and a command of the page's are found, which counts its calls.
+/// The date of all runs.
+const TODAY: &str = "2026-11-24";
+
+/// A folder where `lockctl`, `date` and a command of the page's are found, which counts its calls.
 struct Folder {
     path: PathBuf,
 }
@@ -27,10 +30,12 @@ impl Folder {
         let path = std::env::temp_dir().join(format!("lockctl-{}-{name}", std::process::id()));
         fs::create_dir_all(&path).expect("a folder");
         symlink(BINARY, path.join("lockctl")).expect("a link");
-        let job = path.join("job");
-        fs::write(&job, format!("#!/bin/sh\necho ran >>{}\n", quoted(&path.join("ran").to_string_lossy())))
-            .expect("a file");
-        fs::set_permissions(&job, fs::Permissions::from_mode(0o755)).expect("its owner may");
+        let job = format!("echo ran >>{}", quoted(&path.join("ran").to_string_lossy()));
+        // No test may run over midnight.
+        for (name, line) in [("job", &*job), ("date", &format!("test \"$1\" = +%F && echo {TODAY}"))] {
+            fs::write(path.join(name), format!("#!/bin/sh\n{line}\n")).expect("a file");
+            fs::set_permissions(path.join(name), fs::Permissions::from_mode(0o755)).expect("its owner may");
+        }
         Self { path }
     }
 
@@ -109,16 +114,18 @@ fn the_lines_for_cron_systemd_and_kubernetes_run() {
     let field = |name: &str| {
         let line =
             blocks(&page, "yaml")[0].lines().find_map(|line| line.trim().strip_prefix(name)).expect("it is there");
-        serde_json::from_str::<Vec<String>>(line).expect("a list of strings").join(" ")
+        serde_json::from_str::<Vec<String>>(line).expect("a list of strings")
     };
-    let job = format!("{} {}", field("command: "), field("args: "));
+    assert_eq!(field("command: "), ["/bin/sh", "-c"]);
+    let job = field("args: ").concat();
     for (expected, line) in [(1, cron), (1, cron), (2, unit), (3, unit), (3, &*job)] {
         let done = folder.shell(&server, line);
         assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{line}");
-        // The key of cron and Kubernetes stays busy for a minute.
+        // The key of cron and Kubernetes stays busy for the rest of the date.
         assert_eq!(folder.count(), expected, "{line}");
     }
-    let _: i64 = server.call(&["DEL", "nightly"]);
+    let deleted: i64 = server.call(&["DEL", &format!("jobs:nightly:{TODAY}")]);
+    assert_eq!(deleted, 1, "the key names the run");
     assert_eq!((folder.shell(&server, &job).code, folder.count()), (Some(0), 4));
 }
 

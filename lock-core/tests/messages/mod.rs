@@ -154,6 +154,34 @@ async fn a_question_that_is_refused_ends_at_once_with_what_the_process_knows() -
     Ok(())
 }
 
+#[tokio::test(start_paused = true)]
+async fn how_many_processes_should_have_answered_and_how_many_did_is_told() -> Result {
+    let is_question = |channel: &str| channel == EVERYONE;
+    let whole = Network::new(|store, channel, message| store.publish(channel, message));
+    let answers_lost = Network::new(move |store, channel, message| match is_question(&channel) {
+        true => store.publish(channel, message),
+        false => Reply::ready(Ok(Some(0))),
+    });
+    let uncounted = Network::new(move |store, channel, message| {
+        let carried = store.publish(channel, message);
+        Reply::new(async move { carried.await.map(|_| None) })
+    });
+    let refused = Network::new(|_, _, _| Reply::ready(Err(BackendError::denied("no rights"))));
+    for (network, asked, answered) in
+        [(whole, Some(2), 2), (answers_lost, Some(2), 1), (uncounted, None, 2), (refused, None, 1)]
+    {
+        let ([_, two], _guards) = network.two(1).await?;
+        for info in [two.inspect("k0").await?, two.list("k").await?.remove(0)] {
+            let processes = info.processes();
+            assert_eq!((processes.asked(), processes.answered()), (asked, answered));
+            assert_eq!(processes.unanswered(), asked.map(|asked| asked - answered));
+            assert_eq!(info.nobody_answered(), answered == 1);
+        }
+        assert_eq!(two.inspect("free").await?.processes().unanswered(), Some(0));
+    }
+    Ok(())
+}
+
 /// A network on which the messages to one manager take so long.
 fn slow(delay: Duration) -> Network {
     Network::new(move |store, channel, message| {

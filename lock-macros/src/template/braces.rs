@@ -7,8 +7,9 @@ use crate::names::Names;
 
 /// Returns `text` with `{{` and `}}` as the characters `{` and `}`.
 ///
-/// A value of `format!` is refused: as text it would be one key for all calls, and only the waiting would show it.
-pub(super) fn plain(text: &str, names: &Names) -> Result<String, String> {
+/// A value of `format!` is refused: as text it would be one key for all calls, and only the waiting would show it. A
+/// template without values `is_fixed`. There a word in braces is refused as well, since it may be a misspelt argument.
+pub(super) fn plain(text: &str, names: &Names, is_fixed: bool) -> Result<String, String> {
     let mut plain = String::new();
     let mut rest = text;
     while let Some(at) = rest.find(['{', '}']) {
@@ -21,12 +22,21 @@ pub(super) fn plain(text: &str, names: &Names) -> Result<String, String> {
         } else {
             if sign == "{"
                 && let Some(inside) = tag(after)
-                && let Some(remedy) = remedy(inside.trim(), names)
             {
-                return Err(format!(
-                    "`{{{inside}}}` is text here, for braces are hash tags in Redis; \
-                     write {remedy}, or `{{{{{inside}}}}}` for the characters"
-                ));
+                if let Some(remedy) = remedy(inside.trim(), names) {
+                    return Err(format!(
+                        "`{{{inside}}}` is text here, for braces are hash tags in Redis; \
+                         write {remedy}, or `{{{{{inside}}}}}` for the characters"
+                    ));
+                }
+                if is_fixed && inside.split('.').all(|part| word(part.trim()).is_some()) {
+                    return Err(format!(
+                        "`{{{inside}}}` would be one key for every call, for braces are hash tags in Redis, and the function \
+                         has {}; write {}, or `{{{{{inside}}}}}` for the characters",
+                        names.listed(),
+                        example(names)
+                    ));
+                }
             }
             after
         };
@@ -49,8 +59,7 @@ fn remedy(inside: &str, names: &Names) -> Option<String> {
     };
     let is_formatted = inside.starts_with(':') || spec.is_some_and(is_spec);
     if inside.is_empty() || is_formatted && inside.starts_with(|c: char| c == ':' || c.is_ascii_digit()) {
-        let example = names.example().map_or_else(|| "id".to_owned(), ToString::to_string);
-        return Some(format!("a value as in `<{example}>`"));
+        return Some(example(names));
     }
     let first = first_word(value);
     let argument = first.as_ref().and_then(|first| names.find(first));
@@ -64,6 +73,12 @@ fn remedy(inside: &str, names: &Names) -> Option<String> {
         Some(_) => format!("`<{value}>` for the value, `format!(..)` in place of the string to format it"),
         None => format!("`<{value}>` for the value"),
     })
+}
+
+/// Returns how a value is written, by one that the function has.
+fn example(names: &Names) -> String {
+    let example = names.example().map_or_else(|| "id".to_owned(), ToString::to_string);
+    format!("a value as in `<{example}>`")
 }
 
 /// Reads the word that `value` begins with, as `order` in `order.id()`.
@@ -93,7 +108,7 @@ mod tests {
     use super::*;
 
     fn read(text: &str) -> Result<String, String> {
-        plain(text, &Names::of(&parse_quote!(async fn sell(&self, id: u64, (order, r#type): (Order, Type)))))
+        plain(text, &Names::of(&parse_quote!(async fn sell(&self, id: u64, (order, r#type): (Order, Type)))), false)
     }
 
     #[test]

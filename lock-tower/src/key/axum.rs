@@ -8,7 +8,7 @@ use std::{
     task::{Context, Poll, Waker},
 };
 
-use ::axum::extract::{FromRequestParts, RawPathParams, rejection::RawPathParamsRejection};
+use ::axum::extract::{FromRequestParts, MatchedPath, OriginalUri, RawPathParams, rejection::RawPathParamsRejection};
 use ::http::Request;
 
 use super::{
@@ -27,6 +27,9 @@ use super::{
 /// * The route has no such parameter.
 /// * The route has two parameters of the name, in a router that is nested as a service.
 /// * The layer is around the router, which has not routed the request yet.
+///
+/// Add the layer with `Router::route_layer`. With `Router::layer` it also sees requests whose path no route has: they go on to the
+/// fallback of the router **without a lock**, and the log says so once.
 ///
 /// # Examples
 ///
@@ -112,11 +115,22 @@ impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
         match value {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
             Some((_, value)) => read::<T>(value, || format!("the path parameter {name} is not valid")),
+            None if is_for_the_fallback(request) => Err(Absent::Unrouted(name)),
             None => Err(Absent::Missing(
                 Mistake(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
             )),
         }
     }
+}
+
+/// Whether no route was matched, so that the router has sent the request to its fallback.
+///
+/// A service that is nested in a router has no matched path either, but another router may be inside of it, whose handlers must
+/// not run without their lock. There the path was shortened.
+fn is_for_the_fallback<B>(request: &Request<B>) -> bool {
+    let extensions = request.extensions();
+    let is_whole = extensions.get::<OriginalUri>().is_some_and(|original| original.path() == request.uri().path());
+    is_whole && extensions.get::<MatchedPath>().is_none()
 }
 
 impl<B, T: FromStr + Display> Parts<Request<B>> for PathParam<T> {

@@ -67,6 +67,7 @@ fn key(info: &KeyInfo) -> Value {
         "silent": info.silent().map(silent),
         "waiters": info.waiters().iter().map(waiter).collect::<Value>(),
         "truncated": info.is_truncated(),
+        "processes": { "asked": info.processes().asked(), "answered": info.processes().answered() },
     })
 }
 

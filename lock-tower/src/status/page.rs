@@ -11,7 +11,7 @@ use super::{
     look::Look,
     question::{Order, Question},
     selection::{PAGE, Selection, waited},
-    sentences::{HolderOf, Named, SHOWN, WaitersOf, loss},
+    sentences::{HolderOf, Missing, Named, SHOWN, WaitersOf, loss},
     text::{Attribute, Text},
     words::{Age, Count, Number, TimeOfDay},
 };
@@ -42,6 +42,9 @@ impl List<'_> {
                 let selection = Selection::of(keys, self.question);
                 self.figures(body, Some(&selection))?;
                 self.controls(body)?;
+                if let Some(info) = keys.first() {
+                    write!(body, "{}", Missing(info.processes()))?;
+                }
                 self.rows(body, &selection)
             }
             Err(error) => {
@@ -163,7 +166,12 @@ impl List<'_> {
             }
             body.write_str("</details>")?;
         } else {
-            body.write_str("<p class=fact>Nobody waits</p>")?;
+            let nobody = if info.processes().unanswered() == Some(0) {
+                "Nobody waits"
+            } else {
+                "No process that answered waits"
+            };
+            write!(body, "<p class=fact>{nobody}</p>")?;
         }
         body.write_str("</div>")?;
         if self.releases && info.is_locked() {

@@ -92,7 +92,10 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         let _ = write!(body, "<p class=alarm role=alert><b>{notice}</b>");
     }
     let next = match info.waiters() {
-        [] => "Nobody waits for the key. The next request gets it.".to_owned(),
+        [] if info.processes().unanswered() == Some(0) => {
+            "Nobody waits for the key. The next request gets it.".to_owned()
+        }
+        [] => "No process that answered waits for the key.".to_owned(),
         _ => format!("The first of {} gets the key.", WaitersOf(info)),
     };
     let before = match info.holder() {

@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lock_core::{KeyInfo, LossReason, Party, Silent};
+use lock_core::{KeyInfo, LossReason, Party, Processes, Silent};
 
 use super::{
     text::Text,
@@ -122,11 +122,38 @@ impl Display for WaitersOf<'_> {
     }
 }
 
+/// Says how many processes did not answer; nothing if all did.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Missing(pub(super) Processes);
+
+impl Display for Missing {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match (self.0.asked(), self.0.unanswered()) {
+            (_, Some(0)) => Ok(()),
+            (Some(asked), Some(unanswered)) => {
+                let (noun, theirs) =
+                    (if asked == 1 { "process" } else { "processes" }, if unanswered == 1 { "its" } else { "their" });
+                write!(
+                    f,
+                    "<p class=alarm role=alert><b>{unanswered} of {asked} {noun} did not answer</b>; {theirs} holders and \
+                     waiters are missing here.</p>"
+                )
+            }
+            _ => write!(
+                f,
+                "<p class=alarm role=alert><b>It is not known how many processes should have answered</b>; {} did. Holders and \
+                 waiters may be missing here.</p>",
+                self.0.answered()
+            ),
+        }
+    }
+}
+
 /// How many holders and how many waiters of a key the page names; JSON has all.
 pub(super) const SHOWN: usize = 20;
 
 /// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
-const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped or is cut off, is a client of another \
+const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped, is cut off or is too busy to answer, is a client of another \
                                kind or an older version, or cannot use messages.</p>";
 
 /// What it means that one lease has no answer; docs/operations.md has all.

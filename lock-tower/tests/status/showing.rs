@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use axum::Router;
-use lock_core::LockManager;
+use lock_core::{LockManager, backend::MemoryBackend};
 use lock_tower::status::Status;
 use serde_json::Value;
 
@@ -37,6 +37,34 @@ async fn holders_and_waiters_of_all_processes_are_shown_wherever_it_is_mounted()
     let routed = serve(Router::new().route_service("/ops/locks", Status::new(one))).await;
     assert!(get(routed, "/ops/locks?order=key").await.body.contains("<code>goods:1</code>"));
     waits.abort();
+}
+
+#[tokio::test]
+async fn a_process_that_does_not_answer_is_said_to_be_missing() {
+    let store = MemoryBackend::new();
+    let of = |name| LockManager::builder().backend(store.clone()).client_name(name).build().unwrap();
+    let (one, two) = (of("one"), of("two"));
+    let _guard = one.lock("goods:1").await.unwrap();
+    // It listens, and its runtime is driven no further.
+    let stopped = std::thread::spawn(move || {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            two.is_locked("begin").await.unwrap();
+            tokio::task::yield_now().await;
+        });
+        (runtime, two)
+    });
+    let (runtime, _two) = stopped.join().unwrap();
+    let address = releasing(&one).await;
+    let page = get(address, "/locks").await.body;
+    assert!(
+        page.contains("<b>1 of 2 processes did not answer</b>; its holders and waiters are missing here."),
+        "{page}"
+    );
+    assert!(page.contains("No process that answered waits") && !page.contains("Nobody waits"), "{page}");
+    let key = &get(address, "/locks?format=json").await.json()["keys"][0];
+    assert_eq!((&key["processes"]["asked"], &key["processes"]["answered"]), (&2.into(), &1.into()));
+    runtime.shutdown_background();
 }
 
 #[tokio::test]

@@ -255,8 +255,8 @@ async fn sign_of_life(connector: &Connector, limit: Duration) -> Result<Answer, 
     Ok(Answer::new([]))
 }
 
-/// Whether the server has scripts, and the user may run them. Otherwise no request could ever wait for a lock or release it. Other
-/// problems show in the requests that follow.
+/// Whether the server has scripts, and the user may run them and what renewals and releases need. Otherwise no request could ever wait
+/// for a lock, keep it or release it. Other problems show in the first acquire.
 async fn may_run_scripts(connector: &Connector) -> Result<(), BackendError> {
     let Ok(replies) = connector.query::<Vec<Value>>(Ask::Each(&script::trial())).await else { return Ok(()) };
     let refused = replies.into_iter().filter_map(|reply| reply.extract_error().err());

@@ -18,14 +18,29 @@ use crate::{
 /// The mark of an item of the reply that failed.
 const ERROR: i64 = 0;
 
-/// Runs scripts that do nothing, by source and by hash: whether that is allowed.
+/// Runs a script that changes nothing, by source and by hash: whether that is allowed, and whether it may do what only renewals and
+/// releases do. Acquires would be granted without these rights, and each lease be lost.
 pub(super) fn trial() -> Pipeline {
-    let nothing = Script::new("return 1");
+    let script = Script::new(TRIAL);
     let mut trial = Pipeline::with_capacity(2);
-    trial.cmd("EVAL").arg("return 1").arg(0);
-    trial.cmd("EVALSHA").arg(nothing.get_hash()).arg(0);
+    trial.cmd("EVAL").arg(TRIAL).arg(0);
+    trial.cmd("EVALSHA").arg(script.get_hash()).arg(0);
     trial
 }
+
+/// Nothing stands at its key, which belongs to one node of a cluster. The others refuse the key, but look at the rights first.
+const TRIAL: &str = "\
+local key = '{0}lock-core:trial'
+for _, command in ipairs({{'PEXPIRE', key, 1}, {'PTTL', key}, {'DEL', key}}) do
+  local reply = redis.pcall(unpack(command))
+  local problem = type(reply) == 'table' and reply.err and string.lower(reply.err) or ''
+  if string.find(problem, 'permissions to run', 1, true) or string.find(problem, 'run this command', 1, true) then
+    return redis.error_reply(\"NOPERM this user has no permissions to run the '\" .. command[1] .. \"' command\")
+  elseif string.find(problem, 'unknown', 1, true) then
+    return redis.error_reply(\"ERR unknown command '\" .. command[1] .. \"'\")
+  end
+end
+return 1";
 
 /// The call of a batch by the hash of the script; its side keys have the tag.
 pub(super) fn evalsha(tag: Tag, batch: &[Operation]) -> Cmd {

@@ -10,7 +10,7 @@ macro_rules! examples {
     () => {
         "\
 Examples:
-  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run \"jobs:nightly:$(date +%F)\" --skip-if-busy --at-least 23h -- ./clean-up.sh
   lockctl run deploy:shop --wait 10m -- make deploy
   lockctl run build --permits 3 -- make image
   lockctl list shop:
@@ -118,8 +118,9 @@ pub(crate) struct Run {
     pub(crate) label: Option<String>,
     /// Keep the key busy for this long, even if the command ends sooner
     ///
-    /// For a job that several machines start at about the same time and that is to run once: more than their clocks
-    /// differ, and less than the time between two runs.
+    /// For a job that several machines start, and that is to run once. Name the run in the key, as in
+    /// "jobs:nightly:$(date +%F)", and choose less than the time between two runs, and more than is left of the date. A
+    /// machine that dies in its run keeps the key for its ttl only.
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true)]
     #[arg(value_parser = humantime::parse_duration)]
     pub(crate) at_least: Duration,
@@ -225,5 +226,5 @@ A code that is in neither list is that of the command, 128 + N if signal N ended
 A signal that comes while the key is waited for ends lockctl with 128 + N, too.
 
 Examples:
-  lockctl run nightly --skip-if-busy --at-least 1m -- ./clean-up.sh
+  lockctl run \"jobs:nightly:$(date +%F)\" --skip-if-busy --at-least 23h -- ./clean-up.sh
   lockctl run report --ttl 1m --wait-forever -- sh -c 'make report && make mail'";

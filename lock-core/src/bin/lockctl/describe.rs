@@ -3,15 +3,20 @@
 use std::{fmt::Write, time::Duration};
 
 use humantime::format_duration;
-use lock_core::{Holder, KeyInfo, Mode, Party, Silent, Waiter};
+use lock_core::{Holder, KeyInfo, Mode, Party, Processes, Silent, Waiter};
 
 /// Writes who holds a key and who waits for it, in lines for people.
 pub(crate) fn key(info: &KeyInfo) -> String {
     let mut text = holder(info);
     let waiters = info.waiters();
+    let missing = missing(info.processes());
     if waiters.is_empty() {
-        if info.is_locked() {
-            text.push_str("Nobody waits for it.\n");
+        match &missing {
+            Some(missing) => {
+                let _ = writeln!(text, "No process that answered waits for it. {missing}");
+            }
+            None if info.is_locked() => text.push_str("Nobody waits for it.\n"),
+            None => {}
         }
         return text;
     }
@@ -21,7 +26,28 @@ pub(crate) fn key(info: &KeyInfo) -> String {
     for waiter in waiters {
         let _ = writeln!(text, "  {}", self::waiter(waiter));
     }
+    if let Some(missing) = missing {
+        let _ = writeln!(text, "{missing}");
+    }
     text
+}
+
+/// Says how many processes did not answer. Returns `None` if all did.
+pub(crate) fn missing(processes: Processes) -> Option<String> {
+    match (processes.asked(), processes.unanswered()) {
+        (_, Some(0)) => None,
+        (Some(asked), Some(unanswered)) => {
+            let (noun, theirs) =
+                (if asked == 1 { "process" } else { "processes" }, if unanswered == 1 { "its" } else { "their" });
+            Some(format!(
+                "{unanswered} of {asked} {noun} did not answer; {theirs} holders and waiters are missing here."
+            ))
+        }
+        _ => Some(format!(
+            "It is not known how many processes should have answered; {} did. Holders and waiters may be missing here.",
+            processes.answered()
+        )),
+    }
 }
 
 fn holder(info: &KeyInfo) -> String {
@@ -172,7 +198,8 @@ const ONE_SILENT: &str =
 const SEVERAL_SILENT: &str = "their holders have died, are stopped or are cut off, or cannot use messages, or the leases are between two holders";
 
 /// What it means that nobody answered, in the words of `KeyInfo::nobody_answered` and of docs/operations.md.
-const NOBODY_ANSWERED: &str = "  - the holder has died, is stopped or is cut off;
+const NOBODY_ANSWERED: &str =
+    "  - the holder has died, is stopped or is cut off, or is too busy to answer within 250 ms;
   - the holder is a client of another kind or an older version;
   - the holder, or the process that asked, cannot use messages (RESP2, or no rights to pub/sub);
   - the key is between two holders: handed over and not taken up yet, or kept by `at_least`.

@@ -33,6 +33,7 @@ pub(crate) fn key(info: &KeyInfo) -> Value {
         "silent": info.silent().map(silent),
         "waiters": waiters.collect::<Vec<_>>(),
         "truncated": info.is_truncated(),
+        "processes": { "asked": info.processes().asked(), "answered": info.processes().answered() },
     })
 }
 

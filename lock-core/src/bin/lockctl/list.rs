@@ -5,7 +5,7 @@ use serde_json::Value;
 
 use crate::{
     args::{List, Server},
-    describe::{duration, party, printable},
+    describe::{duration, missing, party, printable},
     exit::{Failure, warn},
     json, table,
 };
@@ -22,6 +22,9 @@ pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
     } else {
         let rows: Vec<_> = keys.iter().map(row).collect();
         table::write(output, TITLES, &rows)?;
+        if let Some(missing) = keys.first().and_then(|info| missing(info.processes())) {
+            warn(missing.trim_end_matches('.'));
+        }
     }
     Ok(0)
 }

@@ -69,6 +69,7 @@ impl Open {
     pub(super) fn end(self, now: Moment) -> (Vec<Asked<Heard>>, Heard) {
         let has_more = |part: &Statement| part.is_cut || !self.done.contains(&part.manager.id);
         let is_truncated = self.holder_of.is_none() && self.statements.iter().any(has_more);
-        (self.asked, Heard { statements: self.statements, at: now, is_truncated, is_shared: false })
+        let (reached, answered) = (self.reached, self.done.len());
+        (self.asked, Heard { statements: self.statements, at: now, is_truncated, is_shared: false, reached, answered })
     }
 }

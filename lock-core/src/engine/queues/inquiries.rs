@@ -71,9 +71,11 @@ impl Queues {
         }
     }
 
-    /// Takes note of how many managers a question of this one has reached.
-    pub(crate) fn has_reached(&mut self, question: u64, managers: usize, now: Moment) {
-        self.inquiries.reached(question, managers);
+    /// Takes note of how many managers a question of this one has reached, or that it could not be sent.
+    pub(crate) fn has_reached(&mut self, question: u64, managers: Option<usize>, now: Moment) {
+        // This manager answers itself, also if no message reaches it: then the store did not count it.
+        let managers = managers.map(|managers| if self.listening { managers.max(1) } else { managers + 1 });
+        self.inquiries.reached(question, managers.unwrap_or(0));
         self.answer_inquiries(now);
     }
 

@@ -1,0 +1,9 @@
+// bad_input_50
+use lock_core::{Error, distributed_lock};
+
+#[distributed_lock(key = "goods:{goods_id}")]
+async fn sell(id: u64) -> Result<u64, Error> {
+    Ok(id)
+}
+
+fn main() {}
