@@ -133,8 +133,15 @@ fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
     let mut found = BTreeSet::new();
     for path in files {
         let source = fs::read_to_string(&path).unwrap();
-        for call in ["tracing::warn!(", "tracing::error!("] {
-            found.extend(source.split(call).skip(1).filter_map(message).filter(|message| !message.is_empty()));
+        for level in ["warn", "error"] {
+            let call = format!("tracing::{level}!(");
+            let direct = source.split(&call).skip(1);
+            let caught = source
+                .split("log!(")
+                .skip(1)
+                .map(str::trim_start)
+                .filter_map(|call| call.strip_prefix(level)?.strip_prefix(','));
+            found.extend(direct.chain(caught).filter_map(message).filter(|message| !message.is_empty()));
         }
         // Those that a message is chosen from.
         let chosen = source.split("error as _, ").skip(1).chain(source.split("let (lock, what) = ").skip(1));

@@ -423,7 +423,8 @@ impl LockManagerBuilder {
         }
         let (ttl, limit) = (self.options.ttl, backend.time_limit());
         if limit < Duration::MAX && ttl < limit {
-            tracing::warn!(
+            log!(
+                warn,
                 ?ttl,
                 command_timeout = ?limit,
                 "the default ttl is below the command timeout, so a slow answer to an acquire comes when its lease has expired, and \

@@ -201,11 +201,11 @@ fn log_unreleased(error: &Error) {
     static UNANSWERED: Flood = Flood::new();
     let flood = if matches!(error.kind(), ErrorKind::Lost(_)) { &LOST } else { &UNANSWERED };
     let Some(others) = flood.line() else {
-        tracing::debug!(%error, "the work is done, but its lease could not be released");
+        log!(debug, %error, "the work is done, but its lease could not be released");
         return;
     };
     let others = (others > 0).then_some(others);
-    tracing::warn!(%error, others, "the work is done, but its lease could not be released");
+    log!(warn, %error, others, "the work is done, but its lease could not be released");
 }
 
 impl<F: Future> fmt::Debug for Protected<F> {

@@ -124,7 +124,8 @@ impl Sentinels {
             let mut outvoted = None;
             self.heard.send_modify(|heard| outvoted = heard.hear(index, word, Instant::now()));
             if let Some(outvoted) = outvoted {
-                tracing::warn!(
+                log!(
+                    warn,
                     sentinel = &*self.sentinels[outvoted].address(),
                     service = self.service,
                     "this sentinel alone names another primary than most others do, so it is ignored; check that it watches the \
