@@ -86,16 +86,18 @@ impl Row<'_> {
         // Its key is kept for another, who comes first at the other nodes too.
         let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }))
             && !Mutant::ReservedIgnored.is_on();
+        let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {
-                return Verdict::Open;
+                // A node that has granted it is asked to count further. If it fails meanwhile, and the others are against it, nothing in
+                // the same call must wait for that node.
+                return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
             }
             let held = Ok(Outcome::Held { fence: fences.first, block: fences.size, was_free: false });
             // Others may wait at the queue node; and the more are known to have it, the more may fail.
             return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
         }
-        let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
             // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
             return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
