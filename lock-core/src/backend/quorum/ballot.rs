@@ -252,7 +252,7 @@ impl Ballot {
             return Err(too_few(self.nodes, &self.failed, elsewhere));
         }
         let outcomes = (0..self.operations.len()).map(|item| match self.row(item).verdict() {
-            Verdict::Likely(result) | Verdict::Sure(result) => result,
+            Verdict::Doubtful(result) | Verdict::Likely(result) | Verdict::Sure(result) => result,
             Verdict::Open => Err(no_answer()),
         });
         let mut answer = self.flags.clone();

@@ -106,21 +106,27 @@ impl Quorum {
             // Signs of life are waited for as answers are, or their nodes would seem to be late.
             let is_settled =
                 requests.iter().all(|request| !request.asked.batch.is_empty()) || ballot.operations().is_empty();
-            match ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely }) {
-                Certainty::Open => Poll::Pending,
-                Certainty::Sure => Poll::Ready(ballot.answer()),
-                Certainty::Likely => {
-                    let waiting = requests.iter().map(|request| request.asked.node);
-                    let is_ping = ballot.operations().is_empty();
-                    if !is_ping && self.ledger().are_spare(waiting.clone()) {
-                        return Poll::Ready(ballot.answer());
-                    }
-                    let timer = patience.get_or_insert_with(|| {
-                        self.clock.sleep(if is_ping { PING } else { self.ledger().patience(waiting) })
-                    });
-                    timer.as_mut().poll(cx).map(|()| ballot.answer())
+            let certainty = ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely });
+            let waiting = requests.iter().map(|request| request.asked.node);
+            let is_ping = ballot.operations().is_empty();
+            let timer = match certainty {
+                Certainty::Open => return Poll::Pending,
+                Certainty::Sure => return Poll::Ready(ballot.answer()),
+                Certainty::Likely if !is_ping && self.ledger().are_spare(waiting.clone()) => {
+                    return Poll::Ready(ballot.answer());
                 }
-            }
+                _ => patience.take_if(|(of, _)| *of == certainty),
+            };
+            let (_, timer) = patience.insert(timer.unwrap_or_else(|| {
+                let ledger = self.ledger();
+                let patience = match certainty {
+                    _ if is_ping => PING,
+                    Certainty::Doubtful => ledger.own_patience(waiting),
+                    _ => ledger.patience(waiting),
+                };
+                (certainty, self.clock.sleep(patience))
+            }));
+            timer.as_mut().poll(cx).map(|()| ballot.answer())
         })
         .await
     }

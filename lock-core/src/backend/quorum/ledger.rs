@@ -52,12 +52,17 @@ impl Ledger {
 
     /// How long it is worth waiting for these nodes where others have decided.
     pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
+        let own = self.own_patience(nodes);
+        // The others have decided by then. A node that is always slow would otherwise always be worth waiting for.
+        self.patience_of_most().map_or(own, |most| own.min(most))
+    }
+
+    /// How long it is worth waiting for these nodes where their answers may decide.
+    pub(super) fn own_patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
         // A node whose round trip is not known yet counts like the slowest one.
         let slowest = self.nodes.iter().filter_map(|node| node.round_trip).max();
         let round_trips = nodes.filter_map(|node| self.nodes[node].round_trip.or(slowest));
-        let own = round_trips.max().map_or(LEAST_PATIENCE, times_patience);
-        // The others have decided by then. A node that is always slow would otherwise always be worth waiting for.
-        self.patience_of_most().map_or(own, |most| own.min(most))
+        round_trips.max().map_or(LEAST_PATIENCE, times_patience)
     }
 
     /// How long a node may take that is not slower than others: a few round trips of the slowest node of the fastest majority. `None`

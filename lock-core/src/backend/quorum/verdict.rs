@@ -14,6 +14,8 @@ use crate::{
 pub(super) enum Verdict {
     /// The nodes that have answered do not decide.
     Open,
+    /// Not decided yet, and given up if the others do not answer as soon as they usually do, however slow they are.
+    Doubtful(Result<Outcome, BackendError>),
     /// Decided, but the answers of the others are worth a short wait.
     Likely(Result<Outcome, BackendError>),
     Sure(Result<Outcome, BackendError>),
@@ -23,6 +25,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
     Open,
+    Doubtful,
     Likely,
     Sure,
 }
@@ -45,6 +48,7 @@ impl Verdict {
     pub(super) fn certainty(&self) -> Certainty {
         match self {
             Self::Open => Certainty::Open,
+            Self::Doubtful(_) => Certainty::Doubtful,
             Self::Likely(_) => Certainty::Likely,
             Self::Sure(_) => Certainty::Sure,
         }
@@ -172,8 +176,8 @@ impl Row<'_> {
         if tally.granted + tally.waiting + tally.away < most {
             return Verdict::Sure(unknown());
         }
-        // A batch has many: they do not wait for the slowest node of one.
-        if tally.gone > 0 { Verdict::Likely(unknown()) } else { Verdict::Open }
+        // A batch has many: they do not wait without end for the slowest node of one. But a slow node may be the one that keeps the lease.
+        if tally.gone > 0 { Verdict::Doubtful(unknown()) } else { Verdict::Open }
     }
 
     fn released(&self, tally: &Tally) -> Verdict {

@@ -451,7 +451,7 @@ fn each_item_of_a_batch_is_decided_by_itself() {
     ballot.vote(0, both(Outcome::Released, Outcome::Gone));
     assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.vote(1, both(Outcome::Released, renewed(None, 0)));
-    assert_eq!(ballot.certainty(), Certainty::Likely);
+    assert_eq!(ballot.certainty(), Certainty::Doubtful, "the third decides whether it is renewed");
     ballot.vote(2, both(Outcome::Gone, renewed(None, 0)));
     let outcomes: Vec<_> = ballot.answer().unwrap().outcomes.into_iter().map(Result::unwrap).collect();
     assert_eq!(outcomes, [Outcome::Released, renewed(None, 0)]);
