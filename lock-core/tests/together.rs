@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "test code")]
 
-use lock_core::{ErrorKind, LockManager, exclusive, shared};
+use lock_core::{Argument, ErrorKind, LockManager, exclusive, shared};
 
 use crate::support::{Fate, Faulty, counted, eventually_free, ms, secs};
 
@@ -152,4 +152,17 @@ async fn more_keys_than_a_call_takes_are_acquired_too() {
     assert_eq!(all.leases().len(), 300);
     all.release().await.unwrap();
     assert!(backend.largest_batch() <= 256);
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_keys_than_wait_can_bound_are_refused_before_anything_is_sent() {
+    let (manager, backend) = counted();
+    let keys: Vec<_> = (0..5_001).map(|number| format!("k{number}")).collect();
+    let error = manager.lock_all(&keys).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Keys));
+    assert!(error.to_string().contains("5001 keys are more than 5000"), "{error}");
+    assert!(backend.log().is_empty(), "nothing was sent");
+    let all = manager.lock_all(keys[1..].iter().chain(&keys[1..])).await.unwrap();
+    assert_eq!(all.leases().len(), 5_000, "a key that is named twice counts once");
+    all.release().await.unwrap();
 }
