@@ -1,5 +1,5 @@
 //! A cluster of three beside one server and beside raw commands on the same nodes, and a quorum of five beside raw commands on all
-//! five at once:
+//! five at once; and a quorum with one server that is far away beside the others alone:
 //! `cargo bench -p lock-benches --bench topologies -- --json`.
 //!
 //! How long a failover takes is measured by the tests that cause one: `cargo test -p lock-tests --test system topologies:: --
@@ -7,12 +7,13 @@
 
 mod support;
 
-use std::{collections::HashMap, sync::Arc};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 use futures_util::future::join_all;
 use lock_core::LockManager;
 use support::{
     pairs,
+    relay::far_away,
     report::{Report, Target},
     server::{Server, join_cluster, processor},
     sides::{Locks, Ours, Raw, RawHeld},
@@ -28,6 +29,9 @@ async fn main() {
     let mut report = Report::from_arguments();
     cluster(&mut report).await;
     quorum(&mut report).await;
+    for count in [3, 5] {
+        quorum_with_a_server_far_away(&mut report, count).await;
+    }
 }
 
 /// Slots share nodes, but no scripts: each needs a call of its own.
@@ -86,6 +90,45 @@ async fn quorum(report: &mut Report) {
         }
     }
     report.figure("quorum_of_5_pair_p50", "us", &times, "slowest of five raw", Target::RatioAtMost(1.5));
+}
+
+/// The others alone are a quorum whose last server is down.
+async fn quorum_with_a_server_far_away(report: &mut Report, count: usize) {
+    let mut nodes = Vec::new();
+    for _ in 0..count {
+        nodes.push(Server::start().await);
+    }
+    for ms in [30, 300] {
+        let far = far_away(nodes[count - 1].port, Duration::from_millis(ms)).await;
+        let managers = |last: &str| -> [Ours; 4] {
+            let urls = nodes[..count - 1].iter().map(|node| node.url.as_str()).chain([last]);
+            let urls: Vec<_> = urls.collect();
+            [(); 4].map(|()| Ours(LockManager::builder().quorum(&urls).build().expect("sound URLs")))
+        };
+        // Nothing listens there.
+        let (with, alone) = (managers(&far), managers("redis://127.0.0.1:1"));
+        let (mut own_keys, mut one_key) = (Rounds::default(), Rounds::default());
+        for round in 0..=ROUNDS {
+            let sides: [Turn<'_>; 2] =
+                [Box::pin(pairs::on_own_keys(&with[0], 8)), Box::pin(pairs::on_own_keys(&alone[0], 8))];
+            let [own, own_alone] = in_turn(round, sides).await;
+            let sides: [Turn<'_>; 2] = [Box::pin(of_all(&with)), Box::pin(of_all(&alone))];
+            let [one, one_alone] = in_turn(round, sides).await;
+            if round > 0 {
+                own_keys.add(own, own_alone);
+                one_key.add(one, one_alone);
+            }
+        }
+        let target = Target::RatioAtLeast(0.8);
+        let name = |keys: &str| format!("quorum_of_{count}_one_at_{ms}_ms_{keys}");
+        report.figure(&name("own_keys"), "pairs/s", &own_keys, "the others alone", target);
+        report.figure(&name("one_key"), "pairs/s", &one_key, "the others alone", target);
+    }
+}
+
+/// Pairs a second of several processes on one key.
+async fn of_all(managers: &[Ours]) -> f64 {
+    join_all(managers.iter().map(|manager| pairs::on_one_key(manager, 2))).await.into_iter().sum()
 }
 
 /// Raw commands to whichever node of a cluster has the key.

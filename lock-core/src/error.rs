@@ -6,7 +6,7 @@ pub use self::{
     kind::{Argument, ErrorKind, LossReason},
 };
 
-use crate::{backend::Obstacle, info::Holder, key::LockKey, mode::Mode};
+use crate::{backend::Obstacle, info::Holder, mode::Mode};
 
 mod build;
 mod case;
@@ -96,14 +96,6 @@ impl Error {
         self
     }
 
-    /// The error of a request for permits of another total than the key has.
-    pub(crate) fn other_total(key: &LockKey, mode: Mode, total: u32) -> Self {
-        let detail = format!(
-            "the key has {total} permits at present, and the request is for {mode}: use one total for a key, or another key"
-        );
-        Self::invalid(Argument::Permits, ACQUIRE, detail).on(key)
-    }
-
     /// Says what is in the way of a request in a mode.
     pub(crate) fn blocked(mut self, by: Obstacle, mode: Mode) -> Self {
         self.inner.obstacle = (by, mode);
@@ -117,6 +109,9 @@ impl Error {
             (Obstacle::Permits, Mode::Permits { total, take }) => format!("short of {take} permits (it has {total})"),
             (Obstacle::Waiters, _) => "kept for others that came first".to_owned(),
             (Obstacle::Foreign, _) => "held by another library".to_owned(),
+            (Obstacle::OtherTotal { total }, mode) => {
+                format!("held by permits of another total (the key has {total}, and the request is for {mode})")
+            }
             (Obstacle::Holder | Obstacle::Permits, _) => "held by someone else".to_owned(),
         };
         self.detail(if wait.is_zero() {
@@ -300,7 +295,9 @@ impl Error {
             return Case::Lost;
         }
         match self.kind() {
-            ErrorKind::Busy if self.inner.obstacle.0 == Obstacle::Permits => Case::Full,
+            ErrorKind::Busy if matches!(self.inner.obstacle.0, Obstacle::Permits | Obstacle::OtherTotal { .. }) => {
+                Case::Full
+            }
             ErrorKind::Busy => Case::Busy,
             ErrorKind::Lost(_) => Case::Lost,
             ErrorKind::Overloaded => Case::Overloaded,

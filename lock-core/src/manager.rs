@@ -149,7 +149,7 @@ impl LockManager {
     ///
     /// If all keys are free, they are acquired together. If not, they are acquired one after the other in an order that all such
     /// requests have in common, so that two of them cannot deadlock. A key that is named twice counts once, and is exclusive if it
-    /// is named so once.
+    /// is named so once. At most 5,000 keys; more fail with [`ErrorKind::Invalid`] before anything is sent.
     ///
     /// # Examples
     ///
@@ -177,6 +177,11 @@ impl LockManager {
             let keys = request::merge(keys)?;
             if keys.is_empty() {
                 let detail = "there is no key to lock; name at least one";
+                return Err(Error::invalid(Argument::Keys, "lock", detail));
+            }
+            if keys.len() > MOST_KEYS {
+                let detail =
+                    format!("{} keys are more than {MOST_KEYS}; lock a key that stands for all of them", keys.len());
                 return Err(Error::invalid(Argument::Keys, "lock", detail));
             }
             Ok(keys)
@@ -422,6 +427,8 @@ impl fmt::Debug for LockManager {
     }
 }
 
+/// How many keys one request may have. The releases and renewals of many more would take longer than `wait` bounds.
+const MOST_KEYS: usize = 5_000;
 /// How many keys are released by force in one call.
 const FORCED_AT_ONCE: usize = 256;
 

@@ -79,8 +79,7 @@ impl LockRequest {
     /// # Errors
     /// * [`ErrorKind::Busy`] if `wait` has passed: nothing is held.
     /// * [`ErrorKind::Backend`] if the backend did not answer: a lease that it may have set is released in the background.
-    /// * [`ErrorKind::Invalid`] for a key, a duration or permits out of range, before anything is sent; also if the key has permits of
-    ///   another total.
+    /// * [`ErrorKind::Invalid`] for a key, a duration or permits out of range, before anything is sent.
     /// * [`ErrorKind::WouldDeadlock`] inside a scoped form that holds the key.
     /// * [`ErrorKind::Overloaded`] if more requests wait than the manager allows.
     /// * [`ErrorKind::NotReplicated`] with a [`durability`](Self::durability); then also [`ErrorKind::Lost`] if the key was taken

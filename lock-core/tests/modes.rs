@@ -5,7 +5,7 @@
 use std::{
     sync::{
         Arc,
-        atomic::{AtomicUsize, Ordering},
+        atomic::{AtomicU32, AtomicUsize, Ordering},
     },
     time::Duration,
 };
@@ -16,6 +16,8 @@ use lock_core::{
     exclusive, permits, shared,
 };
 use tokio::task::JoinSet;
+
+use crate::support::log::Log;
 
 fn ms(ms: u64) -> Duration {
     Duration::from_millis(ms)
@@ -188,26 +190,52 @@ fn refusal(result: Result<lock_core::LockGuard, Error>) -> String {
 }
 
 #[tokio::test(start_paused = true)]
-async fn another_total_is_an_error_that_names_both() {
+async fn another_total_is_busy_and_names_both() {
     let [one, two] = managers();
     let held = one.lock("tenant:7").permits(3).await.unwrap();
+    let (log, _logging) = Log::begin();
     for manager in [&one, &two] {
-        let error = refusal(manager.lock("tenant:7").permits(5).take(2).await);
-        assert!(error.contains("tenant:7") && error.contains('3') && error.contains("2 of 5"), "{error}");
+        let request = || manager.lock("tenant:7").permits(5).take(2);
+        assert!(request().try_acquire().await.unwrap().is_none());
+        let error = request().wait(ms(100)).await.unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Busy);
+        let said = error.to_string();
+        assert!(said.contains("tenant:7") && said.contains('3') && said.contains("2 of 5"), "{said}");
+        let line = "another limit is in use for a key";
+        assert_eq!(log.count(line), 1, "each manager says it once: {}", log.text());
+        assert!(log.count("wanted=2 of 5 permits") == 1 && log.count("held=3") == 1, "{}", log.text());
+        log.clear();
     }
-    // One that waits learns of it as soon as permits are held.
     held.release().await.unwrap();
-    let writer = two.lock("tenant:7").await.unwrap();
-    let first = tokio::spawn(one.lock("tenant:7").permits(3).acquire());
-    tokio::time::sleep(ms(10)).await;
-    let second = tokio::spawn(two.lock("tenant:7").permits(5).acquire());
-    tokio::time::sleep(ms(10)).await;
-    writer.release().await.unwrap();
-    let first = first.await.unwrap().unwrap();
-    assert!(refusal(second.await.unwrap()).contains("has 3 permits"));
-    first.release().await.unwrap();
-    let other = two.lock("tenant:7").permits(5).await.unwrap();
-    other.release().await.unwrap();
+}
+
+/// A deployment raises a limit: the old and the new instances ask for one key without a pause.
+#[tokio::test(start_paused = true)]
+async fn requests_for_two_totals_wait_for_each_other_in_one_queue() {
+    let served: [Arc<AtomicU32>; 2] = Default::default();
+    let inside: [Arc<AtomicU32>; 2] = Default::default();
+    let mut fleets = JoinSet::new();
+    let until = tokio::time::Instant::now() + Duration::from_secs(10);
+    for (fleet, manager) in managers::<2>().into_iter().enumerate() {
+        let total = [3, 5][fleet];
+        for _ in 0..8 {
+            let (manager, served, inside) = (manager.clone(), served.clone(), inside.clone());
+            fleets.spawn(async move {
+                while tokio::time::Instant::now() < until {
+                    let permit = manager.lock("tenant:7").permits(total).wait(ms(60_000)).await.unwrap();
+                    assert!(inside[fleet].fetch_add(1, Ordering::Relaxed) < total, "no more than the total");
+                    assert_eq!(inside[1 - fleet].load(Ordering::Relaxed), 0, "one total at a time");
+                    tokio::time::sleep(ms(10)).await;
+                    served[fleet].fetch_add(1, Ordering::Relaxed);
+                    inside[fleet].fetch_sub(1, Ordering::Relaxed);
+                    permit.release().await.unwrap();
+                }
+            });
+        }
+    }
+    fleets.join_all().await;
+    let served = served.map(|served| served.load(Ordering::Relaxed));
+    assert!(served.iter().all(|served| *served > 300), "both make progress: {served:?}");
 }
 
 #[tokio::test]

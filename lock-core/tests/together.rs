@@ -5,7 +5,7 @@
 use std::sync::Arc;
 
 use lock_core::{
-    ErrorKind, LockManager,
+    Argument, ErrorKind, LockManager,
     backend::{Answer, Backend, Batch, MemoryBackend, Reply},
     clock::Clock,
     exclusive,
@@ -194,4 +194,17 @@ async fn a_wait_that_is_over_before_all_of_many_free_keys_are_asked_for_blames_n
         Ok(all) => assert_eq!(all.leases().len(), 300),
         Err(error) => assert!(!error.to_string().contains("held by"), "{error}"),
     }
+}
+
+#[tokio::test(start_paused = true)]
+async fn more_keys_than_wait_can_bound_are_refused_before_anything_is_sent() {
+    let (manager, backend) = counted();
+    let keys: Vec<_> = (0..5_001).map(|number| format!("k{number}")).collect();
+    let error = manager.lock_all(&keys).await.unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Keys));
+    assert!(error.to_string().contains("5001 keys are more than 5000"), "{error}");
+    assert!(backend.log().is_empty(), "nothing was sent");
+    let all = manager.lock_all(keys[1..].iter().chain(&keys[1..])).await.unwrap();
+    assert_eq!(all.leases().len(), 5_000, "a key that is named twice counts once");
+    all.release().await.unwrap();
 }

@@ -162,14 +162,14 @@ async fn a_layer_with_permits_and_readers_is_misconfigured_and_so_is_one_without
 }
 
 #[tokio::test]
-async fn another_total_is_an_error_of_the_server_that_names_both() {
+async fn another_total_is_waited_for_and_its_error_names_both() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _one = manager.lock("tenant").permits(2).await.unwrap();
-    let layer = LockLayer::new(manager, "tenant").permits(3);
+    let layer = LockLayer::new(manager, "tenant").permits(3).wait(Duration::ZERO);
     let refused = soon(layer.layer(works_forever(&Floor::default())).oneshot(1)).await.unwrap_err();
     let said = lock_error(&refused).to_string();
-    assert!(said.contains("2 permits") && said.contains('3'), "{said}");
+    assert!(said.contains("the key has 2") && said.contains("of 3 permits"), "{said}");
 }
 
 /// The accounts of `from * 10 + to`.

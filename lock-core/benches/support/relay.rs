@@ -5,16 +5,20 @@
 //! don't.
 
 use std::{
+    future::pending,
     net::Ipv4Addr,
     sync::{
         Arc,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
+    time::Duration,
 };
 
 use tokio::{
-    io::{AsyncReadExt as _, AsyncWriteExt as _, copy},
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _, copy},
     net::{TcpListener, TcpStream},
+    sync::mpsc,
+    time::{Instant, sleep_until},
 };
 
 /// In front of a server on this machine, until the runtime ends.
@@ -57,6 +61,46 @@ async fn serve(listener: TcpListener, port: u16, requests: Arc<AtomicU64>) {
                 }
             }
         });
+    }
+}
+
+/// The URL of a server on this machine that is so far away: half of the delay on the way there, and half on the way back.
+pub(crate) async fn far_away(port: u16, round_trip: Duration) -> String {
+    let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.expect("a port is free");
+    let url = format!("redis://{}", listener.local_addr().expect("it is bound"));
+    tokio::spawn(async move {
+        while let Ok((client, _)) = listener.accept().await {
+            let server = TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.expect("the server answers");
+            let ((from_client, to_client), (from_server, to_server)) = (client.into_split(), server.into_split());
+            tokio::spawn(later(from_client, to_server, round_trip / 2));
+            tokio::spawn(later(from_server, to_client, round_trip / 2));
+        }
+    });
+    url
+}
+
+/// Passes bytes on after a delay, however many are in flight.
+async fn later(mut from: impl AsyncRead + Unpin, mut to: impl AsyncWrite + Unpin, delay: Duration) {
+    let (sender, mut receiver) = mpsc::unbounded_channel::<(Instant, Vec<u8>)>();
+    let read = async {
+        let mut buffer = vec![0; 16_384];
+        while let Ok(length @ 1..) = from.read(&mut buffer).await {
+            let _ = sender.send((Instant::now() + delay, buffer[..length].to_vec()));
+        }
+        // The writer ends both, by an error.
+        pending::<()>().await;
+    };
+    let write = async {
+        while let Some((at, bytes)) = receiver.recv().await {
+            sleep_until(at).await;
+            if to.write_all(&bytes).await.is_err() {
+                break;
+            }
+        }
+    };
+    tokio::select! {
+        () = read => {}
+        () = write => {}
     }
 }
 

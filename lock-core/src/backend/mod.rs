@@ -384,6 +384,11 @@ pub enum Obstacle {
     Waiters,
     /// Permits of the total that is asked for: fewer are left than are wanted, or waiters come first.
     Permits,
+    /// Permits of another total: the request waits until the last of them is given back.
+    OtherTotal {
+        /// How many permits the key has at present.
+        total: u32,
+    },
 }
 
 /// The outcome of one operation.
@@ -433,11 +438,6 @@ pub enum Outcome {
         remaining: Option<Duration>,
         /// Whether the holder is another library, which notifies no waiter.
         foreign: bool,
-    },
-    /// The key is held by permits of another total: the answer to an acquire of permits. Its token has no place any longer.
-    OtherTotal {
-        /// How many permits the key has.
-        total: u32,
     },
     /// The expiry was moved out.
     Renewed {

@@ -14,6 +14,7 @@ use crate::{
     clock::Moment,
     engine::{hold::Ending, metrics, pulse::Loss},
     key::LockKey,
+    mode::Mode,
 };
 
 /// The work put off, done when this is dropped.
@@ -34,6 +35,8 @@ pub(crate) struct Deferred {
     failed: Vec<(usize, BackendError, bool)>,
     /// The time that the deadlines of renewed leases had left, by label.
     slacks: Vec<(&'static str, Duration)>,
+    /// A request for permits that meets those of another total: its key, its mode, and the other total.
+    other_total: Option<(LockKey, Mode, u32)>,
 }
 
 impl Deferred {
@@ -45,6 +48,7 @@ impl Deferred {
             || self.untold > 0
             || !self.failed.is_empty()
             || !self.slacks.is_empty()
+            || self.other_total.is_some()
     }
 
     /// Wakes a task.
@@ -74,6 +78,11 @@ impl Deferred {
     /// Records that a call for renewals failed, and logs it if `logged`.
     pub(super) fn renewals_failed(&mut self, renewals: usize, error: BackendError, logged: bool) {
         self.failed.push((renewals, error, logged));
+    }
+
+    /// Logs that a request waits for permits of another total.
+    pub(super) fn waits_for_other_total(&mut self, key: LockKey, mode: Mode, total: u32) {
+        self.other_total = Some((key, mode, total));
     }
 
     /// Records what the old deadline of a renewed lease had left.
@@ -110,6 +119,9 @@ impl Drop for Deferred {
             if logged {
                 log!(warn, renewals, %error, "renewals failed and will be retried");
             }
+        }
+        if let Some((key, mode, total)) = self.other_total.take() {
+            tracing::warn!(%key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
         }
         for (label, slack) in self.slacks.drain(..) {
             metrics::renewed(label, slack);

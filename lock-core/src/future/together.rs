@@ -98,7 +98,7 @@ impl Together {
         let is_sure = !answer.repeated && !answer.out_of_order;
         let mut busy = None;
         for (wanted, outcome) in wanted.iter_mut().zip(&answer.outcomes) {
-            let is_over = matches!(outcome, Ok(Outcome::Gone | Outcome::Busy { .. } | Outcome::OtherTotal { .. }));
+            let is_over = matches!(outcome, Ok(Outcome::Gone | Outcome::Busy { .. }));
             if is_over && is_sure {
                 wanted.doubt = None;
             }

@@ -20,7 +20,7 @@ impl LockAllRequest {
     ///
     /// # Errors
     /// As [`LockRequest::acquire`]; the error names the key that failed, and everything acquired before it is
-    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key.
+    /// released. [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) when there is no key, and when there are more than 5,000.
     ///
     /// # Cancel safety
     /// Dropping the future releases the leases that it has acquired, and leaves nothing behind.

@@ -41,8 +41,8 @@ impl LockRequest<LockKey> {
     /// Asks for a permit of `total`: so many leases hold the key at the same time, over all processes. 1 to 1,000,000. Default:
     /// exclusive.
     ///
-    /// The total is part of the request. While permits of another total are held, the request fails with
-    /// [`ErrorKind::Invalid`](crate::ErrorKind::Invalid) and names both totals. Requests wait in the order in which they came: one that
+    /// The total is part of the request. While permits of another total are held, the request waits until the last of them is given
+    /// back, as requests of different modes wait for one another; the log names both totals once. Requests wait in the order in which they came: one that
     /// [takes](Self::take) several permits is not passed by those that take fewer.
     ///
     /// Each permit has a fencing token of its own, larger than all before it. Since several are held at a time, a store that
@@ -55,15 +55,14 @@ impl LockRequest<LockKey> {
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
-    /// use lock_core::{Argument, ErrorKind, LockManager};
+    /// use lock_core::LockManager;
     ///
     /// let manager = LockManager::in_memory();
     /// let one = manager.lock("tenant:7").permits(2).await?;
     /// let other = manager.lock("tenant:7").permits(2).await?;
     /// assert!(manager.lock("tenant:7").permits(2).try_acquire().await?.is_none());
     ///
-    /// let error = manager.lock("tenant:7").permits(3).await.unwrap_err();
-    /// assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Permits)); // the key has 2 permits
+    /// assert!(manager.lock("tenant:7").permits(3).try_acquire().await?.is_none()); // the key has 2 permits
     /// # one.release().await?; other.release().await }
     /// ```
     pub fn permits(mut self, total: u32) -> Self {

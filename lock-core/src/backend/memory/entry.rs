@@ -68,15 +68,18 @@ impl Entry {
 
     /// The answer to a request in a mode that waits. `comes_later` says that there is room, which is for those who wait first.
     pub(super) fn busy(&self, now: Moment, mode: Mode, comes_later: bool, position: Option<u32>) -> Outcome {
-        let ends = self.shares.iter().map(|share| share.expires);
-        // The first permits that are given back may be enough.
-        let ends = if matches!(self.mode(), Mode::Permits { .. }) { ends.min() } else { ends.max() };
-        let remaining = ends.map(|end| end.since(now));
         let by = match (self.mode(), mode) {
+            (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
+                Obstacle::OtherTotal { total }
+            }
             (Mode::Permits { .. }, Mode::Permits { .. }) => Obstacle::Permits,
             _ if comes_later || self.shares.iter().any(|share| share.reserved) => Obstacle::Waiters,
             _ => Obstacle::Holder,
         };
+        let ends = self.shares.iter().map(|share| share.expires);
+        // The first permits that are given back may be enough.
+        let is_soonest = matches!(self.mode(), Mode::Permits { .. }) && !matches!(by, Obstacle::OtherTotal { .. });
+        let remaining = if is_soonest { ends.min() } else { ends.max() }.map(|end| end.since(now));
         Outcome::Busy { remaining, by, position }
     }
 }

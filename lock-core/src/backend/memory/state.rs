@@ -116,22 +116,14 @@ impl State {
         let is_held = match self.held(key, now) {
             _ if mine.is_some() || taken.is_some() => true,
             _ if from.is_some() => return Outcome::Gone,
-            Some(entry) => match (entry.mode(), token.mode()) {
-                (Mode::Permits { total, .. }, Mode::Permits { total: wanted, .. }) if total != wanted => {
-                    self.remove_place(key, *token);
-                    // There may be room for those behind it.
-                    self.grant(key, None, now, time);
-                    return Outcome::OtherTotal { total };
+            Some(entry) => {
+                let has_room = entry.has_room(token.mode());
+                if is_late || !has_room {
+                    let position = self.keep_place(acquire, now);
+                    return self.entries[key].busy(now, token.mode(), has_room, position);
                 }
-                _ => {
-                    let has_room = entry.has_room(token.mode());
-                    if is_late || !has_room {
-                        let position = self.keep_place(acquire, now);
-                        return self.entries[key].busy(now, token.mode(), has_room, position);
-                    }
-                    false
-                }
-            },
+                false
+            }
             None => false,
         };
         self.sweep(now);

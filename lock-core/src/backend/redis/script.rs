@@ -231,7 +231,14 @@ fn outcome<'a>(values: &'a [Value], address: &str) -> Option<(Result<Outcome, Ba
         },
         4 => Outcome::Released,
         5 => Outcome::Gone,
-        6 => Outcome::OtherTotal { total: count(next()?)? },
+        6 => {
+            let remaining = u64::try_from(next()?).ok().map(Duration::from_millis);
+            Outcome::Busy {
+                remaining,
+                by: Obstacle::OtherTotal { total: count(next()?)? },
+                position: position(next()?)?,
+            }
+        }
         7 => {
             let (leases, permits) = (count(next()?)?, count(next()?)?);
             let mut ms = || u64::try_from(next()?).ok().map(Duration::from_millis);

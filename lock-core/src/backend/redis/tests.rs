@@ -44,15 +44,17 @@ fn outcome() -> impl Strategy<Value = Outcome> {
             block,
             was_free
         }),
-        (proptest::option::of(ms()), 0..4_usize, position()).prop_map(|(remaining, kind, position)| {
-            let by = [Obstacle::Holder, Obstacle::Foreign, Obstacle::Waiters, Obstacle::Permits][kind];
-            Outcome::Busy { remaining, by, position }
-        }),
+        (proptest::option::of(ms()), 0..5_usize, any::<u32>(), position()).prop_map(
+            |(remaining, kind, total, position)| {
+                let other = Obstacle::OtherTotal { total };
+                let by = [Obstacle::Holder, Obstacle::Foreign, Obstacle::Waiters, Obstacle::Permits, other][kind];
+                Outcome::Busy { remaining, by, position }
+            }
+        ),
         (ms(), proptest::option::of(1..i64::MAX as u64), any::<u32>())
             .prop_map(|(remaining, fence, block)| Outcome::Renewed { remaining, fence, block }),
         Just(Outcome::Released),
         Just(Outcome::Gone),
-        any::<u32>().prop_map(|total| Outcome::OtherTotal { total }),
         (any::<u32>(), any::<u32>(), ms(), ms()).prop_map(|(leases, permits, first, last)| Outcome::Shared {
             leases,
             permits,
@@ -68,12 +70,16 @@ fn said(outcome: &Outcome) -> Vec<Value> {
     let ms = |duration: Duration| number(duration.as_millis() as u64);
     let numbers = match *outcome {
         Outcome::Held { fence, block, was_free } => vec![1, number(fence), i64::from(block), i64::from(was_free)],
+        Outcome::Busy { remaining, by: Obstacle::OtherTotal { total }, position } => {
+            vec![6, remaining.map_or(-1, ms), i64::from(total), i64::from(position.unwrap_or(0))]
+        }
         Outcome::Busy { remaining, by, position } => {
             let kind = match by {
                 Obstacle::Holder => 0,
                 Obstacle::Foreign => 1,
                 Obstacle::Waiters => 2,
                 Obstacle::Permits => 3,
+                Obstacle::OtherTotal { .. } => unreachable!("it has a code of its own"),
             };
             vec![2, remaining.map_or(-1, ms), kind, i64::from(position.unwrap_or(0))]
         }
@@ -82,7 +88,6 @@ fn said(outcome: &Outcome) -> Vec<Value> {
         }
         Outcome::Released => vec![4],
         Outcome::Gone => vec![5],
-        Outcome::OtherTotal { total } => vec![6, i64::from(total)],
         Outcome::Shared { leases, permits, first, last } => {
             vec![7, i64::from(leases), i64::from(permits), ms(first), ms(last)]
         }
@@ -110,6 +115,7 @@ const CORPUS: &[(&[i64], usize)] = &[
     (&[2, 5, 4, 0, 0], 1),
     (&[3, -1, 0, 0, 0], 1),
     (&[6, 0], 1),
+    (&[6, 5, -1, 0, 0], 1),
     (&[7, 1, 0, 5, 0], 1),
     (&[7, -1, 0, 5, 5, 0], 1),
     (&[7, 1, 0, -5, 5, 0], 1),

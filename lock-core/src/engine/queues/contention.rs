@@ -6,6 +6,7 @@ use rand::RngExt;
 
 use super::{
     LEAST_LIFE, LEAST_RESERVED, LEAST_UNHEARD, LONGEST_FIRST_ROUND_TRIP, LONGEST_RESERVED, LONGEST_ROUND_TRIP, Queues,
+    TOTALS,
     calls::{Item, RoundTrip},
     contender::{Contender, LONGEST_CHECK, Refusal},
     line::{Standing, WaiterId},
@@ -64,12 +65,6 @@ impl Queues {
                 let doubt = contender.doubt();
                 let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: None };
                 return self.held(key, id, acquired, now);
-            }
-            Ok(Outcome::OtherTotal { total }) => {
-                contender.answered(sent, epoch, repeated);
-                contender.may_hold(false);
-                let error = Error::other_total(key, token.mode(), total);
-                return self.dismiss(id, error, now);
             }
             Ok(Outcome::Busy { remaining, by, position }) => Refusal { remaining, by, position },
             Ok(Outcome::NotFree) => {
@@ -171,6 +166,12 @@ impl Queues {
     fn refused(&mut self, id: WaiterId, refusal: Refusal, now: Moment) {
         let waiter = self.lines.waiter(id);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
+        if let Obstacle::OtherTotal { total } = refusal.by
+            && now >= self.totals_told
+        {
+            self.totals_told = now + TOTALS;
+            self.deferred.waits_for_other_total(waiter.key.clone(), waiter.terms.mode, total);
+        }
         contender.free_at = refusal.remaining.map_or(Moment::NEVER, |remaining| now + remaining);
         let pause = contender.pause(refusal, self.listening && !self.calls_refused, self.random.random());
         self.note_busy(id, now);

@@ -117,10 +117,8 @@ impl Node {
         {
             let (total, wanted) = (group.total(), total_of(mode));
             let is_other = total.is_some() && wanted.is_some() && total != wanted;
-            if is_other && !self.has(NodeMutant::TotalOverwritten) {
-                return Ok(self.other_total(acquire, total.unwrap_or_default(), call));
-            }
-            may_take = may_take && (is_other || self.has_room(group, mode, call.now));
+            let overwrites = is_other && self.has(NodeMutant::TotalOverwritten);
+            may_take = may_take && (overwrites || self.has_room(group, mode, call.now));
         }
         if may_take && let Some(outcome) = self.take(acquire, &own, call, sender)? {
             return Ok(outcome);
@@ -215,29 +213,20 @@ impl Node {
         Ok(fence)
     }
 
-    /// Answers who wants permits of another total.
-    fn other_total(&mut self, acquire: &Acquire, total: u32, call: &mut Call) -> Outcome {
-        if call.now < self.waiting && self.refuses.less().is_ok() {
-            self.remove_place(&acquire.key, acquire.token);
-            self.audit.left(&acquire.key, acquire.token);
-            // There may be room for those behind it.
-            self.grant(&acquire.key, None, call);
-        }
-        Outcome::OtherTotal { total }
-    }
-
     fn busy_group(&self, acquire: &Acquire, granted: Option<Token>, now: u64, position: Option<u32>) -> Outcome {
         let Some(group) = self.group(&acquire.key, now) else {
             // It was granted, and nobody could be told.
             return Outcome::Busy { remaining: Some(Duration::ZERO), by: Obstacle::Holder, position };
         };
-        // The first that are given back may be enough.
-        let until = if group.total().is_some() { group.soonest(now) } else { group.expires };
         let mode = acquire.token.mode();
+        let other = group.total().filter(|total| total_of(mode).is_some_and(|wanted| wanted != *total));
+        // The first that are given back may be enough.
+        let until = if group.total().is_some() && other.is_none() { group.soonest(now) } else { group.expires };
         // Where there is room, it is for those who wait first.
         let comes_later = !mode.is_exclusive() && self.has_room(group, mode, now);
         let is_granted = granted.is_some_and(|token| self.end_of_share(&acquire.key, token, now).is_some());
         let by = match (group.total(), total_of(mode)) {
+            (Some(total), Some(_)) if other.is_some() => Obstacle::OtherTotal { total },
             (Some(_), Some(_)) => Obstacle::Permits,
             _ if comes_later || is_granted => Obstacle::Waiters,
             _ => Obstacle::Holder,

@@ -16,7 +16,7 @@
 --         inspect
 --         force    1 to remove foreign holders too
 -- Reply for each item: HELD first-fence size was-free | BUSY pttl kind position | RENEWED pttl first-fence size | RELEASED | GONE |
---       OTHER total | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not
+--       OTHER pttl total position | ERROR message | SHARED leases permits first last; then 1 if PUBLISH was refused, or 0; and if ARGV[2] is not
 --       empty, TIME in µs. The kind of a holder is 0 for a token of ours, 1 for a foreign one, 2 for one of ours that the key
 --       was granted to and that may not have heard of it, or if there is room and those who wait come first; 3 if both are
 --       permits, and too few are left.
@@ -31,7 +31,7 @@
 -- An exclusive token is the value of its key. Those who share a key are a *group*: a sorted set at the key, of each token with the
 -- time in ms at which its share ends. A member with the score +inf says what they share: `shared:` and their fencing token, or
 -- `permits:` and the total. Another, `weighed`, says that a token may take more than one permit. The key expires with the last share.
--- OTHER is the answer to a request for permits of another total than the key has.
+-- OTHER is BUSY for permits of another total than the key has: they wait for the end of the group, as another mode does.
 -- SHARED (7) is the answer to an inspect of a group: how many shares are live, how many permits they take (0 if they are none of
 -- permits), and in how many ms the first and the last of them end.
 -- C is an empty stream. Its last id `ms-seq`, with seq <= 999, is the last fencing token: ms * 1000 + seq.
@@ -691,18 +691,11 @@ for i = 1, items do
         local first, following = look(queue, '')
         grant(queue, key, nil, first, following, following)
       end
-    elseif has_other_total then
-      if waiting > 0 then
-        -- There may be room for those behind it.
-        local first, following = leave(queue, token)
-        grant(queue, key, nil, first, following, following)
-      end
-      reply(OTHER, tonumber(group.number))
     elseif from then
       reply(GONE)
     else
       local left, position = call('PTTL', key), 0
-      if group and group.of == 'permits' then
+      if group and group.of == 'permits' and not has_other_total then
         -- The first that are given back may be enough.
         local soonest = call('ZRANGEBYSCORE', key, now, '(+inf', 'WITHSCORES', 'LIMIT', 0, 1)
         left = tonumber(soonest[2]) - now
@@ -719,7 +712,7 @@ for i = 1, items do
         -- Where there is room, it is for those who wait first.
         kind = is_share and group and fits and RESERVED or kind_of(held, granted, key)
       end
-      reply(BUSY, left, kind, position)
+      reply(has_other_total and OTHER or BUSY, left, has_other_total and tonumber(group.number) or kind, position)
     end
     is_refused = is_refused or all_or_none and replies[begins[i]] ~= HELD
     a = a + (operation == 'try' and 4 or 5)
