@@ -9,7 +9,7 @@ use lock_core::{BuildError, LockManager, LockManagerBuilder};
 const LIMIT: Duration = Duration::from_secs(15);
 
 pub(crate) fn builder() -> LockManagerBuilder {
-    LockManager::builder().command_timeout(LIMIT)
+    LockManager::builder().command_timeout(LIMIT).ttl(LIMIT)
 }
 
 pub(crate) async fn connect(url: impl Into<String>) -> Result<LockManager, BuildError> {
