@@ -56,10 +56,7 @@ impl Quorum {
             ledger.aim(&mut batch, now);
             let (places, placed) = (ledger.places(), ledger.placed(&batch, now));
             let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
-            (
-                places,
-                ballot.in_turn(places, |node| ledger.is_late(node), |node, token| ledger.may_take(node, token, now)),
-            )
+            (places, ballot.in_turn(places, |node, token| ledger.may_take(node, token, now)))
         };
         let mut requests = Vec::new();
         let mut begun = false;
@@ -79,14 +76,14 @@ impl Quorum {
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len()).filter_map(|node| self.ask_first(node, places, &ballot)).collect(),
+                    false => (0..self.nodes.len()).map(|node| self.ask_first(node, places, &ballot)).collect(),
                     true => {
                         let mut further = self.ask_in_turn(&mut ballot, places, is_late);
-                        further.extend(self.write_backs(&mut ballot, places));
                         if !further.is_empty() {
                             // They are waited for from now on.
                             patience = None;
                         }
+                        further.extend(self.write_backs(&mut ballot, places));
                         further
                     }
                 };
@@ -106,59 +103,45 @@ impl Quorum {
             // Signs of life are waited for as answers are, or their nodes would seem to be late.
             let is_settled =
                 requests.iter().all(|request| !request.asked.batch.is_empty()) || ballot.operations().is_empty();
-            let certainty = ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely });
-            let waiting = requests.iter().map(|request| request.asked.node);
-            let is_ping = ballot.operations().is_empty();
-            let timer = match certainty {
-                Certainty::Open => return Poll::Pending,
-                Certainty::Sure => return Poll::Ready(ballot.answer()),
-                Certainty::Likely if !is_ping && self.ledger().are_spare(waiting.clone()) => {
-                    return Poll::Ready(ballot.answer());
+            match ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely }) {
+                Certainty::Open => Poll::Pending,
+                Certainty::Sure => Poll::Ready(ballot.answer()),
+                Certainty::Likely => {
+                    let waiting = requests.iter().map(|request| request.asked.node);
+                    let timer = patience.get_or_insert_with(|| {
+                        let is_ping = ballot.operations().is_empty();
+                        self.clock.sleep(if is_ping { PING } else { self.ledger().patience(waiting) })
+                    });
+                    timer.as_mut().poll(cx).map(|()| ballot.answer())
                 }
-                _ => patience.take_if(|(of, _)| *of == certainty),
-            };
-            let (_, timer) = patience.insert(timer.unwrap_or_else(|| {
-                let ledger = self.ledger();
-                let patience = match certainty {
-                    _ if is_ping => PING,
-                    Certainty::Doubtful => ledger.own_patience(waiting),
-                    _ => ledger.patience(waiting),
-                };
-                (certainty, self.clock.sleep(patience))
-            }));
-            timer.as_mut().poll(cx).map(|()| ballot.answer())
+            }
         })
         .await
     }
 
-    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life, which a late node is asked for
-    /// anyway. (Processes that do not know the same nodes to answer do not keep their places at the same nodes.)
-    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Option<Request> {
-        let Some(items) = ballot.first_items(node) else {
-            return Some(self.ask(node, places, ballot.operations(), None));
-        };
-        if items.is_empty() && self.ledger().is_late(node) {
-            return None;
-        }
+    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life. (Processes that do not know the
+    /// same nodes to answer do not keep their places at the same nodes.)
+    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Request {
+        let Some(items) = ballot.first_items(node) else { return self.ask(node, places, ballot.operations(), None) };
         let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
-        Some(self.ask(node, places, &batch, Some(items)))
+        self.ask(node, places, &batch, Some(items))
     }
 
-    /// Asks nodes for what they were not asked for first, if the queue node has said that its turn has come, or did not answer in time.
+    /// Asks the nodes that do not keep places for what the queue node has said that its turn has come, or did not answer in time.
     fn ask_in_turn(self: &Arc<Self>, ballot: &mut Ballot, places: Places, is_late: bool) -> Vec<Request> {
-        if !ballot.has_later() {
+        let turns = ballot.turns(is_late);
+        if turns.is_empty() {
             return Vec::new();
         }
-        let later: Vec<_> = (0..self.nodes.len()).map(|node| ballot.later_items(node)).collect();
+        let nodes = (0..self.nodes.len()).filter(|node| !places.are_at(*node));
         let (over, turns): (Vec<_>, Vec<_>) =
-            ballot.turns(is_late).into_iter().partition(|item| self.ledger().is_over(&ballot.operations()[*item]));
+            turns.into_iter().partition(|item| self.ledger().is_over(&ballot.operations()[*item]));
         let mut requests = Vec::new();
-        for (node, later) in later.into_iter().enumerate() {
-            let (over, turns): (Vec<_>, Vec<_>) = (only(&later, &over).collect(), only(&later, &turns).collect());
-            ballot.vote_on(node, over, Err(released().did_not_happen()));
+        for node in nodes {
+            ballot.vote_on(node, over.iter().copied(), Err(released().did_not_happen()));
             if !turns.is_empty() {
                 let batch = turns.iter().map(|item| ballot.operations()[*item].clone()).collect();
-                requests.push(self.ask(node, places, &batch, Some(turns)));
+                requests.push(self.ask(node, places, &batch, Some(turns.clone())));
             }
         }
         requests
@@ -189,10 +172,6 @@ impl Quorum {
             None => Ok(answer),
         }
     }
-}
-
-fn only<'a>(items: &'a [usize], those: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
-    items.iter().copied().filter(|item| those.contains(item))
 }
 
 /// Counts the answers that have come.

@@ -52,32 +52,10 @@ impl Ledger {
 
     /// How long it is worth waiting for these nodes where others have decided.
     pub(super) fn patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
-        let own = self.own_patience(nodes);
-        // The others have decided by then. A node that is always slow would otherwise always be worth waiting for.
-        self.patience_of_most().map_or(own, |most| own.min(most))
-    }
-
-    /// How long it is worth waiting for these nodes where their answers may decide.
-    pub(super) fn own_patience(&self, nodes: impl Iterator<Item = usize>) -> Duration {
         // A node whose round trip is not known yet counts like the slowest one.
         let slowest = self.nodes.iter().filter_map(|node| node.round_trip).max();
         let round_trips = nodes.filter_map(|node| self.nodes[node].round_trip.or(slowest));
-        round_trips.max().map_or(LEAST_PATIENCE, times_patience)
-    }
-
-    /// How long a node may take that is not slower than others: a few round trips of the slowest node of the fastest majority. `None`
-    /// while fewer nodes answer in time.
-    fn patience_of_most(&self) -> Option<Duration> {
-        let in_time = self.nodes.iter().filter(|node| !node.silent && !node.is_late());
-        let mut round_trips: Vec<_> = in_time.filter_map(|node| node.round_trip).collect();
-        round_trips.sort_unstable();
-        round_trips.get(majority(self.nodes.len()) - 1).copied().map(times_patience)
-    }
-
-    /// Whether these nodes are not worth waiting for: all of them are late, and the others are a majority.
-    pub(super) fn are_spare(&self, mut nodes: impl Iterator<Item = usize>) -> bool {
-        let in_time = self.nodes.iter().filter(|node| !node.is_late()).count();
-        in_time >= majority(self.nodes.len()) && nodes.all(|node| self.nodes[node].is_late())
+        round_trips.max().map_or(LEAST_PATIENCE, |longest| (longest * PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE))
     }
 
     /// The part of the ledger for a node.
@@ -123,19 +101,6 @@ impl Ledger {
     /// Whether a node may take a token by an acquire that it has not answered, or may have done so.
     pub(super) fn may_take(&self, node: usize, token: Token, now: Moment) -> bool {
         self.nodes[node].may_take(token, now)
-    }
-
-    /// Whether a node did not answer in time, or takes much longer than a majority of the others.
-    pub(super) fn is_late(&self, node: usize) -> bool {
-        self.nodes[node].is_late()
-    }
-
-    /// Takes note that a node was looked at: whether it answered, when it was asked over an open connection, and when that was over.
-    /// Returns whether it is heard again, and may have executed acquires late.
-    pub(super) fn looked(&mut self, node: usize, answered: bool, sent: Option<Moment>, now: Moment) -> bool {
-        let round_trip = sent.map(|sent| now.since(sent));
-        let most = self.patience_of_most().unwrap_or(Duration::MAX);
-        self.nodes[node].looked(answered, round_trip, most, now)
     }
 
     /// Has a batch aim at one number, the same for all nodes.
@@ -386,12 +351,6 @@ impl Ledger {
                     let doubt = state.unanswered.get(&release.token).map(|unanswered| unanswered.doubt);
                     state.owe_release(release, doubt, asked.sent, longest, now);
                 }
-                // It may have renewed the lease all the same. Without its answer, the lease would no longer count there after a ttl.
-                Operation::Renew(renew) if left && state.surely_has(renew.token, now) => {
-                    if let Ok(ttl) = Ttl::new(renew.ttl) {
-                        state.look_for(&renew.key, renew.token, ttl.deadline(asked.sent));
-                    }
-                }
                 _ => {}
             }
         }
@@ -444,10 +403,6 @@ impl Ledger {
             node.owed.restart(now);
         }
     }
-}
-
-fn times_patience(round_trip: Duration) -> Duration {
-    (round_trip * PATIENCE).clamp(LEAST_PATIENCE, MOST_PATIENCE)
 }
 
 /// How much longer than it usually takes a node is waited for that is not needed.

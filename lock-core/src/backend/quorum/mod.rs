@@ -34,7 +34,7 @@ use crate::{clock::Clock, error::BuildError, health::NodeHealth, key::LockKey};
 /// A lease store on several independent nodes, none of which is a single point of failure: Redlock with fencing tokens.
 ///
 /// A lease is held while a majority of the nodes has it, so it survives the failure of the others. It can be acquired while a
-/// majority answers. All nodes are asked at once, and a node that is much slower than a majority is not waited for. Fencing tokens keep rising
+/// majority answers. All nodes are asked at once, and a node that is slower than usual is not waited for. Fencing tokens keep rising
 /// from holder to holder, even if each had another majority.
 ///
 /// The nodes must not share anything: two databases of one server are one node, and so are a primary and its replica.

@@ -36,7 +36,7 @@ pub(super) struct Node {
     pub(super) owed_tokens: HashSet<Token>,
     /// Whether a call with some of them is in flight.
     pub(super) paying: bool,
-    /// When to ask it for a sign of life: its last answer did not come in time.
+    /// When to ask it for a sign of life: its last answer did not come in time, so it is not known how slow it is.
     pub(super) probe: Option<Moment>,
     /// Leases to ask it for: its answer decides whether what this node or another one has of them counts.
     pub(super) looks: BTreeMap<LockKey, Look>,
@@ -90,7 +90,7 @@ impl Node {
         self.unanswered.get(&token).is_some_and(|entry| entry.under_way > 0 || entry.doubt.until > now)
     }
 
-    /// Whether an answer did not come in time, and there was no sign of life in time since.
+    /// Whether an answer did not come in time, and there was no sign of life since.
     pub(super) fn is_late(&self) -> bool {
         self.probe.is_some()
     }
@@ -273,21 +273,19 @@ impl Node {
         batch
     }
 
-    /// Takes note that it was looked at, and whether it answered; how long that took over an open connection, and may take at `most`.
-    /// Returns whether it is heard again, and may have executed acquires late.
-    pub(super) fn looked(&mut self, answered: bool, round_trip: Option<Duration>, most: Duration, now: Moment) -> bool {
+    /// Takes note that it was looked at, and whether it answered; when it was asked and when that was over. Returns whether
+    /// it is heard again, and may have executed acquires late.
+    pub(super) fn looked(&mut self, answered: bool, sent: Moment, now: Moment) -> bool {
+        let is_back = answered && self.is_late();
         self.looking = false;
         if !answered {
             self.looks.clear();
         }
-        if answered && self.is_late() {
-            // It may have become slower or quicker since: its other answers are not waited for.
-            self.round_trip = round_trip.or(self.round_trip);
+        if self.probe.is_some() && answered {
+            // The node may have become slower since its round trip was measured last.
+            self.round_trip = self.round_trip.max(Some(now.since(sent)));
         }
-        // One that takes longer than others stays late, or each of its answers would be waited for once more.
-        let in_time = answered && round_trip.is_none_or(|round_trip| round_trip <= most);
-        let is_back = in_time && self.is_late();
-        self.probe = self.probe.filter(|_| !in_time).map(|_| now + PROBE);
+        self.probe = self.probe.filter(|_| !answered).map(|_| now + PROBE);
         is_back && self.unanswered.values().any(|entry| entry.lost && !entry.over)
     }
 

@@ -119,6 +119,7 @@ impl Quorum {
         }
         let (this, calls) = (Arc::clone(self), calls.clone());
         Some(Box::pin(async move {
+            let sent = this.clock.now();
             let mut request: Option<Request> = None;
             let result = poll_fn(|cx| {
                 if let Some(request) = &mut request {
@@ -130,10 +131,8 @@ impl Quorum {
                 Pin::new(request.insert(this.look_at(node, MOST))).poll(cx)
             })
             .await;
-            let sent =
-                request.as_ref().map(|request| &request.asked).filter(|asked| asked.way.open).map(|asked| asked.sent);
             let mut ledger = this.ledger();
-            if ledger.looked(node, result.is_ok(), sent, this.clock.now()) && ledger.any_listens() {
+            if ledger.node(node).looked(result.is_ok(), sent, this.clock.now()) && ledger.any_listens() {
                 // The node answers again after an outage, so all waiters ask again: one of them may have the key there from a request that
                 // was executed late, and would keep it from the others until it knows.
                 calls.listening(true);

@@ -269,10 +269,10 @@ fn a_node_that_was_not_heard_is_asked_how_slow_it_is() {
     assert!(ledger.node(2).looks(at(5)), "a sign of life");
     assert!(!ledger.node(2).looks(at(6)), "one at a time");
     assert!(ledger.look(2, at(6), way(0), 10).batch.is_empty(), "no lease");
-    ledger.looked(2, false, Some(at(5)), at(300));
+    ledger.node(2).looked(false, at(5), at(300));
     assert_eq!((ledger.next(), ledger.node(2).looks(at(400))), (Some(at(800)), false));
     assert!(ledger.node(2).looks(at(800)));
-    ledger.looked(2, true, Some(at(800)), at(830));
+    ledger.node(2).looked(true, at(800), at(830));
     assert_eq!(ledger.patience([2].into_iter()), Duration::from_millis(120), "now it is known");
     assert_eq!(ledger.next(), None);
 }
