@@ -33,6 +33,8 @@ use crate::support::{log::not_alone, ms, secs};
 #[derive(Clone, Debug, Default)]
 struct Trap {
     left: Arc<AtomicUsize>,
+    /// How many calls pass before, once it is loaded.
+    passes: Arc<AtomicUsize>,
     sprung: Arc<AtomicUsize>,
 }
 
@@ -46,6 +48,11 @@ impl Trap {
     }
 
     fn step_on(&self) {
+        let is_loaded = self.left.load(Ordering::SeqCst) > 0;
+        let passed = self.passes.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(u8::from(is_loaded).into()));
+        if !is_loaded || passed.is_ok() {
+            return;
+        }
         let left = self.left.fetch_update(Ordering::SeqCst, Ordering::SeqCst, |left| left.checked_sub(1));
         if left.is_ok() {
             self.sprung.fetch_add(1, Ordering::SeqCst);
@@ -69,6 +76,7 @@ struct Store {
     upkeep: Trap,
     epoch: Trap,
     now: Trap,
+    timer: Trap,
     upkeeps: Arc<AtomicUsize>,
 }
 
@@ -92,7 +100,7 @@ impl Backend for Store {
     }
 
     fn clock(&self) -> Arc<dyn Clock> {
-        Arc::new(Ticking { clock: self.memory.clock(), trap: self.now.clone() })
+        Arc::new(Ticking { clock: self.memory.clock(), trap: self.now.clone(), timer: self.timer.clone() })
     }
 
     fn upkeep(&self, _: Calls) -> Pin<Box<dyn Future<Output = ()> + Send>> {
@@ -111,6 +119,7 @@ impl Backend for Store {
 struct Ticking {
     clock: Arc<dyn Clock>,
     trap: Trap,
+    timer: Trap,
 }
 
 impl Clock for Ticking {
@@ -120,7 +129,11 @@ impl Clock for Ticking {
     }
 
     fn sleep(&self, duration: Duration) -> Sleep {
-        self.clock.sleep(duration)
+        let (timer, sleep) = (self.timer.clone(), self.clock.sleep(duration));
+        Box::pin(async move {
+            timer.step_on_in_task();
+            sleep.await;
+        })
     }
 }
 
@@ -137,6 +150,9 @@ async fn lease_survives(store: Store, trap: &Trap, times: usize) {
         drop(manager.lock(key).await.unwrap());
         let _ = manager.force_release_all("x").await;
     }
+    let two = manager.lock("permits").permits(2).await.unwrap();
+    manager.lock("permits").permits(3).wait(ms(100)).await.unwrap_err();
+    two.release().await.unwrap();
     sleep(secs(2)).await;
     assert!(held.is_held(), "it was renewed");
     held.release().await.unwrap();
@@ -241,8 +257,8 @@ fn subscriber_that_panics_once_or_each_time_ends_no_lease() {
 
 #[test]
 fn parts_of_a_backend_that_panic_once_end_no_lease() {
-    let part: [fn(&Store) -> &Trap; 4] =
-        [|store| &store.lists, |store| &store.upkeep, |store| &store.epoch, |store| &store.now];
+    let part: [fn(&Store) -> &Trap; 5] =
+        [|store| &store.lists, |store| &store.upkeep, |store| &store.epoch, |store| &store.now, |store| &store.timer];
     for part in part {
         for times in [1, 3] {
             let store = Store::default();
@@ -250,6 +266,35 @@ fn parts_of_a_backend_that_panic_once_end_no_lease() {
             in_virtual_time(lease_survives(store, &trap, times));
         }
     }
+}
+
+/// Wherever in a step of the engine the clock panics.
+#[test]
+fn clock_that_panics_at_any_reading_ends_no_lease() {
+    for passes in 0..60 {
+        let store = Store::default();
+        let trap = store.now.clone();
+        trap.passes.store(passes, Ordering::SeqCst);
+        in_virtual_time(lease_survives(store, &trap, 1));
+    }
+}
+
+/// As on a runtime without timers.
+#[test]
+fn upkeep_whose_rest_panics_too_does_not_keep_the_runtime_busy() {
+    in_virtual_time(async {
+        let store = Store::default();
+        let timer = store.timer.clone();
+        store.upkeep.load(usize::MAX);
+        timer.load(usize::MAX);
+        let manager = LockManager::builder().backend(store).build().unwrap();
+        assert!(manager.health().is_up());
+        tokio::time::advance(ms(20)).await;
+        for _ in 0..1_000 {
+            tokio::task::yield_now().await;
+        }
+        assert!((1..10).contains(&timer.sprung()), "{} panics", timer.sprung());
+    });
 }
 
 #[test]

@@ -190,10 +190,15 @@ async fn a_wait_that_is_over_before_all_of_many_free_keys_are_asked_for_blames_n
     let manager = LockManager::builder().backend(Slow::default()).build().unwrap();
     let keys = (0..300).map(|number| format!("k:{number}"));
     // More than one call takes are acquired one after the other.
-    match manager.lock_all(keys).wait(ms(100)).await {
-        Ok(all) => assert_eq!(all.leases().len(), 300),
-        Err(error) => assert!(!error.to_string().contains("held by"), "{error}"),
-    }
+    let begun = tokio::time::Instant::now();
+    let error = manager.lock_all(keys).wait(ms(100)).await.unwrap_err();
+    assert!(begun.elapsed() < ms(110), "{:?}", begun.elapsed());
+    assert_eq!(error.kind(), ErrorKind::Busy);
+    let said = error.to_string();
+    assert!(said.contains("the wait of 100ms was over before this key and ") && !said.contains("held by"), "{said}");
+    tokio::time::sleep(secs(1)).await;
+    assert!(!manager.is_locked("k:0").await.unwrap(), "those that it had are released");
+    assert_eq!(manager.lock_all((0..300).map(|number| format!("k:{number}"))).wait(secs(1)).await.unwrap().leases().len(), 300);
 }
 
 #[tokio::test(start_paused = true)]

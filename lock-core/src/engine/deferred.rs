@@ -121,7 +121,7 @@ impl Drop for Deferred {
             }
         }
         if let Some((key, mode, total)) = self.other_total.take() {
-            tracing::warn!(%key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
+            log!(warn, %key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
         }
         for (label, slack) in self.slacks.drain(..) {
             metrics::renewed(label, slack);

@@ -63,6 +63,8 @@ struct State {
     version: u32,
     /// When it began; [`Moment::NEVER`] before that, and then it is not counted.
     begun: Moment,
+    /// Whether its last renewal failed: then it is the backend that is late, and not this process.
+    renewal_failed: bool,
     /// The trace context of its request.
     trace: Option<Box<TraceContext>>,
     /// The wakers of futures that wait for the end; few leases have any.
@@ -86,6 +88,7 @@ impl Hold {
             latest: Moment::NEVER,
             version,
             begun: Moment::NEVER,
+            renewal_failed: false,
             trace: None,
             wakers: None,
         };
@@ -112,7 +115,7 @@ impl Hold {
                 "the lease was lost: its deadline passed, and `fixed` switches renewal off; raise the ttl, extend the lease, \
                  or let it be renewed",
             ),
-            End::Lost(reason) => match self.loss_of(reason) {
+            End::Lost(reason) => match self.loss_of(reason, self.now()) {
                 loss @ Loss { stood_still: Some(_), .. } => error.detail(format!("the lease was lost: {loss}")),
                 _ => error,
             },
@@ -121,10 +124,19 @@ impl Hold {
     }
 
     /// Returns why the hold was lost, and whether that is because this process stood still.
-    pub(crate) fn loss_of(&self, reason: LossReason) -> Loss {
-        let is_late = reason == LossReason::Expired && !self.fixed;
-        let deadline = self.state().deadline;
-        Loss { reason, stood_still: is_late.then(|| self.pulse.stood_still(deadline, self.ttl)).flatten() }
+    pub(crate) fn loss_of(&self, reason: LossReason, now: Moment) -> Loss {
+        let State { deadline, renewal_failed, .. } = *self.state();
+        let is_late = reason == LossReason::Expired && !self.fixed && !renewal_failed;
+        Loss { reason, stood_still: is_late.then(|| self.pulse.stood_still(deadline, self.ttl, now)).flatten() }
+    }
+
+    /// Takes note of whether its last renewal failed.
+    pub(crate) fn note_renewal(&self, failed: bool) {
+        self.state().renewal_failed = failed;
+    }
+
+    pub(crate) fn now(&self) -> Moment {
+        self.pulse.now()
     }
 
     /// Begins the hold `now`, to end at `latest` at most; false if it has ended, or its time is over. The caller counts it
@@ -171,7 +183,7 @@ impl Hold {
         self.settle_at(self.pulse.now(), end)
     }
 
-    fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
+    pub(crate) fn settle_at(&self, now: Moment, end: Option<End>) -> (Option<End>, Ending) {
         let mut state = self.state();
         if state.ended.is_some() {
             return (state.ended, Ending::default());
@@ -432,6 +444,18 @@ mod tests {
         assert_eq!(hold.remaining(), Duration::from_millis(5_000));
         clock.0.store(5_000, Ordering::SeqCst);
         assert_eq!(hold.check(), Err(End::Lost(LossReason::MaxHold)));
+    }
+
+    #[test]
+    fn a_process_that_stood_still_is_not_blamed_for_renewals_that_had_failed_before() {
+        let (hold, clock) = hold();
+        hold.pulse.rest(at(700));
+        clock.0.store(1_000, Ordering::SeqCst);
+        for failed in [false, true] {
+            hold.note_renewal(failed);
+            let loss = hold.loss_of(LossReason::Expired, at(1_000));
+            assert_eq!(loss.stood_still, (!failed).then(|| Duration::from_millis(300)));
+        }
     }
 
     #[test]

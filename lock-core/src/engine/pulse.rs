@@ -62,10 +62,10 @@ impl Pulse {
 
     /// Returns for how long the process has stood still by now, or stood still, while a lease lapsed that could have been renewed in
     /// that time.
-    pub(super) fn stood_still(&self, deadline: Moment, ttl: Ttl) -> Option<Duration> {
+    pub(super) fn stood_still(&self, deadline: Moment, ttl: Ttl, now: Moment) -> Option<Duration> {
         let until = Moment::from_nanoseconds(self.stood_still[1].load(Ordering::Acquire));
         let from = Moment::from_nanoseconds(self.stood_still[0].load(Ordering::Relaxed));
-        let stands = [(from, until), (self.due(), self.now())];
+        let stands = [(from, until), (self.due(), now)];
         // If less was left, renewals had failed before, and the backend is to blame.
         let spare = (ttl.get() / 3).min(SPARE);
         let lapsed = |(from, until): &(Moment, Moment)| deadline.since(*from) >= spare && deadline <= *until;
@@ -111,15 +111,15 @@ mod tests {
         pulse.rest(at(260));
         clock.set(1_100);
         assert_eq!(
-            pulse.stood_still(at(1_000), ttl),
+            pulse.stood_still(at(1_000), ttl, pulse.now()),
             Some(Duration::from_millis(840)),
             "as a holder sees it before the task"
         );
         pulse.beat(at(1_260));
         pulse.rest(at(1_500));
-        assert_eq!(pulse.stood_still(at(1_000), ttl), Some(Duration::from_secs(1)), "as the task saw it");
+        assert_eq!(pulse.stood_still(at(1_000), ttl, at(1_260)), Some(Duration::from_secs(1)), "as the task saw it");
         for deadline in [300, 1_300] {
-            assert_eq!(pulse.stood_still(at(deadline), ttl), None, "renewals failed before, or later");
+            assert_eq!(pulse.stood_still(at(deadline), ttl, at(1_260)), None, "renewals failed before, or later");
         }
         let loss = Loss { reason: LossReason::Expired, stood_still: Some(Duration::from_millis(4_860)) };
         assert!(loss.to_string().starts_with("this process stood still for 4.9 s"), "{loss}");

@@ -1,7 +1,7 @@
 //! The one task of a manager: sends what the state decides to send, hands it the answers, and polls the backend's upkeep.
 
 use std::{
-    future::{Future, poll_fn},
+    future::{Future, pending, poll_fn},
     iter,
     panic::AssertUnwindSafe,
     pin::Pin,
@@ -95,6 +95,9 @@ async fn run(mut running: Running) {
             Err(_) if work.steps > steps + 1 => panics = 0,
             Err(_) => panics += 1,
         }
+        // A timer that has panicked would do so at each further poll.
+        let timer = std::mem::take(&mut work.timer);
+        let _ = caught(|| drop(timer));
         caught::panicked("clock or backend");
         pause().await;
     }
@@ -112,6 +115,8 @@ struct Work {
     lists: FuturesUnordered<Pin<Box<dyn Future<Output = ()> + Send>>>,
     /// An answer that has come, and is not handled yet.
     answer: Option<(CallId, Result<Answer, BackendError>)>,
+    /// The same of a notice.
+    notice: Option<Notice>,
     timer: Timer,
     answers: usize,
     steps: usize,
@@ -120,7 +125,7 @@ struct Work {
 impl Work {
     fn new(core: Arc<Core>) -> Self {
         let (trusts, calls_at_once) =
-            caught(|| (core.backend.grants_leases(), core.backend.calls_at_once())).unwrap_or_default();
+            caught(|| (core.backend.grants_leases(), core.backend.calls_at_once())).unwrap_or((false, 2));
         let mut state = core.state();
         (state.queues.trusts, state.queues.calls_at_once) = (trusts, calls_at_once);
         let (told, notices) = backend::Calls::new(Arc::clone(state.queues.channel()));
@@ -133,6 +138,7 @@ impl Work {
             calls: FuturesUnordered::new(),
             lists: FuturesUnordered::new(),
             answer: None,
+            notice: None,
             timer: Timer::default(),
             answers: 0,
             steps: 0,
@@ -140,8 +146,11 @@ impl Work {
     }
 
     async fn go(&mut self) {
-        let Self { core, told, notices, upkeep, calls, lists, answer, timer, answers, steps } = self;
+        let Self { core, told, notices, upkeep, calls, lists, answer, notice, timer, answers, steps } = self;
         loop {
+            if notice.is_some() {
+                handle_notices(core, notice, notices);
+            }
             if answer.is_some() {
                 // Read after the answer has come; see `Core::step`.
                 let (now, epoch) = (core.clock.now(), core.backend.epoch());
@@ -153,7 +162,7 @@ impl Work {
                 // a pause this task would never return to the runtime, whose timers and sockets would stand still; and grants that
                 // have arrived would wait behind the answers until they are too old to be trusted.
                 if answers.is_multiple_of(ANSWERS) {
-                    handle_notices(core, None, notices);
+                    handle_notices(core, notice, notices);
                     pause().await;
                 }
             }
@@ -189,9 +198,7 @@ impl Work {
                 // Lists of keys are few, and come first because answers may never run out: behind them a list would starve.
                 Some(()) = lists.next() => {}
                 answered = exchange => *answer = Some(answered),
-                Some(notice) = notices.recv() => {
-                    handle_notices(core, Some(notice), notices);
-                }
+                Some(arrived) = notices.recv() => *notice = Some(arrived),
                 () = core.wake.notified() => {}
                 () = timer.until(core, until, now) => {}
             }
@@ -201,11 +208,12 @@ impl Work {
 
 /// Handles notices that have arrived, under one lock: one at a time, with a turn of the loop for each, they could arrive faster than
 /// they are handled. A bounded number of them, because no request gets the lock meanwhile.
-fn handle_notices(core: &Core, first: Option<Notice>, notices: &mut mpsc::UnboundedReceiver<Notice>) {
+fn handle_notices(core: &Core, first: &mut Option<Notice>, notices: &mut mpsc::UnboundedReceiver<Notice>) {
+    // Before the first one is taken: a clock that panics must not cost it.
     let now = core.clock.now();
     core.with(|state| {
         let rest = iter::from_fn(|| notices.try_recv().ok());
-        first.into_iter().chain(rest).take(NOTICES).for_each(|notice| state.queues.handle_notice(notice, now));
+        first.take().into_iter().chain(rest).take(NOTICES).for_each(|notice| state.queues.handle_notice(notice, now));
     });
 }
 
@@ -216,16 +224,9 @@ type Upkeep = Pin<Box<dyn Future<Output = ()> + Send>>;
 fn poll_upkeep(core: &Arc<Core>, upkeep: &mut Upkeep, told: &backend::Calls, cx: &mut Context<'_>) {
     match caught(|| upkeep.as_mut().poll(cx)) {
         Ok(Poll::Pending) => {}
-        Ok(Poll::Ready(())) => *upkeep = Box::pin(std::future::pending()),
+        Ok(Poll::Ready(())) => *upkeep = Box::pin(pending()),
         Err(_) => {
-            let (core, again) = (Arc::clone(core), told.clone());
-            let ended = std::mem::replace(
-                upkeep,
-                Box::pin(async move {
-                    core.clock.sleep(BEFORE_UPKEEP).await;
-                    self::upkeep(&core, again).await;
-                }),
-            );
+            let ended = std::mem::replace(upkeep, upkeep_again(core, told.clone()));
             let _ = caught(|| drop(ended));
             // Messages came over its connection. The next one says whether they reach this process again.
             told.listening(false);
@@ -234,8 +235,22 @@ fn poll_upkeep(core: &Arc<Core>, upkeep: &mut Upkeep, told: &backend::Calls, cx:
     }
 }
 
-fn upkeep(core: &Core, told: backend::Calls) -> Upkeep {
-    caught(|| core.backend.upkeep(told)).unwrap_or_else(|_| Box::pin(std::future::pending()))
+fn upkeep(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
+    caught(|| core.backend.upkeep(told.clone())).unwrap_or_else(|_| upkeep_again(core, told))
+}
+
+/// Begins the upkeep after a rest.
+fn upkeep_again(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
+    let core = Arc::clone(core);
+    Box::pin(async move {
+        let rest = async { core.clock.sleep(BEFORE_UPKEEP).await };
+        if AssertUnwindSafe(rest).catch_unwind().await.is_err() {
+            // Without a rest it would panic again and again, as on a runtime without timers.
+            log!(error, "the clock panics, so the connection is not kept; does the runtime have timers?");
+            return pending().await;
+        }
+        upkeep(&core, told).await;
+    })
 }
 
 /// Lists keys for a request. If the task ends before the answer is there, the request fails.
@@ -280,7 +295,7 @@ struct Timer {
 impl Timer {
     async fn until(&mut self, core: &Core, until: Moment, now: Moment) {
         if until == Moment::NEVER {
-            return std::future::pending().await;
+            return pending().await;
         }
         if self.set.as_ref().is_none_or(|(at, _)| until < *at) {
             self.set = Some((until, core.clock.sleep(until.since(now))));
@@ -320,9 +335,9 @@ mod tests {
         let engine = Engine::new(backend.clone(), backend.clock(), None, Some(1), looks, limits);
         let (calls, mut notices) = Calls::new("channel".into());
         (0..10 * NOTICES).for_each(|_| calls.connected());
-        handle_notices(&engine.core, None, &mut notices);
+        handle_notices(&engine.core, &mut None, &mut notices);
         assert_eq!(notices.len(), 9 * NOTICES);
-        handle_notices(&engine.core, Some(Notice::Connected), &mut notices);
+        handle_notices(&engine.core, &mut Some(Notice::Connected), &mut notices);
         assert_eq!(notices.len(), 8 * NOTICES + 1);
     }
 }

@@ -90,6 +90,10 @@ impl AcquireAll {
                 guards.push(guard);
             }
             let Some((key, mode)) = keys.next() else { break };
+            if !guards.is_empty() && !request.tries_once() && engine.now() >= *give_up {
+                let left = keys.len() + 1;
+                return Poll::Ready(Err(request.too_long(&key, left)));
+            }
             // The request waits for this key while it holds only keys before it in the order, so two such requests cannot deadlock.
             let mut one = request.for_key(key, mode);
             if let Wait::Atmost(_) = one.options.wait {
@@ -108,6 +112,17 @@ impl AcquireAll {
 }
 
 impl LockAllRequest {
+    /// The error of a request whose wait was over before it had asked for all its keys.
+    fn too_long(&self, next: &LockKey, left: usize) -> Error {
+        let detail = format!(
+            "the wait of {:?} was over before this key and {} more were asked for; raise `wait`, or lock a key that stands for all \
+             of them",
+            self.options.wait.get(),
+            left - 1
+        );
+        Error::new(ErrorKind::Busy, ACQUIRE).on(next).detail(detail)
+    }
+
     /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
     fn whole_wait(&self, error: Error) -> Error {
         match error.kind() {

@@ -14,6 +14,8 @@ pub(super) struct Former {
     open: Vec<i64>,
     /// Whether there may be others, which cannot be killed by number.
     has_others: bool,
+    /// The runs that were left for another one. Such a server may go on, and execute what is still on its way to it.
+    left: Vec<Arc<String>>,
 }
 
 impl Former {
@@ -32,8 +34,14 @@ impl Former {
         let is_known = run.is_some() && (self.run.is_some() || self.epoch == 0);
         let is_other = run.is_none() || self.run != run;
         if is_known && is_other {
-            // What has ended executes nothing. A server that was left for another one writes nothing that the other one reads.
-            (self.open, self.has_others) = (Vec::new(), false);
+            // What has ended executes nothing. A server that was left for another one writes nothing that the other one reads, unless
+            // it takes its place again.
+            self.open.clear();
+            if self.left.len() == MOST {
+                self.left.remove(0);
+            }
+            self.left.extend(self.run.take());
+            self.has_others = run.as_ref().is_some_and(|run| self.left.contains(run));
         }
         self.has_others |= !is_known || !is_alone || self.epoch + 1 != epoch;
         (self.run, self.id, self.epoch) = (run, id, epoch);
@@ -99,6 +107,18 @@ mod tests {
         let mut former = after_one();
         assert!(former.to_kill(run("b").as_ref(), Some(8)).is_empty(), "the number may be another client's");
         assert!(former.follow(run("b"), Some(8), 2, true));
+        assert!(former.are_gone());
+    }
+
+    #[test]
+    fn a_server_that_takes_its_place_again_may_still_execute_what_was_sent_before_it_was_left() {
+        let mut former = after_one();
+        assert!(former.follow(run("b"), Some(8), 2, true));
+        former.ended();
+        assert!(former.follow(run("a"), Some(9), 3, true));
+        assert!(!former.are_gone(), "what was sent over its connection 7");
+        former.ended();
+        assert!(former.follow(run("c"), Some(10), 4, true));
         assert!(former.are_gone());
     }
 

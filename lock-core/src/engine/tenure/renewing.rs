@@ -176,6 +176,7 @@ impl Tenures {
         match outcome {
             Some(Outcome::Renewed { remaining, .. }) => {
                 tenure.failures = 0;
+                tenure.hold.note_renewal(false);
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
                 let mut counts_from = sent;
@@ -198,6 +199,7 @@ impl Tenures {
             Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
             _ => {
                 tenure.failures = tenure.failures.saturating_add(1);
+                tenure.hold.note_renewal(true);
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
                 tenure.renew_at = schedule::after_failure(now, tenure.failures.into(), interval, jitter);
             }
@@ -208,7 +210,7 @@ impl Tenures {
             self.slack.note(slack, now);
         }
         if let Some(end) = over {
-            return self.finish(id, end, ending);
+            return self.finish(id, end, ending, now);
         }
         self.wheel.set(id.index(), timer);
         None

@@ -168,8 +168,10 @@ impl Tenures {
 
     /// Ends a tenure whose time is over, if that was not noticed before.
     pub(crate) fn settle(&mut self, tenure: TenureId) -> Option<Ended> {
-        let (over, ending) = self.get(tenure)?.hold.settle(None);
-        self.finish(tenure, over?, ending)
+        let hold = &self.get(tenure)?.hold;
+        let now = hold.now();
+        let (over, ending) = hold.settle_at(now, None);
+        self.finish(tenure, over?, ending, now)
     }
 
     /// The present hold of a tenure.
@@ -211,11 +213,12 @@ impl Tenures {
         for index in fired {
             let Some((serial, tenure)) = self.slab.get_mut(index) else { continue };
             let id = TenureId::new(index, *serial);
-            let (over, ending) = tenure.hold.settle(None);
+            // The clock is not read here: if it panicked, those that have fired would have no timer any longer.
+            let (over, ending) = tenure.hold.settle_at(now, None);
             if let Some(end) = over
                 && !Mutant::RenewalAfterRelease.is_on()
             {
-                ended.extend(self.finish(id, end, ending));
+                ended.extend(self.finish(id, end, ending, now));
                 continue;
             }
             let end = tenure.hold.end();
@@ -256,17 +259,18 @@ impl Tenures {
         // The holder may have ended its hold on another thread, and not reached the engine yet. Its tenure then stays, and must not pass
         // on a key that is no longer its own.
         tenure.passes = false;
-        let (over, ending) = tenure.hold.settle(Some(End::Lost(reason)));
-        self.finish(id, over?, ending)
+        let now = tenure.hold.now();
+        let (over, ending) = tenure.hold.settle_at(now, Some(End::Lost(reason)));
+        self.finish(id, over?, ending, now)
     }
 
     /// Takes a tenure out that is over. One whose holder has just released it waits for what that says next.
-    pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending) -> Option<Ended> {
+    pub(super) fn finish(&mut self, id: TenureId, end: End, ending: Ending, now: Moment) -> Option<Ended> {
         let reason = end.loss()?;
         let tenure = self.remove(id)?;
         let parting = Parting::at_once(tenure.key().clone(), tenure.token);
         let lapsed = reason == LossReason::Expired && tenure.renewal != Renewal::Never;
-        let loss = tenure.hold.loss_of(reason);
+        let loss = tenure.hold.loss_of(reason, now);
         Some(Ended { tenure: id, parting, doubt: tenure.doubt, loss, lapsed, ending })
     }
 
