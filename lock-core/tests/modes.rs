@@ -15,7 +15,7 @@ use lock_core::{
     backend::{Backend, MemoryBackend, QuorumBackend},
     exclusive, permits, shared,
 };
-use tokio::task::JoinSet;
+use tokio::{task::JoinSet, time::Instant};
 
 use crate::support::log::Log;
 
@@ -130,7 +130,10 @@ async fn readers_go_on_when_the_writer_before_them_gives_up() {
         let late = tokio::spawn(readers.lock("k").shared().acquire());
         let later = tokio::spawn(readers.lock("k").shared().acquire());
         assert_eq!(writer.await.unwrap().unwrap_err().kind(), ErrorKind::Busy);
-        for guard in [late.await.unwrap().unwrap(), later.await.unwrap().unwrap(), reader] {
+        let gave_up = Instant::now();
+        let readers = [late.await.unwrap().unwrap(), later.await.unwrap().unwrap()];
+        assert!(gave_up.elapsed() < ms(10), "by its going, and not by their next check: {:?}", gave_up.elapsed());
+        for guard in readers.into_iter().chain([reader]) {
             guard.release().await.unwrap();
         }
         assert!(is_free(one.lock("k")).await);
