@@ -1,3 +1,5 @@
+mod late;
+
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::*;
