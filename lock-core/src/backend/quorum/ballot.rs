@@ -72,11 +72,21 @@ impl Ballot {
 
     /// Has those acquires that wait for their turn asked for at the nodes that keep places first; see [`waits_for_turn`]. A node that
     /// `may_take` the token by an earlier request is asked too: if it did, the others have to wait until that is known.
-    pub(super) fn in_turn(mut self, places: Places, may_take: impl Fn(usize, Token) -> bool) -> Self {
+    ///
+    /// A node that `is_slow` is not asked for a waiter whose turn has not come. Its answer is not waited for, so it would keep a key
+    /// that it has given to the waiter between two holders, and the next lease would have to do without it.
+    pub(super) fn in_turn(
+        mut self,
+        places: Places,
+        is_slow: impl Fn(usize) -> bool,
+        may_take: impl Fn(usize, Token) -> bool,
+    ) -> Self {
         for (operation, row) in self.operations.iter().zip(self.seats.chunks_mut(self.nodes)) {
             let Operation::Acquire(acquire) = operation else { continue };
             for (node, seat) in row.iter_mut().enumerate() {
-                if waits_for_turn(operation) && !places.are_at(node) && !may_take(node, acquire.token) {
+                let waits = waits_for_turn(operation) && !may_take(node, acquire.token);
+                let spares = acquire.place.is_some() && acquire.from.is_none() && is_slow(node);
+                if (waits || spares) && !places.are_at(node) {
                     seat.vote = Vote::Later;
                 }
             }
@@ -86,9 +96,14 @@ impl Ballot {
 
     /// The items for which a node is asked first; `None` for all of them.
     pub(super) fn first_items(&self, node: usize) -> Option<Vec<usize>> {
-        let waits = |item: &usize| self.seats[item * self.nodes + node].is_later();
-        let items = 0..self.operations.len();
-        items.clone().any(|item| waits(&item)).then(|| items.filter(|item| !waits(item)).collect())
+        let later = self.later_items(node);
+        let first = || (0..self.operations.len()).filter(|item| !later.contains(item)).collect();
+        (!later.is_empty()).then(first)
+    }
+
+    /// The items that a node is asked for later, if at all.
+    pub(super) fn later_items(&self, node: usize) -> Vec<usize> {
+        (0..self.operations.len()).filter(|item| self.seats[item * self.nodes + node].is_later()).collect()
     }
 
     /// Whether some nodes are still to be asked.
@@ -237,7 +252,7 @@ impl Ballot {
             return Err(too_few(self.nodes, &self.failed, elsewhere));
         }
         let outcomes = (0..self.operations.len()).map(|item| match self.row(item).verdict() {
-            Verdict::Likely(result) | Verdict::Sure(result) => result,
+            Verdict::Doubtful(result) | Verdict::Likely(result) | Verdict::Sure(result) => result,
             Verdict::Open => Err(no_answer()),
         });
         let mut answer = self.flags.clone();

@@ -5,7 +5,7 @@ use std::{
     future::{Future, poll_fn},
     pin::Pin,
     sync::{Arc, PoisonError},
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -22,6 +22,7 @@ use crate::{
     error::ErrorKind,
     mutants::Mutant,
 };
+use smallvec::SmallVec;
 
 impl Quorum {
     /// Executes a batch. It is split before an operation that needs a key which an earlier one acquires. A majority has to decide the
@@ -56,7 +57,10 @@ impl Quorum {
             ledger.aim(&mut batch, now);
             let (places, placed) = (ledger.places(), ledger.placed(&batch, now));
             let ballot = Ballot::new(batch, self.nodes.len(), places.queue_node).with_placed(placed);
-            (places, ballot.in_turn(places, |node, token| ledger.may_take(node, token, now)))
+            (
+                places,
+                ballot.in_turn(places, |node| ledger.is_slow(node), |node, token| ledger.may_take(node, token, now)),
+            )
         };
         let mut requests = Vec::new();
         let mut begun = false;
@@ -76,14 +80,14 @@ impl Quorum {
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len()).map(|node| self.ask_first(node, places, &ballot)).collect(),
+                    false => (0..self.nodes.len()).filter_map(|node| self.ask_first(node, places, &ballot)).collect(),
                     true => {
                         let mut further = self.ask_in_turn(&mut ballot, places, is_late);
+                        further.extend(self.write_backs(&mut ballot, places));
                         if !further.is_empty() {
                             // They are waited for from now on.
                             patience = None;
                         }
-                        further.extend(self.write_backs(&mut ballot, places));
                         further
                     }
                 };
@@ -103,45 +107,78 @@ impl Quorum {
             // Signs of life are waited for as answers are, or their nodes would seem to be late.
             let is_settled =
                 requests.iter().all(|request| !request.asked.batch.is_empty()) || ballot.operations().is_empty();
-            match ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely }) {
-                Certainty::Open => Poll::Pending,
-                Certainty::Sure => Poll::Ready(ballot.answer()),
-                Certainty::Likely => {
-                    let waiting = requests.iter().map(|request| request.asked.node);
-                    let timer = patience.get_or_insert_with(|| {
-                        let is_ping = ballot.operations().is_empty();
-                        self.clock.sleep(if is_ping { PING } else { self.ledger().patience(waiting) })
-                    });
-                    timer.as_mut().poll(cx).map(|()| ballot.answer())
-                }
+            let certainty = ballot.certainty().min(if is_settled { Certainty::Sure } else { Certainty::Likely });
+            let timer = match certainty {
+                Certainty::Open => return Poll::Pending,
+                Certainty::Sure => None,
+                Certainty::Likely if self.are_slow(&requests) => None,
+                _ => Some(patience.take_if(|(of, _)| *of == certainty)),
+            };
+            if let Some(timer) = timer {
+                let is_ping = ballot.operations().is_empty();
+                let (_, timer) = patience.insert(timer.unwrap_or_else(|| {
+                    // Where others have decided, nobody waits longer for a slow node. Else it may be the one that decides.
+                    let is_worth = |node: &usize| certainty == Certainty::Doubtful || !self.ledger().is_slow(*node);
+                    let waiting = requests.iter().map(|request| request.asked.node).filter(is_worth);
+                    let waiting: SmallVec<[usize; 8]> = waiting.collect();
+                    let patience = if is_ping { PING } else { self.ledger().patience(waiting.into_iter()) };
+                    (certainty, self.clock.sleep(patience))
+                }));
+                ready!(timer.as_mut().poll(cx));
             }
+            self.leave(&mut requests);
+            Poll::Ready(ballot.answer())
         })
         .await
     }
 
-    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life. (Processes that do not know the
-    /// same nodes to answer do not keep their places at the same nodes.)
-    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Request {
-        let Some(items) = ballot.first_items(node) else { return self.ask(node, places, ballot.operations(), None) };
-        let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
-        self.ask(node, places, &batch, Some(items))
+    /// Whether only slow nodes have not answered these.
+    fn are_slow(&self, requests: &[Request]) -> bool {
+        let ledger = self.ledger();
+        requests.iter().all(|request| ledger.is_slow(request.asked.node))
     }
 
-    /// Asks the nodes that do not keep places for what the queue node has said that its turn has come, or did not answer in time.
+    /// Leaves the answers of slow nodes to the upkeep: they come, though nobody waits for them.
+    fn leave(&self, requests: &mut Vec<Request>) {
+        let slow: Vec<_> = {
+            let ledger = self.ledger();
+            requests.extract_if(.., |request| ledger.is_slow(request.asked.node)).collect()
+        };
+        let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
+        for request in slow {
+            // Without an upkeep it is dropped, as those to other nodes are.
+            let _ = left.as_ref().map(|left| left.send(request.left()));
+        }
+    }
+
+    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life, unless it is slow.
+    /// (Processes that do not know the same nodes to answer do not keep their places at the same nodes.)
+    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Option<Request> {
+        let Some(items) = ballot.first_items(node) else {
+            return Some(self.ask(node, places, ballot.operations(), None));
+        };
+        if items.is_empty() && self.ledger().is_slow(node) {
+            return None;
+        }
+        let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
+        Some(self.ask(node, places, &batch, Some(items)))
+    }
+
+    /// Asks nodes for what they were not asked for first, if the queue node has said that its turn has come, or did not answer in time.
     fn ask_in_turn(self: &Arc<Self>, ballot: &mut Ballot, places: Places, is_late: bool) -> Vec<Request> {
-        let turns = ballot.turns(is_late);
-        if turns.is_empty() {
+        if !ballot.has_later() {
             return Vec::new();
         }
-        let nodes = (0..self.nodes.len()).filter(|node| !places.are_at(*node));
+        let later: Vec<_> = (0..self.nodes.len()).map(|node| ballot.later_items(node)).collect();
         let (over, turns): (Vec<_>, Vec<_>) =
-            turns.into_iter().partition(|item| self.ledger().is_over(&ballot.operations()[*item]));
+            ballot.turns(is_late).into_iter().partition(|item| self.ledger().is_over(&ballot.operations()[*item]));
         let mut requests = Vec::new();
-        for node in nodes {
-            ballot.vote_on(node, over.iter().copied(), Err(released().did_not_happen()));
+        for (node, later) in later.into_iter().enumerate() {
+            let (over, turns): (Vec<_>, Vec<_>) = (only(&later, &over).collect(), only(&later, &turns).collect());
+            ballot.vote_on(node, over, Err(released().did_not_happen()));
             if !turns.is_empty() {
                 let batch = turns.iter().map(|item| ballot.operations()[*item].clone()).collect();
-                requests.push(self.ask(node, places, &batch, Some(turns.clone())));
+                requests.push(self.ask(node, places, &batch, Some(turns)));
             }
         }
         requests
@@ -172,6 +209,10 @@ impl Quorum {
             None => Ok(answer),
         }
     }
+}
+
+fn only<'a>(items: &'a [usize], those: &'a [usize]) -> impl Iterator<Item = usize> + 'a {
+    items.iter().copied().filter(|item| those.contains(item))
 }
 
 /// Counts the answers that have come.

@@ -23,6 +23,7 @@ use crate::{
     mutants::Mutant,
     ttl::Ttl,
 };
+use smallvec::SmallVec;
 
 /// The books of a quorum.
 #[derive(Debug)]
@@ -33,6 +34,8 @@ pub(super) struct Ledger {
     asking: HashMap<Token, u32>,
     /// The longest ttl that was asked for: how long a node that does not answer can have a token.
     longest: Duration,
+    /// How many requests to slow nodes are left to the upkeep.
+    left: usize,
 }
 
 impl Ledger {
@@ -42,12 +45,29 @@ impl Ledger {
             aim: Aim::default(),
             asking: HashMap::new(),
             longest: Duration::ZERO,
+            left: 0,
         }
     }
 
     /// The nodes that keep the places of this process.
     pub(super) fn places(&self) -> Places {
         Places::at(&self.nodes)
+    }
+
+    /// Whether a node takes much longer than a majority of the others.
+    pub(super) fn is_slow(&self, node: usize) -> bool {
+        self.nodes[node].slow
+    }
+
+    /// Compares the nodes' round trips.
+    fn compare(&mut self) {
+        let heard = self.nodes.iter().filter(|node| !node.silent && !node.is_late());
+        let mut known: SmallVec<[_; 8]> = heard.filter_map(|node| node.shortest.known).collect();
+        known.sort_unstable();
+        let most = known.get(majority(self.nodes.len()) - 1).map(|most| *most * SLOW + LEAST_SLOW);
+        for node in &mut self.nodes {
+            node.slow = most.zip(node.shortest.known).is_some_and(|(most, known)| known > most);
+        }
     }
 
     /// How long it is worth waiting for these nodes where others have decided.
@@ -191,9 +211,11 @@ impl Ledger {
         let (mut repeated, mut late) = (false, false);
         if let Ok(answer) = result {
             (repeated, late) = (answer.repeated, answer.out_of_order);
-            state.took(now.since(asked.sent), asked.way.open);
             if let Some(time) = answer.time {
                 self.aim.showed(time, asked.sent, now);
+            }
+            if state.took(now.since(asked.sent), asked.way.open, now) {
+                self.compare();
             }
         }
         let none_happened = result.as_ref().is_err_and(|error| !error.may_have_happened());
@@ -357,9 +379,19 @@ impl Ledger {
         !state.owed.is_empty() || state.probe.is_some() || !state.looks.is_empty()
     }
 
-    /// Whether no node is owed a release.
+    /// Takes note that a request is left to the upkeep.
+    pub(super) fn leave(&mut self) {
+        self.left += 1;
+    }
+
+    /// Takes note that a request which was left to the upkeep has ended.
+    pub(super) fn left_ended(&mut self) {
+        self.left -= 1;
+    }
+
+    /// Whether no node is owed a release, or may still answer one.
     pub(super) fn is_settled(&self) -> bool {
-        self.nodes.iter().all(|node| node.owed.is_empty())
+        self.left == 0 && self.nodes.iter().all(|node| node.owed.is_empty())
     }
 
     /// The questions for a node that is to be checked: about leases that it may have, or none.
@@ -370,7 +402,7 @@ impl Ledger {
 
     /// Whether only nodes that do not answer are owed releases.
     pub(super) fn is_held_up(&self) -> bool {
-        !self.is_settled() && self.nodes.iter().all(|node| node.owed.is_empty() || node.silent)
+        !self.is_settled() && self.left == 0 && self.nodes.iter().all(|node| node.owed.is_empty() || node.silent)
     }
 
     /// When a release is sent to a node again.
@@ -404,6 +436,10 @@ impl Ledger {
         }
     }
 }
+
+/// How many times longer than a majority a slow node takes, and by how much at least.
+const SLOW: u32 = 3;
+const LEAST_SLOW: Duration = Duration::from_millis(5);
 
 /// How much longer than it usually takes a node is waited for that is not needed.
 const PATIENCE: u32 = 4;

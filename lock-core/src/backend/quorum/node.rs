@@ -24,6 +24,10 @@ pub(super) struct Node {
     pub(super) listening: bool,
     /// How long its answers take over an open connection, smoothed.
     pub(super) round_trip: Option<Duration>,
+    /// The same without noise.
+    pub(super) shortest: Shortest,
+    /// Whether it takes much longer than a majority of the others: it is not waited for, and keeps no places.
+    pub(super) slow: bool,
     /// Tokens with acquires that it has not answered.
     pub(super) unanswered: HashMap<Token, Unanswered>,
     /// Until when it surely has a token. A lease that it may lack is put back by its next renewal, and does not count
@@ -74,6 +78,28 @@ pub(super) struct Unanswered {
     pub(super) over: bool,
 }
 
+/// The shortest of the last round trips. Noise makes answers late and never early, so a busy machine hardly shows in it.
+#[derive(Debug, Default)]
+pub(super) struct Shortest {
+    /// Of the last span of time, or shorter since.
+    pub(super) known: Option<Duration>,
+    /// That of this span, which began then, and of how many answers.
+    current: Option<(Moment, Duration, u32)>,
+}
+
+impl Shortest {
+    /// Returns whether it has changed: at once when an answer is quicker, and after a span of answers when all of them are slower.
+    fn took(&mut self, round_trip: Duration, now: Moment) -> bool {
+        let before = self.known;
+        let (begun, shortest, answers) = self.current.unwrap_or((now, round_trip, 0));
+        let (shortest, answers) = (shortest.min(round_trip), answers + 1);
+        let is_over = answers >= SPAN_ANSWERS && now.since(begun) >= SPAN;
+        self.current = (!is_over).then_some((begun, shortest, answers));
+        self.known = if is_over { Some(shortest) } else { before.map(|known| known.min(round_trip)) };
+        self.known != before
+    }
+}
+
 impl Node {
     /// A place that this node can call, if it can call at all.
     pub(super) fn place(&self, place: Place) -> Place {
@@ -100,12 +126,14 @@ impl Node {
         self.probe.get_or_insert(now);
     }
 
-    /// Takes note of how long an answer took. The time of a request that waited for a connection does not count.
-    pub(super) fn took(&mut self, round_trip: Duration, open: bool) {
+    /// Takes note of how long an answer took. The time of a request that waited for a connection does not count. Returns whether its
+    /// shortest round trip has changed.
+    pub(super) fn took(&mut self, round_trip: Duration, open: bool, now: Moment) -> bool {
         let average = |usual: Duration| (usual * 7 + round_trip) / 8;
         if open {
             self.round_trip = Some(self.round_trip.map_or(round_trip, average));
         }
+        open && self.shortest.took(round_trip, now)
     }
 
     /// Takes note of an acquire that is sent.
@@ -330,6 +358,10 @@ impl Node {
         }
     }
 }
+
+/// How long round trips are compared, at least, and how many: one that stalls must not make a node slow.
+const SPAN: Duration = Duration::from_millis(500);
+const SPAN_ANSWERS: u32 = 4;
 
 /// The time between two questions to a node whose answer did not come in time.
 const PROBE: Duration = Duration::from_millis(500);

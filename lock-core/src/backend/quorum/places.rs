@@ -15,9 +15,9 @@ pub(super) struct Places {
 impl Places {
     /// The first nodes, in the order of their naming, that answer in time and can call.
     pub(super) fn at(nodes: &[Node]) -> Self {
-        let rank = |(_, node): &(usize, &Node)| (node.silent, !node.listening, node.is_late());
+        let rank = |(_, node): &(usize, &Node)| (node.silent, !node.listening, node.is_late() || node.slow);
         let queue_node = nodes.iter().enumerate().min_by_key(rank).map_or(0, |(first, _)| first);
-        let answering = nodes.iter().filter(|node| !node.silent && !node.is_late()).count();
+        let answering = nodes.iter().filter(|node| !node.silent && !node.is_late() && !node.slow).count();
         // Where the orders of the two differ, the deputy keeps the key for another one for a moment. The others have to be
         // a majority without it.
         let fits =
@@ -54,7 +54,9 @@ mod tests {
         assert_eq!(at(&nodes), (0, Some(1)));
         nodes[0].probe = Some(AT_ONCE);
         assert_eq!(at(&nodes), (1, Some(2)), "one that was too slow to be heard");
-        nodes[0].probe = None;
+        (nodes[0].probe, nodes[0].slow) = (None, true);
+        assert_eq!(at(&nodes), (1, Some(2)), "one that takes much longer");
+        nodes[0].slow = false;
         nodes[1].silent = true;
         assert_eq!(at(&nodes), (0, Some(2)));
         nodes[0].listening = false;

@@ -22,6 +22,19 @@ pub(super) struct Request {
     pub(super) items: Option<Vec<usize>>,
     reply: Reply<Answer>,
     answered: bool,
+    /// Whether it is left to the upkeep.
+    is_left: bool,
+}
+
+impl Request {
+    /// The request, left to the upkeep. Until it ends, the quorum is not settled.
+    pub(super) fn left(mut self) -> Self {
+        if let Some(quorum) = self.quorum.upgrade() {
+            quorum.ledger().leave();
+            self.is_left = true;
+        }
+        self
+    }
 }
 
 impl Quorum {
@@ -54,7 +67,7 @@ impl Quorum {
             Duration::MAX => reply,
             within => Reply::new(answer_within(self.clock.sleep(within), reply)),
         };
-        Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false }
+        Request { quorum: Arc::downgrade(self), asked, items, reply, answered: false, is_left: false }
     }
 }
 
@@ -87,13 +100,16 @@ impl Future for Request {
 
 impl Drop for Request {
     fn drop(&mut self) {
-        if !self.answered
-            && let Some(quorum) = self.quorum.upgrade()
-        {
-            let epoch = quorum.nodes[self.asked.node].epoch();
-            if quorum.ledger().unheard(&self.asked, quorum.clock.now(), epoch) {
-                quorum.owing.notify_one();
-            }
+        if self.answered && !self.is_left {
+            return;
+        }
+        let Some(quorum) = self.quorum.upgrade() else { return };
+        let epoch = quorum.nodes[self.asked.node].epoch();
+        if !self.answered && quorum.ledger().unheard(&self.asked, quorum.clock.now(), epoch) {
+            quorum.owing.notify_one();
+        }
+        if self.is_left {
+            quorum.ledger().left_ended();
         }
     }
 }

@@ -2,11 +2,12 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use tokio::sync::Notify;
+use tokio::sync::{Notify, mpsc::UnboundedSender};
 
 use super::{
     asked::Way,
     ledger::Ledger,
+    request::Request,
     voters::{Voters, same_server},
 };
 use crate::{
@@ -25,13 +26,16 @@ pub(super) struct Quorum {
     pub(super) order: Mutex<()>,
     /// Wakes the upkeep when a node is owed a release.
     pub(super) owing: Notify,
+    /// Takes requests to slow nodes to the upkeep, once that runs.
+    pub(super) left: Mutex<Option<UnboundedSender<Request>>>,
 }
 
 impl Quorum {
     pub(super) fn new(nodes: Vec<Arc<dyn Backend>>, clock: Arc<dyn Clock>) -> Self {
         let ledger = Mutex::new(Ledger::new(nodes.len()));
         let voters = Mutex::new(Voters::new(nodes.len()));
-        Self { nodes, clock, ledger, voters, order: Mutex::default(), owing: Notify::new() }
+        let (order, owing, left) = (Mutex::default(), Notify::new(), Mutex::default());
+        Self { nodes, clock, ledger, voters, order, owing, left }
     }
 
     pub(super) fn ledger(&self) -> MutexGuard<'_, Ledger> {

@@ -1,6 +1,7 @@
 //! A quorum of stores in the process, in virtual time, some of which fail.
 
 mod nodes;
+mod outlier;
 mod places;
 mod shutdown;
 mod twins;

@@ -18,12 +18,15 @@ use futures_util::{
     future::join_all,
     stream::{FuturesUnordered, SelectAll, StreamExt, unfold},
 };
+use tokio::sync::mpsc::unbounded_channel;
 
 type Ending = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 impl Quorum {
     pub(super) async fn keep(self: Arc<Self>, calls: Calls) {
         self.ledger().restart(self.clock.now());
+        let (leaves, mut left) = unbounded_channel();
+        *self.left.lock().unwrap_or_else(PoisonError::into_inner) = Some(leaves);
         let mut notices = SelectAll::new();
         let mut upkeeps = Vec::new();
         for (node, backend) in self.nodes.iter().enumerate() {
@@ -61,10 +64,24 @@ impl Quorum {
                         news.into_iter().for_each(|any| calls.listening(any));
                     }
                 },
+                Some(request) = left.recv() => endings.push(self.hear_late(request)),
                 () = self.owing.notified() => {}
                 () = until(&*self.clock, next, now) => {}
             }
         }
+    }
+
+    /// Hears what a slow node answers, which nobody waits for, for as long as that is worth it.
+    fn hear_late(&self, request: Request) -> Ending {
+        let patience = self.ledger().patience([request.asked.node].into_iter());
+        let limit = self.clock.sleep(patience);
+        Box::pin(async move {
+            tokio::select! {
+                biased;
+                _ = request => {}
+                () = limit => {}
+            }
+        })
     }
 
     /// Passes a grant on to the engine: at once if it is the queue node's. Else that node is asked first whether another has

@@ -14,6 +14,8 @@ use crate::{
 pub(super) enum Verdict {
     /// The nodes that have answered do not decide.
     Open,
+    /// Not decided yet, and given up if the others do not answer as soon as they usually do, however slow they are.
+    Doubtful(Result<Outcome, BackendError>),
     /// Decided, but the answers of the others are worth a short wait.
     Likely(Result<Outcome, BackendError>),
     Sure(Result<Outcome, BackendError>),
@@ -23,6 +25,7 @@ pub(super) enum Verdict {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Certainty {
     Open,
+    Doubtful,
     Likely,
     Sure,
 }
@@ -45,6 +48,7 @@ impl Verdict {
     pub(super) fn certainty(&self) -> Certainty {
         match self {
             Self::Open => Certainty::Open,
+            Self::Doubtful(_) => Certainty::Doubtful,
             Self::Likely(_) => Certainty::Likely,
             Self::Sure(_) => Certainty::Sure,
         }
@@ -86,16 +90,18 @@ impl Row<'_> {
         // Its key is kept for another, who comes first at the other nodes too.
         let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }))
             && !Mutant::ReservedIgnored.is_on();
+        let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };
             if !self.is_counted(fences) {
-                return Verdict::Open;
+                // A node that has granted it is asked to count further. If it fails meanwhile, and the others are against it, nothing in
+                // the same call must wait for that node.
+                return if against { Verdict::Doubtful(Ok(self.lost(tally))) } else { Verdict::Open };
             }
             let held = Ok(Outcome::Held { fence: fences.first, block: fences.size, was_free: false });
             // Others may wait at the queue node; and the more are known to have it, the more may fail.
             return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
         }
-        let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
             // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
             return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
@@ -170,8 +176,8 @@ impl Row<'_> {
         if tally.granted + tally.waiting + tally.away < most {
             return Verdict::Sure(unknown());
         }
-        // A batch has many: they do not wait for the slowest node of one.
-        if tally.gone > 0 { Verdict::Likely(unknown()) } else { Verdict::Open }
+        // A batch has many: they do not wait without end for the slowest node of one. But a slow node may be the one that keeps the lease.
+        if tally.gone > 0 { Verdict::Doubtful(unknown()) } else { Verdict::Open }
     }
 
     fn released(&self, tally: &Tally) -> Verdict {

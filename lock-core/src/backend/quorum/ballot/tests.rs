@@ -217,7 +217,7 @@ fn nobody_passes_those_whom_the_queue_node_calls_first() {
 fn in_turn() -> Ballot {
     let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
     acquire.token = acquire.token.in_mode(Mode::Shared);
-    ballot(Operation::Acquire(acquire), 3).in_turn(Places { queue_node: 0, deputy: Some(1) }, |_, _| false)
+    ballot(Operation::Acquire(acquire), 3).in_turn(Places { queue_node: 0, deputy: Some(1) }, |_| false, |_, _| false)
 }
 
 #[test]
@@ -265,7 +265,7 @@ fn a_key_that_the_queue_node_says_is_held_is_asked_for_elsewhere_unless_the_depu
     let Operation::Acquire(mut acquire) = acquire() else { unreachable!("it is made so") };
     acquire.token = acquire.token.in_mode(Mode::Shared);
     let alone = self::ballot(Operation::Acquire(acquire), 3);
-    let mut alone = alone.in_turn(Places { queue_node: 0, deputy: None }, |_, _| false);
+    let mut alone = alone.in_turn(Places { queue_node: 0, deputy: None }, |_| false, |_, _| false);
     alone.says(0, busy(Some(2)));
     assert_eq!(alone.turns(false), [0], "there is no deputy to say so");
 }
@@ -451,7 +451,7 @@ fn each_item_of_a_batch_is_decided_by_itself() {
     ballot.vote(0, both(Outcome::Released, Outcome::Gone));
     assert_eq!(ballot.certainty(), Certainty::Open);
     ballot.vote(1, both(Outcome::Released, renewed(None, 0)));
-    assert_eq!(ballot.certainty(), Certainty::Likely);
+    assert_eq!(ballot.certainty(), Certainty::Doubtful, "the third decides whether it is renewed");
     ballot.vote(2, both(Outcome::Gone, renewed(None, 0)));
     let outcomes: Vec<_> = ballot.answer().unwrap().outcomes.into_iter().map(Result::unwrap).collect();
     assert_eq!(outcomes, [Outcome::Released, renewed(None, 0)]);

@@ -259,6 +259,56 @@ fn what_is_known_of_tokens_is_forgotten_when_it_has_expired() {
     assert!(node.surely.len() < 2_000 && node.unanswered.len() < 2_000, "{}", node.unanswered.len());
 }
 
+/// Answers of a node, each sent at a time in ms, and how long they took.
+fn answers(ledger: &mut Ledger, node: usize, answers: impl IntoIterator<Item = (u64, u64)>) {
+    for (sent, took) in answers {
+        let asked = ledger.asks_for(node, &renew(), at(sent), way(0));
+        ledger.answered(&asked, &mut said(Outcome::Gone), at(sent + took), 0);
+    }
+}
+
+#[test]
+fn a_node_is_slow_when_all_its_answers_of_a_while_take_longer_than_those_of_a_majority() {
+    let mut ledger = Ledger::new(3);
+    let slow = |ledger: &Ledger| [0, 1, 2].map(|node| ledger.is_slow(node));
+    for node in 0..3 {
+        answers(&mut ledger, node, [(0, 1), (200, 1), (400, 1), (600, 1)]);
+    }
+    assert_eq!(slow(&ledger), [false; 3]);
+    answers(&mut ledger, 0, [(700, 300), (1_000, 300), (1_300, 300)]);
+    assert_eq!(slow(&ledger), [false; 3], "three answers may be noise");
+    answers(&mut ledger, 0, [(1_600, 300)]);
+    assert_eq!((slow(&ledger), ledger.places().queue_node), ([true, false, false], 1));
+    answers(&mut ledger, 1, [(2_000, 300), (2_001, 300), (2_002, 300), (2_003, 300)]);
+    assert_eq!(slow(&ledger), [true, false, false], "four at once may be one stall");
+    answers(&mut ledger, 0, [(2_100, 2)]);
+    assert_eq!((slow(&ledger), ledger.places().queue_node), ([false; 3], 0), "one quick answer is no noise");
+}
+
+#[test]
+fn no_node_is_slow_where_a_majority_is_or_where_all_are_far() {
+    let mut ledger = Ledger::new(3);
+    let often = |took| [0, 200, 400, 600].map(|sent| (sent, took));
+    for (node, took) in [(0, 1), (1, 300), (2, 310)] {
+        answers(&mut ledger, node, often(took));
+    }
+    assert!((0..3).all(|node| !ledger.is_slow(node)), "two are needed");
+    let mut ledger = Ledger::new(3);
+    for (node, took) in [(0, 40), (1, 42), (2, 120)] {
+        answers(&mut ledger, node, often(took));
+    }
+    assert!((0..3).all(|node| !ledger.is_slow(node)), "three times as far");
+}
+
+#[test]
+fn a_quorum_is_not_settled_while_a_slow_node_may_still_answer() {
+    let mut ledger = Ledger::new(3);
+    ledger.leave();
+    assert!(!ledger.is_settled() && !ledger.is_held_up());
+    ledger.left_ended();
+    assert!(ledger.is_settled());
+}
+
 #[test]
 fn a_node_that_was_not_heard_is_asked_how_slow_it_is() {
     let mut ledger = Ledger::new(3);
