@@ -171,7 +171,7 @@ fn items_behind(file: &str, line: &str) -> Vec<String> {
 #[test]
 fn all_pages_say_in_the_same_words_what_it_means_that_nobody_answered() {
     let page = items_behind("docs/operations.md", "the status page). One of these is so:");
-    let program = items_behind("lock-core/src/bin/lockctl/describe.rs", "const NOBODY_ANSWERED: &str =");
+    let program = items_behind("lock-core/lockctl/src/describe.rs", "const NOBODY_ANSWERED: &str =");
     let docs = items_behind("lock-core/src/info.rs", "/// Nobody answered means one of these:");
     assert!(page.len() >= 4 && page[0].starts_with("the holder has died, is stopped or is cut off"), "{page:?}");
     assert_eq!(program[..4], page[..4]);

@@ -103,7 +103,6 @@
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
-//! | `lockctl` | the program `lockctl`, which runs commands under a lock, lists locks and releases them; nothing for the library |
 //! | `test-util` | the attribute `#[lock_core::test]`, which loses the lease at every await; a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

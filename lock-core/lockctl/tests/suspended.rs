@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
 
-use crate::lockctl::support::{BINARY, Done, Run};
+use crate::support::{BINARY, Done, Run};
 
 /// For how long the machine seems to have been suspended.
 const SUSPENDED: Duration = Duration::from_secs(3_600);
