@@ -30,6 +30,13 @@ fn watched(ahead: Duration, orders: &[&str]) -> Done {
     run.done()
 }
 
+/// Where there are no time namespaces, the other test says nothing.
+#[test]
+fn the_watcher_asks_the_clock_that_counts_suspended_time() {
+    let watcher = include_str!("../src/watcher.rs");
+    assert!(watcher.contains("const CLOCK: ClockId = ClockId::Boottime;"), "the constant has another name by now?");
+}
+
 #[test]
 fn the_time_of_a_suspended_machine_counts_for_the_end_of_a_lease() {
     let allowed = after_a_suspend(&["true"]).status().is_ok_and(|status| status.success());
