@@ -127,7 +127,7 @@ fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
     // The beginning of a line is enough to find it by.
     let lines: Vec<_> = text.split('`').skip(1).step_by(2).map(|line| line.trim_end_matches(" …")).collect();
     let mut files = Vec::new();
-    for folder in ["lock-core/src", "lock-tower/src"] {
+    for folder in ["lock-core/src", "lock-tower/src", "lock-tower/status/src"] {
         sources(&root().join(folder), &mut files);
     }
     let mut found = BTreeSet::new();

@@ -183,7 +183,7 @@ async fn json_has_the_fields_that_the_documentation_shows() {
     let shown = get(address, "/locks?format=json").await;
     assert!(shown.head.contains("content-type: application/json"), "{}", shown.head);
     let shown = shown.json();
-    let source = include_str!("../../src/status.rs");
+    let source = include_str!("../src/lib.rs");
     let documented = source.split("```json\n").nth(1).unwrap().split("//! ```").next().unwrap().replace("//!", "");
     let documented: Value = serde_json::from_str(&documented).unwrap();
     assert_eq!(shape(&shown), shape(&documented));
