@@ -127,7 +127,7 @@ fn every_warning_and_error_of_the_log_stands_in_the_page_for_operators() {
     // The beginning of a line is enough to find it by.
     let lines: Vec<_> = text.split('`').skip(1).step_by(2).map(|line| line.trim_end_matches(" …")).collect();
     let mut files = Vec::new();
-    for folder in ["lock-core/src", "lock-tower/src"] {
+    for folder in ["lock-core/src", "lock-tower/src", "lock-tower/status/src"] {
         sources(&root().join(folder), &mut files);
     }
     let mut found = BTreeSet::new();
@@ -171,7 +171,7 @@ fn items_behind(file: &str, line: &str) -> Vec<String> {
 #[test]
 fn all_pages_say_in_the_same_words_what_it_means_that_nobody_answered() {
     let page = items_behind("docs/operations.md", "the status page). One of these is so:");
-    let program = items_behind("lock-core/src/bin/lockctl/describe.rs", "const NOBODY_ANSWERED: &str =");
+    let program = items_behind("lock-core/lockctl/src/describe.rs", "const NOBODY_ANSWERED: &str =");
     let docs = items_behind("lock-core/src/info.rs", "/// Nobody answered means one of these:");
     assert!(page.len() >= 4 && page[0].starts_with("the holder has died, is stopped or is cut off"), "{page:?}");
     assert_eq!(program[..4], page[..4]);

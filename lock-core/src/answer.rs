@@ -9,7 +9,7 @@
 //! | all permits of the key are taken | `lock_full` | 429 | `RESOURCE_EXHAUSTED` | a second, or what is left of a holder's ttl if that is less |
 //! | too many requests wait | `lock_overloaded` | 429 | `RESOURCE_EXHAUSTED` | a second |
 //! | the backend does not answer, too few replicas had the lease, or the manager was shut down | `lock_unavailable` | 503 | `UNAVAILABLE` | a second |
-//! | the lease was lost while the work ran, or a guard could not extend or release it | `lock_lost` | 503 | `ABORTED` | never: part of the work may be done |
+//! | the lease was lost while the work ran, or a guard could not extend or release it | `lock_lost` | 500 | `UNKNOWN` | never: part of the work may be done |
 //! | the key is empty, too long or reserved | `lock_key` | 400 | `INVALID_ARGUMENT` | never |
 //! | the caller's own time is over | `lock_out_of_time` | 409 | `DEADLINE_EXCEEDED` | never |
 //! | the lease that was handed over is not held | `lock_not_held` | 409 | `FAILED_PRECONDITION` | never |

@@ -89,6 +89,15 @@
 //! `SELECT … FOR UPDATE` is simpler and safer. If work must never happen twice, a lock alone is not enough: make
 //! the work idempotent, or use a fencing token.
 //!
+//! # What this crate will not do
+//!
+//! * **Re-entry**: a key that is taken twice hides which code holds it. A scoped form says [`WouldDeadlock`](ErrorKind::WouldDeadlock).
+//! * **Rate limits**: permits bound how many work at once, not how many come in a second.
+//! * **Detection of deadlocks** over several requests: [`lock_all`](LockManager::lock_all) takes keys in one order, which has none.
+//! * **Other stores**: those with consensus bring locks of their own. [`Backend`](backend::Backend) is there for yours.
+//! * **A blocking API**: without a runtime nobody renews.
+//! * **Patterns and trees of keys**, priorities of waiters, values kept with a lock.
+//!
 //! # Features
 //!
 //! | feature | what it brings |
@@ -103,7 +112,6 @@
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
-//! | `lockctl` | the program `lockctl`, which runs commands under a lock, lists locks and releases them; nothing for the library |
 //! | `test-util` | the attribute `#[lock_core::test]`, which loses the lease at every await; a clock that tests control, repeatable randomness, the conformance suite for backends |
 
 #![cfg_attr(docsrs, feature(doc_cfg))]

@@ -99,13 +99,13 @@ async fn a_handler_that_returns_the_error_answers_by_the_table() {
         ("full", 429, Some("1"), "Too Many Requests", "lock_full"),
         ("overloaded", 429, Some("1"), "Too Many Requests", "lock_overloaded"),
         ("unavailable", 503, Some("1"), "Service Unavailable", "lock_unavailable"),
-        ("lost", 503, None, "Service Unavailable", "lock_lost"),
+        ("lost", 500, None, "Internal Server Error", "lock_lost"),
         ("key", 400, None, "Bad Request", "lock_key"),
         ("not held", 409, None, "Conflict", "lock_not_held"),
         ("misconfigured", 500, None, "Internal Server Error", "lock_misconfigured"),
-        ("done, release unanswered", 503, None, "Service Unavailable", "lock_lost"),
-        ("done, extension unanswered", 503, None, "Service Unavailable", "lock_lost"),
-        ("done, extension out of range", 503, None, "Service Unavailable", "lock_lost"),
+        ("done, release unanswered", 500, None, "Internal Server Error", "lock_lost"),
+        ("done, extension unanswered", 500, None, "Internal Server Error", "lock_lost"),
+        ("done, extension out of range", 500, None, "Internal Server Error", "lock_lost"),
     ] {
         let detail = fail(way).await.expect_err("it fails").public_message();
         let body = format!(
@@ -134,7 +134,7 @@ async fn a_method_of_tonic_answers_by_the_table() {
         ("full", Code::ResourceExhausted, "LOCK_FULL", Some(Duration::from_secs(1))),
         ("overloaded", Code::ResourceExhausted, "LOCK_OVERLOADED", Some(Duration::from_secs(1))),
         ("unavailable", Code::Unavailable, "LOCK_UNAVAILABLE", Some(Duration::from_secs(1))),
-        ("lost", Code::Aborted, "LOCK_LOST", None),
+        ("lost", Code::Unknown, "LOCK_LOST", None),
         ("key", Code::InvalidArgument, "LOCK_KEY", None),
         ("not held", Code::FailedPrecondition, "LOCK_NOT_HELD", None),
         ("misconfigured", Code::Internal, "LOCK_MISCONFIGURED", None),

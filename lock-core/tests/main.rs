@@ -17,8 +17,6 @@ mod in_doubt;
 mod inspecting;
 #[cfg(feature = "opentelemetry")]
 mod links;
-#[cfg(all(unix, feature = "lockctl"))]
-mod lockctl;
 #[cfg(all(feature = "macros", feature = "test-util"))]
 mod losing;
 mod lost;

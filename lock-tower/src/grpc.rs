@@ -34,7 +34,7 @@ use crate::{
 /// | `RESOURCE_EXHAUSTED`, `RetryInfo` | `LOCK_OVERLOADED` | too many requests wait |
 /// | `UNAVAILABLE`, `RetryInfo` | `LOCK_UNAVAILABLE` | the backend did not answer; too few replicas had the lease; the manager was shut down |
 /// | `DEADLINE_EXCEEDED` | `LOCK_OUT_OF_TIME` | the caller's own `grpc-timeout` was nearly over before the lease was acquired |
-/// | `ABORTED` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
+/// | `UNKNOWN` | `LOCK_LOST` | the lease was lost while the service worked: part of the work may have been done |
 /// | `INTERNAL` | `LOCK_MISCONFIGURED` | what [`Http`](crate::Http) answers with 500 |
 ///
 /// The details of a status hold a `google.rpc.ErrorInfo` with the reason (domain `lock-core`) and, if nothing was done and

@@ -85,7 +85,7 @@ impl<K, P> LockLayer<K, P> {
     ///
     /// A response without a body, such as one to HEAD or a 101, releases at once. When the client hangs up or cancels,
     /// the body is dropped and the key is free. When the lease is lost, the body ends with an error (in gRPC with the status
-    /// ABORTED), unless [`on_lost`](Self::on_lost) says otherwise.
+    /// UNKNOWN), unless [`on_lost`](Self::on_lost) says otherwise.
     ///
     /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
     /// renewed; so this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client

@@ -284,7 +284,6 @@
 //! | `axum` | the part of a key `path_param`, and the extractors `Held` and `HeldAll` for handlers; brings `http`, and the `axum` of lock-core: handlers return `Result<T, lock_core::Error>` |
 //! | `grpc` | `LockLayer::grpc`: answers in status codes of gRPC, for tonic's servers and channels; brings `http`, and the `tonic` of lock-core |
 //! | `metrics` | counters through the `metrics` facade, see [above](#logs-and-metrics); brings that of lock-core |
-//! | `status` | `status::Status`, a page for operators: the holder of each key, the requests that wait for it, and for how long |
 //!
 //! [tower]: https://docs.rs/tower
 
@@ -314,8 +313,6 @@ mod protocol;
 mod refusal;
 mod service;
 mod shared;
-#[cfg(feature = "status")]
-pub mod status;
 mod until;
 
 #[cfg(feature = "grpc")]

@@ -207,7 +207,7 @@ async fn bad_input_75_a_lost_lease_is_no_success_and_no_invitation_to_repeat() {
     let response = soon(work).await.unwrap().unwrap();
     let error = response.extensions().get::<lock_core::Error>().unwrap();
     assert_eq!(error.kind(), ErrorKind::Lost(LossReason::Forced));
-    let shown = refusal(response, StatusCode::SERVICE_UNAVAILABLE, "lock_lost", NEVER).await;
+    let shown = refusal(response, StatusCode::INTERNAL_SERVER_ERROR, "lock_lost", NEVER).await;
     assert!(shown.contains("part of it may have been done"), "{shown}");
     assert_eq!((floor.inside(), floor.finished()), (0, 0));
 }
@@ -233,7 +233,7 @@ async fn bad_input_75_what_is_said_of_a_lost_lease_is_true_of_work_that_ran_to_i
     until("the work has begun", || floor.inside() == 1).await;
     assert!(manager.force_release("1").await.unwrap());
     let shown = soon(work).await.unwrap().unwrap();
-    let shown = refusal(shown, StatusCode::SERVICE_UNAVAILABLE, "lock_lost", NEVER).await;
+    let shown = refusal(shown, StatusCode::INTERNAL_SERVER_ERROR, "lock_lost", NEVER).await;
     assert_eq!(floor.finished(), 1);
     let lines = log.lines().join("\n");
     assert!(shown.contains("or all of it") && lines.contains("a request lost its lock"), "{shown} {lines}");

@@ -264,7 +264,7 @@ async fn bad_input_73_a_caller_that_gives_up_stops_the_method_and_frees_the_key(
 }
 
 #[tokio::test]
-async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_aborted() {
+async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_unknown() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let channel = serve!(layer(&manager).until_body_end(), Floor::default());
@@ -273,7 +273,7 @@ async fn bad_input_75_a_stream_whose_lease_is_lost_ends_with_aborted() {
     soon(body.frame()).await.unwrap().unwrap().into_data().unwrap();
     assert!(manager.force_release("1").await.unwrap());
     let trailers = soon(body.frame()).await.unwrap().unwrap().into_trailers().unwrap();
-    assert_eq!(Status::from_header_map(&trailers).unwrap().code(), Code::Aborted);
+    assert_eq!(Status::from_header_map(&trailers).unwrap().code(), Code::Unknown);
 }
 
 #[tokio::test]

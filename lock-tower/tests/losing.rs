@@ -66,7 +66,7 @@ async fn handler_in_one_step_is_done_or_not_and_says_which(locks: LockManager) {
     let (status, rows) = pay(locks, "/one").await;
     match status {
         StatusCode::OK => assert_eq!(rows, Rows { charged: 1, shipped: 1 }),
-        StatusCode::SERVICE_UNAVAILABLE => assert_eq!(rows, Rows::default()),
+        StatusCode::INTERNAL_SERVER_ERROR | StatusCode::SERVICE_UNAVAILABLE => assert_eq!(rows, Rows::default()),
         other => panic!("{other} is not an answer of the layer or of the handler"),
     }
 }

@@ -29,8 +29,6 @@ mod remedies;
 mod several;
 #[cfg(feature = "http")]
 mod spans;
-#[cfg(feature = "status")]
-mod status;
 #[cfg(feature = "http")]
 mod stream;
 #[cfg(feature = "http")]

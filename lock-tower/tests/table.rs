@@ -170,7 +170,7 @@ async fn bad_input_70_a_backend_that_is_down_and_a_manager_that_was_shut_down_ar
 }
 
 #[tokio::test]
-async fn bad_input_75_a_lost_lease_is_503_without_an_invitation_to_repeat() {
+async fn bad_input_75_a_lost_lease_is_500_without_an_invitation_to_repeat() {
     let _limit = limit();
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
     let layer = layer(&manager).answer(|refusal, answer| {
@@ -184,7 +184,7 @@ async fn bad_input_75_a_lost_lease_is_503_without_an_invitation_to_repeat() {
     until("the handler works", || floor.inside() == 1).await;
     assert!(manager.force_release("1").await.unwrap());
     let detail = "the lock was lost or failed while the work ran; part of it may have been done, or all of it";
-    let expected = Answer::problem(StatusCode::SERVICE_UNAVAILABLE, None, "lock_lost", detail);
+    let expected = Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, None, "lock_lost", detail);
     assert_eq!(soon(work).await.unwrap(), expected);
     until_free(&manager, "1").await;
 }

@@ -125,8 +125,8 @@ async fn a_client_whose_lease_is_lost_breaks_off_its_call() {
     for key in ["ask", "download"] {
         assert!(manager.force_release(key).await.unwrap());
     }
-    assert_eq!(soon(call).await.unwrap().unwrap_err().code(), Code::Aborted);
-    assert_eq!(soon(replies.message()).await.unwrap_err().code(), Code::Aborted);
+    assert_eq!(soon(call).await.unwrap().unwrap_err().code(), Code::Unknown);
+    assert_eq!(soon(replies.message()).await.unwrap_err().code(), Code::Unknown);
     drop(replies);
     until("the server was told", || floor.inside() == 0).await;
 }

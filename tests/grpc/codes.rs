@@ -227,7 +227,7 @@ async fn each_refusal_has_its_code_its_reason_and_a_time_to_retry_if_nothing_was
     until("the method works", || floor.inside() == 1).await;
     assert!(manager.force_release("lost").await.unwrap());
     let status = soon(lost).await.unwrap().unwrap_err();
-    assert_eq!(said(&status), (Code::Aborted, "LOCK_LOST".to_owned(), false));
+    assert_eq!(said(&status), (Code::Unknown, "LOCK_LOST".to_owned(), false));
     assert_eq!(floor.begun(), 1);
 }
 

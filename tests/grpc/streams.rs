@@ -155,7 +155,7 @@ async fn a_talk_is_without_its_key_once_it_has_begun_unless_asked_to_hold_it() {
 }
 
 #[tokio::test]
-async fn bad_input_75_whatever_streams_ends_with_aborted_when_its_lease_is_lost() {
+async fn bad_input_75_whatever_streams_ends_with_unknown_when_its_lease_is_lost() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
     let mut client = client(layer(&manager).until_body_end(), &floor).await;
 
@@ -176,7 +176,7 @@ async fn bad_input_75_whatever_streams_ends_with_aborted_when_its_lease_is_lost(
         soon(talk.message()).await.unwrap_err(),
         soon(upload).await.unwrap().unwrap_err(),
     ] {
-        assert_eq!(status.code(), Code::Aborted, "{status}");
+        assert_eq!(status.code(), Code::Unknown, "{status}");
         assert!(status.message().starts_with("the lock was lost"), "{status}");
     }
     until("their work was dropped", || floor.inside() == 0).await;

@@ -12,10 +12,10 @@ use axum::{
     routing::{get, post},
 };
 use lock_core::{LockManager, OnLost, Replicas};
+use lock_status::Status;
 use lock_tower::{
     BoxError, Held, HeldAll, LockLayer, OnBackendError,
     key::{extension, header, method_and_path, path_param, scoped},
-    status::Status,
 };
 use tower::{ServiceBuilder, ServiceExt as _, service_fn};
 

@@ -116,7 +116,7 @@ async fn stalls(path: &str, answered: StatusCode) {
 
 #[tokio::test]
 async fn bad_input_72_max_hold_frees_the_key_of_an_upload_that_stalls() {
-    stalls("/upload/bounded", StatusCode::SERVICE_UNAVAILABLE).await;
+    stalls("/upload/bounded", StatusCode::INTERNAL_SERVER_ERROR).await;
 }
 
 #[tokio::test]

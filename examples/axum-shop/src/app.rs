@@ -10,7 +10,7 @@ use axum::{Json, Router};
 use lock_core::{LockManager, distributed_lock};
 use lock_tower::LockLayer;
 use lock_tower::key::{path_param, scoped};
-use lock_tower::status::Status;
+use lock_status::Status;
 use metrics::counter;
 use metrics_exporter_prometheus::PrometheusHandle;
 use tracing::{error, info, instrument, warn};

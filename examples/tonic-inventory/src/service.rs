@@ -84,7 +84,7 @@ impl Inventory for Shop {
     }
 
     /// The lease is held until this returns, and renewed for as long as the lorry is being unloaded, up to `MAX_HOLD`.
-    /// When that has passed, or the lease is lost, this is dropped at an `await`, and the client gets ABORTED.
+    /// When that has passed, or the lease is lost, this is dropped at an `await`, and the client gets UNKNOWN.
     async fn restock(&self, request: Request<Streaming<Delivery>>) -> Result<Response<RestockReply>, Status> {
         let lease = Grpc::lease(&request)?;
         let mut deliveries = request.into_inner();

@@ -32,12 +32,14 @@ impl From<Answer> for Status {
 
 fn code(case: Case) -> Code {
     match case {
-        Case::Busy | Case::Lost => Code::Aborted,
+        Case::Busy => Code::Aborted,
         Case::Full | Case::Overloaded => Code::ResourceExhausted,
         Case::Unavailable => Code::Unavailable,
         Case::Key => Code::InvalidArgument,
         Case::OutOfTime => Code::DeadlineExceeded,
         Case::NotHeld => Code::FailedPrecondition,
+        // Part of the work may be done, and clients repeat calls that were aborted.
+        Case::Lost => Code::Unknown,
         Case::Misconfigured => Code::Internal,
     }
 }

@@ -38,9 +38,10 @@ pub(super) fn status(case: Case) -> StatusCode {
     match case {
         Case::Busy | Case::OutOfTime | Case::NotHeld => StatusCode::CONFLICT,
         Case::Full | Case::Overloaded => StatusCode::TOO_MANY_REQUESTS,
-        Case::Unavailable | Case::Lost => StatusCode::SERVICE_UNAVAILABLE,
+        Case::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
         Case::Key => StatusCode::BAD_REQUEST,
-        Case::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
+        // Part of the work may be done, and proxies repeat requests that were answered with 503.
+        Case::Lost | Case::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
     }
 }
 

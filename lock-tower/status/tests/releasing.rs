@@ -1,10 +1,10 @@
 //! How the page releases a key by force, and when it does not.
 
 use lock_core::{LockManager, LossReason};
-use lock_tower::status::Status;
+use lock_status::Status;
 
 use crate::{
-    status::client::{get, mounted, post, releasing, send, two},
+    client::{get, mounted, post, releasing, send, two},
     support::{soon, until_waited_for},
 };
 

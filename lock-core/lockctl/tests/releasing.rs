@@ -1,6 +1,6 @@
 //! `lockctl release`.
 
-use crate::lockctl::support::{LONG, Server, UNLESS_STOPPED};
+use crate::support::{LONG, Server, UNLESS_STOPPED};
 
 #[test]
 fn a_key_that_is_released_is_free_and_the_command_of_its_holder_stopped() {

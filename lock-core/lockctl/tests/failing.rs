@@ -1,6 +1,6 @@
 //! What `lockctl` says when it fails.
 
-use crate::lockctl::support::{Done, Server, lockctl};
+use crate::support::{Done, Server, lockctl};
 
 const SECRET: &str = "hush-hush";
 

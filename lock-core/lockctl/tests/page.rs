@@ -2,10 +2,10 @@
 
 use std::{fs, path::PathBuf, process::Command};
 
-use crate::lockctl::support::{BINARY, Done, PATIENT, Run, Server, eventually, quoted};
+use crate::support::{BINARY, Done, PATIENT, Run, Server, eventually, quoted};
 
 fn page() -> String {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/lockctl.md");
+    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/lockctl.md");
     fs::read_to_string(path).expect("the page stands beside the crate")
 }
 

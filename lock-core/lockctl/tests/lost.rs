@@ -2,7 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::lockctl::support::{
+use crate::support::{
     LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted,
 };
 

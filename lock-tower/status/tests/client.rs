@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use lock_core::{LockManager, backend::MemoryBackend};
-use lock_tower::status::Status;
+use lock_status::Status;
 use serde_json::Value;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},

@@ -14,7 +14,7 @@
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, extract::Request, http::StatusCode, middleware::{self, Next}, response::Response};
 //! use lock_core::LockManager;
-//! use lock_tower::status::Status;
+//! use lock_status::Status;
 //!
 //! async fn operators_only(request: Request, next: Next) -> Result<Response, StatusCode> {
 //!     let user = request.headers().get("x-user"); // as the proxy in front of the service has set it
@@ -38,7 +38,7 @@
 //! ```
 //! use axum::Router;
 //! use lock_core::LockManager;
-//! use lock_tower::status::Status;
+//! use lock_status::Status;
 //!
 //! let status = Status::new(LockManager::in_memory()).allow_force_release();
 //! let service: Router = Router::new().nest_service("/locks", status);

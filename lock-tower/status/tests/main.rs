@@ -4,3 +4,4 @@
 mod client;
 mod releasing;
 mod showing;
+mod support;

@@ -2,7 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::lockctl::support::{LONG, Run, Server, UNTIL_TOLD, eventually, is_running};
+use crate::support::{LONG, Run, Server, UNTIL_TOLD, eventually, is_running};
 
 #[test]
 fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_have_ended() {
@@ -71,7 +71,7 @@ fn a_signal_ends_the_wait_and_leaves_no_place_in_the_queue() {
 fn a_signal_that_was_ignored_from_the_start_stays_ignored_as_with_nohup() {
     use std::os::unix::process::CommandExt;
 
-    use crate::lockctl::support::{BINARY, PATIENT};
+    use crate::support::{BINARY, PATIENT};
 
     let server = Server::start();
     let mut command = std::process::Command::new("sh");

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use axum::Router;
 use lock_core::{LockManager, backend::MemoryBackend};
-use lock_tower::status::Status;
+use lock_status::Status;
 use serde_json::Value;
 
 use crate::{
-    status::client::{get, mounted, post, releasing, send, two},
+    client::{get, mounted, post, releasing, send, two},
     support::{serve, until, until_waited_for},
 };
 
@@ -183,7 +183,7 @@ async fn json_has_the_fields_that_the_documentation_shows() {
     let shown = get(address, "/locks?format=json").await;
     assert!(shown.head.contains("content-type: application/json"), "{}", shown.head);
     let shown = shown.json();
-    let source = include_str!("../../src/status.rs");
+    let source = include_str!("../src/lib.rs");
     let documented = source.split("```json\n").nth(1).unwrap().split("//! ```").next().unwrap().replace("//!", "");
     let documented: Value = serde_json::from_str(&documented).unwrap();
     assert_eq!(shape(&shown), shape(&documented));
@@ -215,7 +215,7 @@ fn shape(value: &Value) -> Vec<String> {
 async fn losses_and_slack_of_the_process_are_shown() {
     let manager = LockManager::in_memory();
     let _guard = manager.lock("k").ttl(Duration::from_millis(90)).await.unwrap();
-    until("a renewal", || manager.health().renewal_slack().is_some()).await;
+    until("a renewal", async || manager.health().renewal_slack().is_some()).await;
     manager.force_release("k").await.unwrap();
     let address = mounted(Status::new(manager)).await;
     let body = get(address, "/locks").await.body;

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, process::Stdio};
 
-use crate::lockctl::support::{BINARY, Done, LONG, PATIENT, Run, Server, UNTIL_TOLD};
+use crate::support::{BINARY, Done, LONG, PATIENT, Run, Server, UNTIL_TOLD};
 
 #[test]
 fn a_command_gets_key_and_token_and_lockctl_exits_with_its_code() {

@@ -2,7 +2,7 @@
 
 use std::{fs, io::Write, os::unix::process::CommandExt, process::Command, time::Duration};
 
-use crate::lockctl::support::{BINARY, Done, Run};
+use crate::support::{BINARY, Done, Run};
 
 /// For how long the machine seems to have been suspended.
 const SUSPENDED: Duration = Duration::from_secs(3_600);
@@ -28,6 +28,13 @@ fn watched(ahead: Duration, orders: &[&str]) -> Done {
     run.say(&format!("until {}", (Duration::from_secs_f64(uptime) + ahead).as_nanos()));
     orders.iter().for_each(|order| run.say(order));
     run.done()
+}
+
+/// Where there are no time namespaces, the other test says nothing.
+#[test]
+fn the_watcher_asks_the_clock_that_counts_suspended_time() {
+    let watcher = include_str!("../src/watcher.rs");
+    assert!(watcher.contains("const CLOCK: ClockId = ClockId::Boottime;"), "the constant has another name by now?");
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! `lockctl` on a terminal.
 
-use crate::lockctl::support::{LONG, Server, UNTIL_TOLD, on_terminal, on_terminal_while};
+use crate::support::{LONG, Server, UNTIL_TOLD, on_terminal, on_terminal_while};
 
 #[test]
 fn a_command_on_a_terminal_can_read_from_it() {
