@@ -70,7 +70,8 @@ pub struct LockGuard {
     lease: Lease,
     /// The policy for protected work when the lease is lost.
     on_lost: OnLost,
-    /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned.
+    /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned, or the acquire is
+    /// not over.
     unfinished: bool,
     waited: Duration,
 }

@@ -419,6 +419,15 @@ async fn a_lease_that_was_lost_keeps_no_key_busy_also_if_its_guard_notices_first
 }
 
 #[tokio::test(start_paused = true)]
+async fn an_acquire_that_fails_at_a_later_key_keeps_no_key_busy() {
+    let manager = LockManager::in_memory();
+    let _second = manager.lock("b").await.unwrap();
+    let all = manager.lock_all(["a", "b"]).at_least(secs(60)).wait(secs(1));
+    assert_eq!(all.await.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(!manager.is_locked("a").await.unwrap());
+}
+
+#[tokio::test(start_paused = true)]
 async fn more_waiters_than_the_builder_allows_are_refused_at_once() {
     let manager = LockManager::builder().url("memory://").max_waiters_per_key(1).max_waiters(2).build().unwrap();
     let guard = manager.lock("k").await.unwrap();
