@@ -70,6 +70,9 @@ pub struct LockGuard {
     lease: Lease,
     /// The policy for protected work when the lease is lost.
     on_lost: OnLost,
+    /// Whether its drop frees the key at once, whatever `at_least` says: it protects work that has not returned, or the acquire is
+    /// not over.
+    unfinished: bool,
     waited: Duration,
 }
 
@@ -77,7 +80,12 @@ impl LockGuard {
     /// Makes the guard of a hold that has begun.
     pub(crate) fn new(engine: Arc<Engine>, id: HoldId, hold: Arc<Hold>, on_lost: OnLost) -> Self {
         hold.count();
-        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost, waited: Duration::ZERO }
+        Self { held: Some((engine, id)), lease: Lease::new(hold), on_lost, unfinished: false, waited: Duration::ZERO }
+    }
+
+    /// Sets whether its drop frees the key at once, whatever `at_least` says, because nothing was done under it to the end.
+    pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
+        self.unfinished = unfinished;
     }
 
     /// Notes how long the acquire took.
@@ -304,11 +312,49 @@ impl LockGuard {
         match hold.release_at(now) {
             Ok(()) => Release::new(&engine, &hold.key, id, now),
             Err(reason) => {
-                // The engine releases what an expired lease may have left.
+                // The engine releases what an expired lease may have left. Others may have the key by now: it is not kept.
+                engine.keep_no_longer(id);
                 engine.abandon(id, now);
                 Release::lost(hold, reason)
             }
         }
+    }
+
+    /// Releases the lease and frees the key at once, even if [`at_least`](crate::LockRequest::at_least) would keep it busy: the
+    /// job has failed, and another machine or a retry may do it. Waits for the answer. Without `at_least` it does what
+    /// [`release`](Self::release) does.
+    ///
+    /// # Errors
+    /// As [`release`](Self::release).
+    ///
+    /// # Cancel safety
+    /// Dropping the future, polled or not, releases the lease in the background.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
+    /// use lock_core::LockManager;
+    /// use std::time::Duration;
+    ///
+    /// # async fn clean_up() -> Result<(), std::io::Error> { Err(std::io::Error::other("the disk is full")) }
+    /// let manager = LockManager::in_memory();
+    /// let guard = manager.lock("jobs:nightly:2026-11-24").at_least(Duration::from_secs(7 * 24 * 3600)).await?;
+    /// match clean_up().await {
+    ///     Ok(()) => guard.release().await?,
+    ///     Err(error) => {
+    ///         println!("another machine may try: {error}");
+    ///         guard.release_at_once().await?;
+    ///     }
+    /// }
+    /// assert!(!manager.is_locked("jobs:nightly:2026-11-24").await?);
+    /// # Ok(()) }
+    /// ```
+    pub fn release_at_once(self) -> Release {
+        if let Some((engine, id)) = &self.held {
+            engine.keep_no_longer(*id);
+        }
+        self.release()
     }
 
     /// Turns the lease into one that another process can [`take_up`](crate::LockManager::take_up).
@@ -354,7 +400,8 @@ impl LockGuard {
     /// [`on_lost`](Protected::on_lost) says otherwise.
     ///
     /// # Cancel safety
-    /// Dropping the future drops the work and releases the lease in the background.
+    /// Dropping the future drops the work and releases the lease in the background. The key is then free at once, also with
+    /// [`at_least`](crate::LockRequest::at_least).
     ///
     /// # Examples
     ///
@@ -381,7 +428,10 @@ impl Drop for LockGuard {
         if let Some((engine, id)) = self.held.take() {
             let now = engine.now();
             // First, as in `release`. A lease that was lost before keeps its reason.
-            let _ = self.lease.hold().release_at(now);
+            let released = self.lease.hold().release_at(now);
+            if self.unfinished || released.is_err() {
+                engine.keep_no_longer(id);
+            }
             engine.abandon(id, now);
         }
     }

@@ -86,8 +86,8 @@
 //!
 //! Inside one process a [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is simpler
 //! and cannot be lost. When everything the lock would protect lives in one database, a unique index, a version column or
-//! `SELECT … FOR UPDATE` is simpler and safer. If work must never happen twice, a lock alone is not enough: make
-//! the work idempotent, or use a fencing token.
+//! `SELECT … FOR UPDATE` is simpler and safer. If work must never happen twice, a lock is not enough, and a fencing token
+//! stops a late holder, not a second one: use a unique key for the operation, in the same transaction.
 //!
 //! # What this crate will not do
 //!

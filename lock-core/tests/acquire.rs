@@ -1,6 +1,6 @@
 //! Acquiring, waiting, trying, several keys, handing over; memory backend, virtual time.
 
-use std::time::Duration;
+use std::{future::pending, time::Duration};
 
 use lock_core::{Argument, End, ErrorKind, Handover, LockManager, LossReason};
 use tokio::time::{Instant, sleep, timeout};
@@ -378,6 +378,53 @@ async fn a_key_can_be_kept_busy_for_longer_than_the_work() {
     assert!(!manager.is_locked("longer").await.unwrap(), "a longer hold is released as ever");
     let error = manager.lock("k").at_least(Duration::MAX).await.unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid(Argument::AtLeast));
+}
+
+#[tokio::test(start_paused = true)]
+async fn a_key_is_kept_busy_for_work_that_failed_and_not_for_work_that_did_not_return() {
+    let manager = LockManager::in_memory();
+    let request = || manager.lock("job").at_least(secs(60));
+    let is_busy = async || manager.is_locked("job").await.unwrap();
+
+    assert!(timeout(secs(1), request().run(async |_| pending::<()>().await)).await.is_err());
+    assert!(!is_busy().await, "dropped");
+    drop(request().await.unwrap().protect(pending::<()>()));
+    assert!(!is_busy().await, "dropped before it began");
+    let guard = request().await.unwrap();
+    assert!(tokio::spawn(guard.protect(async { panic!("on purpose") })).await.unwrap_err().is_panic());
+    assert!(!is_busy().await, "panicked");
+    let all = manager.lock_all(["job", "other"]).at_least(secs(60));
+    assert!(timeout(secs(1), all.run(async |_| pending::<()>().await)).await.is_err());
+    assert!(!is_busy().await && !manager.is_locked("other").await.unwrap(), "several keys");
+    request().await.unwrap().release_at_once().await.unwrap();
+    assert!(!is_busy().await, "released at once");
+
+    let failed = request().run(async |_| Err::<(), _>("the disk is full")).await.unwrap();
+    assert!(failed.is_err() && is_busy().await, "returned");
+}
+
+#[tokio::test]
+async fn a_lease_that_was_lost_keeps_no_key_busy_also_if_its_guard_notices_first() {
+    let manager = LockManager::in_memory();
+    for way in ["drop", "release"] {
+        let guard = manager.lock("job").max_hold(ms(10)).at_least(secs(60)).await.unwrap();
+        // On the only thread of the runtime, so that the engine cannot look meanwhile.
+        std::thread::sleep(ms(20));
+        match way {
+            "drop" => drop(guard),
+            _ => assert_eq!(guard.release().await.unwrap_err().kind(), ErrorKind::Lost(LossReason::MaxHold)),
+        }
+        assert!(!manager.is_locked("job").await.unwrap(), "{way}");
+    }
+}
+
+#[tokio::test(start_paused = true)]
+async fn an_acquire_that_fails_at_a_later_key_keeps_no_key_busy() {
+    let manager = LockManager::in_memory();
+    let _second = manager.lock("b").await.unwrap();
+    let all = manager.lock_all(["a", "b"]).at_least(secs(60)).wait(secs(1));
+    assert_eq!(all.await.unwrap_err().kind(), ErrorKind::Busy);
+    assert!(!manager.is_locked("a").await.unwrap());
 }
 
 #[tokio::test(start_paused = true)]

@@ -17,7 +17,7 @@ use lock_core::{
     clock::Clock,
     key::LockKey,
 };
-use tokio::time::{Instant, sleep};
+use tokio::time::{Instant, sleep, timeout};
 
 /// What becomes of a call that waits for replicas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +143,22 @@ async fn too_few_replicas_release_the_key_before_the_error_comes() {
         assert!(!backend.is_locked(key).await, "{key}");
     }
     assert_eq!(backend.waits(), [1, 3], "several keys in one call");
+}
+
+#[tokio::test(start_paused = true)]
+async fn too_few_replicas_keep_no_key_busy() {
+    for fate in [Fate::TooFew, Fate::Never] {
+        let (manager, backend) = Replicated::new(fate);
+        let replicas = Replicas::new(2, ms(300));
+        let one = manager.lock("k").at_least(secs(60)).durability(replicas).acquire();
+        let all = manager.lock_all(["a", "b"]).at_least(secs(60)).durability(replicas).acquire();
+        // Of replicas that never answer, the futures are dropped.
+        assert!(!timeout(ms(400), one).await.is_ok_and(|acquired| acquired.is_ok()), "{fate:?}");
+        assert!(!timeout(ms(400), all).await.is_ok_and(|acquired| acquired.is_ok()), "{fate:?}");
+        for key in ["k", "a", "b"] {
+            assert!(!backend.is_locked(key).await, "{fate:?}: {key}");
+        }
+    }
 }
 
 #[tokio::test(start_paused = true)]

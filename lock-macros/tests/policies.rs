@@ -299,6 +299,23 @@ mod at_least {
         assert_eq!(manager.scope(nightly()).await?, Some(1));
         Ok(())
     }
+
+    #[distributed_lock(key = "nightly", at_least = "60s", on_busy = skip)]
+    async fn stopped(panics: bool) -> Result<Option<u8>, Error> {
+        assert!(!panics, "on purpose");
+        std::future::pending().await
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn body_that_panics_or_is_dropped_keeps_no_key() -> Result<(), Error> {
+        let manager = LockManager::in_memory();
+        let scoped = manager.clone();
+        let panicked = tokio::spawn(async move { scoped.scope(stopped(true)).await });
+        assert!(panicked.await.unwrap_err().is_panic());
+        assert!(tokio::time::timeout(Duration::from_secs(1), manager.scope(stopped(false))).await.is_err());
+        assert_eq!(manager.scope(nightly()).await?, Some(1));
+        Ok(())
+    }
 }
 
 /// The policies add nothing that keeps a future from being sent.

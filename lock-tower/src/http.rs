@@ -21,6 +21,7 @@ use crate::{
 /// | status | code | when |
 /// | --- | --- | --- |
 /// | 400 | `lock_key` | the key is empty, too long or reserved, or its extractor refused the request |
+/// | 404 | `lock_key` | no route was matched before the layer, which needs a path parameter |
 /// | 409, `Retry-After` | `lock_busy` | the key is busy, and stayed so if the layer waits; see [`busy_status`](crate::LockLayer::busy_status) |
 /// | 429, `Retry-After` | `lock_full` | all [`permits`](crate::LockLayer::permits) are taken, and stayed so if the layer waits |
 /// | 429, `Retry-After` | `lock_overloaded` | too many requests wait |

@@ -80,6 +80,8 @@ pub use self::axum::{PathParam, path_param};
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
+#[cfg(feature = "axum")]
+pub(crate) use self::axum::NoRoute;
 pub(crate) use self::text::Mistake;
 pub use self::{
     choice::{Choice, IntoChoice},

@@ -273,8 +273,8 @@
 //!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::max_hold) ends it.
 //! * The response is streamed after the handler has returned. The stream is outside the lock, unless
 //!   [`until_body_end`](LockLayer::until_body_end) is set.
-//! * Two requests must never *both* take effect, not even one after the other. Make them idempotent; a lock only
-//!   keeps them apart.
+//! * Two requests must never *both* take effect, not even one after the other. A lock only keeps them apart: use a unique key
+//!   for the operation, such as the client's `idempotency-key`, in the transaction that it writes in.
 //!
 //! # Features
 //!

@@ -130,7 +130,12 @@ impl Refusal {
 
 impl From<&Refusal> for Answer {
     fn from(refusal: &Refusal) -> Self {
-        Self::new(refusal.case()).detail(refusal.public_message()).retry_after(refusal.retry_after())
+        let answer = Self::new(refusal.case()).detail(refusal.public_message()).retry_after(refusal.retry_after());
+        #[cfg(feature = "axum")]
+        if matches!(refusal, Refusal::Key(error) if error.is::<crate::key::NoRoute>()) {
+            return answer.status(http::StatusCode::NOT_FOUND);
+        }
+        answer
     }
 }
 

@@ -120,23 +120,42 @@ async fn a_path_parameter_asked_for_before_routing_is_an_error_with_the_remedy_i
 }
 
 #[tokio::test(start_paused = true)]
-async fn unknown_paths_go_to_the_fallback_of_the_router_if_the_layer_is_around_all_routes() {
+async fn unknown_paths_are_answered_with_404_and_no_handler_runs_without_its_lock() {
     let _limit = limit();
     let (log, _logging) = Log::watch();
     let layer = LockLayer::http(LockManager::in_memory(), scoped("goods", path_param::<u64>("unknown_paths")));
     let routes = || Router::new().route("/goods/{unknown_paths}", post(key_of));
     let service = routes().layer(layer.clone());
     for path in ["/nothing", "/", "/goods/1/more"] {
-        assert_eq!(ask(service.clone(), to(path)).await.0, StatusCode::NOT_FOUND, "{path}");
+        let (status, text) = ask(service.clone(), to(path)).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{path}");
+        assert!(text.contains("no route of the service has this path"), "{path}: {text}");
     }
     let (status, text) = ask(service, to("/goods/7")).await;
     assert_eq!((status, text.as_str()), (StatusCode::OK, "goods:7"));
+
+    // Here the router comes behind the layer, and the request is the same.
+    let optional = scoped("goods", path_param::<u64>("unknown_paths").optional());
+    let optional = LockLayer::http(LockManager::in_memory(), optional);
+    for router in [
+        Router::new().fallback_service(layer.layer(routes())),
+        Router::new().fallback_service(routes()).layer(layer.clone()),
+        Router::new().fallback(key_of).layer(layer.clone()),
+        Router::new().fallback_service(optional.layer(routes())),
+    ] {
+        let (status, text) = ask(router, to("/goods/7")).await;
+        assert_eq!(status, StatusCode::NOT_FOUND, "{text}");
+    }
     let lines: Vec<_> = log.lines().into_iter().filter(|line| line.starts_with("ERROR")).collect();
     assert!(lines.len() == 1 && lines[0].contains("`Router::route_layer`"), "{lines:?}");
 
-    // Here the router comes behind the layer: no handler of its may run without its lock.
-    let around = Router::new().nest_service("/shop", layer.layer(routes()));
-    assert_eq!(ask(around, to("/shop/goods/7")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    // A nested service surely is behind the layer.
+    for service in [Router::new().nest_service("/shop", layer.layer(routes())), Router::new().nest_service("/shop", optional.layer(routes()))] {
+        assert_eq!(ask(service, to("/shop/goods/7")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
+    }
+    // With `route_layer` the fallback is that of the router.
+    let service = routes().route_layer(layer).fallback(key_of);
+    assert_eq!(ask(service, to("/nothing")).await, (StatusCode::OK, "no lock".to_owned()));
 }
 
 #[tokio::test(start_paused = true)]

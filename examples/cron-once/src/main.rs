@@ -1,4 +1,4 @@
-//! A job on a schedule that several machines have, and that runs once each time all the same.
+//! A job on a schedule that several machines have, and that is done once each time all the same.
 //!
 //! ```text
 //! cargo run -p example-cron-once
@@ -10,46 +10,56 @@
 //! without it. They do not stand in line either: a job that waited would run three times, one after another.
 //!
 //! The report takes 50 ms, and the clocks of the machines do not agree: the second is 100 ms late, the third 200 ms.
-//! When they look, the first is long done and has given the key back. A machine may also stand still for seconds, as the third
-//! does here before the second report. So the key names the run, and `at_least = "2800ms"` keeps it busy until the time
-//! of that run is over: a late machine finds its run taken. `at_least` is shorter than the time between two runs (3 s), and longer than
-//! what is left of the time of the run when the job starts (2.5 s) plus what the clocks differ. A machine that stood still
-//! for even longer finds the key free, so the job looks again whether its run is still the present one. With a fixed
-//! key and a short `at_least`, such a machine writes a report once more.
+//! When they look, the first is long done and has given the key back. A machine may also stand still: the third does, from before
+//! the second report until the time of the third is over. So the key names the run, by the time for which it was *scheduled*, and not by
+//! the clock of the machine that begins it. And `at_least` keeps the key busy for as long as a machine may be late: a minute here, a week for
+//! a job of every night. With a fixed key, or a shorter `at_least`, the third machine writes reports once more.
 //!
-//! "Once" is not "exactly once": a machine that dies in the middle of its report keeps the key for its ttl, and a machine
-//! that asks later writes the report again. One that cannot reach Redis does not run. A job that must not be lost, or not be
-//! repeated, writes down that it is done, and the next run looks for that.
+//! That is "once" for as long as Redis remembers the key. It forgets when it is restarted without its data, or when a failover leads to a
+//! server that does not have the key; and a machine that dies in its run keeps the key for the ttl only. A machine that asks after that runs the
+//! job again. *Exactly* once is a row: the job enters its run in a table whose primary key is the run, in the transaction in which it
+//! writes ([`runs`]). Here Redis forgets the third run while the third machine stands still. It runs the job, and finds its run entered.
+//!
+//! A machine that cannot reach Redis does not run the job, and a run that no machine begins is not made up for.
 //!
 //! Exits with 1 when a report was written twice, or not at all.
 
+mod runs;
+
 use std::collections::BTreeMap;
+use std::path::Path;
 use std::process::ExitCode;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::{Context, Result};
 use example_processes::{Child, redis_url};
 use lock_core::{LockManager, distributed_lock};
+use rusqlite::Connection;
 use tokio::time::sleep;
 
 const MACHINES: u32 = 3;
 const TIMES: u32 = 3;
 const EVERY: Duration = Duration::from_secs(3);
-/// When the job runs, from the beginning of each time.
+/// When the first run is due, from the beginning.
 const OFFSET: Duration = Duration::from_millis(500);
 
 #[tokio::main]
 async fn main() -> Result<ExitCode> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    if let [flag, url, number] = &arguments[..]
+    if let [flag, url, database, number] = &arguments[..]
         && flag == "--machine"
     {
-        machine(url, number.parse()?).await?;
+        machine(url, Path::new(database), number.parse()?).await?;
         return Ok(ExitCode::SUCCESS);
     }
 
-    let runs = schedule(&redis_url().await?).await?;
-    let mistakes = mistakes(&runs);
+    let url = redis_url().await?;
+    let folder = tempfile::tempdir()?;
+    let path = folder.path().join("reports.db");
+    let database = runs::open(&path)?;
+    database.execute_batch(runs::SCHEMA)?;
+    let runs = schedule(&url, path.to_str().context("the folder for temporary files has a strange name")?).await?;
+    let mistakes = mistakes(&runs, &runs::written(&database)?);
     for mistake in &mistakes {
         eprintln!("{mistake}");
     }
@@ -61,19 +71,20 @@ async fn main() -> Result<ExitCode> {
 }
 
 /// One machine: at every time of the schedule, by its own clock, it runs the job unless somebody else has.
-async fn machine(url: &str, number: u32) -> Result<()> {
+async fn machine(url: &str, database: &Path, number: u32) -> Result<()> {
     // Where `#[distributed_lock]` finds it.
     LockManager::connect(url).await?.install()?;
+    let mut database = runs::open(database)?;
     Child::tell_parent("ready")?;
-    let begin = Child::hear_parent().await?.context("no schedule came")?;
-    let begin = Duration::from_millis(begin.parse()?);
-    let clock = || now().saturating_sub(begin + late(number));
+    let begin = Child::hear_parent().await?.context("no schedule came")?.parse()?;
 
     for time in 0..TIMES {
-        sleep((EVERY * time + OFFSET).saturating_sub(clock())).await;
-        let is_present = || EVERY * time <= clock() && clock() < EVERY * (time + 1);
-        match report(time, is_present, number).await {
-            Ok(Some(report)) => Child::tell_parent(&format!("ran {time} {report}"))?,
+        let run = run(begin, time);
+        let clock = now() - late(number);
+        sleep(Duration::from_millis(u64::try_from(run - clock).unwrap_or_default())).await;
+        match report(run, number, &mut database).await {
+            Ok(Some(true)) => Child::tell_parent(&format!("{time} written by machine {number}"))?,
+            Ok(Some(false)) => Child::tell_parent(&format!("{time} machine {number} finds it done before"))?,
             Ok(None) => {} // another machine has it
             Err(error) => eprintln!("machine {number} cannot run its job: {error}"),
         }
@@ -81,68 +92,78 @@ async fn machine(url: &str, number: u32) -> Result<()> {
     Ok(())
 }
 
-/// The job; `None` when it is another machine's this time. A job that has nothing to tell returns `Result<(), _>`.
-#[distributed_lock(key = "cron:report:<time>", on_busy = skip, at_least = "2800ms")]
-async fn report(time: u32, is_present: impl Fn() -> bool, machine: u32) -> Result<Option<String>, lock_core::Error> {
-    if !is_present() {
-        return Ok(None); // this machine stood still until the key of its run was free again
-    }
+/// The job: whether the report was written now, or before; `None` if another machine has this run. A job that has nothing to tell returns
+/// `Result<(), _>`.
+#[distributed_lock(key = "cron:report:<run>", on_busy = skip, at_least = "1m")]
+async fn report(run: i64, machine: u32, database: &mut Connection) -> Result<Option<bool>> {
     sleep(Duration::from_millis(50)).await;
-    Ok(Some(format!("written by machine {machine}")))
+    runs::write(database, run, &format!("written by machine {machine}")).map(Some)
 }
 
-/// Starts the machines, gives them the schedule, and notes who ran the job at which time.
-async fn schedule(url: &str) -> Result<BTreeMap<u32, Vec<String>>> {
+/// Starts the machines, gives them the schedule, and says who did what at which time. Returns the runs.
+async fn schedule(url: &str, database: &str) -> Result<Vec<i64>> {
     let mut machines = Vec::new();
     for number in 1..=MACHINES {
-        machines.push(Child::start(["--machine", url, &number.to_string()])?);
+        machines.push(Child::start(["--machine", url, database, &number.to_string()])?);
     }
     for machine in &mut machines {
         machine.expect("ready").await?;
     }
     let begin = now();
     for machine in &mut machines {
-        machine.say(&begin.as_millis().to_string()).await?;
+        machine.say(&begin.to_string()).await?;
     }
 
-    // The last machine stands still from before the second report until its time is over.
+    // The last machine stands still from before the second report until the time of the third is over.
     let last = machines.last().context("no machines")?;
     sleep(EVERY).await;
     last.pause()?;
-    sleep(EVERY + late(MACHINES)).await;
+    sleep(EVERY * 2).await;
+    // As after a restart without data.
+    let forgotten = format!("cron:report:{}", run(begin, 2));
+    LockManager::connect(url).await?.force_release(&forgotten).await?;
     last.resume()?;
 
-    let mut runs: BTreeMap<u32, Vec<String>> = BTreeMap::new();
+    let mut said: BTreeMap<u32, Vec<String>> = BTreeMap::new();
     for machine in &mut machines {
         while let Some(line) = machine.line().await? {
-            let run = line.strip_prefix("ran ").and_then(|run| run.split_once(' '));
-            let (time, report) = run.with_context(|| format!("a machine said '{line}'"))?;
-            runs.entry(time.parse()?).or_default().push(report.to_owned());
+            let (time, what) = line.split_once(' ').with_context(|| format!("a machine said '{line}'"))?;
+            said.entry(time.parse()?).or_default().push(what.to_owned());
         }
     }
-    for (time, reports) in &runs {
-        println!("report {}: {}", time + 1, reports.join(", "));
+    for (time, said) in &said {
+        println!("report {}: {}", time + 1, said.join(", "));
     }
-    Ok(runs)
+    Ok((0..TIMES).map(|time| run(begin, time)).collect())
+}
+
+/// Names a run: the time for which it is scheduled, in milliseconds of UTC since 1970, the same on all machines.
+fn run(begin: i64, time: u32) -> i64 {
+    begin + millis(OFFSET + EVERY * time)
 }
 
 /// Returns the mistakes in the reports, in sentences; empty if each report was written once.
-fn mistakes(runs: &BTreeMap<u32, Vec<String>>) -> Vec<String> {
-    let written = (0..TIMES).map(|time| (time, runs.get(&time).map_or(0, Vec::len)));
-    written
+fn mistakes(runs: &[i64], written: &[i64]) -> Vec<String> {
+    let count = |run: &i64| written.iter().filter(|written| *written == run).count();
+    let counts = runs.iter().map(count).enumerate();
+    counts
         .filter(|(_, count)| *count != 1)
         .map(|(time, count)| format!("report {} was written {count} times", time + 1))
         .collect()
 }
 
-/// How far the clock of a machine is behind.
-fn late(machine: u32) -> Duration {
-    Duration::from_millis(100) * (machine - 1)
+/// How far the clock of a machine is behind, in milliseconds.
+fn late(machine: u32) -> i64 {
+    100 * i64::from(machine - 1)
 }
 
-/// The time since the beginning of 1970.
-fn now() -> Duration {
-    SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default()
+/// The milliseconds since the beginning of 1970.
+fn now() -> i64 {
+    millis(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
+}
+
+fn millis(time: Duration) -> i64 {
+    i64::try_from(time.as_millis()).unwrap_or(i64::MAX)
 }
 
 #[cfg(test)]
@@ -151,9 +172,8 @@ mod tests {
 
     #[test]
     fn reports_that_were_written_twice_or_not_at_all_are_mistakes() {
-        let by = |machines: &[&str]| machines.iter().map(|by| (*by).to_owned()).collect::<Vec<_>>();
-        assert!(mistakes(&BTreeMap::from([(0, by(&["1"])), (1, by(&["3"])), (2, by(&["1"]))])).is_empty());
-        let mistakes = mistakes(&BTreeMap::from([(0, by(&["1", "2"])), (2, by(&["1"]))]));
+        assert!(mistakes(&[10, 20, 30], &[10, 30, 20]).is_empty());
+        let mistakes = mistakes(&[10, 20, 30], &[10, 10, 30]);
         assert_eq!(mistakes, ["report 1 was written 2 times", "report 2 was written 0 times"]);
     }
 }

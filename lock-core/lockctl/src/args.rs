@@ -10,14 +10,14 @@ macro_rules! examples {
     () => {
         "\
 Examples:
-  lockctl run \"jobs:nightly:$(date +%F)\" --skip-if-busy --at-least 23h -- ./clean-up.sh
+  lockctl run \"nightly:$(date -u -d '150 min ago' +%F)\" --skip-if-busy --at-least 7d -- ./clean-up
   lockctl run deploy:shop --wait 10m -- make deploy
   lockctl run build --permits 3 -- make image
   lockctl list shop:
   lockctl who nightly
   lockctl release nightly
 
-Times are written as 500ms, 3s, 10m or 1h."
+Times are written as 500ms, 3s, 10m, 1h or 7d."
     };
 }
 
@@ -116,11 +116,12 @@ pub(crate) struct Run {
     /// What `lockctl who` says this is for [default: the name of the command]
     #[arg(long, value_name = "TEXT")]
     pub(crate) label: Option<String>,
-    /// Keep the key busy for this long, even if the command ends sooner
+    /// Keep the key busy for this long, even if the command ends sooner with 0
     ///
-    /// For a job that several machines start, and that is to run once. Name the run in the key, as in
-    /// "jobs:nightly:$(date +%F)", and choose less than the time between two runs, and more than is left of the date. A
-    /// machine that dies in its run keeps the key for its ttl only.
+    /// For a job that several machines start, and that is to run once. Name the run in the key by its scheduled time, as
+    /// in "jobs:nightly:$(date -u -d '150 min ago' +%F)" for 02:30 UTC, and choose as long as any machine can be late.
+    /// The key is free at once if the command fails, is ended by a signal, or is not found. A machine that dies in its
+    /// run keeps the key for its ttl only.
     #[arg(long, value_name = "TIME", default_value = "0s", hide_default_value = true)]
     #[arg(value_parser = humantime::parse_duration)]
     pub(crate) at_least: Duration,
@@ -215,7 +216,7 @@ Every other code of `run` is that of the command, 128 + N if signal N ended it."
 const SEE_HELP: &str = "`lockctl --help` has the exit codes.";
 
 const RUN_CODES: &str = "\
-Times are written as 500ms, 3s, 10m or 1h.
+Times are written as 500ms, 3s, 10m, 1h or 7d.
 
 Exit codes of its own; `lockctl --help` has all:
   75   the key is busy; --busy-code changes it, --skip-if-busy makes it 0
@@ -226,5 +227,5 @@ A code that is in neither list is that of the command, 128 + N if signal N ended
 A signal that comes while the key is waited for ends lockctl with 128 + N, too.
 
 Examples:
-  lockctl run \"jobs:nightly:$(date +%F)\" --skip-if-busy --at-least 23h -- ./clean-up.sh
+  lockctl run \"nightly:$(date -u -d '150 min ago' +%F)\" --skip-if-busy --at-least 7d -- ./clean-up
   lockctl run report --ttl 1m --wait-forever -- sh -c 'make report && make mail'";

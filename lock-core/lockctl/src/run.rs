@@ -40,7 +40,7 @@ async fn unless_signalled<T>(signals: &mut Signals, future: impl Future<Output =
     }
 }
 
-/// Acquires the lease, with enough validity left to begin.
+/// Acquires the lease.
 async fn acquire(manager: &LockManager, args: &Run) -> Result<LockGuard, Error> {
     let program = args.command.first().map(Path::new).and_then(Path::file_name);
     let label = args.label.clone().or_else(|| program.map(|name| name.to_string_lossy().into_owned()));
@@ -59,12 +59,7 @@ async fn acquire(manager: &LockManager, args: &Run) -> Result<LockGuard, Error> 
     } else if let Some(wait) = args.wait {
         request = request.wait(wait);
     }
-    let mut guard = request.await?;
-    // A lease that was waited for begins with a part of its ttl; see `Lease::remaining`.
-    if guard.remaining() <= grace(args) {
-        guard.extend(args.ttl).await?;
-    }
-    Ok(guard)
+    request.await
 }
 
 fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
@@ -74,21 +69,39 @@ fn busy(args: &Run, error: Error) -> Result<i32, Failure> {
 }
 
 /// Runs the command, and releases the lease after it.
-async fn hold(guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
-    let token = guard.fencing_token().to_string();
-    let environment = [("LOCK_KEY", args.key.clone()), ("LOCK_FENCING_TOKEN", token)];
-    let started = Running::start(&args.command, environment, args.kill_after, || spare(&guard, args));
-    let done = match started.await {
-        Ok(running) => attend(&guard, running, args, signals).await,
-        Err(failure) => Err(failure),
+async fn hold(mut guard: LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+    let lengthened = unless_signalled(signals, lengthen(&mut guard, args)).await;
+    let done = match lengthened {
+        Ok(Ok(())) => perform(&guard, args, signals).await,
+        Ok(Err(error)) => Err(error.into()),
+        Err(code) => Ok(code),
     };
-    if guard.is_held()
-        && let Err(error) = guard.release().await
-    {
-        // The work is done all the same.
-        warn(&error.to_string());
+    if guard.is_held() {
+        // A job that failed is not done: another machine, or a retry, may do it.
+        let release = if matches!(done, Ok(0)) { guard.release() } else { guard.release_at_once() };
+        if let Err(error) = release.await {
+            // The command has ended all the same.
+            warn(&error.to_string());
+        }
     }
     done
+}
+
+/// Sees to it that enough of the lease is left to begin: one that was waited for begins with a part of its ttl; see
+/// `Lease::remaining`.
+async fn lengthen(guard: &mut LockGuard, args: &Run) -> Result<(), Error> {
+    if guard.remaining() <= grace(args) {
+        guard.extend(args.ttl).await?;
+    }
+    Ok(())
+}
+
+/// Starts the command, and returns its exit code.
+async fn perform(guard: &LockGuard, args: &Run, signals: &mut Signals) -> Result<i32, Failure> {
+    let token = guard.fencing_token().to_string();
+    let environment = [("LOCK_KEY", args.key.clone()), ("LOCK_FENCING_TOKEN", token)];
+    let running = Running::start(&args.command, environment, args.kill_after, || spare(guard, args)).await?;
+    attend(guard, running, args, signals).await
 }
 
 /// Waits for the command, and stops it if its lease is lost or about to be.

@@ -15,9 +15,6 @@ fn blocks<'a>(page: &'a str, language: &str) -> Vec<&'a str> {
     page.split(&*begin).skip(1).filter_map(|rest| rest.split("\n```").next()).collect()
 }
 
-/// The date of all runs.
-const TODAY: &str = "2026-11-24";
-
 /// A folder where `lockctl`, `date` and a command of the page's are found, which counts its calls.
 struct Folder {
     path: PathBuf,
@@ -31,8 +28,10 @@ impl Folder {
         fs::create_dir_all(&path).expect("a folder");
         symlink(BINARY, path.join("lockctl")).expect("a link");
         let job = format!("echo ran >>{}", quoted(&path.join("ran").to_string_lossy()));
-        // No test may run over midnight.
-        for (name, line) in [("job", &*job), ("date", &format!("test \"$1\" = +%F && echo {TODAY}"))] {
+        // It counts back from the time in a file: no test may run over midnight.
+        let now = quoted(&path.join("now").to_string_lossy());
+        let date = format!("test \"$1 $2\" = '-u -d' && exec /bin/date -u -d \"$(cat {now}) UTC $3\" \"$4\"");
+        for (name, line) in [("job", &job), ("date", &date)] {
             fs::write(path.join(name), format!("#!/bin/sh\n{line}\n")).expect("a file");
             fs::set_permissions(path.join(name), fs::Permissions::from_mode(0o755)).expect("its owner may");
         }
@@ -52,6 +51,12 @@ impl Folder {
         command.args(["-c", &line]).env("PATH", path).env("LOCK_URL", &server.url).env_remove("LOCK_PREFIX");
         command.env("LOCK_COMMAND_TIMEOUT", PATIENT);
         Done::of(command.stdin(std::process::Stdio::null()).output().expect("a shell starts"))
+    }
+
+    /// Sets what `date` counts back from.
+    #[cfg(target_os = "linux")]
+    fn set_clock(&self, now: &str) {
+        fs::write(self.path.join("now"), now).expect("a file");
     }
 
     fn count(&self) -> usize {
@@ -105,28 +110,62 @@ fn commands_of_the_page_say_what_it_shows() {
     assert_eq!(count, 6, "examples");
 }
 
+/// `date -d` is of GNU.
+#[cfg(target_os = "linux")]
 #[test]
-fn the_lines_for_cron_systemd_and_kubernetes_run() {
-    let (server, folder, page) = (Server::start(), Folder::new("lines"), page());
+fn the_line_for_cron_runs_once_a_night_also_on_a_machine_that_is_late_until_after_midnight() {
+    let (server, folder, page) = (Server::start(), Folder::new("cron"), page());
     let cron = blocks(&page, "crontab")[0].lines().last().expect("a line");
-    let cron = cron.splitn(6, ' ').last().expect("a command behind five fields");
+    let cron = cron.splitn(6, ' ').last().expect("a command behind five fields").replace("\\%", "%");
+    let run = |now: &str, line: &str| {
+        folder.set_clock(now);
+        let done = folder.shell(&server, line);
+        (done.code, done.err, folder.count())
+    };
+    let failing = cron.replace("/opt/shop/clean-up", "false");
+    assert_eq!(run("2026-11-24 02:30", &failing), (Some(1), String::new(), 0));
+    for (now, count) in [("2026-11-24 02:30", 1), ("2026-11-24 12:00", 1), ("2026-11-25 00:30", 1), ("2026-11-25 02:30", 2)] {
+        assert_eq!(run(now, &cron), (Some(0), String::new(), count), "{now}");
+    }
+    for key in ["jobs:nightly:2026-11-24", "jobs:nightly:2026-11-25"] {
+        assert!(server.is_locked(key), "{key}");
+    }
+}
+
+#[test]
+fn the_line_for_systemd_runs_again_and_again() {
+    let (server, folder, page) = (Server::start(), Folder::new("unit"), page());
     let unit = blocks(&page, "ini")[0].lines().find_map(|line| line.strip_prefix("ExecStart=")).expect("a command");
+    for count in [1, 2] {
+        let done = folder.shell(&server, unit);
+        assert_eq!((done.code, done.err.as_str(), folder.count()), (Some(0), "", count));
+    }
+}
+
+#[test]
+fn the_job_for_kubernetes_is_repeated_for_a_pod_that_failed_or_was_killed_and_for_no_other() {
+    let (server, folder, page) = (Server::start(), Folder::new("pods"), page());
+    let yaml = blocks(&page, "yaml")[0];
+    assert!(yaml.contains("- name: RUN\n"), "{yaml}");
     let field = |name: &str| {
-        let line =
-            blocks(&page, "yaml")[0].lines().find_map(|line| line.trim().strip_prefix(name)).expect("it is there");
+        let line = yaml.lines().find_map(|line| line.trim().strip_prefix(name)).expect("it is there");
         serde_json::from_str::<Vec<String>>(line).expect("a list of strings")
     };
-    assert_eq!(field("command: "), ["/bin/sh", "-c"]);
-    let job = field("args: ").concat();
-    for (expected, line) in [(1, cron), (1, cron), (2, unit), (3, unit), (3, &*job)] {
-        let done = folder.shell(&server, line);
-        assert_eq!((done.code, done.err.as_str()), (Some(0), ""), "{line}");
-        // The key of cron and Kubernetes stays busy for the rest of the date.
-        assert_eq!(folder.count(), expected, "{line}");
-    }
-    let deleted: i64 = server.call(&["DEL", &format!("jobs:nightly:{TODAY}")]);
-    assert_eq!(deleted, 1, "the key names the run");
-    assert_eq!((folder.shell(&server, &job).code, folder.count()), (Some(0), 4));
+    // As Kubernetes does.
+    let pod = [field("command: "), field("args: ")].concat().join(" ").replace("$(RUN)", "nightly-29924790");
+    assert!(pod.contains(" --wait 1m "), "longer than the ttl of 30 s: {pod}");
+
+    let failed = folder.shell(&server, &pod.replace("/opt/shop/clean-up", "false"));
+    assert_eq!(failed.code, Some(1), "{failed:?}");
+    let killed = pod.replace("--wait", "--ttl 1s --kill-after 100ms --wait");
+    let killed = killed.replace("/opt/shop/clean-up", "sh -c 'kill -s KILL $PPID'");
+    let killed = folder.shell(&server, &format!("{killed}; true"));
+    assert!(killed.err.contains("lockctl was killed"), "{killed:?}");
+    let retried = folder.shell(&server, &pod);
+    assert_eq!((retried.code, retried.err.as_str(), folder.count()), (Some(0), "", 1));
+    // Another cluster need not wait for long here.
+    let other = folder.shell(&server, &pod.replace("--wait 1m", "--wait 0s"));
+    assert_eq!((other.code, folder.count()), (Some(0), 1));
 }
 
 #[test]

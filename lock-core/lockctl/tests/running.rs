@@ -166,6 +166,27 @@ fn a_key_stays_busy_for_at_least_as_long_as_told() {
 }
 
 #[test]
+fn a_command_that_failed_or_was_not_found_keeps_no_key_busy() {
+    let server = Server::start();
+    let nightly = ["run", "k", "--skip-if-busy", "--at-least", "60s", "--"];
+    for (command, code) in [
+        (&["sh", "-c", "exit 3"][..], 3),
+        (&["sh", "-c", "kill -s KILL $$"], 137),
+        (&["no-such-command"], 127),
+        (&["/dev/null"], 126),
+    ] {
+        let done = server.done(&[&nightly[..], command].concat());
+        assert_eq!(done.code, Some(code), "{done:?}");
+        assert!(!server.is_locked("k"), "{command:?}");
+    }
+    // The retry does it, and is the last.
+    for out in ["ran\n", ""] {
+        let done = server.done(&[&nightly[..], &["echo", "ran"]].concat());
+        assert_eq!((done.code, done.out.as_str()), (Some(0), out));
+    }
+}
+
+#[test]
 fn twenty_commands_at_once_lose_no_update_of_a_file() {
     let server = Server::start();
     let file = std::env::temp_dir().join(format!("lockctl-{}-count", std::process::id()));

@@ -19,6 +19,20 @@ fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_hav
 }
 
 #[test]
+fn a_command_that_a_signal_ends_keeps_no_key_busy_and_one_that_then_ends_well_does() {
+    let server = Server::start();
+    for (key, script, code) in [
+        ("stopped", "echo ready; read -r line", 143),
+        ("done", "trap 'exit 0' TERM; echo ready; read -r line", 0),
+    ] {
+        let run = server.run(&[key, LONG, "--at-least", "60s"], script);
+        run.signal("TERM");
+        assert_eq!(run.done().code, Some(code), "{key}");
+        assert_eq!(server.is_locked(key), code == 0, "{key}");
+    }
+}
+
+#[test]
 fn the_key_stays_held_while_a_command_takes_its_time_after_a_signal() {
     let server = Server::start();
     let mut run = server.run(&["k", LONG], "trap 'echo ending; read -r line; exit 0' TERM; echo ready; read -r line");

@@ -273,6 +273,11 @@ impl Engine {
         self.core.state().queues.found_busy(key, now);
     }
 
+    /// Has the key of a hold freed when the hold ends, also if its terms keep the key busy for longer.
+    pub(crate) fn keep_no_longer(&self, hold: HoldId) {
+        self.core.state().queues.tenures.keep_no_longer(hold);
+    }
+
     /// Ends a hold and hands its key on: what a dropped guard does.
     pub(crate) fn abandon(&self, hold: HoldId, now: Moment) {
         self.core.with(|state| state.queues.abandon(hold, now));

@@ -197,6 +197,9 @@ impl Future for Acquire {
             }
         };
         *confirming = None;
+        if let Ok(guard) = &mut result {
+            guard.set_unfinished(false);
+        }
         if let Some(watch) = watch.take() {
             result = watch.end(result, progress.now);
         }

@@ -85,8 +85,10 @@ impl AcquireAll {
         let Keys::Left(keys) = keys else { panic!("`AcquireAll` polled after completion") };
         loop {
             if let Some(acquire) = current {
-                let guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.whole_wait(error))?;
+                let mut guard = ready!(Pin::new(acquire).poll(cx)).map_err(|error| request.whole_wait(error))?;
                 *current = None;
+                // Nothing is done under it unless the other keys are acquired, too.
+                guard.set_unfinished(true);
                 guards.push(guard);
             }
             let Some((key, mode)) = keys.next() else { break };
@@ -106,8 +108,10 @@ impl AcquireAll {
             let confirm = confirm.get_or_insert_with(|| Confirm::new(std::mem::take(guards), replicas));
             *guards = ready!(confirm.poll(cx))?;
         }
-        let guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
-        Poll::Ready(guard.check(ACQUIRE).map(|()| guard))
+        let mut guard = LockAllGuard::new(std::mem::take(guards), acquired.since(*began));
+        guard.check(ACQUIRE)?;
+        guard.set_unfinished(false);
+        Poll::Ready(Ok(guard))
     }
 }
 

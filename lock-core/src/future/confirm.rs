@@ -47,7 +47,8 @@ struct Confirmation {
 
 impl Confirm {
     /// Asks for all leases at once.
-    pub(super) fn new(guards: Vec<LockGuard>, replicas: Replicas) -> Self {
+    pub(super) fn new(mut guards: Vec<LockGuard>, replicas: Replicas) -> Self {
+        guards.iter_mut().for_each(|guard| guard.set_unfinished(true));
         let mut confirmations = Vec::new();
         let mut batch = Batch::new();
         for (guard, held) in guards.iter().enumerate() {
@@ -89,7 +90,7 @@ impl Confirm {
                 Step::Finished => unreachable!("it was looked at"),
             };
             let Some(error) = failed.or_else(|| guards.iter().find_map(ended)) else { return Poll::Ready(Ok(guards)) };
-            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release).collect());
+            let releases = ReleaseAll::new(guards.into_iter().map(LockGuard::release_at_once).collect());
             self.step = Step::Releasing(releases, error);
         }
     }

@@ -36,7 +36,8 @@ pin_project! {
     /// releases the lease when the work is done.
     ///
     /// # Cancel safety
-    /// Dropping it drops the work and releases the lease in the background.
+    /// Dropping it drops the work and releases the lease in the background. A key with
+    /// [`at_least`](crate::LockRequest::at_least) is free at once if the work has not returned.
     #[must_use = "a future does nothing unless it is awaited"]
     pub struct Protected<F: Future> {
         #[pin]
@@ -94,11 +95,13 @@ enum Releasing {
 }
 
 impl<F: Future> Protected<F> {
-    pub(crate) fn new(guard: LockGuard, work: F, on_lost: OnLost) -> Self {
+    pub(crate) fn new(mut guard: LockGuard, work: F, on_lost: OnLost) -> Self {
+        guard.set_unfinished(true);
         Self::working(Guard::One(guard), work, on_lost)
     }
 
-    pub(crate) fn all(guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
+    pub(crate) fn all(mut guard: LockAllGuard, work: F, on_lost: OnLost) -> Self {
+        guard.set_unfinished(true);
         Self::working(Guard::All(guard), work, on_lost)
     }
 

@@ -131,7 +131,8 @@ impl Together {
             let (id, hold) = engine.take_up(key, terms, acquired, now)?;
             *doubt = None;
             let watch = Watch::begin(&request.for_key(key.clone(), terms.mode), *sent);
-            let guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost);
+            let mut guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost);
+            guard.set_unfinished(true);
             guards.push(watch.end(Ok(guard), now)?);
         }
         Ok(Some(guards))

@@ -60,6 +60,11 @@ impl LockAllGuard {
         &self.guards
     }
 
+    /// See [`LockGuard::set_unfinished`].
+    pub(crate) fn set_unfinished(&mut self, unfinished: bool) {
+        self.guards.iter_mut().for_each(|guard| guard.set_unfinished(unfinished));
+    }
+
     /// Whether all leases are held, or which one is lost.
     pub(crate) fn check(&self, attempt: &'static str) -> Result<(), Error> {
         self.guards

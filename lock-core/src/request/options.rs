@@ -146,13 +146,17 @@ impl<K> LockRequest<K> {
     /// a job that several machines start at about the same time, and that has to run once. At most 100 years. Default:
     /// the manager's, which is zero.
     ///
-    /// It counts from the acquire, which may be executed up to a
-    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the request. For a scheduled job, name the run in the
-    /// key, as in `jobs:nightly:2026-11-24`, and choose less than the interval, and more than is left of the date. With a fixed key a
-    /// machine that is later than `at_least` runs the job again.
+    /// For a scheduled job, name the run in the key by its scheduled time, as in `jobs:nightly:2026-11-24`, and choose as long as any
+    /// machine can be late, such as a week. If the key is fixed, choose less than the interval; a machine that is later than
+    /// `at_least` then runs the job again. The time counts from the acquire, which may be executed up to a
+    /// [`command_timeout`](crate::LockManagerBuilder::command_timeout) after the request.
     ///
     /// A holder that finishes sooner still releases the lease: the key is then left to expire at that time, even if the process
-    /// ends. A lease that was lost or handed over does not keep the key busy, and a holder that dies keeps it busy for the ttl.
+    /// ends. Work that returns an error has finished, too. The key is free sooner in these cases:
+    /// * The work of [`run`](Self::run), [`try_run`](Self::try_run) or [`protect`](LockGuard::protect) panics, or its future is dropped.
+    /// * The guard is released by [`release_at_once`](LockGuard::release_at_once).
+    /// * The lease is lost or handed over, or its holder dies (after the ttl).
+    /// * The server loses its data, or its clock steps. To do a job exactly once, record its run in the job's own transaction.
     ///
     /// # Examples
     ///
@@ -162,10 +166,10 @@ impl<K> LockRequest<K> {
     /// use std::time::Duration;
     ///
     /// let manager = LockManager::in_memory();
-    /// let date = "2026-11-24"; // today's, by the clock of this machine
-    /// let nightly = || manager.lock(format!("jobs:nightly:{date}")).at_least(Duration::from_secs(23 * 3600));
+    /// let run = "2026-11-24"; // for which it was scheduled
+    /// let nightly = || manager.lock(format!("jobs:nightly:{run}")).at_least(Duration::from_secs(7 * 24 * 3600));
     /// nightly().try_run(async |_| println!("cleaning up")).await?;
-    /// assert!(nightly().try_acquire().await?.is_none()); // another machine, hours later
+    /// assert!(nightly().try_acquire().await?.is_none()); // another machine, days later
     /// # Ok(()) }
     /// ```
     pub fn at_least(mut self, at_least: Duration) -> Self {

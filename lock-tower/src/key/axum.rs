@@ -1,10 +1,13 @@
 use std::{
     borrow::Cow,
-    fmt::Display,
+    collections::BTreeSet,
+    error::Error,
+    fmt::{self, Display},
     future::Future,
     marker::PhantomData,
     pin::pin,
     str::FromStr,
+    sync::{Mutex, PoisonError},
     task::{Context, Poll, Waker},
 };
 
@@ -16,6 +19,7 @@ use super::{
     ready::{Absent, Find, Optional, read, write},
     text::Mistake,
 };
+use crate::error::BoxError;
 
 /// Takes a parameter of the axum route, as in `/goods/{id}`, as a part of a [`scoped`](super::scoped) key.
 ///
@@ -28,8 +32,8 @@ use super::{
 /// * The route has two parameters of the name, in a router that is nested as a service.
 /// * The layer is around the router, which has not routed the request yet.
 ///
-/// Add the layer with `Router::route_layer`. With `Router::layer` it also sees requests whose path no route has: they go on to the
-/// fallback of the router **without a lock**, and the log says so once.
+/// Add the layer with `Router::route_layer`. With `Router::layer` it also sees requests whose path no route has. It answers them with 404
+/// itself, and the log says so once: the fallback, which does not run, may be another router, whose handlers need the lock.
 ///
 /// # Examples
 ///
@@ -97,13 +101,7 @@ impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
             Poll::Ready(Err(RawPathParamsRejection::InvalidUtf8InPathParam(_))) => {
                 return Err(Absent::Unusable(format!("the path parameter {name} is not UTF-8").into()));
             }
-            _ => {
-                let remedy = format!(
-                    "the path parameter {name} is not known before the request is routed; add the layer with \
-                     `Router::route_layer`"
-                );
-                return Err(Absent::Unusable(Mistake(remedy).into()));
-            }
+            _ => return Err(Absent::Unusable(unknown(name).into())),
         };
         let mut found = params.iter().filter(|(found, _)| *found == name);
         let value = found.next();
@@ -115,7 +113,7 @@ impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
         match value {
             Some((_, "")) => Err(Absent::Unusable(format!("the path parameter {name} is empty").into())),
             Some((_, value)) => read::<T>(value, || format!("the path parameter {name} is not valid")),
-            None if is_for_the_fallback(request) => Err(Absent::Unrouted(name)),
+            None if !is_routed(request) => Err(Absent::Unusable(unrouted(request, name))),
             None => Err(Absent::Missing(
                 Mistake(format!("the route has no path parameter {name}; name it as in `/goods/{{{name}}}`")).into(),
             )),
@@ -123,14 +121,54 @@ impl<B, T: FromStr + Display> Find<Request<B>> for PathParam<T> {
     }
 }
 
-/// Whether no route was matched, so that the router has sent the request to its fallback.
+/// Whether a route was matched, and not only the prefix of a nested service.
+fn is_routed<B>(request: &Request<B>) -> bool {
+    request.extensions().get::<MatchedPath>().is_some()
+}
+
+/// Why a request is refused of which a router knows no route.
 ///
-/// A service that is nested in a router has no matched path either, but another router may be inside of it, whose handlers must
-/// not run without their lock. There the path was shortened.
-fn is_for_the_fallback<B>(request: &Request<B>) -> bool {
-    let extensions = request.extensions();
-    let is_whole = extensions.get::<OriginalUri>().is_some_and(|original| original.path() == request.uri().path());
-    is_whole && extensions.get::<MatchedPath>().is_none()
+/// The router sends it to its fallback, which may be an answer of 404 or another router: the layer sees the same request in front of both.
+/// In front of a service that is nested in the router, the path was shortened. There another router is to be expected, and a 404 would
+/// hide the mistake.
+fn unrouted<B>(request: &Request<B>, parameter: &'static str) -> BoxError {
+    let original = request.extensions().get::<OriginalUri>();
+    if original.is_some_and(|original| original.path() == request.uri().path()) {
+        log_unrouted(parameter);
+        return NoRoute.into();
+    }
+    unknown(parameter).into()
+}
+
+/// No route was matched before the layer, whose key needs one. The answer is 404.
+#[derive(Debug)]
+pub(crate) struct NoRoute;
+
+impl fmt::Display for NoRoute {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("no route of the service has this path")
+    }
+}
+
+impl Error for NoRoute {}
+
+/// The layer is in front of the router that is to match the route.
+fn unknown(parameter: &str) -> Mistake {
+    Mistake(format!(
+        "the path parameter {parameter} is not known before the request is routed; add the layer with `Router::route_layer`"
+    ))
+}
+
+/// Logs once for each parameter that the layer is in the wrong place: every scanner asks for paths that no route has.
+fn log_unrouted(parameter: &'static str) {
+    static LOGGED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if LOGGED.lock().unwrap_or_else(PoisonError::into_inner).insert(parameter) {
+        tracing::error!(
+            parameter,
+            "no route was matched before the lock layer, so the request is answered with 404, and nothing behind the layer runs; add the \
+             layer with `Router::route_layer` instead of `Router::layer`, and to the inner router instead of around it"
+        );
+    }
 }
 
 impl<B, T: FromStr + Display> Parts<Request<B>> for PathParam<T> {

@@ -1,10 +1,4 @@
-use std::{
-    borrow::Cow,
-    collections::BTreeSet,
-    fmt::Display,
-    str::FromStr,
-    sync::{Mutex, PoisonError},
-};
+use std::{borrow::Cow, fmt::Display, str::FromStr};
 
 use super::{
     choice::Choice,
@@ -28,7 +22,7 @@ impl<E> Optional<E> {
 impl<E: Find<Req>, Req> Parts<Req> for Optional<E> {
     fn write(&self, request: &Req, key: &mut Writer) -> Written {
         match self.inner.find(request) {
-            Err(Absent::Missing(_) | Absent::Unrouted(_)) => Err(Choice::Pass),
+            Err(Absent::Missing(_)) => Err(Choice::Pass),
             found => write(found, key),
         }
     }
@@ -53,8 +47,6 @@ pub enum Absent {
     Missing(BoxError),
     /// There is something, and it cannot be used.
     Unusable(BoxError),
-    /// No route was matched, and the request goes to the fallback of the router. The layer should not see it, and the log says how.
-    Unrouted(&'static str),
 }
 
 /// Reads a value as the service does, which may take several texts for one value, and writes it in one way.
@@ -73,21 +65,5 @@ pub(super) fn write(found: Result<Cow<'_, str>, Absent>, key: &mut Writer) -> Wr
             Ok(())
         }
         Err(Absent::Missing(error) | Absent::Unusable(error)) => Err(Choice::Refuse(error)),
-        Err(Absent::Unrouted(parameter)) => {
-            log_unrouted(parameter);
-            Err(Choice::Pass)
-        }
-    }
-}
-
-/// Logs once for each parameter that the layer is in the wrong place: every scanner asks for paths that no route has.
-fn log_unrouted(parameter: &'static str) {
-    static LOGGED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if LOGGED.lock().unwrap_or_else(PoisonError::into_inner).insert(parameter) {
-        tracing::error!(
-            parameter,
-            "no route was matched before the lock layer, so the request goes on to the fallback of the router, without a lock; add the \
-             layer with `Router::route_layer` instead of `Router::layer`"
-        );
     }
 }

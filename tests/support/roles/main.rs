@@ -38,7 +38,7 @@ async fn play() -> ExitCode {
         ["serve", url, address] => serve::serve(url, address).await,
         ["count", url, address, key, rounds] => count::count(url, address, key, rounds).await,
         ["keys", url] => keys::keys(url).await,
-        ["nightly", url, calendar, at_least_ms] => nightly::nightly(url, calendar, at_least_ms).await,
+        ["nightly", url, records, at_least_ms] => nightly::nightly(url, records, at_least_ms).await,
         ["act", url, folder, name] => act::act(url, folder, name).await,
         ["contend", ref options @ ..] => contend::contend(options).await,
         ["foreign", ref options @ ..] => foreign::foreign(options).await,

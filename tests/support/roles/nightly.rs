@@ -1,27 +1,44 @@
-//! A machine with a nightly job, as the tour has it: `nightly URL CALENDAR AT_LEAST_MS`. The file CALENDAR holds today's date.
+//! A machine with a nightly job, as the tour has it: `nightly URL RECORDS AT_LEAST_MS`. The folder RECORDS stands for the table of runs.
 //!
-//! Says `ready`, and for each line `run DATE` either `ran DATE` or `skipped DATE`.
+//! Says `ready`, and for each line `run NAME` one of `ran NAME`, `skipped NAME` and `done before NAME`.
 
-use std::{error::Error, fs, time::Duration};
+use std::{
+    error::Error,
+    fs::File,
+    io::{self, ErrorKind},
+    path::Path,
+    time::Duration,
+};
 
 use lock_core::{LockManager, distributed_lock};
 
-pub(crate) async fn nightly(url: &str, calendar: &str, at_least_ms: &str) -> Result<(), Box<dyn Error>> {
+pub(crate) async fn nightly(url: &str, records: &str, at_least_ms: &str) -> Result<(), Box<dyn Error>> {
     let mut lines = crate::input();
     crate::connected(LockManager::builder().url(url)).await?.install()?;
     let at_least = Duration::from_millis(at_least_ms.parse()?);
     println!("ready");
     while let Some(line) = lines.recv().await {
-        let date = line.strip_prefix("run ").ok_or("not a date")?;
-        match job(date, calendar, at_least).await.map_err(|error| error.to_string())? {
-            Some(()) => println!("ran {date}"),
-            None => println!("skipped {date}"),
+        let run = line.strip_prefix("run ").ok_or("not a run")?;
+        match job(run, records, at_least).await? {
+            Some(Done::Now) => println!("ran {run}"),
+            Some(Done::Before) => println!("done before {run}"),
+            None => println!("skipped {run}"),
         }
     }
     Ok(())
 }
 
-#[distributed_lock(key = "jobs:nightly:<date>", on_busy = skip, at_least = at_least)]
-async fn job(date: &str, calendar: &str, at_least: Duration) -> Result<Option<()>, Box<dyn Error + Send + Sync>> {
-    Ok((date == fs::read_to_string(calendar)?).then_some(()))
+enum Done {
+    Now,
+    Before,
+}
+
+#[distributed_lock(key = "jobs:nightly:<run>", on_busy = skip, at_least = at_least)]
+async fn job(run: &str, records: &str, at_least: Duration) -> Result<Option<Done>, io::Error> {
+    // As with a primary key, only one can create it.
+    match File::create_new(Path::new(records).join(run)) {
+        Ok(_) => Ok(Some(Done::Now)),
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(Some(Done::Before)),
+        Err(error) => Err(error),
+    }
 }

@@ -128,6 +128,13 @@ impl Tenures {
         true
     }
 
+    /// Has the key of a hold freed when the hold ends, also if its terms keep the key busy for longer.
+    pub(crate) fn keep_no_longer(&mut self, hold: HoldId) {
+        if let Some(tenure) = self.present(hold) {
+            tenure.keep_until = AT_ONCE;
+        }
+    }
+
     /// Has the hold of the next waiter follow one that is over, if the tenure can continue. The terms have to fit, and the key must
     /// not be kept for the old hold. Half the ttl and a fencing token have to be left. And other processes must not have waited for
     /// too long.
