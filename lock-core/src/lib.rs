@@ -45,8 +45,8 @@
 //!
 //! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward. A holder
 //! that was paused or cut off knows by its own clock that its lease has ended, before the next holder gets the key. If
-//! even a rare overlap would cost money, let the database reject writes with a smaller
-//! [fencing token](FencingToken).
+//! even a rare overlap would cost money, claim what the lock protects with the [fencing token](FencingToken) before the first
+//! read.
 //!
 //! # Cancel safety
 //!
@@ -87,7 +87,7 @@
 //! Inside one process a [`tokio::sync::Mutex`](https://docs.rs/tokio/latest/tokio/sync/struct.Mutex.html) is simpler
 //! and cannot be lost. When everything the lock would protect lives in one database, a unique index, a version column or
 //! `SELECT … FOR UPDATE` is simpler and safer. If work must never happen twice, a lock alone is not enough: make
-//! the work idempotent, or use a fencing token.
+//! the work idempotent. (A [fencing token](FencingToken) stops a late holder, not a second one.)
 //!
 //! # Features
 //!
