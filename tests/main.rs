@@ -11,6 +11,7 @@ mod contention;
 mod credentials;
 mod durability;
 mod faults;
+mod fenced;
 mod free;
 mod grpc;
 mod guarantees;

@@ -6,10 +6,10 @@ use std::{
 
 /// A number that grows with every new holder of a key.
 ///
-/// Claim what the lock protects with it before the first read, and let the store reject whatever comes with a smaller number than the
-/// largest one that has claimed. Then a holder that was paused and lost its lease cannot overwrite what its successor has read or
-/// written. (Martin Kleppmann, *How to do distributed locking*, 2016.) A store that compares at the write only lets a late write pass between
-/// the successor's read and its write, and loses it.
+/// Claim what the lock protects with it before the first read, and write only if the claim still stands. Then a holder that was
+/// paused and lost its lease cannot overwrite what its successor has read or written. (Martin Kleppmann, *How to do distributed
+/// locking*, 2016.) A store that compares at the write only lets a late write pass between the successor's read and its write, and
+/// loses it.
 ///
 /// The number is `max(last + 1, server time in ms × 1000)`. So it keeps rising when the server loses its data, unless the
 /// server's clock is set back at the same time.
@@ -20,7 +20,9 @@ use std::{
 ///
 /// # Examples
 ///
-/// Claim, then read, then write; [`new`](Self::new) has the side of a service that is sent the number:
+/// Claim, then read, then write. The column `claim` counts claims and writes, and so tells two claims with the same number apart: of
+/// two tasks that share a lease, or of one that tries again. `docs/guarantees.md` of the repository has the statements for several
+/// rows and for other databases. [`new`](Self::new) has the side of a service that is sent the number:
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_core::Error> {
@@ -28,9 +30,9 @@ use std::{
 ///
 /// let guard = LockManager::in_memory().lock("goods:1").await?;
 /// let fence: i64 = guard.fencing_token().as_i64();
-/// // First: UPDATE goods SET fence = ?1 WHERE id = ?2 AND fence <= ?1 RETURNING in_stock
-/// // Last:  UPDATE goods SET in_stock = ?3 WHERE id = ?2 AND fence = ?1
-/// // Each changes one row, or this holder is too late.
+/// // First: UPDATE goods SET fence = :fence, claim = claim + 1 WHERE id = :id AND fence <= :fence RETURNING stock, claim
+/// // Last:  UPDATE goods SET stock = :stock, claim = claim + 1 WHERE id = :id AND fence = :fence AND claim = :claim
+/// // Each changes one row, or a later claim has come: this one is too late.
 /// # assert!(fence > 0); guard.release().await }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -48,35 +50,39 @@ impl FencingToken {
     ///     stock: u32,
     ///     /// The largest number that has claimed the row.
     ///     fence: FencingToken,
+    ///     /// Counts claims and writes.
+    ///     claim: u64,
     /// }
     ///
     /// const TOO_LATE: &str = "a later holder has claimed the row";
     ///
     /// impl Row {
-    ///     /// What a holder asks for first: nobody before it can write after this.
-    ///     fn claim_and_read(&mut self, fence: FencingToken) -> Result<u32, &'static str> {
+    ///     /// What a holder asks for first: nobody before it can write after this. Returns the stock and the number of the claim.
+    ///     fn claim_and_read(&mut self, fence: FencingToken) -> Result<(u32, u64), &'static str> {
     ///         if fence < self.fence {
     ///             return Err(TOO_LATE);
     ///         }
     ///         self.fence = fence;
-    ///         Ok(self.stock)
+    ///         self.claim += 1;
+    ///         Ok((self.stock, self.claim))
     ///     }
     ///
-    ///     fn write(&mut self, stock: u32, fence: FencingToken) -> Result<(), &'static str> {
-    ///         if fence != self.fence {
+    ///     fn write(&mut self, stock: u32, claim: u64) -> Result<(), &'static str> {
+    ///         if claim != self.claim {
     ///             return Err(TOO_LATE);
     ///         }
     ///         self.stock = stock;
+    ///         self.claim += 1;
     ///         Ok(())
     ///     }
     /// }
     ///
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// let mut row = Row { stock: 2, fence: FencingToken::new(0) };
-    /// let seen_by_the_first = row.claim_and_read(FencingToken::new(41))?;
-    /// let seen_by_the_second = row.claim_and_read("42".parse()?)?;
-    /// assert!(row.write(seen_by_the_first - 1, FencingToken::new(41)).is_err(), "it comes between read and write");
-    /// row.write(seen_by_the_second - 1, FencingToken::new(42))?;
+    /// let mut row = Row { stock: 2, fence: FencingToken::new(0), claim: 0 };
+    /// let (stock, first) = row.claim_and_read(FencingToken::new(41))?;
+    /// let (stock_then, second) = row.claim_and_read("42".parse()?)?;
+    /// assert!(row.write(stock - 1, first).is_err(), "it comes between read and write");
+    /// row.write(stock_then - 1, second)?;
     /// # Ok(()) }
     /// ```
     #[must_use]
@@ -100,7 +106,6 @@ impl FencingToken {
     /// # use lock_core::{Error, LockManager};
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Error> {
     /// let guard = LockManager::in_memory().lock("goods:1").await?;
-    /// // UPDATE goods SET fence = ?1 WHERE id = ?2 AND fence <= ?1 RETURNING in_stock
     /// let fence: i64 = guard.fencing_token().as_i64();
     /// assert_eq!(u64::try_from(fence), Ok(guard.fencing_token().get()));
     /// # Ok(()) }

@@ -45,8 +45,8 @@
 //!
 //! At most one holder at a time relies on a key, as long as Redis keeps its data and its clock runs forward. A holder
 //! that was paused or cut off knows by its own clock that its lease has ended, before the next holder gets the key. If
-//! even a rare overlap would cost money, let the database reject writes with a smaller
-//! [fencing token](FencingToken).
+//! even a rare overlap would cost money, claim what the lock protects with the [fencing token](FencingToken) before the first
+//! read.
 //!
 //! # Cancel safety
 //!

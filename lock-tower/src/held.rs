@@ -18,8 +18,8 @@ use crate::messages;
 /// `Option<Held>` is then `None`. With several layers, it is the lease of the innermost. If the request has [several
 /// keys](crate::key#several-keys) there, and not the same one several times, there is no `Held` but a [`HeldAll`].
 ///
-/// A handler that writes to a database claims what it reads with the lease's fencing token before the first read, see
-/// [`FencingToken`](lock_core::FencingToken).
+/// A handler that writes to a database claims what it reads with the lease's fencing token before the first read, and writes only if
+/// the claim still stands, see [`FencingToken`](lock_core::FencingToken).
 ///
 /// # Examples
 ///

@@ -216,10 +216,7 @@ async fn losses() -> Result {
 async fn fencing() -> Result {
     let manager = LockManager::in_memory();
     let guard = manager.lock("goods:1").await?;
-    // first: UPDATE goods SET fence = ?1 WHERE id = ?2 AND fence <= ?1 RETURNING in_stock
-    // last:  UPDATE goods SET in_stock = ?3 WHERE id = ?2 AND fence = ?1
-    // Each changes one row, or this holder is too late.
-    let fence: i64 = guard.fencing_token().as_i64();
+    let fence: i64 = guard.fencing_token().as_i64(); // for a column of type BIGINT
 
     crate::tour::sell(fence.unsigned_abs()).await?;
     Ok(())

@@ -8,7 +8,8 @@
 //! **The server** (`service.rs`) has one layer around all methods, `Server::builder().layer(LockLayer::grpc(..))`: one
 //! call per goods at a time. A layer sees the head of a call and not its message, so clients repeat the number of the
 //! goods in the metadata, and a method makes sure that both name the same. It finds its
-//! [`Lease`](lock_core::Lease) in the extensions of the request, and writes under the fencing token of that.
+//! [`Lease`](lock_core::Lease) in the extensions of the request, claims the goods with its fencing token as it reads them, and writes only
+//! if the claim still stands (`stock.rs`).
 //!
 //! **The clients** (`client.rs`) have a layer around their channel: one call per buyer at a time, wherever the buyer is
 //! logged in, and a second one is not even sent. The two sides lock different keys. With the same one a client would

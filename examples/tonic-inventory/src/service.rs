@@ -67,10 +67,10 @@ impl Inventory for Shop {
         let lease = Grpc::lease(&request)?;
         let SellRequest { goods, quantity } = request.into_inner();
         covers(&lease, goods)?;
-        let left = self.stock.read(goods)?;
+        let claim = self.stock.claim_and_read(goods, lease.fencing_token())?;
         sleep(THINKING).await;
-        let left = left.checked_sub(quantity).ok_or_else(|| Status::failed_precondition("sold out"))?;
-        self.stock.write(goods, left, lease.fencing_token())?;
+        let left = claim.left.checked_sub(quantity).ok_or_else(|| Status::failed_precondition("sold out"))?;
+        self.stock.write(claim, left)?;
         Ok(Response::new(SellReply { left, fencing_token: lease.fencing_token().get() }))
     }
 
@@ -91,11 +91,11 @@ impl Inventory for Shop {
         let mut reply = RestockReply::default();
         while let Some(Delivery { goods, quantity }) = deliveries.message().await? {
             covers(&lease, goods)?;
-            let left = self.stock.read(goods)?;
+            let claim = self.stock.claim_and_read(goods, lease.fencing_token())?;
             sleep(THINKING).await;
-            reply.left = left.saturating_add(quantity);
+            reply.left = claim.left.saturating_add(quantity);
             reply.delivered = reply.delivered.saturating_add(quantity);
-            self.stock.write(goods, reply.left, lease.fencing_token())?;
+            self.stock.write(claim, reply.left)?;
         }
         Ok(Response::new(reply))
     }

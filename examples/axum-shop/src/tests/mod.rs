@@ -7,6 +7,7 @@ mod fencing;
 mod metrics;
 mod payments;
 mod readers;
+mod sale;
 #[cfg(all(feature = "mariadb", feature = "postgres"))]
 mod server;
 
