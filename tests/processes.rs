@@ -36,8 +36,7 @@ async fn nightly_job_of_three_machines_runs_once_and_one_that_stood_still_skips_
     let server = RedisServer::start().await;
     let records = server.folder().join("runs");
     fs::create_dir(&records).expect("a folder");
-    let mut machines: Vec<_> =
-        (0..3).map(|_| role!("nightly", server.url(), records.display(), 3_600_000)).collect();
+    let mut machines: Vec<_> = (0..3).map(|_| role!("nightly", server.url(), records.display(), 3_600_000)).collect();
     for machine in &mut machines {
         machine.expect("ready", SOON).await;
     }

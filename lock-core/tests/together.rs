@@ -198,7 +198,10 @@ async fn a_wait_that_is_over_before_all_of_many_free_keys_are_asked_for_blames_n
     assert!(said.contains("the wait of 100ms was over before this key and ") && !said.contains("held by"), "{said}");
     tokio::time::sleep(secs(1)).await;
     assert!(!manager.is_locked("k:0").await.unwrap(), "those that it had are released");
-    assert_eq!(manager.lock_all((0..300).map(|number| format!("k:{number}"))).wait(secs(1)).await.unwrap().leases().len(), 300);
+    assert_eq!(
+        manager.lock_all((0..300).map(|number| format!("k:{number}"))).wait(secs(1)).await.unwrap().leases().len(),
+        300
+    );
 }
 
 #[tokio::test(start_paused = true)]

@@ -75,13 +75,13 @@ mod scoped;
 mod text;
 
 #[cfg(feature = "axum")]
+pub(crate) use self::axum::NoRoute;
+#[cfg(feature = "axum")]
 pub use self::axum::{PathParam, path_param};
 #[cfg(feature = "http")]
 pub use self::http::{Extension, Header, MethodAndPath, extension, header, method_and_path};
 #[cfg(feature = "http")]
 pub use self::ready::Optional;
-#[cfg(feature = "axum")]
-pub(crate) use self::axum::NoRoute;
 pub(crate) use self::text::Mistake;
 pub use self::{
     choice::{Choice, IntoChoice},

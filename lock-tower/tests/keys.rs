@@ -150,7 +150,10 @@ async fn unknown_paths_are_answered_with_404_and_no_handler_runs_without_its_loc
     assert!(lines.len() == 1 && lines[0].contains("`Router::route_layer`"), "{lines:?}");
 
     // A nested service surely is behind the layer.
-    for service in [Router::new().nest_service("/shop", layer.layer(routes())), Router::new().nest_service("/shop", optional.layer(routes()))] {
+    for service in [
+        Router::new().nest_service("/shop", layer.layer(routes())),
+        Router::new().nest_service("/shop", optional.layer(routes())),
+    ] {
         assert_eq!(ask(service, to("/shop/goods/7")).await.0, StatusCode::INTERNAL_SERVER_ERROR);
     }
     // With `route_layer` the fallback is that of the router.

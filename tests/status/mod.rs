@@ -7,8 +7,8 @@ use std::net::SocketAddr;
 
 use axum::Router;
 use lock_core::{LockManager, LossReason};
-use lock_tests::{LONG, RedisServer, SOON, eventually, ms, role, within};
 use lock_status::Status;
+use lock_tests::{LONG, RedisServer, SOON, eventually, ms, role, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::{TcpListener, TcpStream},

@@ -2,9 +2,7 @@
 
 use std::{thread::sleep, time::Duration};
 
-use crate::support::{
-    LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted,
-};
+use crate::support::{LONG, Pipe, Run, Server, UNLESS_STOPPED, UNTIL_TOLD, eventually, is_running, kill, quoted};
 
 /// Outlives SIGTERM, as a whole.
 const STUBBORN: &str = "trap '' TERM; echo ready; while :; do sleep 0.1; done";

@@ -124,7 +124,9 @@ fn the_line_for_cron_runs_once_a_night_also_on_a_machine_that_is_late_until_afte
     };
     let failing = cron.replace("/opt/shop/clean-up", "false");
     assert_eq!(run("2026-11-24 02:30", &failing), (Some(1), String::new(), 0));
-    for (now, count) in [("2026-11-24 02:30", 1), ("2026-11-24 12:00", 1), ("2026-11-25 00:30", 1), ("2026-11-25 02:30", 2)] {
+    for (now, count) in
+        [("2026-11-24 02:30", 1), ("2026-11-24 12:00", 1), ("2026-11-25 00:30", 1), ("2026-11-25 02:30", 2)]
+    {
         assert_eq!(run(now, &cron), (Some(0), String::new(), count), "{now}");
     }
     for key in ["jobs:nightly:2026-11-24", "jobs:nightly:2026-11-25"] {

@@ -203,3 +203,20 @@ fn twenty_commands_at_once_lose_no_update_of_a_file() {
     assert_eq!(fs::read_to_string(&file).expect("the file").trim(), "20");
     fs::remove_file(file).expect("the file");
 }
+
+/// Each has a manager, a connection and a place of its own.
+#[test]
+fn many_processes_that_wait_for_one_key_are_all_served() {
+    let server = Server::start();
+    let mut holder = server.run(&["k", LONG], UNTIL_TOLD);
+    let waits = || Run::start(server.lockctl(&["run", "k", "--wait", "1h", "--", "echo", "served"]));
+    let waiting: Vec<_> = (0..60).map(|_| waits()).collect();
+    server.until_waiters("k", 60);
+    holder.say("go on");
+    assert_eq!(holder.done().code, Some(0));
+    for run in waiting {
+        let done = run.done();
+        assert_eq!((done.code, done.out.as_str()), (Some(0), "served\n"), "{done:?}");
+    }
+    assert!(!server.is_locked("k"));
+}

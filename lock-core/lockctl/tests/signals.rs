@@ -21,10 +21,9 @@ fn signals_go_to_the_command_and_its_processes_and_the_key_is_free_when_they_hav
 #[test]
 fn a_command_that_a_signal_ends_keeps_no_key_busy_and_one_that_then_ends_well_does() {
     let server = Server::start();
-    for (key, script, code) in [
-        ("stopped", "echo ready; read -r line", 143),
-        ("done", "trap 'exit 0' TERM; echo ready; read -r line", 0),
-    ] {
+    for (key, script, code) in
+        [("stopped", "echo ready; read -r line", 143), ("done", "trap 'exit 0' TERM; echo ready; read -r line", 0)]
+    {
         let run = server.run(&[key, LONG, "--at-least", "60s"], script);
         run.signal("TERM");
         assert_eq!(run.done().code, Some(code), "{key}");

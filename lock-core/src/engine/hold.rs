@@ -266,9 +266,12 @@ impl Hold {
     /// Raises the deadline after an answer, if the hold goes on and the request was sent by its present version. A
     /// lapsed hold is not revived: it has to be settled. Returns what the old deadline had left, for the metrics.
     pub(crate) fn raise(&self, deadline: Moment, version: u32) -> Option<Duration> {
-        // The clock is read before the lock is taken. If this thread then waits for the lock, `now` is too early at worst, and the
-        // other thread that held the lock has ended the hold if it saw the deadline pass.
-        let now = self.pulse.now();
+        self.raise_at(self.pulse.now(), deadline, version)
+    }
+
+    /// The same at `now`, which the caller has read from the clock after the answer came. It may be too early, as if this thread had
+    /// waited for the lock: another thread that saw the deadline pass has ended the hold.
+    pub(crate) fn raise_at(&self, now: Moment, deadline: Moment, version: u32) -> Option<Duration> {
         let mut state = self.state();
         let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
         if state.ended.is_some() || lapsed {

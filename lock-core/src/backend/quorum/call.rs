@@ -147,7 +147,9 @@ impl Quorum {
         let left = self.left.lock().unwrap_or_else(PoisonError::into_inner);
         for request in slow {
             // Without an upkeep it is dropped, as those to other nodes are.
-            let _ = left.as_ref().map(|left| left.send(request.left()));
+            if let Some(left) = &*left {
+                let _ = left.send(request.left());
+            }
         }
     }
 

@@ -305,3 +305,19 @@ impl Attempt {
 
 /// How old an attempt to connect may become while requests wait for it, if the server is known to be down.
 const GLANCE: Duration = Duration::from_millis(15);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_request_watches_an_attempt_that_is_due_or_has_just_begun() {
+        let now = Instant::now();
+        let moment = Duration::from_millis(1);
+        assert_eq!(Attempt::Due(now).glance(now), Some(now + GLANCE), "it begins because of the request");
+        assert_eq!(Attempt::Due(now + moment).glance(now), None, "the last one has just failed");
+        assert_eq!(Attempt::InFlight { since: now }.glance(now), Some(now + GLANCE));
+        assert_eq!(Attempt::InFlight { since: now }.glance(now + GLANCE - moment), Some(now + GLANCE));
+        assert_eq!(Attempt::InFlight { since: now }.glance(now + GLANCE), None, "it has met silence");
+    }
+}

@@ -57,7 +57,7 @@ impl Tenures {
                 if let Some(fence) = fence {
                     tenure.fences.follow(fence, block);
                 }
-                let slack = tenure.confirmed(sent, refill.version);
+                let slack = tenure.confirmed(sent, refill.version, tenure.hold.now());
                 deferred.renewed(tenure.hold.label(), slack);
                 None
             }
@@ -87,7 +87,7 @@ impl Tenures {
         let Some(tenure) = self.get_mut(confirmation.tenure) else { return };
         let min = confirmation.request.replicas.map_or(0, Replicas::min);
         tenure.replicated = tenure.replicated.max(u16::try_from(min).unwrap_or(u16::MAX));
-        let slack = tenure.confirmed(sent, confirmation.version);
+        let slack = tenure.confirmed(sent, confirmation.version, tenure.hold.now());
         deferred.renewed(tenure.hold.label(), slack);
         tenure.found(remaining, sent);
     }
@@ -183,7 +183,8 @@ impl Tenures {
                 if Mutant::DeadlineFromReply.is_on() {
                     counts_from = now;
                 }
-                slack = tenure.confirmed(counts_from, renewal.version);
+                // The clock is not read here: if it panicked, nothing would renew the lease after this.
+                slack = tenure.confirmed(counts_from, renewal.version, now);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
@@ -204,7 +205,7 @@ impl Tenures {
                 tenure.renew_at = schedule::after_failure(now, tenure.failures.into(), interval, jitter);
             }
         }
-        let (over, ending) = tenure.hold.settle(None);
+        let (over, ending) = tenure.hold.settle_at(now, None);
         let timer = tenure.timer(tenure.hold.end());
         if let Some(slack) = slack {
             self.slack.note(slack, now);
@@ -270,8 +271,8 @@ impl Tenure {
     /// Takes note that a request that was sent at `sent`, when the deadline had this version, has found the key its own,
     /// and given it the ttl. Returns what the deadline had left, unless that was of a grant: it is less than the ttl, and
     /// says nothing of how late renewals are.
-    pub(super) fn confirmed(&mut self, sent: Moment, version: u32) -> Option<Duration> {
-        let slack = self.hold.raise(self.ttl.deadline(sent), version);
+    pub(super) fn confirmed(&mut self, sent: Moment, version: u32, now: Moment) -> Option<Duration> {
+        let slack = self.hold.raise_at(now, self.ttl.deadline(sent), version);
         let was_granted = self.granted;
         self.proved(sent);
         if was_granted {

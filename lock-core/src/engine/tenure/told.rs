@@ -19,7 +19,7 @@ impl Tenures {
             return self.take_away(id, LossReason::Taken);
         }
         tenure.asks_for(tenure.ttl, sent);
-        tenure.confirmed(sent, 0);
+        tenure.confirmed(sent, 0, tenure.hold.now());
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(id.index(), timer);
         None
