@@ -243,13 +243,16 @@ fn upkeep(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
 fn upkeep_again(core: &Arc<Core>, told: backend::Calls) -> Upkeep {
     let core = Arc::clone(core);
     Box::pin(async move {
-        let rest = async { core.clock.sleep(BEFORE_UPKEEP).await };
-        if AssertUnwindSafe(rest).catch_unwind().await.is_err() {
-            // Without a rest it would panic again and again, as on a runtime without timers.
-            log!(error, "the clock panics, so the connection is not kept; does the runtime have timers?");
-            return pending().await;
+        for _ in 0..RESTS {
+            let rest = async { core.clock.sleep(BEFORE_UPKEEP).await };
+            if AssertUnwindSafe(rest).catch_unwind().await.is_ok() {
+                return upkeep(&core, told).await;
+            }
+            pause().await;
         }
-        upkeep(&core, told).await;
+        // Without a rest it would panic again and again, as on a runtime without timers.
+        log!(error, "the clock panics, so the connection is not kept; does the runtime have timers?");
+        pending().await
     })
 }
 
@@ -312,6 +315,9 @@ const NOTICES: usize = 64;
 
 /// How often in a row the task continues after a panic without having taken a step.
 const PANICS: usize = 100;
+
+/// How often it tries to rest.
+const RESTS: usize = 3;
 
 /// How long the upkeep rests after a panic of the backend.
 const BEFORE_UPKEEP: Duration = Duration::from_millis(100);

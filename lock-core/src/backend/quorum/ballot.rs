@@ -128,7 +128,8 @@ impl Ballot {
                 Vote::Waiting | Vote::Away if !is_late => continue,
                 Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }) => Vote::Spared,
                 Vote::Said(Outcome::Busy { position, .. })
-                    if !is_believed || position.is_none_or(|position| position <= 1) =>
+                    if !is_believed
+                        || waits_for_turn(&self.operations[item]) && position.is_none_or(|position| position <= 1) =>
                 {
                     Vote::Waiting
                 }

@@ -80,7 +80,7 @@ impl Quorum {
                 // followed by this renewal, whose answer would then look like that of a lease which was never released.
                 let order = self.order.lock().unwrap_or_else(PoisonError::into_inner);
                 let mut further = match std::mem::replace(&mut begun, true) {
-                    false => (0..self.nodes.len()).filter_map(|node| self.ask_first(node, places, &ballot)).collect(),
+                    false => (0..self.nodes.len()).map(|node| self.ask_first(node, places, &ballot)).collect(),
                     true => {
                         let mut further = self.ask_in_turn(&mut ballot, places, is_late);
                         further.extend(self.write_backs(&mut ballot, places));
@@ -153,17 +153,12 @@ impl Quorum {
         }
     }
 
-    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life, unless it is slow.
-    /// (Processes that do not know the same nodes to answer do not keep their places at the same nodes.)
-    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Option<Request> {
-        let Some(items) = ballot.first_items(node) else {
-            return Some(self.ask(node, places, ballot.operations(), None));
-        };
-        if items.is_empty() && self.ledger().is_slow(node) {
-            return None;
-        }
+    /// Asks a node for all but what it is asked for later; if that is nothing, for a sign of life: it shows whether the node is slow
+    /// still. (Processes that do not know the same nodes to answer do not keep their places at the same nodes.)
+    fn ask_first(self: &Arc<Self>, node: usize, places: Places, ballot: &Ballot) -> Request {
+        let Some(items) = ballot.first_items(node) else { return self.ask(node, places, ballot.operations(), None) };
         let batch = items.iter().map(|item| ballot.operations()[*item].clone()).collect();
-        Some(self.ask(node, places, &batch, Some(items)))
+        self.ask(node, places, &batch, Some(items))
     }
 
     /// Asks nodes for what they were not asked for first, if the queue node has said that its turn has come, or did not answer in time.

@@ -61,7 +61,7 @@ impl Ledger {
 
     /// Compares the nodes' round trips.
     fn compare(&mut self) {
-        let heard = self.nodes.iter().filter(|node| !node.silent && !node.is_late());
+        let heard = self.nodes.iter().filter(|node| !node.silent);
         let mut known: SmallVec<[_; 8]> = heard.filter_map(|node| node.shortest.known).collect();
         known.sort_unstable();
         let most = known.get(majority(self.nodes.len()) - 1).map(|most| *most * SLOW + LEAST_SLOW);
@@ -438,8 +438,8 @@ impl Ledger {
 }
 
 /// How many times longer than a majority a slow node takes, and by how much at least.
-const SLOW: u32 = 3;
-const LEAST_SLOW: Duration = Duration::from_millis(5);
+const SLOW: u32 = 8;
+const LEAST_SLOW: Duration = Duration::from_millis(15);
 
 /// How much longer than it usually takes a node is waited for that is not needed.
 const PATIENCE: u32 = 4;

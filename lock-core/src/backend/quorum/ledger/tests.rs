@@ -294,10 +294,10 @@ fn no_node_is_slow_where_a_majority_is_or_where_all_are_far() {
     }
     assert!((0..3).all(|node| !ledger.is_slow(node)), "two are needed");
     let mut ledger = Ledger::new(3);
-    for (node, took) in [(0, 40), (1, 42), (2, 120)] {
+    for (node, took) in [(0, 10), (1, 10), (2, 95)] {
         answers(&mut ledger, node, often(took));
     }
-    assert!((0..3).all(|node| !ledger.is_slow(node)), "three times as far");
+    assert!((0..3).all(|node| !ledger.is_slow(node)), "as far as another region");
 }
 
 #[test]

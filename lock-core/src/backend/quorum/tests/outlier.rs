@@ -15,7 +15,7 @@ use crate::{
 };
 
 /// How long the answers of a node take that is not slow, in ms. (Requests are executed at once, also if nobody waits for the answer.)
-const WAY: u64 = 4;
+const WAY: u64 = 1;
 /// How long a holder works on a key that others want: so long that a second round trip for a fencing token matters little.
 const HOLDS: Duration = Duration::from_millis(20);
 const FOR: Duration = Duration::from_secs(2);
@@ -27,13 +27,19 @@ const FOR: Duration = Duration::from_secs(2);
 async fn pairs<const N: usize>(node: usize, late: Option<u64>, contended: bool) -> (usize, Duration) {
     let nodes = nodes::<N>();
     nodes.iter().for_each(|node| node.slow.store(WAY, Ordering::Relaxed));
+    let mut tasks = JoinSet::new();
+    // The first requests find out which node is slow; a stopped one was as quick as the others before.
+    let warm = Instant::now() + Duration::from_secs(if contended { 12 } else { 4 });
     match late {
         Some(late) => nodes[node].slow.store(late, Ordering::Relaxed),
-        None => nodes[node].stop(),
+        None => {
+            let node = nodes[node].clone();
+            tokio::spawn(async move {
+                tokio::time::sleep_until(warm - Duration::from_secs(1)).await;
+                node.stop();
+            });
+        }
     }
-    let mut tasks = JoinSet::new();
-    // The first requests find out which node is slow.
-    let warm = Instant::now() + Duration::from_secs(20);
     let managers = [(); 4].map(|()| manager(&nodes));
     for process in 0..4 {
         let (manager, key) = match contended {
