@@ -103,12 +103,8 @@ impl Row<'_> {
             return if tally.waiting > 0 { Verdict::Likely(held) } else { Verdict::Sure(held) };
         }
         if tally.granted + tally.waiting + tally.away >= most && !comes_later {
-            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a node that hangs.
-            return match against {
-                true if tally.granted > 0 => Verdict::Doubtful(Ok(self.lost(tally))),
-                true => Verdict::Likely(Ok(self.lost(tally))),
-                false => Verdict::Open,
-            };
+            // The key may still be granted. But if each of several waiters has a part of the nodes, all would wait for a slow node.
+            return if against { Verdict::Likely(Ok(self.lost(tally))) } else { Verdict::Open };
         }
         if tally.failed > self.seats.len() - most {
             // Nodes that did not answer may have the token, and one of them may keep a place for it.

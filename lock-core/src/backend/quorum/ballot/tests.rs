@@ -478,7 +478,7 @@ fn who_has_a_part_does_not_keep_it_for_the_sake_of_a_slow_node() {
     let mut ballot = ballot(acquire(), 3);
     ballot.says(0, held(1, 1));
     ballot.says(1, busy(None));
-    assert_eq!(ballot.certainty(), Certainty::Doubtful);
+    assert_eq!(ballot.certainty(), Certainty::Likely);
     assert!(matches!(ballot.outcome(), Ok(Outcome::Split { .. })));
     ballot.says(2, held(1, 1));
     assert_eq!(ballot.sure(), held(1, 1));
