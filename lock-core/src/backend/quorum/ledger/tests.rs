@@ -282,7 +282,7 @@ fn a_node_is_slow_when_all_its_answers_of_a_while_take_longer_than_those_of_a_ma
     answers(&mut ledger, 1, [(2_000, 300), (2_001, 300), (2_002, 300), (2_003, 300)]);
     assert_eq!(slow(&ledger), [true, false, false], "four at once may be one stall");
     answers(&mut ledger, 0, [(2_100, 2)]);
-    assert_eq!((slow(&ledger), ledger.places().queue_node), ([false; 3], 0), "one quick answer is no noise");
+    assert_eq!((slow(&ledger), ledger.places().queue_node), ([false; 3], 0), "noise makes no answer quicker");
 }
 
 #[test]
