@@ -112,6 +112,25 @@ fn every_test_that_is_to_notice_a_bug_exists() {
     }
 }
 
+#[path = "mutants/plant.rs"]
+mod plant;
+
+#[test]
+fn every_deliberate_bug_can_be_planted() {
+    let list = fs::read_to_string(root().join("tests/mutants/engine.txt")).unwrap();
+    let bugs = plant::read(&list);
+    assert!(bugs.len() > 50, "{}", bugs.len());
+    let switch = fs::read_to_string(root().join("tests/mutants/switch.rs")).unwrap();
+    let names = bugs.iter().flat_map(|bug| bug.new.split("Mutant::").skip(1)).filter_map(|rest| rest.split('.').next());
+    for name in names {
+        assert!(switch.contains(&format!("    {name},\n")), "{name} is not in the list of switches");
+    }
+    for file in bugs.iter().map(|bug| bug.file).collect::<BTreeSet<_>>() {
+        let source = fs::read_to_string(root().join("lock-core/src").join(file)).unwrap();
+        plant::plant(file, &source, &bugs).unwrap_or_else(|problem| panic!("{problem}"));
+    }
+}
+
 /// The message of a call of a `tracing` macro, whose arguments follow: its longest string, up to the first brace.
 fn message(call: &str) -> Option<String> {
     let arguments = call.split(");").next()?;
