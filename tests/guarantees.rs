@@ -112,6 +112,38 @@ fn every_test_that_is_to_notice_a_bug_exists() {
     }
 }
 
+/// A store that only compares when it writes loses an update: the first statement claims.
+#[test]
+fn every_page_that_passes_a_token_on_says_that_it_is_claimed_with_before_the_first_read() {
+    for page in ["docs/testing.md", "docs/lockctl.md", "docs/topologies.md", "docs/tour.md", "lock-core/lockctl/src/args.rs"] {
+        let text = fs::read_to_string(root().join(page)).unwrap().replace("\n///", "").replace('\n', " ");
+        let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
+        assert!(text.to_lowercase().contains("claim") && text.contains("still stands"), "{page}");
+        for wrong in ["a smaller one", "check the fencing", "check the token"] {
+            assert!(!text.contains(wrong), "{page}: {wrong}");
+        }
+    }
+}
+
+#[path = "mutants/plant.rs"]
+mod plant;
+
+#[test]
+fn every_deliberate_bug_can_be_planted() {
+    let list = fs::read_to_string(root().join("tests/mutants/engine.txt")).unwrap();
+    let bugs = plant::read(&list);
+    assert!(bugs.len() > 50, "{}", bugs.len());
+    let switch = fs::read_to_string(root().join("tests/mutants/switch.rs")).unwrap();
+    let names = bugs.iter().flat_map(|bug| bug.new.split("Mutant::").skip(1)).filter_map(|rest| rest.split('.').next());
+    for name in names {
+        assert!(switch.contains(&format!("    {name},\n")), "{name} is not in the list of switches");
+    }
+    for file in bugs.iter().map(|bug| bug.file).collect::<BTreeSet<_>>() {
+        let source = fs::read_to_string(root().join("lock-core/src").join(file)).unwrap();
+        plant::plant(file, &source, &bugs).unwrap_or_else(|problem| panic!("{problem}"));
+    }
+}
+
 /// The message of a call of a `tracing` macro, whose arguments follow: its longest string, up to the first brace.
 fn message(call: &str) -> Option<String> {
     let arguments = call.split(");").next()?;

@@ -193,11 +193,6 @@ impl LockKey {
         self
     }
 
-    /// Returns the same key of the backend as if it had been asked for without a prefix.
-    pub(crate) fn without_prefix(self) -> Self {
-        Self { prefix: 0, ..self }
-    }
-
     /// Returns the key as the backend sees it, and how many bytes of it are the prefix.
     pub(crate) fn parts(&self) -> (Arc<str>, usize) {
         (Arc::clone(&self.wire), self.prefix)

@@ -140,12 +140,6 @@ mod leases;
 mod macro_support;
 mod manager;
 mod mode;
-#[cfg(lock_mutants)]
-#[doc(hidden)]
-pub mod mutants;
-#[cfg(not(lock_mutants))]
-#[allow(unreachable_pub, reason = "public under the cfg")]
-mod mutants;
 mod replicas;
 mod request;
 mod trace;

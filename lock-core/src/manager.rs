@@ -10,7 +10,6 @@ use crate::{
     health::Health,
     key::LockKey,
     mode::Mode,
-    mutants::Mutant,
     request::{self, KeyInMode, LockAllRequest, LockRequest, Options},
 };
 
@@ -171,9 +170,7 @@ impl LockManager {
             Ok((self.key(&key)?, mode))
         });
         let keys = keys.collect::<Result<Vec<_>, Error>>().and_then(|mut keys| {
-            if !Mutant::SeveralAsNamed.is_on() {
-                keys.sort_by(|(one, _), (other, _)| one.cmp(other));
-            }
+            keys.sort_by(|(one, _), (other, _)| one.cmp(other));
             let keys = request::merge(keys)?;
             if keys.is_empty() {
                 let detail = "there is no key to lock; name at least one";

@@ -149,6 +149,13 @@ async fn unknown_paths_are_answered_with_404_and_no_handler_runs_without_its_loc
     let lines: Vec<_> = log.lines().into_iter().filter(|line| line.starts_with("ERROR")).collect();
     assert!(lines.len() == 1 && lines[0].contains("`Router::route_layer`"), "{lines:?}");
 
+    // Around a nested service, too: axum tells nobody that its prefix was matched.
+    for router in [
+        Router::new().nest_service("/shop", routes()).layer(layer.clone()),
+        Router::new().nest_service("/shop", routes()).route_layer(layer.clone()),
+    ] {
+        assert_eq!(ask(router, to("/shop/goods/7")).await.0, StatusCode::NOT_FOUND);
+    }
     // A nested service surely is behind the layer.
     for service in [
         Router::new().nest_service("/shop", layer.layer(routes())),

@@ -72,7 +72,8 @@ pub(crate) enum Command {
 /// Exits with the code of the command.
 ///
 /// The command finds the key in LOCK_KEY and the fencing token in LOCK_FENCING_TOKEN. The fencing token is larger
-/// than that of every earlier holder: let the database refuse writes with a smaller one.
+/// than that of every earlier holder: claim with it in the database before the first read, and write only if the claim
+/// still stands.
 ///
 /// If the lease is lost, or is not renewed until only --kill-after of it is left (a third of the ttl if that is less),
 /// the command and the processes that it started get SIGTERM, and SIGKILL after --kill-after. The same happens if

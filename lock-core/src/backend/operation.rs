@@ -5,7 +5,7 @@ use std::{sync::Arc, time::Duration};
 use super::token::Token;
 #[cfg(doc)]
 use super::{Backend, Outcome};
-use crate::{clock::Moment, key::LockKey, mutants::Mutant, replicas::Replicas};
+use crate::{clock::Moment, key::LockKey, replicas::Replicas};
 
 /// One item of a batch.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,8 +231,7 @@ impl Acquire {
 impl Acquire {
     /// Until when it can block others if it is sent at `sent` and executed in time: by its key, or by a grant to its place.
     pub(crate) fn blocks_until(&self, sent: Moment) -> Moment {
-        let place = self.place.as_ref().filter(|_| !Mutant::DoubtWithoutPlace.is_on());
-        let by_place = place.map_or(Duration::ZERO, |place| place.life + place.lasts);
+        let by_place = self.place.as_ref().map_or(Duration::ZERO, |place| place.life + place.lasts);
         sent + self.ttl.max(by_place)
     }
 }

@@ -16,7 +16,6 @@ use crate::{
     clock::Moment,
     error::ErrorKind,
     key::LockKey,
-    mutants::Mutant,
 };
 
 /// The tokens to release, and when to try each again.
@@ -138,9 +137,6 @@ impl CleanUp {
 
     /// Adds a token; it is due at once.
     pub(crate) fn push(&mut self, parting: Parting, doubt: Doubt, now: Moment) {
-        if Mutant::NoCleanUp.is_on() {
-            return;
-        }
         let entry = self.entries.insert(Entry { parting, doubt, tries: 0 });
         self.waiting.insert((now, entry));
     }
@@ -232,7 +228,6 @@ impl CleanUp {
         };
         let settled = match (answered, doubt.unanswered_since) {
             (Some(_), None) => true,
-            (Some(_), _) if Mutant::CleanUpOnce.is_on() => true,
             // In the same epoch the connection kept the order of requests, so this release was executed after the request in
             // doubt. In a later epoch that request may be executed after this release; it is settled only by a release that was
             // sent after everything in doubt had expired.

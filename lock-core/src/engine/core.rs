@@ -29,7 +29,6 @@ use crate::{
     caught::caught,
     clock::{Clock, Moment, Sleep},
     error::ErrorKind,
-    mutants::Mutant,
 };
 
 /// The part of the engine that the task and the handles share.
@@ -297,7 +296,7 @@ impl Core {
 
     /// Whether no future of the user's has a token left to release.
     pub(super) fn owes_nothing(&self) -> bool {
-        self.owed.load(Ordering::SeqCst) == 0 || Mutant::ShutDownForgets.is_on()
+        self.owed.load(Ordering::SeqCst) == 0
     }
 
     /// Takes note that the task has ended: the leases that it renewed are lost. `begun` says whether it was ever polled. If the

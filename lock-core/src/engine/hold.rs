@@ -22,7 +22,6 @@ use crate::{
     fencing::FencingToken,
     key::LockKey,
     mode::Mode,
-    mutants::Mutant,
     trace::TraceContext,
     ttl::Ttl,
 };
@@ -273,7 +272,7 @@ impl Hold {
     /// waited for the lock: another thread that saw the deadline pass has ended the hold.
     pub(crate) fn raise_at(&self, now: Moment, deadline: Moment, version: u32) -> Option<Duration> {
         let mut state = self.state();
-        let lapsed = state.over(now).is_some() && !Mutant::RenewalRevives.is_on();
+        let lapsed = state.over(now).is_some();
         if state.ended.is_some() || lapsed {
             return None;
         }
@@ -282,9 +281,6 @@ impl Hold {
         // answer must not move the deadline out again, so each lowering begins a new version.
         if state.version == version {
             state.deadline = state.deadline.max(deadline);
-            if Mutant::AnswerLowersDeadline.is_on() {
-                state.deadline = deadline;
-            }
         }
         Some(slack)
     }
@@ -374,9 +370,6 @@ impl Drop for Ending {
     fn drop(&mut self) {
         if let Some((label, end, held)) = self.counted.take() {
             metrics::ended(label, end.loss(), held);
-        }
-        if Mutant::LossNotTold.is_on() {
-            self.wakers = None;
         }
         if let Some(mut wakers) = self.wakers.take() {
             wakers.drain().for_each(deferred::wake);

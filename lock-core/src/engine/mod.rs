@@ -63,7 +63,6 @@ use crate::{
     health::Health,
     key::LockKey,
     mode::Mode,
-    mutants::Mutant,
     replicas::{OTHERS_WAIT, Replicas},
     ttl::Ttl,
 };
@@ -377,15 +376,12 @@ impl Engine {
             self.core.close();
             state.queues.shut_down(now);
         });
-        let grace = if Mutant::ShutDownAtOnce.is_on() { Duration::ZERO } else { grace };
         self.wait_until(grace, |core| core.state().queues.tenures.len() == 0).await;
         let now = self.now();
         let cut = self.core.with(|state| {
             let ended = state.queues.tenures.lose_all(LossReason::ShutDown);
             let cut = ended.len();
-            if !Mutant::ShutDownKeeps.is_on() {
-                state.queues.clean_up_ended(ended, now);
-            }
+            state.queues.clean_up_ended(ended, now);
             cut
         });
         let is_released = |core: &Core| core.state().queues.is_released() && core.owes_nothing();

@@ -48,7 +48,7 @@
 use std::time::Duration;
 
 use super::cleanup::Doubt;
-use crate::{backend::Grant, clock::Moment, mutants::Mutant, ttl::Ttl};
+use crate::{backend::Grant, clock::Moment, ttl::Ttl};
 
 /// The properties of a waiter that makes a place.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +69,6 @@ impl Placing {
     pub(crate) fn trusts_for(self) -> Option<Duration> {
         let Self { trusts, is_told, is_renewed, ttl, check, round_trip } = self;
         let kept = kept_for(check, round_trip);
-        let trusts = trusts || Mutant::NodeTrusted.is_on();
         (trusts && is_told && is_renewed && kept <= ttl.get().min(LONGEST)).then_some(kept)
     }
 }
@@ -100,12 +99,12 @@ impl Told<'_> {
     pub(crate) fn holds(&self) -> Option<Ttl> {
         let Self { ttl, heard, check, round_trip, now, .. } = *self;
         let Grant { sent, lasts, of_one_node, .. } = *self.grant;
-        let is_whole = !of_one_node && lasts >= kept_for(check, Duration::ZERO) || Mutant::NodeTrusted.is_on();
+        let is_whole = !of_one_node && lasts >= kept_for(check, Duration::ZERO);
         let is_possible = sent <= now && lasts <= ttl.get();
-        let is_newest = !is_later(heard, sent) || Mutant::OldGrantTrusted.is_on();
+        let is_newest = !is_later(heard, sent);
         let kept = Ttl::new(lasts).ok().filter(|_| is_whole && is_possible && is_newest)?;
         let left = kept.deadline(sent).since(now);
-        (left >= LEAST_LEFT.max(round_trip * 4) || Mutant::LateGrantTrusted.is_on()).then_some(kept)
+        (left >= LEAST_LEFT.max(round_trip * 4)).then_some(kept)
     }
 }
 
@@ -126,7 +125,7 @@ pub(crate) fn leaves_enough(since: Moment, deadline: Moment, now: Moment) -> boo
 
 /// The condition under which a token can be forgotten that was granted the key for `kept`, in a message that arrived `now`.
 pub(crate) fn doubt(of_requests: Doubt, kept: Ttl, now: Moment) -> Doubt {
-    let unanswered_since = of_requests.unanswered_since.filter(|_| !Mutant::GrantSettlesAll.is_on());
+    let unanswered_since = of_requests.unanswered_since;
     Doubt { until: of_requests.until.max(kept.end(now)), unanswered_since }
 }
 

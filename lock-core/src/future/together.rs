@@ -21,7 +21,6 @@ use crate::{
     guard::LockGuard,
     key::LockKey,
     mode::Mode,
-    mutants::Mutant,
     request::LockAllRequest,
 };
 
@@ -141,7 +140,7 @@ impl Together {
 
 impl Drop for Together {
     fn drop(&mut self) {
-        if self.wanted.iter().all(|wanted| wanted.doubt.is_none()) || Mutant::TogetherForgets.is_on() {
+        if self.wanted.iter().all(|wanted| wanted.doubt.is_none()) {
             return;
         }
         // Cancelled first: a request that was not sent yet must not be sent after the release of its tokens.

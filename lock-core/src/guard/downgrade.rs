@@ -11,7 +11,6 @@ use crate::{
     },
     error::{Argument, DOWNGRADE},
     mode::Mode,
-    mutants::Mutant,
     request::{LockRequest, Options, Wait},
 };
 
@@ -102,8 +101,6 @@ impl Drop for Left {
     fn drop(&mut self) {
         // Nobody else takes it up: a grant to it from now on is released.
         self.engine.end_hand_over(self.parting.token);
-        if !Mutant::DowngradeForgets.is_on() {
-            self.engine.clean_up(self.parting.clone(), self.doubt);
-        }
+        self.engine.clean_up(self.parting.clone(), self.doubt);
     }
 }

@@ -7,7 +7,6 @@ use crate::{
     end::End,
     engine::{Engine, hold::Hold, metrics, tenure::HoldId},
     error::{Argument, EXTEND, Error, ErrorKind, LossReason},
-    mutants::Mutant,
     ttl::Ttl,
 };
 
@@ -99,9 +98,6 @@ impl LockGuard {
         let Some(request) = engine.renewal_of(id, ttl, sent) else {
             return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
-        if Mutant::ExtendBeforeAnswer.is_on() {
-            let _ = hold.raise(ttl.deadline(sent), version);
-        }
         Ok((Extension { engine, id, hold, ttl, sent, version }, request))
     }
 }
@@ -153,11 +149,7 @@ impl Extension<'_> {
             Ok(Outcome::Renewed { remaining, .. }) => {
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
-                let mut counts_from = sent;
-                if Mutant::ExtendFromReply.is_on() {
-                    counts_from = engine.now();
-                }
-                if let Some(slack) = hold.raise(ttl.deadline(counts_from), version) {
+                if let Some(slack) = hold.raise(ttl.deadline(sent), version) {
                     metrics::renewed(hold.label(), slack);
                 }
                 engine.extended(id, sent, ttl);

@@ -17,7 +17,6 @@ use super::{
 use crate::{
     backend::{Answer, BackendError, Batch, Obstacle, Operation, Outcome, Outcomes, Token},
     error::ErrorKind,
-    mutants::Mutant,
 };
 
 /// The votes on each operation of a batch.
@@ -303,9 +302,6 @@ pub(super) fn is_share(operation: &Operation) -> bool {
 fn as_answer_to(operation: &Operation, outcome: Outcome) -> Outcome {
     match (operation, outcome) {
         (Operation::Renew(_), Outcome::Renewed { .. }) => outcome,
-        (Operation::Renew(renew), Outcome::Held { .. }) if Mutant::PutBackCounts.is_on() => {
-            Outcome::Renewed { remaining: renew.ttl, fence: None, block: 0 }
-        }
         (Operation::Renew(_), _) => Outcome::Gone,
         _ => outcome,
     }

@@ -20,7 +20,6 @@ use super::{
 use crate::{
     backend::{Answer, BackendError, Batch, Operation, Token},
     error::ErrorKind,
-    mutants::Mutant,
 };
 use smallvec::SmallVec;
 
@@ -185,7 +184,7 @@ impl Quorum {
     pub(super) fn write_backs(self: &Arc<Self>, ballot: &mut Ballot, places: Places) -> Vec<Request> {
         let mut of_node: BTreeMap<usize, (Batch, Vec<usize>)> = BTreeMap::new();
         for WriteBack { node, item, operation } in ballot.write_backs() {
-            if self.ledger().is_over(&operation) && !Mutant::WriteBackAfterRelease.is_on() {
+            if self.ledger().is_over(&operation) {
                 ballot.vote_on(node, [item], Err(released()));
                 continue;
             }

@@ -20,7 +20,6 @@ use crate::{
     clock::Moment,
     engine::cleanup::{AT_ONCE, Parting, Try},
     key::LockKey,
-    mutants::Mutant,
     ttl::Ttl,
 };
 use smallvec::SmallVec;
@@ -225,7 +224,7 @@ impl Ledger {
             match operation {
                 Operation::Acquire(acquire) => {
                     let known = match &outcome {
-                        Some(Ok(_)) => !repeated || Mutant::RepeatKnown.is_on(),
+                        Some(Ok(_)) => !repeated,
                         Some(Err(error)) => !error.may_have_happened(),
                         None => none_happened,
                     };
@@ -269,9 +268,7 @@ impl Ledger {
         }
         state.lacks(acquire.token, asked.sent);
         let placed = matches!(outcome, Outcome::Busy { position: Some(_), .. });
-        if let (true, Some(place)) = (placed, &acquire.place)
-            && !Mutant::LedgerForgetsPlace.is_on()
-        {
+        if let (true, Some(place)) = (placed, &acquire.place) {
             // The key may be granted to it until then.
             state.placed.insert(acquire.token, now + place.life + place.lasts);
         }

@@ -1,10 +1,10 @@
 //! How many nodes of a quorum have to agree, and the error when too few can; pure.
 
-use crate::{backend::BackendError, error::ErrorKind, mutants::Mutant};
+use crate::{backend::BackendError, error::ErrorKind};
 
 /// How many nodes of so many are a majority.
 pub(super) fn majority(nodes: usize) -> usize {
-    nodes / 2 + usize::from(!Mutant::TooFewAgree.is_on())
+    nodes / 2 + 1
 }
 
 /// The error of an operation that too few nodes voted on; `elsewhere` says that it may have happened where nothing failed.

@@ -11,7 +11,6 @@ use crate::{
     clock::Moment,
     engine::cleanup::{CleanUp, Doubt, Parting, Try},
     key::LockKey,
-    mutants::Mutant,
     ttl::{MIN_TTL, Ttl},
 };
 
@@ -177,8 +176,7 @@ impl Node {
         let entry = self.unanswered.get_mut(&token)?;
         let doubt = entry.doubt;
         // The order of requests that waited for a connection is not known.
-        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch)
-            || Mutant::ReleaseSettlesAll.is_on();
+        let came_after = asked.way.open && asked.way.epoch == epoch && doubt.unanswered_since == Some(epoch);
         if !answered || !(came_after || asked.sent >= doubt.until) {
             return Some(doubt);
         }
@@ -233,9 +231,6 @@ impl Node {
         longest: Duration,
         now: Moment,
     ) {
-        if Mutant::UnansweredNotOwed.is_on() {
-            return;
-        }
         let mut parting = Parting::at_once(release.key.clone(), release.token);
         (parting.place, parting.quiet) = (release.place, release.quiet);
         if !release.after.is_zero() {

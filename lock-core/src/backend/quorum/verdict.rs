@@ -6,7 +6,6 @@ use super::{
 };
 use crate::{
     backend::{BackendError, Obstacle, Operation, Outcome},
-    mutants::Mutant,
 };
 
 /// How far a vote has come.
@@ -73,7 +72,7 @@ impl Row<'_> {
             return None;
         }
         let firsts = granted.clone().map(|fences| fences.first);
-        let first = if Mutant::SmallestFence.is_on() { firsts.min()? } else { firsts.max()? };
+        let first = firsts.max()?;
         let size = granted.map(|fences| fences.size).min()?;
         Some(FenceBlock { first, size })
     }
@@ -81,15 +80,13 @@ impl Row<'_> {
     /// Whether a majority agrees, and has counted to the last of these.
     pub(super) fn is_counted(&self, fences: FenceBlock) -> bool {
         self.seats.iter().filter(|seat| seat.counts(fences)).count() >= self.most()
-            || Mutant::FenceNotWrittenBack.is_on()
     }
 
     fn acquired(&self, tally: &Tally) -> Verdict {
         let most = self.most();
         let queue_vote = &self.seats[self.queue_node].vote;
         // Its key is kept for another, who comes first at the other nodes too.
-        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }))
-            && !Mutant::ReservedIgnored.is_on();
+        let comes_later = matches!(queue_vote, Vote::Said(Outcome::Busy { by: Obstacle::Waiters, .. }));
         let against = tally.granted + tally.failed + tally.waiting + tally.away < self.seats.len();
         if tally.granted >= most && !comes_later {
             let Some(fences) = self.fences else { return Verdict::Open };

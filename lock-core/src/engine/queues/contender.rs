@@ -8,7 +8,6 @@ use crate::{
     engine::cleanup::{Doubt, Parting},
     error::Error,
     key::LockKey,
-    mutants::Mutant,
 };
 
 /// The representative of a process in the queue of a key: a tenure-to-be.
@@ -132,8 +131,7 @@ impl Contender {
         // request ever sent is covered by its own answer. If the batch was sent twice (`repeated`), the first sending may still be
         // executed, so its answer settles nothing.
         let covers = self.sent == 1 || self.doubt.unanswered_since == Some(epoch);
-        let repeated = repeated && !Mutant::RepeatSettles.is_on();
-        if !repeated && self.in_flight == 0 && covers || Mutant::AnswerSettlesAll.is_on() {
+        if !repeated && self.in_flight == 0 && covers {
             self.doubt.unanswered_since = None;
         }
     }
@@ -176,8 +174,7 @@ impl Contender {
 
     /// The token to release when the contender gives up, or `None` if the backend surely has nothing of it.
     pub(crate) fn parting(&self, key: &LockKey) -> Option<(Parting, Doubt)> {
-        let left = (self.placed || self.may_hold || self.doubt.unanswered_since.is_some())
-            && !Mutant::DroppedAcquireForgets.is_on();
+        let left = self.placed || self.may_hold || self.doubt.unanswered_since.is_some();
         left.then(|| (Parting::at_once(key.clone(), self.token).with_place(), self.doubt))
     }
 
@@ -210,9 +207,6 @@ impl Contender {
 
     fn check(&mut self, remaining: Option<Duration>, near: bool, jitter: f64) -> Duration {
         self.tries = 0;
-        if Mutant::NoChecks.is_on() {
-            return Duration::from_secs(3_600);
-        }
         until_expiry(CHECK.mul_f64(0.75 + jitter / 2.0), remaining, near)
     }
 }

@@ -22,7 +22,6 @@ use crate::{
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
-    mutants::Mutant,
 };
 
 impl Queues {
@@ -98,14 +97,6 @@ impl Queues {
         contender.answered(sent, epoch, repeated);
         contender.may_hold(false);
         self.lately.found_busy(key, now);
-        if Mutant::PlaceNotKept.is_on()
-            && let Some((parting, doubt)) = contender.parting(key)
-        {
-            let callable = contender.callable;
-            contender.begin_anew(Token::from_random(self.random.random()).in_mode(token.mode()));
-            contender.callable = callable;
-            self.cleanup.push(parting, doubt, now);
-        }
         self.refused(id, refusal, now);
     }
 
@@ -120,11 +111,6 @@ impl Queues {
     ) {
         let Some(tenure) = self.tenure_of(key, token) else { return };
         match result {
-            Ok(Outcome::Held { fence, block, .. }) if Mutant::TwiceToldTwiceHeld.is_on() => {
-                let Some(next) = self.lines.first(key) else { return };
-                let doubt = Doubt { until: now, unanswered_since: None };
-                self.held(key, next, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
-            }
             // The tenure began by a grant or by another request while this check was in flight. If the check was executed later, the
             // key expires later too, so the deadline may be raised; `held_again` compares the fencing tokens to find out.
             Ok(Outcome::Held { fence, was_free, .. }) => {
@@ -152,14 +138,10 @@ impl Queues {
         let waiter = self.lines.waiter(id);
         let anew = anew.in_mode(waiter.terms.mode);
         let Standing::InLine(Some(contender)) = &mut waiter.state else { return };
-        if !Mutant::SplitKept.is_on() {
-            let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
-            self.cleanup.push(parting, contender.doubt(), now);
-        }
+        let parting = Parting::at_once(waiter.key.clone(), contender.token).with_place().quietly();
+        self.cleanup.push(parting, contender.doubt(), now);
         // The release of the old token may be executed late. It would end the next lease if that had the same token.
-        if !Mutant::SplitTokenAgain.is_on() {
-            contender.begin_anew(anew);
-        }
+        contender.begin_anew(anew);
     }
 
     /// The contender did not get the key: it waits, unless it only tries or its time is over.
@@ -193,9 +175,6 @@ impl Queues {
     /// Takes a grant of a key to a place of this process: its waiter holds or confirms, or no waiter wants the key any longer, and
     /// its token is released.
     pub(crate) fn granted(&mut self, grant: Grant, now: Moment) {
-        if Mutant::CallNotHeard.is_on() {
-            return;
-        }
         self.calls_refused = false;
         let round_trip = Duration::from_nanos(self.round_trip);
         if let Some((id, contender)) = self.lines.contender(&grant.key, grant.token) {
@@ -207,10 +186,6 @@ impl Queues {
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
             return match told.holds() {
                 Some(kept) => self.holds_by(id, &grant, kept, now),
-                None if Mutant::GrantHolds.is_on() => {
-                    let Grant { ref key, token, fence, block, sent, .. } = grant;
-                    self.held(key, id, Acquired { token, fence, block, sent, doubt, passes: true, granted: None }, now);
-                }
                 None => self.ask(&grant.key, grant.token, true),
             };
         }
@@ -218,7 +193,7 @@ impl Queues {
         if let Some(tenure) = self.tenure_of(&key, token) {
             let ended = self.tenures.granted_anew(tenure, if of_one_node { 0 } else { fence });
             self.clean_up_ended(ended, now);
-        } else if !Mutant::StrayKept.is_on() {
+        } else {
             // Without a release, the key expires after `lasts`.
             let doubt = Doubt { until: now + lasts, unanswered_since: None };
             self.release_stray(key, token, doubt, now);
@@ -336,8 +311,8 @@ impl Queues {
         contender.confirms = confirms;
         // The waiter's own key is used: the key of a message does not say how much of it is the manager's prefix.
         let own = self.lines.waiter(id).key.clone();
-        let item = Item::Ask(if confirms && Mutant::PrefixLost.is_on() { own.without_prefix() } else { own }, token);
-        if confirms && !Mutant::ConfirmLast.is_on() {
+        let item = Item::Ask(own, token);
+        if confirms {
             self.outbox.push_front(item);
         } else {
             self.outbox.push_back(item);
@@ -372,7 +347,7 @@ impl Queues {
         if !tries {
             let channel = Arc::clone(if self.listening { &self.channel } else { &self.no_channel });
             let life = LEAST_LIFE.max(Duration::from_nanos(self.round_trip * 2) + Duration::from_secs(1));
-            let lasts = if Mutant::GrantTooLong.is_on() { life } else { self.kept_for(terms) };
+            let lasts = self.kept_for(terms);
             request.place = Some(Place::new(channel, life, lasts, now));
         }
         request

@@ -16,7 +16,6 @@ use crate::{
     },
     error::{ACQUIRE, Error, ErrorKind, LossReason},
     key::LockKey,
-    mutants::Mutant,
     ttl::Ttl,
 };
 
@@ -28,8 +27,7 @@ impl Queues {
     pub(super) fn pass(&mut self, hold: HoldId, now: Moment) -> bool {
         let Some(key) = self.tenures.of_hold(hold).map(|tenure| tenure.key()) else { return false };
         let line = self.lines.of(key).filter(|line| line.tenure == Some(hold.tenure));
-        let next = if Mutant::LastComeFirst.is_on() { Line::last } else { Line::first };
-        let Some(next) = line.and_then(next) else { return false };
+        let Some(next) = line.and_then(Line::first) else { return false };
         let key = key.clone();
         let terms = self.lines.waiter(next).terms;
         let Some(offer) = self.tenures.pass(hold, &terms, &self.pulse, now) else { return false };
@@ -62,10 +60,6 @@ impl Queues {
     pub(super) fn held(&mut self, key: &LockKey, id: WaiterId, acquired: Acquired, now: Moment) {
         let waiter = self.lines.waiter(id);
         let (terms, overdue) = (waiter.terms, waiter.overdue || waiter.tries);
-        let mut acquired = acquired;
-        if Mutant::LateAnswerHolds.is_on() && now >= terms.ttl.deadline(acquired.sent) {
-            acquired.sent = now;
-        }
         // Validity counts from the sending. The server has granted the key, but its answer came so late that the key may expire before
         // the holder would look at its clock.
         if now >= terms.ttl.deadline(acquired.sent) {
@@ -94,11 +88,7 @@ impl Queues {
         // The waiter's own key, not that of the message: the message does not say how much of it is the manager's prefix, and errors
         // and guards show the key without the prefix.
         let (own, terms) = (waiter.key.clone(), waiter.terms);
-        let own = if Mutant::PrefixLost.is_on() { own.without_prefix() } else { own };
-        let Grant { token, fence, block, mut sent, .. } = *grant;
-        if Mutant::GrantFromHearing.is_on() {
-            sent = now;
-        }
+        let Grant { token, fence, block, sent, .. } = *grant;
         let acquired = Acquired { token, fence, block, sent, doubt, passes: true, granted: Some(kept) };
         let tenure = self.begin_tenure(&own, id, &terms, acquired, now);
         // The grant has the block of fencing tokens that its place asked for. Waiters that joined after the place was made are not
@@ -176,12 +166,7 @@ impl Queues {
                 // or the holder is another library, which notifies nobody), the new contender has to ask at once, or it would
                 // wait for its next check.
                 let is_called = contender.callable && self.listening && contender.by != Obstacle::Foreign;
-                let asks = !(is_called || Mutant::DeafPlacePassedOn.is_on());
-                if Mutant::CleanUpInUse.is_on()
-                    && let Some((parting, doubt)) = contender.parting(key)
-                {
-                    self.cleanup.push(parting, doubt, now);
-                }
+                let asks = !is_called;
                 waiter.state = Standing::InLine(Some(contender));
                 self.look_at(next, now + CHECK);
                 if asks {
@@ -235,10 +220,7 @@ impl Queues {
 
     /// Has the waiters at the front of the line contend who do not yet, unless the process possesses the key.
     pub(super) fn contend_next(&mut self, key: &LockKey) {
-        let mut next = self.lines.next_to_contend(key);
-        if Mutant::LaterContendFirst.is_on() {
-            next.reverse();
-        }
+        let next = self.lines.next_to_contend(key);
         if next.is_empty() {
             self.lines.tidy(key);
         }

@@ -13,7 +13,6 @@ use crate::{
     },
     key::LockKey,
     mode::Mode,
-    mutants::Mutant,
 };
 
 impl Queues {
@@ -39,7 +38,7 @@ impl Queues {
 
     /// Ends a hold whose guard was dropped.
     pub(crate) fn abandon(&mut self, hold: HoldId, now: Moment) {
-        if self.pass(hold, now) || Mutant::DroppedGuardKeeps.is_on() {
+        if self.pass(hold, now) {
             return;
         }
         if let Some(tenure) = self.tenures.leave(hold) {

@@ -19,7 +19,6 @@ use crate::{
     error::Error,
     key::{HashOfKey, LockKey},
     mode::Mode,
-    mutants::Mutant,
 };
 
 /// All lines. A key has one exactly while this process possesses the key or a request waits for it.
@@ -124,7 +123,7 @@ impl Front {
 
     /// Takes the next one in, if it contends too.
     fn takes(&mut self, mode: Mode) -> bool {
-        if self.is_blocked && !Mutant::PlaceBeforeAnswer.is_on() {
+        if self.is_blocked {
             return false;
         }
         let follows = self.last.replace(mode).is_some_and(|last| last == mode || last.goes_with(mode));
@@ -413,9 +412,5 @@ impl Line {
 
     pub(crate) fn first(&self) -> Option<WaiterId> {
         (self.first != NOBODY).then_some(self.first as WaiterId)
-    }
-
-    pub(crate) fn last(&self) -> Option<WaiterId> {
-        (self.last != NOBODY).then_some(self.last as WaiterId)
     }
 }

@@ -23,7 +23,6 @@ use crate::{
     },
     error::ErrorKind,
     key::LockKey,
-    mutants::Mutant,
 };
 
 impl Queues {
@@ -355,8 +354,7 @@ impl Queues {
                 self.deferred.wake(asked.answer(Ok(Answer { repeated, ..Answer::new([result]) })));
             }
             Purpose::Refill(refill) => {
-                let sent = if Mutant::RefillFromReply.is_on() { trip.now } else { trip.sent };
-                let ended = self.tenures.refilled(&refill, result.ok(), sent, &mut self.deferred);
+                let ended = self.tenures.refilled(&refill, result.ok(), trip.sent, &mut self.deferred);
                 self.clean_up_ended(ended, trip.now);
             }
         }

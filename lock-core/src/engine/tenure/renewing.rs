@@ -8,7 +8,6 @@ use crate::{
     clock::Moment,
     engine::{deferred::Deferred, schedule},
     error::LossReason,
-    mutants::Mutant,
     replicas::Replicas,
     ttl::{Renewal, Ttl},
 };
@@ -179,12 +178,8 @@ impl Tenures {
                 tenure.hold.note_renewal(false);
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
-                let mut counts_from = sent;
-                if Mutant::DeadlineFromReply.is_on() {
-                    counts_from = now;
-                }
                 // The clock is not read here: if it panicked, nothing would renew the lease after this.
-                slack = tenure.confirmed(counts_from, renewal.version, now);
+                slack = tenure.confirmed(sent, renewal.version, now);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
                 tenure.found(remaining, sent);
@@ -197,8 +192,8 @@ impl Tenures {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
                 }
             }
-            Some(_) if !Mutant::GoneIsFailure.is_on() => return self.take_away(id, LossReason::Taken),
-            _ => {
+            Some(_) => return self.take_away(id, LossReason::Taken),
+            None => {
                 tenure.failures = tenure.failures.saturating_add(1);
                 tenure.hold.note_renewal(true);
                 let interval = tenure.renewal.interval(tenure.ttl).unwrap_or_else(|| tenure.ttl.get());
@@ -291,7 +286,6 @@ impl Tenure {
     /// Sets the time of the next renewal after a success that was sent at `sent` and left it valid until `deadline`.
     pub(super) fn plan_renewal(&mut self, sent: Moment, deadline: Moment) {
         self.renew_at = match self.renewal.interval(self.ttl) {
-            Some(_) if Mutant::RenewalTooLate.is_on() => self.ttl.end(sent),
             Some(interval) => schedule::after_success(sent, interval, deadline),
             None => Moment::NEVER,
         };

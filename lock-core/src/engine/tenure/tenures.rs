@@ -19,7 +19,6 @@ use crate::{
     },
     error::LossReason,
     key::LockKey,
-    mutants::Mutant,
     ttl::Renewal,
 };
 
@@ -66,14 +65,8 @@ impl Tenures {
         pulse: &Arc<Pulse>,
         now: Moment,
     ) -> Offer {
-        let Acquired { token, fence, block, mut sent, doubt, passes, granted } = acquired;
-        if Mutant::DeadlineFromReply.is_on() {
-            sent = now;
-        }
-        let mut validity = Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), version: 0 };
-        if granted.is_some() && Mutant::GrantForTheTtl.is_on() {
-            validity.deadline = terms.ttl.deadline(sent);
-        }
+        let Acquired { token, fence, block, sent, doubt, passes, granted } = acquired;
+        let validity = Validity { deadline: granted.unwrap_or(terms.ttl).deadline(sent), version: 0 };
         let hold = terms.hold(key, fence, pulse, validity);
         let mut tenure = Tenure {
             token,
@@ -99,8 +92,6 @@ impl Tenures {
         };
         if granted.is_none() {
             tenure.plan_renewal(sent, validity.deadline);
-        } else if Mutant::GrantNotRenewed.is_on() {
-            tenure.renew_at = terms.ttl.end(sent);
         } else {
             tenure.renew_at = trust::renew_at(now, validity.deadline);
         }
@@ -152,14 +143,7 @@ impl Tenures {
         if !goes_on {
             return None;
         }
-        let mut fence = tenure.fences.take()?;
-        if Mutant::PassWithoutFence.is_on() {
-            fence = tenure.hold.fence.get();
-        }
-        let mut validity = validity;
-        if Mutant::PassForTheWholeTtl.is_on() {
-            validity.deadline = tenure.ttl.deadline(now);
-        }
+        let fence = tenure.fences.take()?;
         // A guard may have found out for itself that its time was over, before the engine did.
         let lost = tenure.hold.loss();
         tenure.number += 1;
@@ -198,16 +182,12 @@ impl Tenures {
     /// Takes a tenure out because its holder is done with it. Returns `None` if that hold is over already.
     pub(crate) fn leave(&mut self, hold: HoldId) -> Option<Tenure> {
         self.of_hold(hold)?;
-        if Mutant::RenewalAfterRelease.is_on() {
-            let kept = self.get(hold.tenure)?;
-            return Some(Tenure { hold: Arc::clone(&kept.hold), fences: Fences::after_first(0, 1), ..*kept });
-        }
         self.remove(hold.tenure)
     }
 
     /// The tenure of a hold that goes on.
     pub(crate) fn of_hold(&self, hold: HoldId) -> Option<&Tenure> {
-        self.get(hold.tenure).filter(|tenure| tenure.number == hold.number || Mutant::LateGuardActs.is_on())
+        self.get(hold.tenure).filter(|tenure| tenure.number == hold.number)
     }
 
     /// Moves on to `now`: collects the renewals that are due and returns the tenures that ended by themselves.
@@ -222,9 +202,7 @@ impl Tenures {
             let id = TenureId::new(index, *serial);
             // The clock is not read here: if it panicked, those that have fired would have no timer any longer.
             let (over, ending) = tenure.hold.settle_at(now, None);
-            if let Some(end) = over
-                && !Mutant::RenewalAfterRelease.is_on()
-            {
+            if let Some(end) = over {
                 ended.extend(self.finish(id, end, ending, now));
                 continue;
             }
@@ -296,8 +274,7 @@ impl Tenures {
     }
 
     pub(super) fn get(&self, id: TenureId) -> Option<&Tenure> {
-        let late = Mutant::LateGuardActs.is_on();
-        self.slab.get(id.index()).filter(|(serial, _)| *serial == id.serial || late).map(|(_, tenure)| tenure)
+        self.slab.get(id.index()).filter(|(serial, _)| *serial == id.serial).map(|(_, tenure)| tenure)
     }
 
     pub(super) fn get_mut(&mut self, id: TenureId) -> Option<&mut Tenure> {

@@ -1,7 +1,7 @@
 //! News of its key that reaches a tenure after it has begun: late answers to its contender's requests, and grants; pure.
 
 use super::{Ended, Renewing, Tenure, TenureId, Tenures};
-use crate::{clock::Moment, engine::trust, error::LossReason, mutants::Mutant};
+use crate::{clock::Moment, engine::trust, error::LossReason};
 
 impl Tenures {
     /// Takes note that another request with a tenure's token, sent at `sent`, was granted, with the fencing token `fence`.
@@ -15,7 +15,7 @@ impl Tenures {
         if fence < first {
             return None;
         }
-        if fence > first && was_free && !Mutant::RegrantIgnored.is_on() {
+        if fence > first && was_free {
             return self.take_away(id, LossReason::Taken);
         }
         tenure.asks_for(tenure.ttl, sent);
@@ -29,14 +29,14 @@ impl Tenures {
     /// key was granted to the place that this request made: then it may have been executed before that.
     pub(crate) fn refused_again(&mut self, tenure: TenureId, sent: Moment) -> Option<Ended> {
         let is_later = trust::is_later(sent, self.get(tenure)?.proven);
-        if is_later && !Mutant::RefusalIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_later { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 
     /// Ends a tenure whose key was granted to its token once more, with a larger fencing token than its first one: the key was lost
     /// in between, and another holder may have had it.
     pub(crate) fn granted_anew(&mut self, tenure: TenureId, fence: u64) -> Option<Ended> {
         let is_new = fence > self.get(tenure)?.first_fence();
-        if is_new && !Mutant::RegrantIgnored.is_on() { self.take_away(tenure, LossReason::Taken) } else { None }
+        if is_new { self.take_away(tenure, LossReason::Taken) } else { None }
     }
 }
 

@@ -1,11 +1,5 @@
-//! Deliberate bugs, one at a time, to show that the tests find them. This is not public API.
-//!
-//! Only a build with `--cfg lock_mutants` has the bugs. In any other build [`Mutant::is_on`] is the constant `false`, and
-//! the compiler removes all sites. A reader of the engine may take every `Mutant::NAME.is_on()` for `false` and skip what
-//! depends on it: the rest is the rule.
-//!
-//! A site is a statement or a match arm of its own beside the rule, or the last operand of the rule's condition
-//! (`|| Mutant::NAME.is_on()`, `&& !Mutant::NAME.is_on()`), or a condition around the one statement that the bug leaves out.
+//! Deliberate bugs, one at a time, to show that the tests find them. `plant.rs` puts this into a copy of lock-core, in which the
+//! replacements of `engine.txt` ask it whether their bug is on.
 //!
 //! A bug is on in one thread ([`Mutant::during`], for the simulation), or in a whole process and its children if the
 //! environment variable `LOCK_MUTANT` names it when the process starts (`tests/mutants`, for the whole-system tests).
@@ -249,14 +243,5 @@ mod switch {
                 Some(*named.unwrap_or_else(|| panic!("LOCK_MUTANT={} is not a mutant", name.display())))
             })
         }
-    }
-}
-
-#[cfg(not(lock_mutants))]
-impl Mutant {
-    /// Returns `false`: this build has no bugs on purpose.
-    #[inline(always)]
-    pub(crate) const fn is_on(self) -> bool {
-        false
     }
 }
