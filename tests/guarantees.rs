@@ -115,7 +115,9 @@ fn every_test_that_is_to_notice_a_bug_exists() {
 /// A store that only compares when it writes loses an update: the first statement claims.
 #[test]
 fn every_page_that_passes_a_token_on_says_that_it_is_claimed_with_before_the_first_read() {
-    for page in ["docs/testing.md", "docs/lockctl.md", "docs/topologies.md", "docs/tour.md", "lock-core/lockctl/src/args.rs"] {
+    for page in
+        ["docs/testing.md", "docs/lockctl.md", "docs/topologies.md", "docs/tour.md", "lock-core/lockctl/src/args.rs"]
+    {
         let text = fs::read_to_string(root().join(page)).unwrap().replace("\n///", "").replace('\n', " ");
         let text: String = text.split_whitespace().collect::<Vec<_>>().join(" ");
         assert!(text.to_lowercase().contains("claim") && text.contains("still stands"), "{page}");

@@ -108,5 +108,7 @@ fn write(path: &Path, source: &str) -> Result<(), String> {
         return Ok(());
     }
     let folder = path.parent().expect("a file has a folder");
-    fs::create_dir_all(folder).and_then(|()| fs::write(path, source)).map_err(|error| format!("{}: {error}", path.display()))
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::write(path, source))
+        .map_err(|error| format!("{}: {error}", path.display()))
 }

@@ -4,9 +4,7 @@ use super::{
     majority::{majority, too_few},
     seat::{FenceBlock, Seat, Tally, Vote, failures, holders, shares},
 };
-use crate::{
-    backend::{BackendError, Obstacle, Operation, Outcome},
-};
+use crate::backend::{BackendError, Obstacle, Operation, Outcome};
 
 /// How far a vote has come.
 #[derive(Clone, Debug)]
