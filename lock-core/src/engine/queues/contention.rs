@@ -181,7 +181,7 @@ impl Queues {
             if grant.out_of_turn {
                 return;
             }
-            let (heard, doubt) = (contender.heard(), contender.doubt());
+            let heard = contender.heard();
             let ttl = self.lines.waiter(id).terms.ttl;
             let told = Told { grant: &grant, ttl, heard, check: LONGEST_CHECK, round_trip, now };
             return match told.holds() {
