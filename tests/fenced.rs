@@ -55,7 +55,8 @@ async fn a_store_in_redis_that_is_claimed_first_loses_no_update() {
     let [first, second] = [1_795_431_203_976_000, 1_795_431_203_976_001];
 
     let store = Store::new(&server).await;
-    let (seen, seen_by_second) = (store.claim_and_read(first).await.unwrap(), store.claim_and_read(second).await.unwrap());
+    let (seen, seen_by_second) =
+        (store.claim_and_read(first).await.unwrap(), store.claim_and_read(second).await.unwrap());
     assert_eq!([store.sell(first, seen).await, store.sell(second, seen_by_second).await], [0, 1]);
     assert_eq!(store.claim_and_read(first).await, None);
     assert_eq!(store.left().await.as_deref(), Some("1"));
@@ -101,8 +102,10 @@ async fn raise(server: &RedisServer, number: u64) -> usize {
 #[tokio::test]
 async fn leases_that_begin_after_the_counter_was_raised_have_larger_fencing_tokens() {
     let server = RedisServer::start().await;
-    let (one, other) =
-        (patient::connect(server.url()).await.expect("connects"), patient::connect(server.url()).await.expect("connects"));
+    let (one, other) = (
+        patient::connect(server.url()).await.expect("connects"),
+        patient::connect(server.url()).await.expect("connects"),
+    );
     let kept = fence(&one, "goods:7").await + AHEAD;
     assert_eq!(raise(&server, kept).await, 1);
     let mut last = kept;

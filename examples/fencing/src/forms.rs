@@ -32,7 +32,8 @@ pub(crate) const SCHEMA: &str = "
 /// Claims a row and reads it, in one step: after it no earlier holder can write. No row: a later holder has claimed.
 ///
 /// `<=` and not `<`, because a holder claims before each write.
-const CLAIM: &str = "UPDATE goods SET fence = :fence, claim = claim + 1 WHERE id = :id AND fence <= :fence RETURNING stock, claim";
+const CLAIM: &str =
+    "UPDATE goods SET fence = :fence, claim = claim + 1 WHERE id = :id AND fence <= :fence RETURNING stock, claim";
 
 /// Writes if the claim still stands. No row: another claim has come since, perhaps with the same token.
 const WRITE: &str =

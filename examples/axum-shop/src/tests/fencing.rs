@@ -80,7 +80,8 @@ impl Holder {
             return self.read_claimed().await;
         }
         let fence = self.fence;
-        let claim = "UPDATE goods SET fence = {}, claim = claim + 1 WHERE id = 7 AND fence <= {} RETURNING stock, claim";
+        let claim =
+            "UPDATE goods SET fence = {}, claim = claim + 1 WHERE id = 7 AND fence <= {} RETURNING stock, claim";
         let [stock, number] = self.row(&claim.replace("{}", &fence.to_string())).await.unwrap()?;
         Some(Claim { stock, number })
     }
