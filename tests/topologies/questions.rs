@@ -43,6 +43,10 @@ async fn own_holders_are_described_though_a_node_of_the_quorum_is_stopped() {
 
 #[tokio::test]
 async fn a_look_at_a_cluster_ends_when_all_have_answered() {
+    // Before, a cluster does not tell how many were asked.
+    if !is_redis_7("a_look_at_a_cluster_ends_when_all_have_answered") {
+        return;
+    }
     let cluster = Cluster::builder().replicas(0).start().await;
     let (holds, asks) = (manager(&cluster.url(), "holds").await, manager(&cluster.url(), "asks").await);
     let _guard = holds.lock("k").ttl(LONG).await.expect("free");

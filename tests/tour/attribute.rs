@@ -94,7 +94,7 @@ mod once {
 
     #[distributed_lock(key = "jobs:nightly:<run>", on_busy = skip, at_least = "168h")]
     async fn nightly(run: &str) -> Result<Option<u64>, lock_core::Error> {
-        Ok(Some(1)) // None: another machine has begun this run
+        Ok(Some(1)) // None: another machine has begun this run, or has failed in it
     }
 
     #[tokio::test]

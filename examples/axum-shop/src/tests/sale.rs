@@ -9,12 +9,15 @@ use tokio::task::JoinSet;
 #[cfg(all(feature = "mariadb", feature = "postgres"))]
 use super::server::Server;
 
-/// Sells one unit. Returns whether it was sold: if not, another claim has come, and nothing was changed.
+/// Sells one unit. Returns whether it was sold: if not, none is left, or another claim has come, and the stock is as it was.
 async fn sell(shop: &Pool, id: i64, fence: FencingToken) -> Result<bool, sqlx::Error> {
     let fence = fence.as_i64();
     let claim = "UPDATE goods SET fence = $1, claim = claim + 1 WHERE id = $2 AND fence <= $1 RETURNING stock, claim";
     let claimed: Option<(i64, i64)> = sqlx::query_as(claim).bind(fence).bind(id).fetch_optional(shop).await?;
     let Some((stock, claim)) = claimed else { return Ok(false) };
+    if stock == 0 {
+        return Ok(false);
+    }
     let left = stock - 1; // the work, as long as it may take
     let write = "UPDATE goods SET stock = $1, claim = claim + 1 WHERE id = $2 AND fence = $3 AND claim = $4";
     let write = sqlx::query(write).bind(left).bind(id).bind(fence).bind(claim).execute(shop).await?;
