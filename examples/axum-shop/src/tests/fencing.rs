@@ -157,8 +157,7 @@ impl Holder {
         let deadline = Instant::now() + Duration::from_secs(60);
         while self.number(waiting).await == 0 {
             assert!(Instant::now() < deadline, "nobody waits for the row");
-            // MariaDB shows what it has shown before to whoever asks again within 100 ms.
-            sleep(Duration::from_millis(150)).await;
+            sleep(Duration::from_millis(10)).await;
         }
     }
 }
@@ -358,7 +357,7 @@ async fn a_claim_on_a_mariadb_that_refuses_old_views_fails_and_rolls_the_transac
     second.sell_in_transaction("").await.unwrap();
     assert_eq!(second.read().await, 0);
 
-    // A claim that has to wait for that of the holder before is no old view: it comes first.
+    // A claim that has to wait for that of the holder before sees no old view: it comes first.
     let mut third = Holder::connect(server.url(), Dialect::MariaDb, SECOND + 1).await;
     third.execute("SET SESSION innodb_snapshot_isolation = ON").await;
     third.execute("UPDATE goods SET stock = 2 WHERE id = 7").await;
