@@ -1,17 +1,18 @@
 //! Ports for servers that are stopped and started again.
 
 use std::{
-    net::{Ipv4Addr, TcpListener},
+    net::{Ipv4Addr, TcpListener, UdpSocket},
+    ops::Range,
     process,
-    sync::atomic::{AtomicU32, Ordering},
+    sync::{Mutex, PoisonError},
 };
 
-/// Picks a port of the loopback interface on which nothing listens.
+/// Picks a port of the loopback interface on which nothing listens, and which no other process of tests picks.
 ///
 /// The ports lie below those that the system gives to outgoing connections. So a server that is down does not lose its
 /// port to one of them, and a client that keeps knocking at a closed port can't be connected to itself.
 ///
-/// Somebody else may take the port before the caller does; who starts a server has to look whether it came up.
+/// Another program may take the port before the caller does; who starts a server has to look whether it came up.
 #[must_use]
 pub fn free_port() -> u16 {
     first_free(is_free)
@@ -23,30 +24,78 @@ pub(crate) fn free_port_with_bus() -> u16 {
 }
 
 fn first_free(is_free: impl Fn(u16) -> bool) -> u16 {
-    // Test binaries run at the same time: each begins somewhere else.
-    let start = process::id().wrapping_mul(7_919);
-    (0..u32::from(COUNT))
-        .map(|_| start.wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed)) % u32::from(COUNT))
-        .filter_map(|offset| u16::try_from(offset).ok())
-        .map(|offset| FIRST + offset)
-        .find(|port| is_free(*port))
-        .expect("one of ten thousand ports is free")
+    let mut own = OWN.lock().unwrap_or_else(PoisonError::into_inner);
+    (0..COUNT).map(|_| own.next()).find(|port| is_free(*port)).expect("a port of this process is free")
 }
 
 fn is_free(port: u16) -> bool {
     TcpListener::bind((Ipv4Addr::LOCALHOST, port)).is_ok()
 }
 
-static NEXT: AtomicU32 = AtomicU32::new(0);
+/// The ports of this process.
+///
+/// Tests of another checkout may run at the same time. If they took the port of a server that is down for a moment, a
+/// sentinel or a node of a cluster would find a stranger that speaks its language. So ports are taken in blocks, and a
+/// block belongs to the process that has bound its first port for UDP: the system lets go of it when the process ends.
+struct Own {
+    claims: Vec<Claim>,
+    /// How many ports have been handed out.
+    handed_out: u16,
+}
 
-const FIRST: u16 = 10_000;
-const COUNT: u16 = 10_000;
+struct Claim {
+    first: u16,
+    _bound: UdpSocket,
+}
+
+impl Own {
+    /// The next port of the last block; of a new one if that is used up; of the first one again after [`ENOUGH`].
+    fn next(&mut self) -> u16 {
+        if self.handed_out == BLOCK * ENOUGH {
+            self.handed_out = 0;
+        }
+        let (block, port) = (usize::from(self.handed_out / BLOCK), self.handed_out % BLOCK);
+        if block == self.claims.len() {
+            match claim() {
+                Some(claim) => self.claims.push(claim),
+                None if self.claims.is_empty() => panic!("other processes have all ports for tests, {PORTS:?}"),
+                None => {
+                    self.handed_out = 0;
+                    return self.next();
+                }
+            }
+        }
+        self.handed_out += 1;
+        self.claims[block].first + port
+    }
+}
+
+fn claim() -> Option<Claim> {
+    // Processes that begin together do not all try the same ones.
+    let start = u16::try_from(process::id() % u32::from(BLOCKS)).expect("it is below the number of blocks");
+    (0..BLOCKS).map(|offset| PORTS.start + (start + offset) % BLOCKS * BLOCK).find_map(|first| {
+        let bound = UdpSocket::bind((Ipv4Addr::LOCALHOST, first)).ok()?;
+        Some(Claim { first, _bound: bound })
+    })
+}
+
+static OWN: Mutex<Own> = Mutex::new(Own { claims: Vec::new(), handed_out: 0 });
+
+const PORTS: Range<u16> = 10_000..20_000;
+const COUNT: u16 = PORTS.end - PORTS.start;
+const BLOCK: u16 = 100;
+const BLOCKS: u16 = COUNT / BLOCK;
+
+/// As many blocks as one process takes: four that run at once find room.
+const ENOUGH: u16 = BLOCKS / 4;
 
 /// How far the port of a node's bus lies above the node's own.
 const BUS: u16 = 10_000;
 
 #[cfg(test)]
 mod tests {
+    use std::collections::HashSet;
+
     use super::*;
 
     #[test]
@@ -58,5 +107,15 @@ mod tests {
         let second = free_port_with_bus();
         assert!(!taken.is_empty());
         assert!(taken.iter().all(|listener| listener.local_addr().unwrap().port() != second + BUS));
+    }
+
+    #[test]
+    fn no_two_processes_have_a_port_in_common() {
+        // Each has claims of its own, as two processes would.
+        let mut processes = [const { Own { claims: Vec::new(), handed_out: 0 } }; 2];
+        let few = usize::from(BLOCK) + 1;
+        let [one, other] = processes.each_mut().map(|own| (0..few).map(|_| own.next()).collect::<HashSet<_>>());
+        assert_eq!((one.len(), other.len()), (few, few));
+        assert!(one.is_disjoint(&other));
     }
 }
