@@ -128,7 +128,7 @@ async fn fault_30_server_clock_that_steps_forward_frees_keys_early_and_fences_ri
     judged_by(&run, Checker::new().mark(Mark { key: None, from, to: stepped }));
 }
 #[tokio::test]
-async fn fault_31_server_clock_that_steps_back_is_mended_by_renewals_and_not_slept_on() {
+async fn fault_31_server_clock_that_steps_back_ends_no_lease_and_is_not_slept_on() {
     let Some(clock) = wall_clock("fault_31") else { return };
     let (server, run) = (server_by(&clock).await, Run::new("fault-31"));
     let mut holder = actor!(run, server.url(), "holder").await;
@@ -139,20 +139,18 @@ async fn fault_31_server_clock_that_steps_back_is_mended_by_renewals_and_not_sle
     waiter.surely_waits(&server).await;
     let pttl = async || server.call(&["PTTL", "k"]).await.integer().expect("a number");
     clock.set(-HOUR_MS);
-    let stepped = Instant::now();
     let since = now();
-    eventually(SOON, "a renewal mends the expiry", async || pttl().await <= 5_000).await;
-    // By the next renewal, as `lock-core/tests/clock_steps.rs` has it in virtual time.
-    figure(31, "clock stepped back to expiry mended, ttl 5 s", stepped.elapsed());
     sleep(ttl).await;
+    let left = pttl().await;
+    assert!(left > HOUR_MS - 60_000, "{left} ms: a renewal shortens nothing, as documented");
     assert!(holder.tell("check").await.starts_with("check held"), "no lease is lost by it");
     run.broken_since(since);
     assert_eq!(holder.tell("release").await, "released");
     waiter.held(HANDOFF).await;
     assert_eq!(waiter.tell("release").await, "released");
 
-    // A holder that crashes before it could mend it: the key is stuck until somebody forces it. A waiter looks again all
-    // the same, rather than sleep for an hour.
+    // A holder that crashes then: the key is stuck until somebody forces it. A waiter looks again all the same, rather than sleep for
+    // an hour.
     let mut next = actor!(run, server.url(), "next").await;
     holder.process.send("fixed k 1000 1000").await;
     holder.held(SOON).await;

@@ -9,8 +9,7 @@ use lock_tests::{Dice, RawClient, RedisServer, SOON, WallClock, left_out, ms, si
 use super::node::{KEYS, Times, batch, heard_by, key, modes};
 
 /// Multiples of the steps of the clock, so that many ends fall on the millisecond of a call.
-const SHORT: Times =
-    Times { ttls: &[ms(10), ms(20), ms(40), ms(100), ms(500)], life: ms(50), too_far: ms(2_000), farther: ms(2_100) };
+const SHORT: Times = Times { ttls: &[ms(10), ms(20), ms(40), ms(100), ms(500)], life: ms(50) };
 
 /// How the clock goes on.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,7 @@
 //! The simulated node against the script in a real Redis: the same batches, the same answers, the same messages.
 //!
 //! Ttls, places and grants outlast the test here; what ends in time is for `held.rs`. (Shares that are over are made so at the
-//! server, beside the script.) What a renewal finds too far ahead is set just before, and a seed for which the machine then took too
-//! long is tried again. With a counter that is far ahead of every clock, fencing tokens are the same, too.
+//! server, beside the script.) With a counter that is far ahead of every clock, fencing tokens are the same, too.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -21,11 +20,7 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: Times = Times {
     ttls: &[Duration::from_secs(600), Duration::from_secs(900), Duration::from_secs(1_200)],
     life: Duration::from_secs(600),
-    too_far: Duration::from_secs(1_800),
-    farther: Duration::from_secs(1_900),
 };
-/// An expiry that is found to be too far ahead is shortened if less than 2 s are gone of that, in ms.
-const WITHIN: u64 = 1_500;
 pub(super) const KEYS: u64 = 3;
 /// A fencing token of the year 2223, at the end of its millisecond.
 const FAR: u64 = 8_000_000_000_000_980;
@@ -36,9 +31,6 @@ pub(super) struct Times {
     pub(super) ttls: &'static [Duration],
     /// Of a place.
     pub(super) life: Duration,
-    /// What is too far ahead for some renewals, and not the time that others have found.
-    pub(super) too_far: Duration,
-    pub(super) farther: Duration,
 }
 
 impl Times {
@@ -179,12 +171,7 @@ fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str], times: &Times)
             Operation::Acquire(acquire)
         }
         5 => {
-            let renew = Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0));
-            Operation::Renew(match dice.below(8) {
-                0 | 1 => renew.mending(times.too_far),
-                2 => renew.mending(times.farther),
-                _ => renew,
-            })
+            Operation::Renew(Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0)))
         }
         6 => {
             let release = Release::new(key, mine);
@@ -214,19 +201,6 @@ async fn lapse(server: &RedisServer, node: &mut Node, (key, token): (&LockKey, T
     };
 }
 
-/// Has what a token has of a key end too far ahead, if it has something.
-async fn push_too_far(server: &RedisServer, node: &mut Node, (key, token): (&LockKey, Token), micros: u64) {
-    if !node.push_to(key, token, LONG.too_far, micros) {
-        return;
-    }
-    let (key, token, most) = (key.as_str(), token.reveal(), LONG.too_far.as_millis().to_string());
-    if server.call(&["TYPE", key]).await.text().as_deref() == Some("zset") {
-        let ends = server.clock().await + u64::try_from(LONG.too_far.as_millis()).expect("a small number");
-        server.call(&["ZADD", key, "XX", &ends.to_string(), &token]).await;
-    }
-    server.call(&["PEXPIRE", key, &most]).await;
-}
-
 #[tokio::test]
 async fn the_simulated_node_answers_as_the_script_does() {
     let server = RedisServer::start().await;
@@ -240,12 +214,7 @@ async fn the_simulated_node_answers_as_the_script_does() {
         let mut messages = 0;
         for seed in 0..160 {
             server.call(&["FLUSHALL"]).await;
-            messages += loop {
-                if let Some(messages) = compare(seed, &backend, &server, &heard, &mut listener).await {
-                    break messages;
-                }
-                server.call(&["FLUSHALL"]).await;
-            };
+            messages += compare(seed, &backend, &server, &heard, &mut listener).await;
         }
         assert!(messages > 400, "only {messages} grants were told");
     };
@@ -255,14 +224,14 @@ async fn the_simulated_node_answers_as_the_script_does() {
     }
 }
 
-/// Tries batches of a seed on both. Returns how many grants were told; `None` if the machine took too long in between.
+/// Tries batches of a seed on both. Returns how many grants were told.
 async fn compare(
     seed: u64,
     backend: &RedisBackend,
     server: &RedisServer,
     heard: &Arc<str>,
     listener: &mut RawClient,
-) -> Option<usize> {
+) -> usize {
     let mut dice = Dice::seeded(seed);
     let modes = modes(seed);
     let mut node = Node::new(None);
@@ -295,27 +264,9 @@ async fn compare(
         }
         let channel = &channels[usize::try_from(dice.below(3)).expect("a small number")];
         let batch = batch(&mut dice, channel, modes, &LONG);
-        let mut pushed = None;
-        for operation in &batch {
-            if let Operation::Renew(renew) = operation
-                && renew.too_far.is_some()
-            {
-                if pushed.is_none() {
-                    pushed = Some(server.clock().await);
-                }
-                push_too_far(server, &mut node, (&renew.key, renew.token), micros).await;
-                story.push(format!("{}: what {} has of it ends too far ahead", renew.key, renew.token.reveal()));
-            }
-        }
         let real = backend.call(Batch::from(batch.clone())).await.expect("the server answers");
         let real: Vec<_> =
             real.outcomes.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();
-        if let Some(pushed) = pushed
-            && server.clock().await > pushed + WITHIN
-        {
-            heard_by(listener, server, heard).await;
-            return None;
-        }
         let (simulated, pushes) = node.call(&batch, micros);
         let simulated: Vec<_> =
             simulated.into_iter().map(|outcome| plain(outcome.expect("no item fails"), numbers)).collect();
@@ -326,7 +277,7 @@ async fn compare(
         let pushes = pushes.into_iter().filter(|(channel, _)| channel == heard).map(|(_, grant)| grant).collect();
         assert_eq!(plain_grants(pushes, numbers), told, "seed {seed}, after:\n{}", story.join("\n"));
     }
-    Some(messages)
+    messages
 }
 
 /// Grants without numbers if only one of the two can know them.

@@ -97,7 +97,7 @@ pub struct Place {
     pub sent: Moment,
 }
 
-/// Moves the expiry of `key` out to `ttl` from now, and never shortens it, except by [`too_far`](Self::too_far).
+/// Moves the expiry of `key` out to `ttl` from now, and never shortens it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Renew {
@@ -114,10 +114,6 @@ pub struct Renew {
     /// A number to begin with if the store counts near it; see [`Acquire::aim`].
     #[doc(hidden)]
     pub aim: u64,
-    /// The time that a renewal found to be left, if that is more than any request of this token can have asked for, because the
-    /// backend's clock was set back. If the same time is still left, or at most 2 s less, the expiry is set to `ttl` from
-    /// now although that is sooner. Otherwise another request has set the expiry meanwhile.
-    pub too_far: Option<Duration>,
     /// The time in which an answer is useful. A store that can act on silence, for example by replacing its connection, does
     /// so within this time, so that the renewal can be retried before the lease ends. Default: [`Duration::MAX`].
     pub within: Duration,
@@ -256,18 +252,10 @@ impl Renew {
             block: 0,
             floor: 0,
             aim: 0,
-            too_far: None,
             within: Duration::MAX,
             watch: false,
             replicas: None,
         }
-    }
-
-    /// Corrects an expiry that is too far ahead, if it is still the one that was found.
-    #[must_use]
-    pub fn mending(mut self, too_far: Duration) -> Self {
-        self.too_far = Some(too_far);
-        self
     }
 
     /// Waits until so many replicas have the key with the token.

@@ -310,9 +310,9 @@ impl Engine {
     }
 
     /// The request that renews a hold because the user asked for it, or `None` if the hold has ended.
-    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl, now: Moment) -> Option<Renew> {
+    pub(crate) fn renewal_of(&self, hold: HoldId, ttl: Ttl) -> Option<Renew> {
         let state = self.core.state();
-        Some(state.queues.tenures.of_hold(hold)?.renew(ttl, now))
+        Some(state.queues.tenures.of_hold(hold)?.renew(ttl))
     }
 
     /// The request that shows whether replicas have the key of a hold; see [`Tenures::confirmation`](tenure::Tenures::confirmation).
@@ -321,13 +321,8 @@ impl Engine {
     }
 
     /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent`.
-    pub(crate) fn replicated(&self, confirmation: &Renewing, remaining: Duration, sent: Moment) {
-        self.core.with(|state| state.queues.replicated(confirmation, remaining, sent));
-    }
-
-    /// Takes note of what a request sent at `sent` found to be left at the key.
-    pub(crate) fn found(&self, hold: HoldId, remaining: Duration, sent: Moment) {
-        self.core.with(|state| state.queues.tenures.found(hold, remaining, sent));
+    pub(crate) fn replicated(&self, confirmation: &Renewing, sent: Moment) {
+        self.core.with(|state| state.queues.replicated(confirmation, sent));
     }
 
     /// Takes note that a request is sent at `sent` which is to move the deadline of a hold, and has lowered it.

@@ -24,10 +24,6 @@ pub(crate) fn after_failure(now: Moment, failures: u32, interval: Duration, jitt
     now + pause.mul_f64(0.5 + jitter / 2.0)
 }
 
-/// By how much the time that a backend reports as left may exceed ours before its clock counts as set back. It is more than
-/// different clock rates and slow requests can cause in a renewed lease. A wrong decision does no harm.
-pub(crate) const CLOCKS_DIFFER: Duration = Duration::from_secs(1);
-
 /// Into how many steps an interval is cut: renewals that fall into one of them are due together.
 const STEPS: u32 = 64;
 

@@ -107,8 +107,6 @@ pub(crate) struct Tenure {
     /// How many replicas are known to have the key, at least: together with `failures` in four bytes, since there are many
     /// tenures.
     replicated: u16,
-    /// The time that was found to be left at the key, if that is more than any request of this token asked for.
-    too_far: Option<Duration>,
     /// Until when the key stays busy even if the hold ends sooner.
     keep_until: Moment,
     doubt: Doubt,
@@ -192,16 +190,9 @@ impl Tenure {
         self.doubt
     }
 
-    /// The request that renews it for `ttl`, to be sent `now`.
-    ///
-    /// If the expiry is too far ahead, the request corrects it, but leaves as much as any earlier request asked for. Otherwise a
-    /// correction that is executed after such a request would end the key before the deadline which that request has given the holder.
-    pub(crate) fn renew(&self, ttl: Ttl, now: Moment) -> Renew {
-        let renew = |ttl| Renew::new(self.key().clone(), self.token, ttl);
-        match self.too_far {
-            None => renew(ttl.get()),
-            Some(found) => renew(self.doubt.until.since(now).max(ttl.get()) + Duration::from_millis(1)).mending(found),
-        }
+    /// The request that renews it for `ttl`.
+    pub(crate) fn renew(&self, ttl: Ttl) -> Renew {
+        Renew::new(self.key().clone(), self.token, ttl.get())
     }
 
     /// When the engine must look at the tenure, whose hold lasts until `end`.

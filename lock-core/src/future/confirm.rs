@@ -126,9 +126,9 @@ impl Confirmation {
     fn answered(&self, guard: &LockGuard, outcome: Result<Outcome, BackendError>) -> Result<(), Error> {
         let key = &guard.lease().hold().key;
         let error = match outcome {
-            Ok(Outcome::Renewed { remaining, .. }) => {
+            Ok(Outcome::Renewed { .. }) => {
                 if let Some(engine) = guard.engine() {
-                    engine.replicated(&self.request, remaining, self.sent);
+                    engine.replicated(&self.request, self.sent);
                 }
                 return Ok(());
             }

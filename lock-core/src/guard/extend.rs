@@ -95,7 +95,7 @@ impl LockGuard {
         // The local deadline goes down before anything is sent, and up only after the answer.
         let version = hold.lower(ttl.deadline(sent));
         engine.extending(id, sent, ttl);
-        let Some(request) = engine.renewal_of(id, ttl, sent) else {
+        let Some(request) = engine.renewal_of(id, ttl) else {
             return Err(ended(hold.finish(End::Lost(LossReason::Taken))));
         };
         Ok((Extension { engine, id, hold, ttl, sent, version }, request))
@@ -146,14 +146,13 @@ impl Extension<'_> {
         let Self { engine, id, hold, ttl, sent, version } = self;
         let ended = |end| hold.error(EXTEND, end);
         match result {
-            Ok(Outcome::Renewed { remaining, .. }) => {
+            Ok(Outcome::Renewed { .. }) => {
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
                 // the deadline is never later than the expiry, however long the answer took.
                 if let Some(slack) = hold.raise(ttl.deadline(sent), version) {
                     metrics::renewed(hold.label(), slack);
                 }
                 engine.extended(id, sent, ttl);
-                engine.found(id, remaining, sent);
                 hold.check().map_err(ended)
             }
             Ok(Outcome::Gone) => {

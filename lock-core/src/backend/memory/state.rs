@@ -49,9 +49,7 @@ impl State {
             Operation::Acquire(acquire) => self.acquire(acquire, now, time),
             Operation::Renew(renew) => match self.share(&renew.key, renew.token, now) {
                 Some(share) => {
-                    let left = share.expires.since(now);
-                    let mends = renew.too_far.is_some_and(|found| left <= found && left + MENDS_WITHIN > found);
-                    share.expires = if mends { now + renew.ttl } else { share.expires.max(now + renew.ttl) };
+                    share.expires = share.expires.max(now + renew.ttl);
                     let remaining = share.expires.since(now);
                     let fence = (renew.block > 0).then(|| self.fences(renew.block, time, renew.floor, renew.aim));
                     Outcome::Renewed { remaining, fence, block: renew.block }
@@ -271,5 +269,3 @@ impl State {
     }
 }
 
-/// An expiry that was found to be too far ahead is recognised for so long.
-const MENDS_WITHIN: Duration = Duration::from_secs(2);

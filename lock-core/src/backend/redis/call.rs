@@ -314,7 +314,7 @@ fn without_side_keys(batch: &mut Batch) -> bool {
             continue;
         }
         if let Operation::Renew(renew) = operation {
-            (renew.block, renew.floor, renew.aim, renew.too_far) = (0, 0, 0, None);
+            (renew.block, renew.floor, renew.aim) = (0, 0, 0);
             may_help = true;
         }
     }

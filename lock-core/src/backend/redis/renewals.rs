@@ -16,7 +16,7 @@ const GONE: i64 = -1;
 
 /// Returns whether a batch consists of renewals that ask for nothing but the ttl.
 pub(super) fn is_plain(batch: &[Operation]) -> bool {
-    let is_plain = |renew: &Renew| renew.block == 0 && renew.too_far.is_none() && renew.floor == 0 && renew.aim == 0;
+    let is_plain = |renew: &Renew| renew.block == 0 && renew.floor == 0 && renew.aim == 0;
     batch.iter().all(|operation| matches!(operation, Operation::Renew(renew) if is_plain(renew)))
 }
 

@@ -116,8 +116,7 @@ fn add(call: &mut Cmd, operation: &Operation) {
             }
         }
         Operation::Renew(renew) => {
-            let too_far = renew.too_far.map_or(0, millis);
-            call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block).arg(too_far);
+            call.arg("renew").arg(renew.token.reveal()).arg(millis(renew.ttl)).arg(renew.block);
         }
         Operation::Release(release) if is_plain_release(operation) => {
             call.arg("release").arg(release.token.reveal());

@@ -56,7 +56,7 @@ impl Queues {
         // The token is on its way to another process. It is remembered until it must have expired, because a late message for it would
         // otherwise look like a stray token here, and its clean-up would free the key before that process has taken it up.
         remember(&mut self.handed_over, tenure.token, tenure.doubt().until.max(tenure.ttl.end(now)), now);
-        if let Some(renewing) = tenure.renews_for_another(hold.tenure, now) {
+        if let Some(renewing) = tenure.renews_for_another(hold.tenure) {
             self.outbox.push_back(Item::LastRenewal(Box::new(renewing)));
         }
         self.free(tenure.key(), hold.tenure, tenure.holds());

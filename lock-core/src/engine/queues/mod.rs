@@ -208,8 +208,8 @@ impl Queues {
     }
 
     /// Takes note that replicas have the key of a tenure; see [`Tenures::replicated`].
-    pub(crate) fn replicated(&mut self, confirmation: &Renewing, remaining: Duration, sent: Moment) {
-        self.tenures.replicated(confirmation, remaining, sent, &mut self.deferred);
+    pub(crate) fn replicated(&mut self, confirmation: &Renewing, sent: Moment) {
+        self.tenures.replicated(confirmation, sent, &mut self.deferred);
     }
 
     /// When there is something to do next.

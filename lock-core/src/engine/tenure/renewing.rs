@@ -70,25 +70,17 @@ impl Tenures {
     pub(crate) fn confirmation(&mut self, hold: HoldId, replicas: Replicas, now: Moment) -> Option<Renewing> {
         let tenure = self.present(hold).filter(|tenure| u32::from(tenure.replicated) < replicas.min())?;
         tenure.asks_for(tenure.ttl, now);
-        let request = tenure.renew(tenure.ttl, now).on_replicas(replicas);
+        let request = tenure.renew(tenure.ttl).on_replicas(replicas);
         Some(Renewing { tenure: hold.tenure, version: tenure.hold.version(), request })
     }
 
-    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent` and found `remaining` to
-    /// be left.
-    pub(crate) fn replicated(
-        &mut self,
-        confirmation: &Renewing,
-        remaining: Duration,
-        sent: Moment,
-        deferred: &mut Deferred,
-    ) {
+    /// Takes note that replicas have the key, as the answer to a request says that was sent at `sent`.
+    pub(crate) fn replicated(&mut self, confirmation: &Renewing, sent: Moment, deferred: &mut Deferred) {
         let Some(tenure) = self.get_mut(confirmation.tenure) else { return };
         let min = confirmation.request.replicas.map_or(0, Replicas::min);
         tenure.replicated = tenure.replicated.max(u16::try_from(min).unwrap_or(u16::MAX));
         let slack = tenure.confirmed(sent, confirmation.version, tenure.hold.now());
         deferred.renewed(tenure.hold.label(), slack);
-        tenure.found(remaining, sent);
     }
 
     /// Takes the renewals that are due to be sent `now`, at most `most`, the nearest deadline first.
@@ -99,7 +91,7 @@ impl Tenures {
         {
             let Some(tenure) = self.get_mut(id) else { continue };
             tenure.asks_for(tenure.ttl, now);
-            let mut request = tenure.renew(tenure.ttl, now);
+            let mut request = tenure.renew(tenure.ttl);
             // A connection that stays silent for half of what the lease has left is replaced, so the other half is there for another
             // try. A lease that lives on its grant has too little left for that: half of it is within the jitter of a slow server, and a
             // connection would be replaced for nothing.
@@ -173,7 +165,7 @@ impl Tenures {
         tenure.renewing = false;
         let mut slack = None;
         match outcome {
-            Some(Outcome::Renewed { remaining, .. }) => {
+            Some(Outcome::Renewed { .. }) => {
                 tenure.failures = 0;
                 tenure.hold.note_renewal(false);
                 // The new deadline counts from the sending, as everywhere: the server moved the expiry at some moment after that, so
@@ -182,12 +174,6 @@ impl Tenures {
                 slack = tenure.confirmed(sent, renewal.version, now);
                 deferred.renewed(tenure.hold.label(), slack);
                 tenure.plan_renewal(sent, tenure.hold.validity().deadline);
-                tenure.found(remaining, sent);
-                if tenure.too_far.is_some() && renewal.request.too_far.is_none() {
-                    // The server's clock was set back, and the key outlives its ttl by the step. The correction is sent at once: if
-                    // the holder died before it, the key would be stuck for that long.
-                    tenure.renew_at = now;
-                }
                 if tenure.changed {
                     tenure.renew_at = tenure.renew_at.min(tenure.next_look(now));
                 }
@@ -240,13 +226,6 @@ impl Tenures {
         let timer = tenure.timer(tenure.hold.end());
         self.wheel.set(index, timer);
     }
-
-    /// Takes note of what a request of the user's own, sent at `sent`, found to be left at the key.
-    pub(crate) fn found(&mut self, hold: HoldId, remaining: Duration, sent: Moment) {
-        if let Some(tenure) = self.present(hold) {
-            tenure.found(remaining, sent);
-        }
-    }
 }
 
 impl Tenure {
@@ -289,12 +268,5 @@ impl Tenure {
             Some(interval) => schedule::after_success(sent, interval, deadline),
             None => Moment::NEVER,
         };
-    }
-
-    /// Takes note of the time that is left at the key. If that is more than any request can have asked for, the backend's clock was
-    /// set back, and the key would outlive a holder that dies by as much.
-    fn found(&mut self, remaining: Duration, sent: Moment) {
-        let most = self.doubt.until.since(sent) + schedule::CLOCKS_DIFFER;
-        self.too_far = (remaining > most).then_some(remaining);
     }
 }

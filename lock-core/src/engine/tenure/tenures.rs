@@ -86,7 +86,6 @@ impl Tenures {
             renewing: false,
             changed: false,
             failures: 0,
-            too_far: None,
             keep_until: AT_ONCE,
             doubt: Doubt { until: doubt.until.max(terms.ttl.end(sent)), ..doubt },
         };

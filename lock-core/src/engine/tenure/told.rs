@@ -42,8 +42,8 @@ impl Tenures {
 
 impl Tenure {
     /// The renewal of a tenure that goes to another process and lives on what its grant gave: the other counts on more.
-    pub(crate) fn renews_for_another(&self, id: TenureId, now: Moment) -> Option<Renewing> {
-        let renewing = || Renewing { tenure: id, version: self.hold.version(), request: self.renew(self.ttl, now) };
+    pub(crate) fn renews_for_another(&self, id: TenureId) -> Option<Renewing> {
+        let renewing = || Renewing { tenure: id, version: self.hold.version(), request: self.renew(self.ttl) };
         self.granted.then(renewing)
     }
 }

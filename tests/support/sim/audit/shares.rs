@@ -82,14 +82,11 @@ impl Audit {
         self.accounts.remove(key);
     }
 
-    /// A lease is pushed out to a ttl from now, or to what was mended.
-    pub(in crate::sim) fn renewed(&mut self, renew: &Renew, now: u64, remaining: u64) {
+    /// A lease is pushed out to a ttl from now.
+    pub(in crate::sim) fn renewed(&mut self, renew: &Renew, now: u64) {
         let Some(account) = self.accounts.get_mut(&renew.key) else { return };
         if let Some((_, ends)) = account.leases.iter_mut().find(|(token, _)| *token == renew.token) {
-            *ends = match renew.too_far {
-                Some(_) => now + remaining,
-                None => (*ends).max(now + millis(renew.ttl)),
-            };
+            *ends = (*ends).max(now + millis(renew.ttl));
         }
     }
 

@@ -79,8 +79,8 @@ impl Node {
             Operation::Renew(renew) => {
                 let reply = self.renew(renew, call);
                 self.came(renew, &reply, sender, call.now);
-                if let Ok(Outcome::Renewed { remaining, .. }) = &reply {
-                    self.audit.renewed(renew, call.now, ms(*remaining));
+                if let Ok(Outcome::Renewed { .. }) = &reply {
+                    self.audit.renewed(renew, call.now);
                 }
                 reply
             }
@@ -176,8 +176,7 @@ impl Node {
         Ok(Outcome::Renewed { remaining: Duration::from_millis(left), fence, block })
     }
 
-    /// Pushes an expiry out to a ttl from now, and never in, but for one that was found to be too far ahead. Returns what is left in
-    /// ms; `None` for another token.
+    /// Pushes an expiry out to a ttl from now, and never in. Returns what is left in ms; `None` for another token.
     fn push_out(
         &mut self,
         renew: &Renew,
@@ -188,12 +187,11 @@ impl Node {
             return Ok(None);
         }
         let (left, ttl) = (entry.expires - now, ms(renew.ttl));
-        let mends = mends(renew, left);
-        if left < ttl || mends || self.has(NodeMutant::RenewalShortens) {
+        if left < ttl || self.has(NodeMutant::RenewalShortens) {
             self.refuses.less()?;
             self.set_expiry(&renew.key, now + ttl);
         }
-        Ok(Some(if mends { ttl } else { left.max(ttl) }))
+        Ok(Some(left.max(ttl)))
     }
 
     fn release(&mut self, release: &Release, call: &mut Call) -> Reply {
@@ -264,9 +262,4 @@ impl Node {
     pub(super) fn granted_last(&self, key: &LockKey, now: u64) -> Option<Token> {
         self.queues.get(key).filter(|queue| queue.expires >= now)?.granted
     }
-}
-
-/// Whether a renewal is to shorten an expiry that is `left` ms ahead: its owner has found that one to be too far ahead.
-pub(super) fn mends(renew: &Renew, left: u64) -> bool {
-    renew.too_far.map(ms).is_some_and(|found| left <= found && left + 2_000 > found)
 }

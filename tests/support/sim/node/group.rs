@@ -8,7 +8,7 @@ use lock_core::{
     key::LockKey,
 };
 
-use super::{Call, Entry, Holder, Node, NodeMutant, batch::mends, ms};
+use super::{Call, Entry, Holder, Node, NodeMutant, ms};
 
 /// The holders of a key that is not held exclusively.
 #[derive(Clone, Debug)]
@@ -90,29 +90,6 @@ impl Node {
         true
     }
 
-    /// Has what a token has of a key end after a while, as if a clock had been set back. Returns whether it has something.
-    pub fn push_to(&mut self, key: &LockKey, token: Token, after: Duration, micros: u64) -> bool {
-        let now = micros / 1_000;
-        let ends = now + ms(after);
-        if self.held(key, now).is_some_and(|entry| entry.holder == Holder::Ours(token)) {
-            self.set_expiry(key, ends);
-        } else if self.held(key, now).is_none()
-            && self.end_of_share(key, token, now).is_some()
-            && let Some(group) = self.groups.get_mut(key)
-        {
-            group
-                .shares
-                .iter_mut()
-                .filter(|share| share.holder == Holder::Ours(token))
-                .for_each(|share| share.expires = ends);
-            group.expires = group.expires.max(ends);
-        } else {
-            return false;
-        }
-        self.audit.gives_up(key, token, now, Some(ends));
-        true
-    }
-
     /// The group at a key, unless all its shares are over.
     pub(super) fn group(&self, key: &LockKey, now: u64) -> Option<&Group> {
         let counts_dead = self.has(NodeMutant::DeadShareCounts);
@@ -171,14 +148,12 @@ impl Node {
         Ok(fence)
     }
 
-    /// Pushes the end of a share out to a ttl from now, and never in, but for one that was found to be too far ahead. Returns
-    /// what is left of it in ms; `None` without a share.
+    /// Pushes the end of a share out to a ttl from now, and never in. Returns what is left of it in ms; `None` without a share.
     pub(super) fn push_share_out(&mut self, renew: &Renew, now: u64) -> Result<Option<u64>, BackendError> {
         let Renew { key, token, .. } = renew;
         let Some(ends) = self.end_of_share(key, *token, now) else { return Ok(None) };
         let (left, ttl) = (ends - now, ms(renew.ttl));
-        let mends = mends(renew, left);
-        if left >= ttl && !mends {
+        if left >= ttl {
             return Ok(Some(left));
         }
         self.refuses.more()?;
@@ -190,9 +165,6 @@ impl Node {
                     share.expires = now + ttl;
                 }
             }
-        }
-        if mends {
-            self.settle(key, now);
         }
         Ok(Some(ttl))
     }

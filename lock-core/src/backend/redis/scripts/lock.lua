@@ -200,19 +200,16 @@ local function settle(key)
   return attempt('PEXPIREAT', key, last[2])
 end
 
--- Pushes the end of a share out to a ttl from now, and never in, but for one that was `found` to be too far ahead. Returns as
--- `push_out` does, and -1 for a token without a share.
-local function push_share_out(key, token, ttl, found)
+-- Pushes the end of a share out to a ttl from now, and never in. Returns as `push_out` does, and -1 for a token without a share.
+local function push_share_out(key, token, ttl)
   ttl = tonumber(ttl)
   local ends = end_of_share(key, token)
   if not ends then return -1 end
   local left = ends - now
-  local mends = found > 0 and left <= found and left > found - 2000
-  if left >= ttl and not mends then return left end
+  if left >= ttl then return left end
   -- Before the expiry, which may be refused to a replica only together with this.
   local failed = end_shares_at(key, now + ttl, token)
   if failed then return 0, failed end
-  if mends then return 0, settle(key) end
   return 0, select(2, push_out(key, ttl))
 end
 
@@ -242,7 +239,7 @@ if ARGV[1] == 'renew' then
   for key, places in pairs(shares or {}) do
     if type(places) == 'number' then
       local i = places
-      local left, failed = push_share_out(key, ARGV[2 * i], ARGV[2 * i + 1], 0)
+      local left, failed = push_share_out(key, ARGV[2 * i], ARGV[2 * i + 1])
       replies[i] = failed or left
       if left == -1 then gone = key end
     else
@@ -757,19 +754,12 @@ for i = 1, items do
     if was_granted and not passed then forget_grant(queue) end
 
   elseif operation == 'renew' then
-    -- Never shortens, but for an expiry that the owner has found to be too far ahead (this clock was set back), if it is
-    -- still that one.
-    local ttl, found = ARGV[a + 2], tonumber(ARGV[a + 4])
+    local ttl = ARGV[a + 2]
     local left, failed = -1
     if held == token then
-      local too_far = found > 0 and call('PTTL', key)
-      if too_far and too_far <= found and too_far > found - 2000 then
-        left, failed = 0, attempt('PEXPIRE', key, ttl)
-      else
-        left, failed = push_out(key, ttl)
-      end
+      left, failed = push_out(key, ttl)
     elseif not held and #token >= MODE_AT then
-      left, failed = push_share_out(key, token, ttl, found)
+      left, failed = push_share_out(key, token, ttl)
     end
     if failed or left == -1 then
       reply_unless(failed, GONE)
@@ -778,7 +768,7 @@ for i = 1, items do
       if ARGV[a + 3] ~= '0' then first, size = take_fences(key, tonumber(ARGV[a + 3])) end
       reply(RENEWED, left > 0 and left or tonumber(ttl), first or 0, size or 0)
     end
-    a = a + 5
+    a = a + 4
 
   else
     local group, failed
