@@ -69,7 +69,7 @@ pub(crate) async fn client_within(limit: Duration, run: &Run, url: &str, name: &
 }
 
 /// How long a request may take that is to end in vain.
-pub(crate) const LIMIT: Duration = Duration::from_millis(300);
+pub(crate) const LIMIT: Duration = Duration::from_secs(1);
 
 /// When somebody first got a lease that was asked for after `since`, or was got after it, on the clock of histories.
 pub(crate) fn first_grant(history: &History, since: f64) -> f64 {

@@ -145,7 +145,7 @@ async fn fault_10_server_stopped_for_longer_than_the_ttl() {
     let asked = Instant::now();
     let error = client.acquire("other", LONG, |request| request).await.expect_err("nobody answers");
     assert_eq!(error.kind(), ErrorKind::Backend);
-    figure(10, "time to error, limit 300 ms", asked.elapsed());
+    figure(10, "time to error, limit 1 s", asked.elapsed());
     // Its deadline was before that, as the history shows; it says so as soon as its process has its turn.
     let (reason, _) = holder.lost(SOON).await;
     assert_eq!(reason, "Expired");
@@ -204,7 +204,7 @@ async fn fault_11_server_that_hangs_costs_the_limit_of_a_request() {
         run.broken_since(since);
         assert!(held.check(), "{hang:?}");
     }
-    figure(11, "longest time to error, limit 300 ms", longest);
+    figure(11, "longest time to error, limit 1 s", longest);
     held.release().await.expect("it was held all the time");
     run.settle(&server).await;
     let history = judged(&run);

@@ -20,6 +20,7 @@ use crate::{
     resp::{RawClient, Reply},
     server::RedisServer,
     signals::Reaper,
+    slot,
 };
 
 /// What is special about a server.
@@ -43,6 +44,7 @@ pub(crate) struct Setup {
 impl Setup {
     /// Starts a server in `folder` and returns when that very process answers on `port`.
     pub(crate) async fn launch(&self, port: u16, folder: &Folder) -> Result<Running, PortTaken> {
+        slot::take();
         let _ = fs::remove_file(folder.log()); // that of an earlier start
         let mut running = self.spawn(port, folder);
         let deadline = Instant::now() + UP_WITHIN;

@@ -26,6 +26,7 @@ mod left_out;
 mod ports;
 mod replication;
 mod signals;
+mod slot;
 
 pub use actor::{Actor, Team};
 pub use cluster::Cluster;

@@ -72,7 +72,12 @@ impl MemoryBackend {
     /// Makes an empty store that expires leases by a clock of its own.
     #[must_use]
     pub fn with_clock(clock: Arc<dyn Clock>) -> Self {
-        let unix = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Self::with_clock_at(clock, SystemTime::now())
+    }
+
+    /// Makes one whose counter of fencing tokens begins with a time, which it is now.
+    pub(crate) fn with_clock_at(clock: Arc<dyn Clock>, now: SystemTime) -> Self {
+        let unix = now.duration_since(UNIX_EPOCH).unwrap_or_default();
         let unix_origin = micros(unix.saturating_sub(clock.now().since_origin()));
         Self { store: Arc::new(Store { clock, unix_origin, state: Mutex::default() }) }
     }

@@ -7,7 +7,7 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicBool, AtomicU64, Ordering},
     },
-    time::Duration,
+    time::{Duration, SystemTime},
 };
 
 use futures_util::FutureExt;
@@ -16,7 +16,7 @@ use tokio::sync::oneshot;
 use crate::{
     ErrorKind, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, QuorumBackend, Reply},
-    clock::{Clock, Moment, Sleep},
+    clock::{Clock, Moment, Sleep, TokioClock},
     key::LockKey,
 };
 
@@ -161,8 +161,11 @@ impl Clock for OnceReady {
     }
 }
 
+/// Their wall clocks agree, however long the machine takes to make them.
 pub(super) fn nodes<const N: usize>() -> [Node; N] {
-    std::array::from_fn(|_| Node::default())
+    let now = SystemTime::now();
+    let store = || MemoryBackend::with_clock_at(Arc::new(TokioClock::new()), now);
+    std::array::from_fn(|_| Node { store: Arc::new(Mutex::new(store())), ..Node::default() })
 }
 
 pub(super) fn quorum(nodes: &[Node]) -> QuorumBackend {
