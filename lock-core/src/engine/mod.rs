@@ -15,6 +15,7 @@ pub(crate) mod inquiry;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
+#[path = "tests/models.rs"]
 mod models;
 mod publish;
 pub(crate) mod pulse;
