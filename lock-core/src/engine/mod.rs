@@ -146,7 +146,6 @@ impl Engine {
     }
 
     /// Returns the sizes of what the state remembers; see [`Queues::sizes`].
-    #[cfg(feature = "test-util")]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         self.core.state().queues.sizes()
     }
