@@ -183,6 +183,7 @@ pub use crate::{
 pub mod __private {
     pub use crate::macro_support::*;
 }
+
 /// The hook of the test kit.
 #[doc(hidden)]
 pub use crate::future::protected::watch as __watch;
