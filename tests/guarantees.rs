@@ -37,7 +37,7 @@ fn every_test_that_the_guarantees_name_exists() {
     let text =
         ["docs/guarantees.md", "docs/evidence.md"].map(|page| fs::read_to_string(root().join(page)).unwrap()).concat();
     let mut files = Vec::new();
-    for folder in ["tests", "lock-core/src", "lock-core/tests"] {
+    for folder in ["tests", "lock-core/src", "lock-core/tests", "lock-core/test-kit/tests"] {
         sources(&root().join(folder), &mut files);
     }
     let sources: Vec<_> = files.iter().map(|path| (path, fs::read_to_string(path).unwrap())).collect();

@@ -11,9 +11,9 @@ use futures_util::future::join_all;
 use lock_core::{
     End, ErrorKind, LockManager, LossReason,
     backend::{Backend, Batch, Calls, Operation, Outcome, RedisBackend, TOKEN_MARK},
-    conformance,
     key::LockKey,
 };
+use lock_test::conformance;
 use lock_tests::{FaultProxy, LONG, RedisServer, SOON, eventually, eventually_some, ms, until_free};
 use tokio::{
     runtime::Handle,

@@ -357,15 +357,16 @@ impl LockManagerBuilder {
 
     /// Sets the source of time and timers. Default: the backend's. For servers it counts the time for which the machine was
     /// suspended; for a store in memory it is tokio's clock.
-    #[cfg(feature = "test-util")]
+    ///
+    /// A lease ends by this clock. If the clock stands still while the backend's time goes on, two holders may rely on one key.
     pub fn clock(mut self, clock: Arc<dyn Clock>) -> Self {
         self.clock = Some(clock);
         self
     }
 
-    /// Makes tokens and jitter repeatable. **Never in production**: two processes with one seed have equal tokens.
-    #[cfg(feature = "test-util")]
-    pub fn seed(mut self, seed: u64) -> Self {
+    /// What `lock_test::seeded` sets. Two processes with one seed would have equal tokens.
+    #[doc(hidden)]
+    pub fn __seed(mut self, seed: u64) -> Self {
         self.seed = Some(seed);
         self
     }

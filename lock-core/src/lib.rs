@@ -112,7 +112,9 @@
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
-//! | `test-util` | the attribute `#[lock_core::test]`, which loses the lease at every await; a clock that tests control, repeatable randomness, the conformance suite for backends |
+//!
+//! The crate `lock-test`, a dev-dependency, has the attribute `#[lock_test::test]`, which loses the lease at every await of a test, and the
+//! suite for backends.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -143,19 +145,12 @@ mod mode;
 mod replicas;
 mod request;
 mod trace;
-#[cfg(feature = "test-util")]
-mod trial;
 mod ttl;
 
-#[cfg(feature = "test-util")]
-#[doc(inline)]
-pub use crate::backend::conformance;
 #[cfg(feature = "metrics")]
 pub use crate::engine::metrics::describe as describe_metrics;
 #[cfg(feature = "macros")]
 pub use lock_macros::distributed_lock;
-#[cfg(feature = "test-util")]
-pub use lock_macros::test;
 /// The `redis` crate, in the version whose clients [`LockManagerBuilder::client`] takes.
 #[cfg(feature = "redis")]
 pub use redis;
@@ -182,15 +177,16 @@ pub use crate::{
     ttl::{MAX_TTL, MIN_TTL},
 };
 
-/// The functions that the expansions of `#[distributed_lock]` and `#[test]` call.
-#[cfg(any(feature = "macros", feature = "test-util"))]
+/// The functions that the expansion of `#[distributed_lock]` calls.
+#[cfg(feature = "macros")]
 #[doc(hidden)]
 pub mod __private {
-    #[cfg(feature = "macros")]
     pub use crate::macro_support::*;
-    #[cfg(feature = "test-util")]
-    pub use crate::trial::{Verdict, test};
 }
+
+/// The hook of the test kit.
+#[doc(hidden)]
+pub use crate::future::protected::watch as __watch;
 
 /// The limits of lock-tower's log lines.
 #[doc(hidden)]

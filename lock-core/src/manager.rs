@@ -372,16 +372,16 @@ impl LockManager {
     }
 
     /// Returns the number of entries in each list that the manager keeps in memory, by name. A soak test compares them.
-    #[cfg(feature = "test-util")]
     #[doc(hidden)]
     #[must_use]
     pub fn __sizes(&self) -> Vec<(&'static str, usize)> {
         self.engine.sizes()
     }
 
-    /// Identifies the manager; see [`Engine::id`].
-    #[cfg(feature = "test-util")]
-    pub(crate) fn id(&self) -> usize {
+    /// Identifies the manager for the test kit; see `Engine::id`.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn __id(&self) -> usize {
         self.engine.id()
     }
 

@@ -9,7 +9,6 @@ mod auto_traits;
 mod blocked;
 mod cancel;
 mod clock_steps;
-mod conformance;
 mod downgrade;
 mod durability;
 mod health;
@@ -17,19 +16,15 @@ mod in_doubt;
 mod inspecting;
 #[cfg(feature = "opentelemetry")]
 mod links;
-#[cfg(all(feature = "macros", feature = "test-util"))]
-mod losing;
 mod lost;
 mod mass;
 mod messages;
 mod metrics;
 mod modes;
 mod one_sender;
-#[cfg(feature = "test-util")]
 mod order;
 mod panics;
 mod parsers;
-#[cfg(feature = "test-util")]
 mod renewal;
 #[cfg(feature = "macros")]
 mod results;
@@ -39,7 +34,6 @@ mod shutdown;
 mod slow_answers;
 mod spans;
 mod together;
-#[cfg(feature = "test-util")]
 mod turns;
 mod upkeep;
 mod user_code;

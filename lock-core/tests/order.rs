@@ -13,7 +13,7 @@ const HELD: std::time::Duration = secs(5);
 #[tokio::test(start_paused = true)]
 async fn waiters_of_several_processes_keep_their_places_however_often_they_ask() {
     let store = MemoryBackend::new();
-    let manager = |seed| LockManager::builder().backend(store.clone()).seed(seed).build().unwrap();
+    let manager = |seed| LockManager::builder().backend(store.clone()).__seed(seed).build().unwrap();
     let holder = manager(0).lock("k").ttl(secs(30)).await.unwrap();
     let came = Arc::new(Mutex::new(Vec::new()));
     let mut waiters = Vec::new();

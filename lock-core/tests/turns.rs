@@ -26,7 +26,7 @@ async fn contend(managers: usize, tasks: usize, hold: Duration) -> Vec<Had> {
     let end = Instant::now() + secs(10);
     let mut running = JoinSet::new();
     for index in 0..managers as u64 {
-        let manager = LockManager::builder().backend(store.clone()).seed(index).build().expect("a sound backend");
+        let manager = LockManager::builder().backend(store.clone()).__seed(index).build().expect("a sound backend");
         for _ in 0..tasks {
             let manager = manager.clone();
             running.spawn(async move {

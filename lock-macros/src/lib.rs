@@ -1,7 +1,7 @@
-//! The attributes of `lock-core`, which re-exports them: [`#[distributed_lock]`](macro@distributed_lock) with its feature
-//! `macros`, and [`#[test]`](macro@test) with its feature `test-util`.
+//! The attributes of `lock-core`, which re-exports [`#[distributed_lock]`](macro@distributed_lock) with its feature `macros`, and of
+//! `lock-test`, which re-exports [`#[test]`](macro@test).
 //!
-//! The code that the attributes generate calls `lock_core`: depend on `lock-core`, not on this crate.
+//! The code that the attributes generate calls those crates: depend on them, not on this crate.
 
 #![cfg_attr(docsrs, feature(doc_cfg))]
 
@@ -124,7 +124,7 @@ mod tests {
         let code = packed(&code.to_string());
         assert!(code.starts_with("#[ignore]#[should_panic]#[::core::prelude::v1::test]fnpaid(){"), "{code}");
         assert!(code.contains(&packed(function)) && code.contains("a::b::__private::test("), "{code}");
-        assert!(!code.contains("lock_core"), "{code}");
+        assert!(!code.contains("lock_test"), "{code}");
     }
 
     #[test]

@@ -1,4 +1,4 @@
-//! The attribute `#[lock_core::test]`.
+//! The attribute `#[lock_test::test]`.
 
 use proc_macro2::{Span, TokenStream};
 use quote::{quote, quote_spanned};
@@ -34,11 +34,11 @@ pub(crate) fn expand(arguments: TokenStream, item: TokenStream) -> TokenStream {
 /// Reads `crate = path`.
 fn krate(input: ParseStream<'_>) -> Result<Path> {
     if input.is_empty() {
-        return Ok(parse_quote!(::lock_core));
+        return Ok(parse_quote!(::lock_test));
     }
     if !input.peek(Token![crate]) {
         let message =
-            "`#[lock_core::test]` takes no argument except `crate = path`; lock options stand at the locks of the test";
+            "`#[lock_test::test]` takes no argument except `crate = path`; lock options stand at the locks of the test";
         return Err(input.error(message));
     }
     input.parse::<Token![crate]>()?;
@@ -50,18 +50,18 @@ fn krate(input: ParseStream<'_>) -> Result<Path> {
 
 fn not_a_function(item: &TokenStream) -> Error {
     let span = item.clone().into_iter().next().map_or_else(Span::call_site, |tree| tree.span());
-    Error::new(span, "`#[lock_core::test]` goes on an `async fn`")
+    Error::new(span, "`#[lock_test::test]` goes on an `async fn`")
 }
 
 /// Checks everything except types, which the compiler checks.
 fn check(function: &Function) -> Result<()> {
     let Function { attributes, signature, body, .. } = function;
     if let Some(other) = attributes.iter().find(|attribute| is_test(attribute)) {
-        let message = "`#[lock_core::test]` makes the function a test and brings a runtime; remove this attribute";
+        let message = "`#[lock_test::test]` makes the function a test and brings a runtime; remove this attribute";
         return Err(Error::new_spanned(other, message));
     }
     if signature.asyncness.is_none() {
-        let message = "`#[lock_core::test]` needs an `async fn`; if an attribute above it took the `async` away, as \
+        let message = "`#[lock_test::test]` needs an `async fn`; if an attribute above it took the `async` away, as \
              `#[tokio::test]` does, remove that attribute";
         return Err(Error::new(signature.fn_token.span, message));
     }

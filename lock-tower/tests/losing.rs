@@ -54,14 +54,14 @@ async fn pay(locks: LockManager, path: &str) -> (StatusCode, Rows) {
     (answer.status(), rows)
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "lease lost at await 2 of 2 of the work that holds \"order\"")]
 async fn handler_in_two_steps_is_half_done(locks: LockManager) {
     let (status, rows) = pay(locks, "/two").await;
     assert_eq!(rows.charged, rows.shipped, "after {status}");
 }
 
-#[lock_core::test]
+#[lock_test::test]
 async fn handler_in_one_step_is_done_or_not_and_says_which(locks: LockManager) {
     let (status, rows) = pay(locks, "/one").await;
     match status {

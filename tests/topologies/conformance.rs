@@ -2,10 +2,8 @@
 
 use std::sync::Arc;
 
-use lock_core::{
-    backend::{Backend, MemoryBackend, QuorumBackend, RedisBackend},
-    conformance,
-};
+use lock_core::backend::{Backend, MemoryBackend, QuorumBackend, RedisBackend};
+use lock_test::conformance;
 use lock_tests::{Cluster, RedisServer, Sentinels, ms};
 
 fn redis(url: &str) -> RedisBackend {

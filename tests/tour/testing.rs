@@ -46,14 +46,14 @@ impl Shop {
 
 // The page does not show this attribute, but the message.
 #[should_panic(expected = "lease lost at await 2 of 2 of the work that holds \"order:7\"")]
-#[lock_core::test]
+#[lock_test::test]
 async fn order_is_paid_once_or_not_at_all(locks: LockManager) {
     let shop = Shop::default();
     let _ = shop.pay(&locks, 7).await;
     assert!(shop.is_consistent(), "charged but not shipped");
 }
 
-#[lock_core::test]
+#[lock_test::test]
 async fn order_is_completed_by_the_next_holder(locks: LockManager) -> Result<(), Error> {
     let shop = Shop::default();
     if shop.pay(&locks, 7).await.is_err() {

@@ -138,7 +138,7 @@ mod tests {
 
     /// Runs once for each place at which the lock of the sale can fail, such as the `await` in it. Without the attribute it
     /// would pass even if the unit was taken before that `await`.
-    #[lock_core::test]
+    #[lock_test::test]
     async fn a_unit_leaves_the_stock_only_if_its_buyer_is_told_so() {
         let stock = Stock::default();
         let answer = sell(State(stock.clone()), Path(1)).await;

@@ -7,12 +7,10 @@
 //! engine.
 //!
 //! [`MemoryBackend`] is the store in the process, `RedisBackend` (feature `redis`) is Redis, and [`QuorumBackend`] is a majority of
-//! several servers. For a store of your own, implement the trait, check it with `lock_core::conformance` (feature `test-util`),
-//! and give it to [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
+//! several servers. For a store of your own, implement the trait, check it with the suite `lock_test::conformance`, and
+//! give it to [`LockManagerBuilder::backend`](crate::LockManagerBuilder::backend).
 
 mod calls;
-#[cfg(feature = "test-util")]
-pub mod conformance;
 mod error;
 mod grant;
 mod items;
@@ -38,8 +36,6 @@ use std::{
 use futures_util::future::{self, BoxFuture, Either, Ready};
 
 pub(crate) use self::calls::Notice;
-#[doc(hidden)]
-pub use self::operation::AIMS_WITHIN;
 #[cfg(feature = "redis")]
 pub(crate) use self::redis::Provider;
 #[cfg(feature = "redis")]
@@ -53,6 +49,11 @@ pub use self::{
     operation::{Acquire, Operation, Place, Release, Renew},
     quorum::QuorumBackend,
     token::{ForeignToken, TOKEN_MARK, Token},
+};
+#[doc(hidden)]
+pub use self::{
+    calls::{Report, Reports},
+    operation::AIMS_WITHIN,
 };
 use crate::{
     clock::{Clock, SystemClock},

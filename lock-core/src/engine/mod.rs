@@ -15,6 +15,7 @@ pub(crate) mod inquiry;
 pub(crate) mod limits;
 pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
+#[path = "tests/models.rs"]
 mod models;
 mod publish;
 pub(crate) mod pulse;
@@ -145,7 +146,6 @@ impl Engine {
     }
 
     /// Returns the sizes of what the state remembers; see [`Queues::sizes`].
-    #[cfg(feature = "test-util")]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         self.core.state().queues.sizes()
     }

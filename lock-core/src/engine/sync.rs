@@ -1,4 +1,4 @@
-//! Locks and atomics of the engine, which a model checker can replace: see `engine/models.rs`.
+//! Locks and atomics of the engine, which a model checker can replace: see `engine/tests/models.rs`.
 
 #[cfg(all(test, lock_loom))]
 pub(crate) use loom::sync::{

@@ -22,15 +22,6 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
 };
 
-#[cfg(feature = "test-util")]
-use crate::trial::poll_work;
-
-/// Polls the work; tests of what becomes of work without its lease do more here.
-#[cfg(not(feature = "test-util"))]
-fn poll_work<T>(_: &[LockGuard], cx: &mut Context<'_>, mut work: impl FnMut(&mut Context<'_>) -> Poll<T>) -> Poll<T> {
-    work(cx)
-}
-
 pin_project! {
     /// The future of [`LockGuard::protect`]: runs work while the lease is held, drops it when the lease is lost, and
     /// releases the lease when the work is done.
@@ -166,7 +157,7 @@ impl<F: Future> Future for Protected<F> {
                     }
                     let holding = held.take().unwrap_or_else(|| guard.enter());
                     let (polled, holding) =
-                        holding.around(|| poll_work(guard.guards(), cx, |cx| work.as_mut().poll(cx)));
+                        holding.around(|| watch::poll(guard.guards(), cx, |cx| work.as_mut().poll(cx)));
                     *held = holding;
                     let Poll::Ready(output) = polled else {
                         // Work that completes at its first poll needs no waker for a loss, so one is registered only now.
@@ -273,5 +264,52 @@ impl Releasing {
             Self::One(release) => Pin::new(release).poll(cx),
             Self::All(release) => Pin::new(release).poll(cx),
         }
+    }
+}
+
+/// The hook of the test kit, which polls the work of a whole process in the place of [`Protected`]. Its types are public only for the kit.
+#[doc(hidden)]
+pub mod watch {
+    use std::{panic::Location, sync::OnceLock};
+
+    use super::{Context, LockGuard, Poll, ready};
+
+    /// Polls work that the guards protect, as often as it likes until the work is ready, and says what it has become.
+    pub type Watch = fn(&[LockGuard], &mut Context<'_>, &mut dyn FnMut(&mut Context<'_>) -> Poll<()>) -> Poll<()>;
+
+    static WATCH: OnceLock<Watch> = OnceLock::new();
+
+    /// Has a function poll all work from now on. The first one stays.
+    pub fn install(watch: Watch) {
+        let _ = WATCH.set(watch);
+    }
+
+    /// Polls the work, without more than a look at [`WATCH`] in a process without a test kit.
+    pub(super) fn poll<T>(
+        guards: &[LockGuard],
+        cx: &mut Context<'_>,
+        mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
+    ) -> Poll<T> {
+        let Some(watch) = WATCH.get() else { return work(cx) };
+        let mut output = None;
+        ready!(watch(guards, cx, &mut |cx| work(cx).map(|done| output = Some(done))));
+        output.map_or(Poll::Pending, Poll::Ready)
+    }
+
+    /// Returns which manager a guard is of; see `LockManager::__id`.
+    #[must_use]
+    pub fn manager(guard: &LockGuard) -> Option<usize> {
+        guard.manager()
+    }
+
+    /// Returns where the lock was asked for.
+    #[must_use]
+    pub fn since(guard: &LockGuard) -> &'static Location<'static> {
+        guard.lease().hold().since
+    }
+
+    /// Ends the lease as if an answer had said that another holder has the key.
+    pub fn lose(guard: &LockGuard) {
+        guard.taken();
     }
 }

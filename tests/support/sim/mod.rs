@@ -297,7 +297,7 @@ impl Stage {
                 LockManager::builder().backend(Watched { inner, world: Arc::clone(world), client: number })
             }
         };
-        let manager = builder.clock(clock).seed(dice.below(u64::MAX)).build().expect("the options are sound");
+        let manager = builder.clock(clock).__seed(dice.below(u64::MAX)).build().expect("the options are sound");
         let client = Client { world: Arc::clone(world), number, manager, watched: Arc::default() };
         let tasks = client.begin(dice);
         self.members().push(Member { client: Some(client), tasks });

@@ -20,15 +20,6 @@ use crate::{
     key::LockKey,
 };
 
-#[cfg(feature = "test-util")]
-#[tokio::test(start_paused = true)]
-async fn quorums_of_one_to_five_conform() {
-    crate::conformance::run(quorum(&nodes::<1>())).await;
-    crate::conformance::run(quorum(&nodes::<3>())).await;
-    crate::conformance::run(quorum(&nodes::<4>())).await;
-    crate::conformance::run(quorum(&nodes::<5>())).await;
-}
-
 #[tokio::test(start_paused = true)]
 async fn fencing_tokens_rise_whichever_majority_a_holder_has() {
     let nodes = nodes::<3>();

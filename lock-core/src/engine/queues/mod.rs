@@ -188,7 +188,6 @@ impl Queues {
     }
 
     /// Returns the number of entries in each list that must not grow forever, by name.
-    #[cfg(feature = "test-util")]
     pub(crate) fn sizes(&self) -> Vec<(&'static str, usize)> {
         vec![
             ("tenures", self.tenures.len()),

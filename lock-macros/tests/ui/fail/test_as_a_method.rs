@@ -1,7 +1,7 @@
 struct Shop;
 
 impl Shop {
-    #[lock_core::test]
+    #[lock_test::test]
     async fn order_is_paid_once(&self) {}
 }
 

@@ -1,4 +1,4 @@
-#[lock_core::test]
+#[lock_test::test]
 struct Shop;
 
 fn main() {

@@ -1,6 +1,6 @@
 use lock_core::LockManager;
 
-#[lock_core::test]
+#[lock_test::test]
 async fn order_is_paid_once<T>(locks: LockManager) {
     let _ = locks.lock(std::any::type_name::<T>()).await;
 }

@@ -1,6 +1,6 @@
 use lock_core::LockManager;
 
-#[lock_core::test]
+#[lock_test::test]
 fn order_is_paid_once(locks: LockManager) {
     drop(locks);
 }

@@ -2,7 +2,8 @@
 
 use std::{collections::BTreeSet, sync::Mutex, time::Duration};
 
-use lock_core::{__private::test, Error, ErrorKind, LockManager, LossReason, OnLost};
+use lock_core::{Error, ErrorKind, LockManager, LossReason, OnLost};
+use lock_test::__private::test;
 use tokio::{task::yield_now, time::sleep};
 
 use crate::losing::shop::round_trip;

@@ -81,7 +81,7 @@ fn outermost(backtrace: &str) -> Option<String> {
         // By name: a generic function of ours has its line in the user's program, even if the library has no debug information.
         let of_ours = OURS.iter().any(|library| name.trim_start_matches('<').starts_with(library));
         // A closure that was inlined has no path before its name.
-        let polls = name.starts_with("{closure") && place.contains(POLLS);
+        let polls = name.starts_with("{closure") && POLLS.iter().any(|file| place.contains(file));
         if !of_ours && !of_others && !polls {
             found = Some(without_column(&place));
         }
@@ -95,10 +95,10 @@ fn without_column(place: &str) -> String {
 }
 
 /// What stands between a lock or a request and its work is not the user's.
-const OURS: [&str; 2] = ["lock_core::", "lock_tower::"];
+const OURS: [&str; 3] = ["lock_core::", "lock_test::", "lock_tower::"];
 
-/// The file that polls the work.
-const POLLS: &str = "/src/future/protected.rs:";
+/// The files that poll the work.
+const POLLS: [&str; 2] = ["/src/future/protected.rs:", "/src/trial/watch.rs:"];
 
 /// Files in these folders are of the standard library or of dependencies.
 const OTHERS: [&str; 4] = ["/rustc/", "/registry/src/", "/git/checkouts/", "/rustlib/src/"];
@@ -109,8 +109,8 @@ mod tests {
 
     #[test]
     fn the_line_is_that_of_the_work_and_not_of_what_it_calls() {
-        let backtrace = "   0: <lock_core::trial::place::Probe as core::ops::drop::Drop>::drop
-             at /home/me/lock-core/src/trial/place.rs:43:29
+        let backtrace = "   0: <lock_test::trial::place::Probe as core::ops::drop::Drop>::drop
+             at /home/me/lock-core/test-kit/src/trial/place.rs:43:29
    1: core::task::wake::Waker::drop
              at /rustc/5980/library/core/src/task/wake.rs:20:1
    2: tokio::sync::AtomicWaker::register
@@ -122,8 +122,8 @@ mod tests {
              at /home/me/lock-tower/src/future.rs:165:92
    6: lock_core::future::protected::poll::{{closure}}
              at /home/me/lock-core/src/future/protected.rs:165:92
-   7: lock_core::trial::place::polled_again
-             at /home/me/lock-core/src/trial/place.rs:61:5
+   7: lock_test::trial::place::polled_again
+             at /home/me/lock-core/test-kit/src/trial/place.rs:61:5
    8: shop::test::{{closure}}
              at ./src/shop.rs:99:30";
         assert_eq!(outermost(backtrace).as_deref(), Some("src/shop.rs:41"));
@@ -133,6 +133,6 @@ mod tests {
         let inlined = backtrace.replace("lock_core::future::protected::poll::{{closure}}", "{closure#0}<shop::Work>");
         assert_eq!(outermost(&inlined).as_deref(), Some("src/shop.rs:41"));
         assert_eq!(outermost(&backtrace.replace("polled_again", "inlined")), None);
-        assert_eq!(outermost("   0: lock_core::trial::place::polled_again\n   1: shop::test"), None);
+        assert_eq!(outermost("   0: lock_test::trial::place::polled_again\n   1: shop::test"), None);
     }
 }

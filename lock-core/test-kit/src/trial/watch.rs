@@ -11,6 +11,11 @@ use std::{
     time::Duration,
 };
 
+use lock_core::{
+    __watch, FencingToken, LockGuard, LockManager,
+    backend::{Acquire, Backend, Batch, MemoryBackend, Operation, Token},
+    key::LockKey,
+};
 use tokio::sync::Notify;
 
 use super::{
@@ -18,23 +23,16 @@ use super::{
     plan::{Kind, Point, Seen, Target},
     store::Store,
 };
-use crate::{
-    backend::{Acquire, Backend, Batch, MemoryBackend, Operation, Token},
-    fencing::FencingToken,
-    guard::LockGuard,
-    key::LockKey,
-    manager::LockManager,
-};
 
 /// One run of a test.
 #[derive(Debug)]
-pub(crate) struct Trial {
+pub(super) struct Trial {
     memory: MemoryBackend,
     target: Option<Target>,
     /// Whether the run is to find the line of the target, in place of disturbing the test there.
     locates: bool,
     located: Notify,
-    /// The manager whose work is watched; see [`Engine::id`](crate::engine::Engine::id).
+    /// The manager whose work is watched.
     manager: OnceLock<usize>,
     state: Mutex<State>,
 }
@@ -57,12 +55,11 @@ thread_local! {
     static CURRENT: RefCell<Option<Arc<Trial>>> = const { RefCell::new(None) };
 }
 
+/// What polls the work once.
+type Work<'a> = dyn FnMut(&mut Context<'_>) -> Poll<()> + 'a;
+
 /// Polls protected work, and lets its lock fail if a test wants it to fail here.
-pub(crate) fn poll_work<T>(
-    guards: &[LockGuard],
-    cx: &mut Context<'_>,
-    mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
-) -> Poll<T> {
+fn poll_work(guards: &[LockGuard], cx: &mut Context<'_>, work: &mut Work<'_>) -> Poll<()> {
     let trial = CURRENT.with_borrow(Clone::clone).filter(|trial| trial.watches(guards));
     match trial {
         None => work(cx),
@@ -99,7 +96,8 @@ impl Trial {
 
     /// Watches the work of a manager on this thread until what this returns is dropped.
     pub(super) fn watch(self: &Arc<Self>, manager: &LockManager) -> Watching {
-        let _ = self.manager.set(manager.id());
+        __watch::install(poll_work);
+        let _ = self.manager.set(manager.__id());
         CURRENT.set(Some(Arc::clone(self)));
         Watching
     }
@@ -129,7 +127,7 @@ impl Trial {
     }
 
     fn watches(&self, guards: &[LockGuard]) -> bool {
-        guards.first().and_then(LockGuard::manager).is_some_and(|manager| self.manager.get() == Some(&manager))
+        guards.first().and_then(__watch::manager).is_some_and(|manager| self.manager.get() == Some(&manager))
     }
 
     /// Counts a poll of work; stands still before it if that is the target.
@@ -150,24 +148,21 @@ impl Trial {
             let lost = &guards[..1];
             self.give_to_another(lost);
             for guard in lost {
-                guard.taken();
+                __watch::lose(guard);
             }
         }
     }
 
     /// Finds the line of a suspension: the work is polled once more, and is dropped after that.
-    fn locate<T>(
-        &self,
-        guards: &[LockGuard],
-        cx: &mut Context<'_>,
-        mut work: impl FnMut(&mut Context<'_>) -> Poll<T>,
-    ) -> Poll<T> {
+    fn locate(&self, guards: &[LockGuard], cx: &mut Context<'_>, work: &mut Work<'_>) -> Poll<()> {
         let (probe, dropped) = place::probe(cx.waker());
         let polled = work(&mut Context::from_waker(&probe));
         if polled.is_ready() || !self.meets_work(Kind::Await, guards) {
             return polled;
         }
-        let place = place::polled_again(probe, dropped, || drop(work(cx)));
+        let place = place::polled_again(probe, dropped, || {
+            let _ = work(cx);
+        });
         self.state().place = place;
         self.located.notify_one();
         Poll::Pending
@@ -182,7 +177,7 @@ impl Trial {
         let keys = keys.map(|key| format!("{key:?}")).collect::<Vec<_>>().join(", ");
         let mut state = self.state();
         let after = guard.and_then(|guard| state.suspended.get(&guard.fencing_token()).copied());
-        let since = guard.map(|guard| guard.lease().hold().since);
+        let since = guard.map(__watch::since);
         let target = state.seen.add(kind, Point { keys, since, after });
         if let (Kind::Await, Some(guard)) = (kind, guard) {
             state.suspended.insert(guard.fencing_token(), target.number);
@@ -199,9 +194,10 @@ impl Trial {
     /// Gives the keys to holders that are silent for a second, or to those who wait for them.
     fn give_to_another(&self, guards: &[LockGuard]) {
         for guard in guards {
-            let key = &guard.lease().hold().key;
+            // The manager of a test has no prefix.
+            let key = LockKey::new(guard.key()).expect("the key of a guard is valid");
             let another = Acquire::new(key.clone(), Token::from_random(ANOTHER), Duration::from_secs(1));
-            let force = Operation::Force { key: key.clone(), foreign: true };
+            let force = Operation::Force { key, foreign: true };
             // The store in memory has executed it when the call returns.
             drop(self.memory.call(Batch::from([force, Operation::Acquire(another)])));
         }

@@ -7,7 +7,7 @@ use tokio::sync::oneshot;
 
 use crate::losing::shop::{Shop, round_trip};
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "lease lost at await 2 of 2 of the work that holds \"order:7\"")]
 async fn work_in_two_steps_is_half_done(locks: LockManager) {
     let shop = Shop::default();
@@ -22,7 +22,7 @@ async fn pay(locks: &LockManager, shop: &Shop, id: u64) -> Result<(), Error> {
     Ok(())
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "lease lost at await 2 of 2 of the work that holds \"order:8\"")]
 async fn attribute_in_two_steps_is_half_done(locks: LockManager) {
     let shop = Shop::default();
@@ -30,7 +30,7 @@ async fn attribute_in_two_steps_is_half_done(locks: LockManager) {
     assert!(shop.is_consistent(), "{:?}", shop.rows());
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "answer lost of acquire 1 of 1, for \"order:7\"")]
 async fn error_of_an_acquire_leaves_the_order_busy(locks: LockManager) {
     let shop = Shop::default();
@@ -43,7 +43,7 @@ async fn error_of_an_acquire_leaves_the_order_busy(locks: LockManager) {
     assert!(!shop.rows().busy);
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "answer lost of release 2 of 2, for \"stock\"")]
 async fn error_of_a_release_is_taken_for_one_of_the_work(locks: LockManager) {
     let shop = Shop::default();
@@ -59,7 +59,7 @@ async fn error_of_a_release_is_taken_for_one_of_the_work(locks: LockManager) {
     assert!(done || !rows.busy, "{rows:?}");
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "holder paused past its ttl (pause 2 of 2) at await 1 of the work that holds \"order:7\"")]
 async fn holder_that_was_paused_writes_late(locks: LockManager) {
     let shop = Shop::default();
@@ -67,13 +67,13 @@ async fn holder_that_was_paused_writes_late(locks: LockManager) {
     assert!(!shop.rows().written_late);
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "lease lost at await 1 of 1 of the work that holds \"job\"")]
 async fn error_of_a_test_is_its_failure(locks: LockManager) -> Result<(), Error> {
     locks.lock("job").run(async |_| round_trip().await).await
 }
 
-#[lock_core::test]
+#[lock_test::test]
 #[should_panic(expected = "the test did not end within a day of virtual time")]
 async fn wait_for_work_that_was_dropped_is_found(locks: LockManager) {
     let (done, told) = oneshot::channel();

@@ -4,14 +4,14 @@ use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
 
 use crate::losing::shop::{Rows, Shop, round_trip};
 
-#[lock_core::test]
+#[lock_test::test]
 async fn work_in_one_transaction_passes(locks: LockManager) {
     let shop = Shop::default();
     let _ = shop.pay_at_once(&locks).await;
     assert!(shop.is_consistent());
 }
 
-#[lock_core::test]
+#[lock_test::test]
 async fn work_that_is_not_broken_off_passes(locks: LockManager) {
     let shop = Shop::default();
     let paid = shop.pay_to_the_end(&locks).await;
@@ -28,7 +28,7 @@ async fn job() -> Result<(), Error> {
     Ok(())
 }
 
-#[lock_core::test]
+#[lock_test::test]
 async fn attribute_finds_the_manager_of_the_test() {
     let done = job().await;
     assert!(!done.is_err_and(|error| error.kind() == ErrorKind::NoManager));

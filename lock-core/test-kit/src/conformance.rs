@@ -13,14 +13,13 @@ mod shares;
 
 use std::{sync::Arc, time::Duration};
 
-use rand::{RngExt, rngs::StdRng};
-use tokio::{sync::mpsc, time::Instant};
-
-use crate::{
-    backend::{Acquire, Backend, Batch, Calls, Notice, Obstacle, Operation, Outcome, Release, Renew, Token},
+use lock_core::{
+    backend::{Acquire, Backend, Batch, Calls, Obstacle, Operation, Outcome, Release, Renew, Reports, Token},
     clock::Moment,
     key::LockKey,
 };
+use rand::{RngExt, rngs::StdRng};
+use tokio::time::Instant;
 
 /// Checks a backend, polling its upkeep meanwhile.
 ///
@@ -31,13 +30,13 @@ use crate::{
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")] async fn main() {
-/// lock_core::conformance::run(lock_core::backend::MemoryBackend::new()).await;
+/// lock_test::conformance::run(lock_core::backend::MemoryBackend::new()).await;
 /// # }
 /// ```
 pub async fn run(backend: impl Backend) {
     let mut random: StdRng = rand::make_rng();
     let prefix = format!("conformance:{:016x}:", random.random::<u64>());
-    let (calls, told) = Calls::new(format!("lock-core:calls:{prefix}").into());
+    let (calls, told) = Calls::__to_a_test(format!("lock-core:calls:{prefix}").into());
     let mut suite = Suite {
         backend: &backend,
         random,
@@ -59,7 +58,7 @@ struct Suite<'a> {
     prefix: String,
     keys: u32,
     channel: Arc<str>,
-    told: mpsc::UnboundedReceiver<Notice>,
+    told: Reports,
     /// Whether the backend has said that it notifies waiters.
     listens: bool,
 }
@@ -99,7 +98,7 @@ impl Span {
 macro_rules! in_time {
     ($suite:ident.$check:ident) => {{
         let mut is_checked = false;
-        for short in $crate::backend::conformance::SHORTS {
+        for short in $crate::conformance::SHORTS {
             is_checked = $suite.$check(short).await.is_some();
             if is_checked {
                 break;
@@ -388,7 +387,8 @@ impl Suite<'_> {
 
     async fn call(&self, operation: Operation) -> Outcome {
         let answer = self.backend.call(Batch::from([operation.clone()])).await.expect("the backend answers");
-        let outcome = answer.single().expect("the item does not fail");
+        let outcome =
+            answer.outcomes.into_iter().next().expect("an item has an outcome").expect("the item does not fail");
         if let (Operation::Acquire(acquire), Outcome::Split { .. }) = (operation, outcome) {
             // A token that is over.
             let over = Batch::from([release(&acquire.key, acquire.token)]);

@@ -2,11 +2,12 @@
 
 use std::{sync::Arc, time::Duration};
 
-use super::{LONG, PATIENCE, SENT, SHORT, Suite, acquire, release};
-use crate::{
-    backend::{Acquire, Grant, Notice, Obstacle, Operation, Outcome, Place, Release, Token},
+use lock_core::{
+    backend::{Acquire, Grant, Obstacle, Operation, Outcome, Place, Release, Report, Token},
     key::LockKey,
 };
+
+use super::{LONG, PATIENCE, SENT, SHORT, Suite, acquire, release};
 
 impl Suite<'_> {
     pub(super) async fn keeps_queues(&mut self) {
@@ -25,8 +26,8 @@ impl Suite<'_> {
         self.call(leave(&key, two)).await;
         self.call(release(&key, one)).await;
         // It says so once, and is asked for each part of the suite.
-        while let Ok(notice) = self.told.try_recv() {
-            if let Notice::Listening(listens) = notice {
+        while let Some(report) = self.told.try_next() {
+            if let Report::Listening(listens) = report {
                 self.listens = listens;
             }
         }
@@ -176,8 +177,8 @@ impl Suite<'_> {
     async fn granted_of(&mut self, within: Duration, keys: &[&LockKey]) -> Option<Grant> {
         let next = async {
             loop {
-                match self.told.recv().await? {
-                    Notice::Granted(grant) if !grant.out_of_turn && keys.contains(&&grant.key) => return Some(grant),
+                match self.told.next().await? {
+                    Report::Granted(grant) if keys.contains(&&grant.key) => return Some(grant),
                     _ => {}
                 }
             }

@@ -1,12 +1,13 @@
 use std::{future::Future, pin::Pin, sync::Arc};
 
-use super::{plan::Kind, watch::Trial};
-use crate::{
+use lock_core::{
+    NodeHealth,
     backend::{Answer, Backend, BackendError, Batch, Calls, Operation, Reply},
     clock::Clock,
-    health::NodeHealth,
     key::LockKey,
 };
+
+use super::{plan::Kind, watch::Trial};
 
 /// The store in memory, which executes every request and loses the answer that the trial wants to be lost.
 #[derive(Debug)]

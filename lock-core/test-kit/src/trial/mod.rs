@@ -1,4 +1,4 @@
-//! What `#[lock_core::test]` calls: runs a test many times, and takes the lease away at another place each time.
+//! What `#[lock_test::test]` calls: runs a test many times, and takes the lease away at another place each time.
 //!
 //! The idea is that of SQLite's anomaly tests, in which the n-th allocation fails, for every n until a run succeeds
 //! (<https://sqlite.org/testing.html>), applied to suspension points as `hyperactor`'s `assert_cancel_safe` does.
@@ -17,14 +17,14 @@ use std::{
     sync::Arc,
 };
 
+use lock_core::{LockManager, backend::MemoryBackend};
+
 pub use self::verdict::Verdict;
-pub(crate) use self::watch::poll_work;
 use self::{
     limit::Stuck,
     plan::{Kind, Seen, Target},
     watch::Trial,
 };
-use crate::{backend::MemoryBackend, manager::LockManager};
 
 /// Runs a test undisturbed, and then once for each place at which its locks can fail.
 ///
@@ -159,7 +159,7 @@ fn on_runtime<T>(
     drop(entered);
     let caught = catch_unwind(AssertUnwindSafe(|| {
         runtime.block_on(async {
-            let manager = LockManager::builder().backend(trial.store()).seed(SEED).build();
+            let manager = crate::seeded(LockManager::builder().backend(trial.store()), SEED).build();
             let manager = manager.expect("the defaults are valid");
             let _watched = trial.watch(&manager);
             test(&trial, manager).await

@@ -7,7 +7,8 @@ use std::{
     sync::atomic::{AtomicU32, Ordering},
 };
 
-use lock_core::{__private::test, LockManager};
+use lock_core::LockManager;
+use lock_test::__private::test;
 use tokio::task::yield_now;
 
 use crate::losing::shop::{Shop, round_trip};
@@ -95,7 +96,7 @@ fn test_with_too_many_awaits_is_refused() {
 }
 
 /// Run by the test below, in a process of its own.
-#[lock_core::test]
+#[lock_test::test]
 #[ignore = "fails, as it should"]
 async fn three_awaits(locks: LockManager) {
     let work = async |_| {
