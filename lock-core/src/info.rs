@@ -24,19 +24,12 @@ pub(crate) struct Held {
     pub(crate) remaining: Option<Duration>,
     /// Whether the token has another form than ours.
     pub(crate) foreign: bool,
-    /// Those who share the key, if several may hold it.
-    pub(crate) shares: Option<Shares>,
-}
-
-/// What the store says of a key that several may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shares {
     /// How many leases hold the key.
-    pub(crate) leases: u32,
+    pub(crate) leases: usize,
     /// How many permits these take; zero if they are not permits.
     pub(crate) permits: u32,
     /// The time to the end of the lease that ends first.
-    pub(crate) first: Duration,
+    pub(crate) first: Option<Duration>,
 }
 
 impl KeyInfo {
@@ -74,15 +67,14 @@ impl KeyInfo {
         &self.holders
     }
 
-    /// Returns how many leases hold the key, as the store counts them, and at least as many as [`holders`](Self::holders) has: zero if
-    /// the key is free, and one if it is held exclusively or by another library.
+    /// Returns how many leases hold the key, as the store counts them: zero if the key is free, and one if it is held exclusively or
+    /// by another library.
     ///
     /// A lease counts until its own ttl is over, also if its holder has died: a shared one keeps writers out, and permits stay taken.
     /// A quorum counts the leases that a majority of its nodes has, and may be off while a node lacks some of them.
     #[must_use]
     pub fn leases(&self) -> usize {
-        let counted = self.held.map_or(0, |held| held.shares.map_or(1, |shares| count(shares.leases)));
-        counted.max(self.holders.len())
+        self.held.map_or(0, |held| held.leases)
     }
 
     /// Returns the leases of the key for which no process answered. Returns `None` if there are none, and if that cannot be known because
@@ -114,13 +106,12 @@ impl KeyInfo {
     #[must_use]
     pub fn silent(&self) -> Option<Silent> {
         let held = self.held.filter(|held| !held.foreign && !self.is_truncated)?;
-        let (counted, taken) = held.shares.map_or((1, 0), |shares| (count(shares.leases), shares.permits));
-        let silent = counted.checked_sub(self.holders.len()).filter(|silent| *silent > 0)?;
+        let leases = held.leases.checked_sub(self.holders.len()).filter(|silent| *silent > 0)?;
         let permits = self.holders.iter().map(|holder| holder.mode.permits()).fold(0, u32::saturating_add);
         Some(Silent {
-            leases: silent,
-            permits: taken.saturating_sub(permits),
-            first_end: held.shares.map(|shares| shares.first).or(held.remaining),
+            leases,
+            permits: held.permits.saturating_sub(permits),
+            first_end: held.first,
             last_end: held.remaining,
         })
     }
@@ -219,10 +210,6 @@ impl Processes {
     pub fn unanswered(&self) -> Option<usize> {
         self.asked.map(|asked| asked - self.answered)
     }
-}
-
-fn count(leases: u32) -> usize {
-    usize::try_from(leases).unwrap_or(usize::MAX)
 }
 
 /// The leases of a key for which no process answered; see [`KeyInfo::silent`].

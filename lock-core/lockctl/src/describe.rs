@@ -13,7 +13,8 @@ pub(crate) fn key(info: &KeyInfo) -> String {
     if waiters.is_empty() {
         match &missing {
             Some(missing) => {
-                let nobody = if info.is_truncated() { "No waiter was named" } else { "No process that answered waits for it" };
+                let nobody =
+                    if info.is_truncated() { "No waiter was named" } else { "No process that answered waits for it" };
                 let _ = writeln!(text, "{nobody}. {missing}");
             }
             None if info.is_locked() => text.push_str("Nobody waits for it.\n"),

@@ -61,8 +61,7 @@ impl Answers {
             let (mode, number) = (holder.mode, holder.fencing_token);
             newest == Some((mode, number)) || newest.is_some_and(|(newest, _)| mode.goes_with(newest))
         });
-        let held_by_us = held.filter(|held| !held.foreign);
-        holders.truncate(held_by_us.map_or(0, |held| held.shares.map_or(1, |shares| shares.leases as usize)));
+        holders.truncate(held.filter(|held| !held.foreign).map_or(0, |held| held.leases));
         holders.sort_by_key(|holder| Reverse(holder.held));
         waiters.sort_by_key(|waiter| (waiter.place, Reverse(waiter.waited)));
         let (is_truncated, processes) = (self.is_truncated, self.processes);
@@ -75,7 +74,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::{engine::inquiry::this_process, info::Shares, mode::Mode};
+    use crate::{engine::inquiry::this_process, mode::Mode};
 
     #[test]
     fn readers_with_numbers_of_their_own_are_not_said_to_be_silent() {
@@ -89,8 +88,8 @@ mod tests {
         };
         let mut answers = Answers::default();
         answers.of_keys.insert("k".to_owned(), (vec![holder(7), holder(9)], Vec::new()));
-        let shares = Some(Shares { leases: 3, permits: 0, first: Duration::from_secs(1) });
-        let held = Held { remaining: Some(Duration::from_secs(9)), foreign: false, shares };
+        let [first, remaining] = [1, 9].map(|seconds| Some(Duration::from_secs(seconds)));
+        let held = Held { remaining, foreign: false, leases: 3, permits: 0, first };
         let info = answers.describe(&LockKey::new("k").expect("a valid key"), Some(held));
         assert_eq!(info.silent().map(|silent| silent.leases()), Some(1), "two of three have answered");
         assert_eq!(info.holders().len(), 2);

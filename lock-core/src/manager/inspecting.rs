@@ -7,7 +7,7 @@ use crate::{
     backend::{BackendError, Batch, Obstacle, Operation, Outcome},
     engine::inquiry::message::Subject,
     error::Error,
-    info::{Held, KeyInfo, Shares},
+    info::{Held, KeyInfo},
     key::LockKey,
 };
 
@@ -142,10 +142,12 @@ impl LockManager {
 fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
     match outcome {
         Outcome::Busy { remaining, by, .. } => {
-            Ok(Some(Held { remaining, foreign: by == Obstacle::Foreign, shares: None }))
+            let foreign = by == Obstacle::Foreign;
+            Ok(Some(Held { remaining, foreign, leases: 1, permits: 0, first: remaining }))
         }
         Outcome::Shared { leases, permits, first, last } => {
-            Ok(Some(Held { remaining: Some(last), foreign: false, shares: Some(Shares { leases, permits, first }) }))
+            let (leases, first, remaining) = (leases as usize, Some(first), Some(last));
+            Ok(Some(Held { remaining, foreign: false, leases, permits, first }))
         }
         Outcome::Gone => Ok(None),
         outcome => Err(BackendError::unexpected(outcome)),
