@@ -9,6 +9,8 @@ use std::{
 use lock_core::{KeyInfo, LockManager, Mode, backend::MemoryBackend};
 use tokio::time::sleep;
 
+use crate::support::log::Log;
+
 type Result<T = (), E = Box<dyn std::error::Error>> = std::result::Result<T, E>;
 
 fn ms(ms: u64) -> Duration {
@@ -231,6 +233,34 @@ async fn a_request_that_waits_for_long_is_told_of_the_holder() -> Result {
     // The time of a request of several keys is its own, too.
     let all = waits.lock_all(["a", "k"]).wait(ms(600)).await.expect_err("it is held");
     assert!(all.holder().is_some() && all.to_string().contains("after 600ms"), "{all}");
+    Ok(())
+}
+
+#[tokio::test(start_paused = true)]
+async fn the_log_names_the_holder_of_a_key_once_for_all_who_wait_and_again_for_those_who_come_later() -> Result {
+    let (log, _guard) = Log::begin();
+    let store = MemoryBackend::new();
+    let holds = manager(&store, "one")?;
+    let waits = LockManager::builder().backend(store.clone()).explain_waits_after(ms(500)).build()?;
+    let guards = holds.lock_all(["k", "other"]).label("import").await?;
+    let explained = || log.count("still waiting for the lock");
+    for (number, lines) in [(0, 1), (1, 2)] {
+        for _ in 0..100 {
+            tokio::spawn(waits.lock("k").wait(ms(60_000)).acquire());
+        }
+        sleep(ms(2_000)).await;
+        assert_eq!(explained(), lines, "{number}: {log:?}");
+    }
+    assert_eq!(log.count("\"import\""), 2, "{log:?}");
+    assert!(!log.text().contains("other"));
+    // Its process does not answer.
+    let _handover = guards.into_guards().pop().expect("two").hand_over()?;
+    waits.lock("other").wait(ms(1_000)).await.expect_err("it is held");
+    assert_eq!(log.count("no process says that it holds the key"), 1, "{log:?}");
+    // The waits are over.
+    sleep(ms(60_000)).await;
+    assert!(waits.__sizes().contains(&("explained", 0)), "{:?}", waits.__sizes());
+    assert_eq!(explained(), 3);
     Ok(())
 }
 

@@ -63,7 +63,7 @@ pub(crate) struct Draft {
     entries: String,
     number: usize,
     /// Whether the manager has more to say.
-    is_cut: bool,
+    pub(crate) is_cut: bool,
 }
 
 impl Draft {
@@ -85,8 +85,8 @@ impl Draft {
     }
 
     pub(super) fn add(&mut self, entry: [&str; 8]) -> Option<()> {
-        self.is_cut = self.number == MOST_ENTRIES;
-        if self.is_cut {
+        if self.number == MOST_ENTRIES {
+            self.is_cut = true;
             return None;
         }
         self.number += 1;

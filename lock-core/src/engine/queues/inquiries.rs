@@ -10,7 +10,7 @@ use crate::{
     clock::Moment,
     engine::inquiry::{
         Asker, FOR_ANSWERS, Heard, Message,
-        message::{Draft, Question, Report, Subject},
+        message::{Draft, MOST_ENTRIES, Question, Report, Subject},
     },
     error::ErrorKind,
     key::LockKey,
@@ -129,13 +129,16 @@ impl Queues {
 
     /// Names the holders of all keys first: they are what is asked for most.
     fn describe(&self, subject: &Subject, and_waiters: bool, draft: &mut Draft, now: Moment) -> Option<()> {
-        let tenures = self.keys_of(subject).flat_map(|key| self.tenures_of(key));
+        // Each of them has a holder or waiter, but for a moment.
+        let keys: Vec<_> = self.keys_of(subject).take(MOST_ENTRIES + 1).collect();
+        draft.is_cut = keys.len() > MOST_ENTRIES;
+        let tenures = keys.iter().flat_map(|key| self.tenures_of(key));
         for hold in tenures.filter_map(|tenure| self.tenures.hold(tenure)) {
             if let Some(held) = hold.held(now) {
                 draft.holder(hold, held)?;
             }
         }
-        for key in self.keys_of(subject).filter(|_| and_waiters) {
+        for key in keys.into_iter().filter(|_| and_waiters) {
             let mut place = 0;
             for (waiter, contender) in self.lines.waiters_of(key) {
                 // The others of a process stand behind its contender.
