@@ -22,10 +22,15 @@ impl Queues {
         let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
         let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
         self.inquiries.open(question.id, asker, until);
-        if let Some(answer) = self.answer(&question, now) {
+        let answer = self.answer(&question, now);
+        // If the holder is in this process, no other one is asked for it.
+        let is_enough = answer.is_some() && matches!(question.subject, Subject::Holder(_));
+        if let Some(answer) = answer {
             self.inquiries.add(question.id, &self.channel, answer);
         }
-        self.messages.push(Message { channel: EVERYONE.into(), text: question.write(), asks: Some(question.id) });
+        if !is_enough {
+            self.messages.push(Message { channel: EVERYONE.into(), text: question.write(), asks: Some(question.id) });
+        }
     }
 
     /// Asks who holds the keys for which a request has waited for long.
