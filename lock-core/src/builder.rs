@@ -272,17 +272,16 @@ impl LockManagerBuilder {
         self
     }
 
-    /// Has a request that has waited for so long ask once who holds the key. Default: requests do not ask.
+    /// Asks who holds a key when a request has waited for so long. Default: the manager does not ask.
     ///
     /// The answer is logged (`still waiting for the lock`, level INFO) with the key, the holder and for how long it has held the
-    /// key. If the request then fails because the key is busy, the message of the error and
-    /// [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of the
-    /// request is linked to the trace of the holder.
+    /// key: one line for all requests that wait for the key then. If one of them fails because the key is busy, the message of the
+    /// error and [`Error::holder`](crate::Error::holder) name the holder. With the feature `opentelemetry`, the span `lock.acquire` of
+    /// the request is linked to the trace of the holder when the request is done.
     ///
-    /// The request asks once, so the answer may be old when the request fails. A request that is polled outside of a runtime does
-    /// not ask. Each question reaches every process that uses the store, so choose a time that few requests wait for. A manager
-    /// asks at most ten times a second; a request whose turn does not come at once tries again after half a second to one and a half.
-    /// Requests for one key share an answer for a second, and the request that has asked logs it.
+    /// The answer may be old when a request fails, since the manager asks again only for requests that come later. Each
+    /// question reaches every process that uses the store, so choose a time that few requests wait for. A manager asks for one key at a
+    /// time, at most ten times a second, the longest wait first.
     ///
     /// # Examples
     ///

@@ -191,9 +191,9 @@ impl Error {
         self.inner.key.as_ref().map(Name::as_str)
     }
 
-    /// Returns the holder of a busy key, if the request waited long enough to
-    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered. The request asks once, so another may hold
-    /// the key by now; the message of the error says how long ago the answer was.
+    /// Returns the holder of a busy key, if the request waited long enough for the manager to
+    /// [ask](crate::LockManagerBuilder::explain_waits_after) and a process answered. Another may hold the key by now; the message of the
+    /// error says how long ago the answer was.
     #[must_use]
     pub fn holder(&self) -> Option<&Holder> {
         self.inner.holder.as_ref().map(|(holder, _)| &**holder)

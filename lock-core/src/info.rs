@@ -1,9 +1,6 @@
-mod parties;
+use std::{fmt, sync::Arc, time::Duration};
 
-use std::{fmt, time::Duration};
-
-pub(crate) use self::parties::{Answers, Parties};
-use crate::{engine::inquiry::Process, fencing::FencingToken, mode::Mode};
+use crate::{fencing::FencingToken, mode::Mode};
 
 /// A key as [`LockManager::inspect`](crate::LockManager::inspect) and [`LockManager::list`](crate::LockManager::list) find
 /// it: whether it is held, by whom, and who waits.
@@ -12,14 +9,12 @@ use crate::{engine::inquiry::Process, fencing::FencingToken, mode::Mode};
 /// [`holder`](Self::holder) and [`waiters`](Self::waiters) come from the processes that answered in time.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyInfo {
-    key: String,
-    held: Option<Held>,
-    holders: Vec<Holder>,
-    /// How many leases and permits the processes that answered have of the key.
-    answered: Answered,
-    waiters: Vec<Waiter>,
-    is_truncated: bool,
-    processes: Processes,
+    pub(crate) key: String,
+    pub(crate) held: Option<Held>,
+    pub(crate) holders: Vec<Holder>,
+    pub(crate) waiters: Vec<Waiter>,
+    pub(crate) is_truncated: bool,
+    pub(crate) processes: Processes,
 }
 
 /// What the store says of a key that is held.
@@ -29,26 +24,12 @@ pub(crate) struct Held {
     pub(crate) remaining: Option<Duration>,
     /// Whether the token has another form than ours.
     pub(crate) foreign: bool,
-    /// Those who share the key, if several may hold it.
-    pub(crate) shares: Option<Shares>,
-}
-
-/// What the store says of a key that several may hold.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shares {
     /// How many leases hold the key.
-    pub(crate) leases: u32,
+    pub(crate) leases: usize,
     /// How many permits these take; zero if they are not permits.
     pub(crate) permits: u32,
     /// The time to the end of the lease that ends first.
-    pub(crate) first: Duration,
-}
-
-/// How many leases of a key the processes that answered have, and how many permits these take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Answered {
-    leases: usize,
-    permits: u32,
+    pub(crate) first: Option<Duration>,
 }
 
 impl KeyInfo {
@@ -78,7 +59,7 @@ impl KeyInfo {
     }
 
     /// Returns the holders, as their processes describe them: the one that has held the key for the longest first. An exclusive lease
-    /// is alone; those who share the key are at most 100 of each process.
+    /// is alone; of those who share the key, each process names at most 500.
     ///
     /// It is empty whenever [`holder`](Self::holder) returns `None`.
     #[must_use]
@@ -86,15 +67,14 @@ impl KeyInfo {
         &self.holders
     }
 
-    /// Returns how many leases hold the key, as the store counts them, and at least as many as [`holders`](Self::holders) has: zero if
-    /// the key is free, and one if it is held exclusively or by another library.
+    /// Returns how many leases hold the key, as the store counts them: zero if the key is free, and one if it is held exclusively or
+    /// by another library.
     ///
     /// A lease counts until its own ttl is over, also if its holder has died: a shared one keeps writers out, and permits stay taken.
     /// A quorum counts the leases that a majority of its nodes has, and may be off while a node lacks some of them.
     #[must_use]
     pub fn leases(&self) -> usize {
-        let counted = self.held.map_or(0, |held| held.shares.map_or(1, |shares| count(shares.leases)));
-        counted.max(self.holders.len())
+        self.held.map_or(0, |held| held.leases)
     }
 
     /// Returns the leases of the key for which no process answered. Returns `None` if there are none, and if that cannot be known because
@@ -126,13 +106,12 @@ impl KeyInfo {
     #[must_use]
     pub fn silent(&self) -> Option<Silent> {
         let held = self.held.filter(|held| !held.foreign && !self.is_truncated)?;
-        let Answered { leases, permits } = self.answered;
-        let (counted, taken) = held.shares.map_or((1, 0), |shares| (count(shares.leases), shares.permits));
-        let silent = counted.checked_sub(leases).filter(|silent| *silent > 0)?;
+        let leases = held.leases.checked_sub(self.holders.len()).filter(|silent| *silent > 0)?;
+        let permits = self.holders.iter().map(|holder| holder.mode.permits()).fold(0, u32::saturating_add);
         Some(Silent {
-            leases: silent,
-            permits: taken.saturating_sub(permits),
-            first_end: held.shares.map(|shares| shares.first).or(held.remaining),
+            leases,
+            permits: held.permits.saturating_sub(permits),
+            first_end: held.first,
             last_end: held.remaining,
         })
     }
@@ -165,7 +144,7 @@ impl KeyInfo {
     }
 
     /// Returns the requests that wait for the key, as their processes describe them, in the order of their
-    /// [places](Waiter::place): at most 100 of each process.
+    /// [places](Waiter::place).
     #[must_use]
     pub fn waiters(&self) -> &[Waiter] {
         &self.waiters
@@ -173,9 +152,8 @@ impl KeyInfo {
 
     /// Returns whether a process had more to say, so that waiters are missing, and in a list the holder may be missing.
     ///
-    /// A process names at most 100 waiters of a key, and in a [list](crate::LockManager::list) at most 20,000 holders and waiters. An
-    /// answer that is still coming when the time for answers is over counts as truncated, too. In a list that lacks an unknown part of
-    /// an answer, every key is truncated.
+    /// A process names at most 500 holders and waiters in an answer, the holders first. What a [list](crate::LockManager::list) lacks
+    /// may belong to any of its keys, so every key of it is truncated; [`inspect`](crate::LockManager::inspect) one of them then.
     #[must_use]
     pub fn is_truncated(&self) -> bool {
         self.is_truncated
@@ -208,16 +186,11 @@ impl KeyInfo {
 /// (RESP2, or no rights to pub/sub), or is cut off, is not asked and does not count. If that is the one that asks, no other can answer it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Processes {
-    asked: Option<usize>,
-    answered: usize,
+    pub(crate) asked: Option<usize>,
+    pub(crate) answered: usize,
 }
 
 impl Processes {
-    /// A question that has reached nobody, not even the manager that asks, could not be sent.
-    fn new(reached: Option<usize>, answered: usize) -> Self {
-        Self { asked: reached.filter(|reached| *reached > 0).map(|reached| reached.max(answered)), answered }
-    }
-
     /// Returns how many processes should have answered. Returns `None` if that is not known: the question could not be sent, the
     /// store did not say how many listen, or not all nodes of a cluster or quorum said the same.
     #[must_use]
@@ -225,22 +198,18 @@ impl Processes {
         self.asked
     }
 
-    /// Returns how many processes answered in full.
+    /// Returns how many processes answered.
     #[must_use]
     pub fn answered(&self) -> usize {
         self.answered
     }
 
-    /// Returns how many processes should have answered and did not, at least not in full: they are stopped, have died a moment ago, or are too
-    /// busy to answer within 250 ms. Returns `None` if that is not known.
+    /// Returns how many processes should have answered and did not: they are stopped, have died a moment ago, or are too busy to
+    /// answer within 250 ms. Returns `None` if that is not known.
     #[must_use]
     pub fn unanswered(&self) -> Option<usize> {
         self.asked.map(|asked| asked - self.answered)
     }
-}
-
-fn count(leases: u32) -> usize {
-    usize::try_from(leases).unwrap_or(usize::MAX)
 }
 
 /// The leases of a key for which no process answered; see [`KeyInfo::silent`].
@@ -285,27 +254,29 @@ impl Silent {
 /// A request and the process that made it: who holds a key, or waits for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Party {
-    process: Process,
-    label: String,
+    pub(crate) service: Arc<str>,
+    pub(crate) host: Arc<str>,
+    pub(crate) process: u32,
+    pub(crate) label: String,
 }
 
 impl Party {
     /// Returns the name of the service: the [`client_name`](crate::LockManagerBuilder::client_name) of its manager.
     #[must_use]
     pub fn service(&self) -> &str {
-        &self.process.service
+        &self.service
     }
 
     /// Returns the name of the host.
     #[must_use]
     pub fn host(&self) -> &str {
-        &self.process.host
+        &self.host
     }
 
     /// Returns the number of the process on its host.
     #[must_use]
     pub fn process(&self) -> u32 {
-        self.process.number
+        self.process
     }
 
     /// Returns the [`label`](crate::LockRequest::label) of the request; empty if it has none.
@@ -317,8 +288,8 @@ impl Party {
 
 impl fmt::Display for Party {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { process: Process { service, host, number }, label } = self;
-        write!(f, "{service} on {host} (process {number}")?;
+        let Self { service, host, process, label } = self;
+        write!(f, "{service} on {host} (process {process}")?;
         if label.is_empty() { f.write_str(")") } else { write!(f, ", {label:?})") }
     }
 }

@@ -1,3 +1,4 @@
+mod answers;
 mod inspecting;
 
 use std::{fmt, future::Future, panic::Location, sync::Arc, sync::OnceLock, time::Duration};

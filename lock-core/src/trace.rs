@@ -23,19 +23,18 @@ pub(crate) fn current() -> Option<Box<TraceContext>> {
 /// Links a span to the one that a text names. A text of another form is ignored.
 #[cfg(feature = "opentelemetry")]
 pub(crate) fn link(span: &tracing::Span, to: &str) {
-    let mut parts = to.strip_prefix("00-").into_iter().flat_map(|parts| parts.split('-'));
-    let (Some(trace), Some(id), Some(flags), None) = (parts.next(), parts.next(), parts.next(), parts.next()) else {
-        return;
-    };
-    let (Ok(trace), Ok(id), Ok(flags)) =
-        (TraceId::from_hex(trace), SpanId::from_hex(id), u8::from_str_radix(flags, 16))
-    else {
-        return;
-    };
-    let context = SpanContext::new(trace, id, TraceFlags::new(flags), true, TraceState::default());
-    if context.is_valid() {
+    if let Some(context) = read(to).filter(SpanContext::is_valid) {
         span.add_link(context);
     }
+}
+
+#[cfg(feature = "opentelemetry")]
+fn read(text: &str) -> Option<SpanContext> {
+    let parts: Vec<_> = text.strip_prefix("00-")?.split('-').collect();
+    let [trace, id, flags] = parts[..] else { return None };
+    let (trace, id) = (TraceId::from_hex(trace).ok()?, SpanId::from_hex(id).ok()?);
+    let flags = TraceFlags::new(u8::from_str_radix(flags, 16).ok()?);
+    Some(SpanContext::new(trace, id, flags, true, TraceState::default()))
 }
 
 #[cfg(not(feature = "opentelemetry"))]

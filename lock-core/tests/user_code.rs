@@ -163,3 +163,43 @@ fn losses_are_logged_and_counted_without_a_lock_and_a_mass_of_them_in_a_few_line
     });
     assert!((2..=6).contains(&lines), "{lines} lines");
 }
+
+/// Asks the manager that logs for a lease.
+struct WritesAndAsks;
+
+static WAITS: OnceLock<LockManager> = OnceLock::new();
+static EXPLAINED: AtomicUsize = AtomicUsize::new(0);
+
+impl io::Write for WritesAndAsks {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        if String::from_utf8_lossy(bytes).contains("still waiting for the lock")
+            && let Some(manager) = WAITS.get()
+        {
+            EXPLAINED.fetch_add(1, Ordering::Relaxed);
+            drop(manager.lock("mine").wait(Duration::ZERO).acquire().now_or_never());
+        }
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_wait_is_explained_without_a_lock() {
+    in_time("a writer of the log that asks", || {
+        not_alone();
+        let subscriber = tracing_subscriber::fmt().with_writer(|| WritesAndAsks).with_ansi(false).finish();
+        let runtime = runtime::Builder::new_current_thread().enable_all().start_paused(true).build().unwrap();
+        with_default(subscriber, || {
+            runtime.block_on(async {
+                let builder = LockManager::builder().backend(MemoryBackend::new()).explain_waits_after(ms(100));
+                let manager = WAITS.get_or_init(|| builder.build().unwrap());
+                let _held = manager.lock("k").await.unwrap();
+                manager.lock("k").wait(ms(200)).await.unwrap_err();
+            });
+        });
+    });
+    assert_eq!(EXPLAINED.load(Ordering::Relaxed), 1);
+}

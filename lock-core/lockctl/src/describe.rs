@@ -3,17 +3,19 @@
 use std::{fmt::Write, time::Duration};
 
 use humantime::format_duration;
-use lock_core::{Holder, KeyInfo, Mode, Party, Processes, Silent, Waiter};
+use lock_core::{Holder, KeyInfo, Mode, Party, Silent, Waiter};
 
 /// Writes who holds a key and who waits for it, in lines for people.
 pub(crate) fn key(info: &KeyInfo) -> String {
     let mut text = holder(info);
     let waiters = info.waiters();
-    let missing = missing(info.processes());
+    let missing = missing(info);
     if waiters.is_empty() {
         match &missing {
             Some(missing) => {
-                let _ = writeln!(text, "No process that answered waits for it. {missing}");
+                let nobody =
+                    if info.is_truncated() { "No waiter was named" } else { "No process that answered waits for it" };
+                let _ = writeln!(text, "{nobody}. {missing}");
             }
             None if info.is_locked() => text.push_str("Nobody waits for it.\n"),
             None => {}
@@ -32,9 +34,10 @@ pub(crate) fn key(info: &KeyInfo) -> String {
     text
 }
 
-/// Says how many processes did not answer. Returns `None` if all did.
-pub(crate) fn missing(processes: Processes) -> Option<String> {
-    match (processes.asked(), processes.unanswered()) {
+/// Says how many processes did not answer, and whether one that did has more to name. Returns `None` if nothing is missing.
+pub(crate) fn missing(info: &KeyInfo) -> Option<String> {
+    let processes = info.processes();
+    let unanswered = match (processes.asked(), processes.unanswered()) {
         (_, Some(0)) => None,
         (Some(asked), Some(unanswered)) => {
             let (noun, theirs) =
@@ -47,7 +50,10 @@ pub(crate) fn missing(processes: Processes) -> Option<String> {
             "It is not known how many processes should have answered; {} did. Holders and waiters may be missing here.",
             processes.answered()
         )),
-    }
+    };
+    let cut = info.is_truncated().then(|| CUT.to_owned());
+    let all: Vec<_> = unanswered.into_iter().chain(cut).collect();
+    (!all.is_empty()).then(|| all.join(" "))
 }
 
 fn holder(info: &KeyInfo) -> String {
@@ -196,6 +202,9 @@ const ONE_SILENT: &str =
 
 /// The same of several.
 const SEVERAL_SILENT: &str = "their holders have died, are stopped or are cut off, or cannot use messages, or the leases are between two holders";
+
+/// What it means that an answer is truncated.
+const CUT: &str = "A process has more than 500 holders and waiters; those that it did not name are missing here.";
 
 /// What it means that nobody answered, in the words of `KeyInfo::nobody_answered` and of docs/operations.md.
 const NOBODY_ANSWERED: &str =

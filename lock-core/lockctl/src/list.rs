@@ -22,7 +22,7 @@ pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
     } else {
         let rows: Vec<_> = keys.iter().map(row).collect();
         table::write(output, TITLES, &rows)?;
-        if let Some(missing) = keys.first().and_then(|info| missing(info.processes())) {
+        if let Some(missing) = keys.first().and_then(missing) {
             warn(missing.trim_end_matches('.'));
         }
     }

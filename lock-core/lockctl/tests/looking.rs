@@ -247,3 +247,18 @@ fn keys_and_labels_cannot_steer_a_terminal() {
         assert!(!done.out.contains(['\u{1b}', '\u{9b}', '\u{202e}']), "{done:?}");
     }
 }
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_process_with_more_than_it_names_is_said_to_have_more() {
+    let server = Server::start();
+    let builder = LockManager::builder().url(&server.url).command_timeout(PATIENT).client_name("shop");
+    let manager = builder.connect().await.expect("a server");
+    let keys: Vec<_> = (0..501).map(|number| format!("k{number}")).collect();
+    let _held = manager.lock_all(&keys).ttl(Duration::from_secs(60)).await.expect("free");
+    const MORE: &str = "A process has more than 500 holders and waiters; those that it did not name are missing here";
+    let listed = server.done(&["list"]);
+    assert!(listed.err.contains(MORE) && listed.out.lines().count() == 502, "{listed:?}");
+    assert_eq!(server.json(&["list"])[0]["truncated"], Value::Bool(true));
+    let done = server.done(&["who", "k500"]);
+    assert!(done.out.contains("held by shop on ") && !done.out.contains(MORE), "{done:?}");
+}

@@ -5,10 +5,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 
 use super::Grant;
-use crate::{
-    engine::inquiry::{Question, Statement},
-    key::LockKey,
-};
+use crate::key::LockKey;
 
 /// A channel to the engine, for messages that it did not ask for: that a key was granted to a waiter, whether waiters can be
 /// notified, and that another client has written to a key.
@@ -31,10 +28,8 @@ pub(crate) enum Notice {
     Moved,
     /// No request that was sent before the connection of this epoch was up will be executed.
     Settled(u64),
-    /// A manager of the same store asks who holds and waits.
-    Asked(Question),
-    /// A manager of the same store has answered.
-    Told(Statement),
+    /// A manager of the same store asks who holds and waits, or answers.
+    Message(String),
 }
 
 impl Calls {
@@ -94,11 +89,10 @@ impl Calls {
     }
 
     /// Passes on a message that was [published](super::Backend::publish) on the channel of the engine, or on
-    /// [`EVERYONE`](super::EVERYONE). A message of an unknown form is ignored.
+    /// [`EVERYONE`](super::EVERYONE). A message of an unknown form or of more than 1 MiB is ignored.
     pub fn message(&self, message: &str) {
-        let asked = Question::read(message).map(Notice::Asked);
-        if let Some(notice) = asked.or_else(|| Statement::read(message).map(Notice::Told)) {
-            let _ = self.sender.send(notice);
+        if message.len() <= LONGEST {
+            let _ = self.sender.send(Notice::Message(message.to_owned()));
         }
     }
 
@@ -153,3 +147,6 @@ impl Report {
         }
     }
 }
+
+/// The longest message that is read: room for 500 holders and waiters with the longest keys.
+const LONGEST: usize = 1 << 20;

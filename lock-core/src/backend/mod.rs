@@ -62,7 +62,7 @@ use crate::{
 };
 
 /// The channel to which all managers of a store listen.
-pub const EVERYONE: &str = crate::engine::inquiry::EVERYONE;
+pub const EVERYONE: &str = "lock-core:calls:all";
 
 /// The operations of one call.
 pub type Batch = Items<Operation>;

@@ -14,9 +14,8 @@ use smallvec::SmallVec;
 use tokio::{runtime::Handle, sync::Notify};
 
 use super::{
-    Looks,
     deferred::Deferred,
-    inquiry::{Identity, Message},
+    inquiry::Message,
     pulse::Pulse,
     queues::{
         Queues,
@@ -37,8 +36,7 @@ pub(crate) struct Core {
     pub(crate) clock: Arc<dyn Clock>,
     /// When the task has to look at the clock.
     pulse: Arc<Pulse>,
-    /// How the manager names itself to others.
-    pub(super) manager: Identity,
+    /// After which wait the engine asks who holds a key.
     pub(super) explain_after: Option<Duration>,
     /// The runtime of the builder; else the task runs on that of the first request.
     runtime: Option<Handle>,
@@ -80,10 +78,9 @@ impl Core {
         clock: Arc<dyn Clock>,
         pulse: Arc<Pulse>,
         runtime: Option<Handle>,
-        looks: Looks,
+        explain_after: Option<Duration>,
         queues: Queues,
     ) -> Arc<Self> {
-        let manager = Identity::here(queues.channel(), &looks.service);
         let state = State {
             queues,
             running: false,
@@ -99,8 +96,7 @@ impl Core {
             backend,
             clock,
             pulse,
-            manager,
-            explain_after: looks.explain_after,
+            explain_after,
             runtime,
             state: Mutex::new(state),
             owed: AtomicUsize::new(0),

@@ -13,6 +13,7 @@ use crate::{
     caught::caught,
     clock::Moment,
     engine::{hold::Ending, metrics, pulse::Loss},
+    info::Holder,
     key::LockKey,
     mode::Mode,
 };
@@ -37,6 +38,8 @@ pub(crate) struct Deferred {
     slacks: Vec<(&'static str, Duration)>,
     /// A request for permits that meets those of another total: its key, its mode, and the other total.
     other_total: Option<(LockKey, Mode, u32)>,
+    /// Keys that requests have waited for, and who holds them if a process says so.
+    explained: Vec<(LockKey, Option<Box<Holder>>)>,
 }
 
 impl Deferred {
@@ -49,6 +52,7 @@ impl Deferred {
             || !self.failed.is_empty()
             || !self.slacks.is_empty()
             || self.other_total.is_some()
+            || !self.explained.is_empty()
     }
 
     /// Wakes a task.
@@ -83,6 +87,11 @@ impl Deferred {
     /// Logs that a request waits for permits of another total.
     pub(super) fn waits_for_other_total(&mut self, key: LockKey, mode: Mode, total: u32) {
         self.other_total = Some((key, mode, total));
+    }
+
+    /// Logs who holds a key that requests have waited for.
+    pub(super) fn explained(&mut self, key: LockKey, holder: Option<Box<Holder>>) {
+        self.explained.push((key, holder));
     }
 
     /// Records what the old deadline of a renewed lease had left.
@@ -122,6 +131,13 @@ impl Drop for Deferred {
         }
         if let Some((key, mode, total)) = self.other_total.take() {
             log!(warn, %key, wanted = %mode, held = total, "another limit is in use for a key; requests wait for each other");
+        }
+        for (key, holder) in self.explained.drain(..) {
+            if let Some(holder) = holder {
+                log!(info, %key, holder = %holder.party(), held = ?holder.held(), "still waiting for the lock");
+            } else {
+                log!(info, %key, "still waiting for the lock; no process says that it holds the key");
+            }
         }
         for (label, slack) in self.slacks.drain(..) {
             metrics::renewed(label, slack);

@@ -17,7 +17,6 @@ pub(crate) mod metrics;
 #[cfg(all(test, lock_loom))]
 #[path = "tests/models.rs"]
 mod models;
-mod publish;
 pub(crate) mod pulse;
 pub(crate) mod queues;
 mod response;
@@ -43,7 +42,7 @@ use tokio::runtime::Handle;
 use self::{
     cleanup::{Doubt, Parting},
     core::Core,
-    inquiry::{ANSWERS_WITHIN, Heard, Subject},
+    inquiry::{Asker, Heard, explanations::Found, message::Subject},
     limits::Limits,
     pulse::Pulse,
     queues::{
@@ -55,6 +54,7 @@ use self::{
 };
 pub(crate) use self::{
     core::{Owed, Timer},
+    inquiry::Looks,
     response::Response,
 };
 use crate::{
@@ -67,15 +67,6 @@ use crate::{
     replicas::{OTHERS_WAIT, Replicas},
     ttl::Ttl,
 };
-
-/// Settings for questions about holders and waiters.
-#[derive(Debug)]
-pub(crate) struct Looks {
-    /// How the manager names itself.
-    pub(crate) service: String,
-    /// After which wait a request asks who holds its key.
-    pub(crate) explain_after: Option<Duration>,
-}
 
 /// A handle that keeps the engine alive.
 pub(crate) struct Engine {
@@ -94,8 +85,9 @@ impl Engine {
         let random = seed.map_or_else(rand::make_rng, StdRng::seed_from_u64);
         let limits = Limits { answer: backend.time_limit(), ..limits };
         let pulse = Pulse::of(Arc::clone(&clock));
-        let queues = Queues::new(Arc::clone(&pulse), random, limits);
-        Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, looks, queues) })
+        let explain_after = looks.explain_after;
+        let queues = Queues::new(Arc::clone(&pulse), random, limits, looks);
+        Arc::new(Self { core: Core::new(backend, clock, pulse, runtime, explain_after, queues) })
     }
 
     /// Identifies the manager: the same key of another manager is another lock.
@@ -110,11 +102,6 @@ impl Engine {
     /// Makes a timer of the clock, on the builder's runtime if one was given.
     pub(crate) fn sleep(&self, duration: Duration) -> Timer {
         self.core.sleep(duration)
-    }
-
-    /// Makes a timer of the clock, or returns `None` if there is no runtime for it.
-    pub(crate) fn timer(&self, duration: Duration) -> Option<Timer> {
-        self.core.has_timers().then(|| self.core.sleep(duration))
     }
 
     /// How long a future waits for the engine at most; `None` for ever.
@@ -200,21 +187,15 @@ impl Engine {
     pub(crate) fn inquire(&self, subject: Subject) -> Response<Heard> {
         let now = self.now();
         let (asked, response) = Response::new(&self.core, now);
-        self.core.with(|state| state.queues.inquire(subject, asked, now));
-        response.with_more_time(ANSWERS_WITHIN)
+        self.core.with(|state| state.queues.inquire(subject, Asker::Request(asked), now));
+        response.with_more_time(inquiry::LONGEST)
     }
 
-    /// Asks who holds the key of a request that waits. Returns after which time to try again if the request may not ask now.
-    pub(crate) fn explain(&self, key: &LockKey) -> Result<Response<Heard>, Duration> {
-        let now = self.now();
-        let (asked, response) = Response::new(&self.core, now);
-        self.core.with(|state| state.queues.explain(key.wire(), asked, now))?;
-        Ok(response.with_more_time(ANSWERS_WITHIN))
-    }
-
-    /// After which wait a request asks who holds its key.
-    pub(crate) fn explains_after(&self) -> Option<Duration> {
-        self.core.explain_after
+    /// Returns who was found to hold the key of a request that has waited since `began`, if that was asked.
+    pub(crate) fn explained(&self, key: &LockKey, began: Moment, now: Moment) -> Option<Found> {
+        // Most requests do not wait, and need not take the lock for this.
+        self.core.explain_after.filter(|after| now.since(began) >= *after)?;
+        self.core.state().queues.explanations.of(key, began)
     }
 
     /// Begins an acquire of one key.

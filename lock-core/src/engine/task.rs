@@ -20,7 +20,7 @@ use super::{
     asked::Asked,
     core::{Core, Step},
     deferred,
-    publish::publish,
+    inquiry::Message,
     queues::calls::{CallId, List},
     turn::{pause, start},
 };
@@ -264,6 +264,17 @@ fn list_keys(core: &Arc<Core>, list: List) -> Pin<Box<dyn Future<Output = ()> + 
         let keys = async { backend.list(list.prefix).await };
         let keys = AssertUnwindSafe(keys).catch_unwind().await;
         unanswered.answer(keys.unwrap_or_else(|_| Err(BackendError::panicked())));
+    })
+}
+
+/// Publishes a question about holders and waiters, or an answer to one.
+fn publish(core: &Arc<Core>, Message { channel, text, asks }: Message) -> Pin<Box<dyn Future<Output = ()> + Send>> {
+    let core = Arc::clone(core);
+    Box::pin(async move {
+        let sent = async { core.backend.publish(channel, text).await };
+        let sent = AssertUnwindSafe(sent).catch_unwind().await;
+        let sent = sent.unwrap_or_else(|_| Err(BackendError::panicked()));
+        core.with(|state| state.queues.was_published(asks, sent));
     })
 }
 

@@ -5,12 +5,14 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use super::{confirm::Confirm, explain::Explain, reentry, take_up::TakeUp};
+use super::{confirm::Confirm, reentry, take_up::TakeUp};
 use crate::{
     backend::BackendError,
     clock::Moment,
     engine::{
-        Engine, Timer, metrics,
+        Engine, Timer,
+        inquiry::explanations::Found,
+        metrics,
         queues::line::{Newcomer, WaiterId},
         tenure::Offer,
     },
@@ -68,8 +70,8 @@ pub(super) struct Watch {
     began: Moment,
     waiting: metrics::Waiting,
     span: tracing::Span,
-    /// Asks who holds the key, if the manager is set to.
-    explain: Option<Box<Explain>>,
+    /// Who was found to hold the key, if the manager has asked.
+    found: Option<Found>,
 }
 
 enum Step {
@@ -121,18 +123,18 @@ impl Watch {
         Self {
             began,
             waiting: metrics::Waiting::begin(label),
-            explain: None,
+            found: None,
             span: tracing::debug_span!("lock.acquire", key = keys.as_ref().map_or("", LockKey::as_str), lock = label),
         }
     }
 
     /// Records how the acquire has ended.
     pub(super) fn end(self, mut result: Result<LockGuard, Error>, now: Moment) -> Result<LockGuard, Error> {
-        let Self { began, mut waiting, span, explain } = self;
+        let Self { began, mut waiting, span, found } = self;
         if let (Ok(guard), Some(trace)) = (&result, trace::current()) {
             guard.lease().hold().note_trace(trace);
         }
-        if let Some((at, holder)) = explain.and_then(|explain| explain.found()) {
+        if let Some((at, holder)) = found {
             result = result.map_err(|error| error.held_by(holder, now.since(at)));
         }
         let _entered = span.entered();
@@ -148,12 +150,11 @@ impl Watch {
         result
     }
 
-    /// Asks who holds the key, if the request has waited for so long that it should.
-    fn explain(&mut self, request: &LockRequest, cx: &mut Context<'_>) {
-        let (Ok(key), engine) = (&request.keys, &request.engine) else { return };
-        if let Some(after) = engine.explains_after() {
-            let Self { explain, span, .. } = self;
-            explain.get_or_insert_with(|| Explain::after(engine, after)).poll(engine, key, span, cx);
+    /// Takes what is known of the holder that the request has waited for, and links to its trace.
+    fn explain(&mut self, request: &LockRequest, now: Moment) {
+        self.found = request.keys.as_ref().ok().and_then(|key| request.engine.explained(key, self.began, now));
+        if let Some(context) = self.found.as_ref().and_then(|(_, holder)| holder.trace_context()) {
+            trace::link(&self.span, context);
         }
     }
 }
@@ -175,13 +176,10 @@ impl Future for Acquire {
             progress.now = asked.engine.now();
             let watching = watch.get_or_insert_with(|| Watch::begin(asked, progress.now));
             let entered = watching.span.enter();
-            let Poll::Ready(result) = progress.poll(asked, cx) else {
-                drop(entered);
-                watching.explain(asked, cx);
-                return Poll::Pending;
-            };
+            let result = ready!(progress.poll(asked, cx));
             drop(entered);
             progress.leave(&asked.engine);
+            watching.explain(asked, progress.now);
             let durability = asked.options.durability;
             let result = match (result, request.take()) {
                 (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),

@@ -21,7 +21,6 @@
 pub(crate) mod acquire;
 mod acquire_all;
 mod confirm;
-mod explain;
 pub(crate) mod protected;
 pub(crate) mod reentry;
 pub(crate) mod release;

@@ -2,12 +2,12 @@
 
 use futures_util::future::join;
 
-use super::LockManager;
+use super::{LockManager, answers::Answers};
 use crate::{
     backend::{BackendError, Batch, Obstacle, Operation, Outcome},
-    engine::inquiry::Subject,
+    engine::inquiry::message::Subject,
     error::Error,
-    info::{Answers, Held, KeyInfo, Parties, Shares},
+    info::{Held, KeyInfo},
     key::LockKey,
 };
 
@@ -15,8 +15,8 @@ impl LockManager {
     /// Looks at a key: whether it is held, for how long still, by whom, and who waits for it.
     ///
     /// Holders and waiters are not kept in the store, so that a lease costs nothing for them. They are asked for by a message
-    /// to every process that uses the store; each answers for itself. Processes that do not answer are left out:
-    /// [`KeyInfo::processes`] says how many. See [`KeyInfo::nobody_answered`] and, for a key that several may hold, [`KeyInfo::silent`].
+    /// to every process that uses the store; each answers for itself, with at most 500 of them ([`KeyInfo::is_truncated`]).
+    /// Processes that do not answer are left out: [`KeyInfo::processes`] says how many. See [`KeyInfo::nobody_answered`] and, for a key that several may hold, [`KeyInfo::silent`].
     ///
     /// This takes one round trip if the key is free, and two more if it is held. It takes 250 ms and two round trips if a process does
     /// not answer, for example because it is stopped, and if not all nodes of a cluster or quorum know the same number of processes. Do
@@ -50,10 +50,10 @@ impl LockManager {
         let key = self.key(key.as_ref())?;
         let held = self.held(&key).await?;
         if held.is_none() {
-            return Ok(Parties::of_nobody().describe(&key, None));
+            return Ok(Answers::of_nobody().describe(&key, None));
         }
-        let heard = self.engine.inquire(Subject::Key(key.wire().to_owned())).await.ok();
-        Ok(Answers::of(heard).take(key.wire()).describe(&key, held))
+        let heard = self.engine.inquire(Subject::Key(key.clone())).await.ok();
+        Ok(Answers::of(heard).describe(&key, held))
     }
 
     /// Returns the keys that begin with `prefix` and are held or waited for, in the order of their bytes, each as
@@ -61,7 +61,8 @@ impl LockManager {
     ///
     /// The keys are found by `SCAN`, which does not block the server but looks at every key of the database; then their
     /// expiries are asked for in calls of 256, and all processes for their holders and waiters in one message. Each process describes
-    /// at most 20,000 of them; if one has more, [`KeyInfo::is_truncated`] says so. An empty prefix lists all keys of the manager.
+    /// at most 500 of them, holders first; if one has more, [`KeyInfo::is_truncated`] says so, and [`inspect`](Self::inspect) finds what
+    /// is missing. An empty prefix lists all keys of the manager.
     ///
     /// # Errors
     /// As [`inspect`](Self::inspect).
@@ -99,7 +100,7 @@ impl LockManager {
             for (key, outcome) in keys.iter().zip(answer.outcomes) {
                 // A key that holds something else by now is not a lock.
                 let Ok(held) = outcome.and_then(held) else { continue };
-                let info = answers.take(key.wire()).describe(key, held);
+                let info = answers.describe(key, held);
                 infos.extend((info.is_locked() || !info.waiters().is_empty()).then_some(info));
             }
         }
@@ -141,10 +142,12 @@ impl LockManager {
 fn held(outcome: Outcome) -> Result<Option<Held>, BackendError> {
     match outcome {
         Outcome::Busy { remaining, by, .. } => {
-            Ok(Some(Held { remaining, foreign: by == Obstacle::Foreign, shares: None }))
+            let foreign = by == Obstacle::Foreign;
+            Ok(Some(Held { remaining, foreign, leases: 1, permits: 0, first: remaining }))
         }
         Outcome::Shared { leases, permits, first, last } => {
-            Ok(Some(Held { remaining: Some(last), foreign: false, shares: Some(Shares { leases, permits, first }) }))
+            let (leases, first, remaining) = (leases as usize, Some(first), Some(last));
+            Ok(Some(Held { remaining, foreign: false, leases, permits, first }))
         }
         Outcome::Gone => Ok(None),
         outcome => Err(BackendError::unexpected(outcome)),

@@ -43,7 +43,7 @@ impl List<'_> {
                 self.figures(body, Some(&selection))?;
                 self.controls(body)?;
                 if let Some(info) = keys.first() {
-                    write!(body, "{}", Missing(info.processes()))?;
+                    write!(body, "{}", Missing(info))?;
                 }
                 self.rows(body, &selection)
             }
@@ -142,7 +142,7 @@ impl List<'_> {
     }
 
     fn row(&self, body: &mut String, info: &KeyInfo) -> fmt::Result {
-        let nobody_answered = info.is_locked() && info.holder().is_none() && !info.is_foreign();
+        let nobody_answered = info.nobody_answered() && !info.is_truncated();
         let is_silent = nobody_answered || info.silent().is_some();
         let class = if is_silent {
             "bad"
@@ -166,7 +166,9 @@ impl List<'_> {
             }
             body.write_str("</details>")?;
         } else {
-            let nobody = if info.processes().unanswered() == Some(0) {
+            let nobody = if info.is_truncated() {
+                "No waiter was named"
+            } else if info.processes().unanswered() == Some(0) {
                 "Nobody waits"
             } else {
                 "No process that answered waits"

@@ -92,7 +92,7 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
         let _ = write!(body, "<p class=alarm role=alert><b>{notice}</b>");
     }
     let next = match info.waiters() {
-        [] if info.processes().unanswered() == Some(0) => {
+        [] if info.processes().unanswered() == Some(0) && !info.is_truncated() => {
             "Nobody waits for the key. The next request gets it.".to_owned()
         }
         [] => "No process that answered waits for the key.".to_owned(),

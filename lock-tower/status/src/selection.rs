@@ -67,7 +67,7 @@ fn urgency(info: &KeyInfo) -> (u8, Reverse<Duration>, Reverse<Duration>, &str) {
     let (waited, held) = (waited(info), held(info));
     let group = match (waited, held) {
         (Some(_), _) => 0,
-        (None, None) if !info.is_foreign() => 1,
+        (None, None) if !info.is_foreign() && !info.is_truncated() => 1,
         (None, Some(_)) => 2,
         (None, None) => 3,
     };

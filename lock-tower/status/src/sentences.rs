@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Display};
 
-use lock_core::{KeyInfo, LossReason, Party, Processes, Silent};
+use lock_core::{KeyInfo, LossReason, Party, Silent};
 
 use super::{
     text::Text,
@@ -42,7 +42,7 @@ impl Display for HolderOf<'_> {
         } else if info.is_foreign() {
             f.write_str("<p>Held by <b>another library</b>, which does not say since when.</p>")?;
         } else if info.is_locked() && info.is_truncated() {
-            f.write_str("<p>Held by a process that has <b>too many keys</b> to name all; <code>lockctl who</code> asks for one.</p>")?;
+            f.write_str("<p>Held; a process has <b>too many keys</b> to name all, and <code>lockctl who</code> asks for one.</p>")?;
         } else if info.is_locked() {
             f.write_str(NOBODY_ANSWERED)?;
             if let Some(silent) = info.silent().filter(|silent| silent.leases() > 1) {
@@ -122,13 +122,17 @@ impl Display for WaitersOf<'_> {
     }
 }
 
-/// Says how many processes did not answer; nothing if all did.
+/// Says how many processes did not answer, and whether one that did has more to name; nothing if nothing is missing.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Missing(pub(super) Processes);
+pub(super) struct Missing<'a>(pub(super) &'a KeyInfo);
 
-impl Display for Missing {
+impl Display for Missing<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match (self.0.asked(), self.0.unanswered()) {
+        if self.0.is_truncated() {
+            f.write_str(CUT)?;
+        }
+        let processes = self.0.processes();
+        match (processes.asked(), processes.unanswered()) {
             (_, Some(0)) => Ok(()),
             (Some(asked), Some(unanswered)) => {
                 let (noun, theirs) =
@@ -143,7 +147,7 @@ impl Display for Missing {
                 f,
                 "<p class=alarm role=alert><b>It is not known how many processes should have answered</b>; {} did. Holders and \
                  waiters may be missing here.</p>",
-                self.0.answered()
+                processes.answered()
             ),
         }
     }
@@ -155,6 +159,10 @@ pub(super) const SHOWN: usize = 20;
 /// The first words of [`KeyInfo::nobody_answered`]; docs/operations.md has all.
 const NOBODY_ANSWERED: &str = "<p>Held, but <b>nobody answered</b>: the holder has died, is stopped, is cut off or is too busy to answer, is a client of another \
                                kind or an older version, or cannot use messages.</p>";
+
+/// What it means that an answer is truncated.
+const CUT: &str = "<p class=alarm role=alert><b>A process has more than 500 holders and waiters</b>; those that it did not name are \
+                   missing here.</p>";
 
 /// What it means that one lease has no answer; docs/operations.md has all.
 const ONE_SILENT: &str =

@@ -250,6 +250,8 @@ async fn ten_thousand_keys_are_shown_in_pages() {
     let address = releasing(&manager).await;
     let first = get(address, "/locks").await.body;
     assert!(first.contains("These are the 200 with the longest") && first.contains("All 10,000 keys"));
+    assert!(first.contains("<b>A process has more than 500 holders and waiters</b>"), "{first}");
+    assert!(!first.contains("too many keys"), "keys with a known holder come first");
     assert!(first.len() < 200_000, "{} bytes", first.len());
     let mut target = "/locks?order=key&format=json&prefix=goods:".to_owned();
     let (mut seen, mut pages) = (Vec::new(), 0);
@@ -267,6 +269,10 @@ async fn ten_thousand_keys_are_shown_in_pages() {
     assert!(seen.is_sorted());
     let page = get(address, "/locks?after=goods:00199").await.body;
     assert!(page.contains("goods:00200") && page.contains("?after=goods%3A00399\">The next keys"));
+    assert!(page.contains("too many keys"), "{page}");
+    // A key that the list does not describe is asked about alone.
+    let confirmation = get(address, "/locks?release=goods:00200").await.body;
+    assert!(confirmation.contains("<code>sell</code>"), "{confirmation}");
 }
 
 #[tokio::test]

@@ -58,7 +58,7 @@ impl Quorum {
                     // What one node has forgotten, the others have not.
                     Notice::Moved => {}
                     Notice::Settled(epoch) => self.ledger().node(node).settled(epoch, self.clock.now()),
-                    notice @ (Notice::Asked(_) | Notice::Told(_)) => calls.pass_on(notice),
+                    notice @ Notice::Message(_) => calls.pass_on(notice),
                     Notice::Listening(listening) => {
                         let news = self.ledger().listens(node, listening);
                         news.into_iter().for_each(|any| calls.listening(any));

@@ -168,6 +168,7 @@ impl Queues {
             let error = error.on(&self.lines.waiter(id).key);
             return self.dismiss(id, error, now);
         }
+        self.explanations.watch(&self.lines.waiter(id).key, now);
         self.lines.wait(id);
         self.wheel.set(id, now + pause);
     }
@@ -236,8 +237,7 @@ impl Queues {
             Notice::Connected => self.tenures.connected(now),
             Notice::Moved => self.cleanup.release_lately_released(now),
             Notice::Settled(epoch) => self.cleanup.settle(epoch, now),
-            Notice::Asked(question) => self.take_question(question),
-            Notice::Told(statement) => self.was_told(statement, now),
+            Notice::Message(message) => self.take_message(message),
         }
     }
 

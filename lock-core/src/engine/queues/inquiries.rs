@@ -1,54 +1,58 @@
 //! Questions about holders and waiters: answering those of other managers, and collecting the answers to this manager's own.
 
-use std::time::Duration;
+use std::{iter::once, time::Duration};
 
 use rand::RngExt;
 
 use super::Queues;
 use crate::{
+    backend::{BackendError, EVERYONE},
     clock::Moment,
-    engine::{
-        asked::Asked,
-        inquiry::{FOR_ANSWERS, Heard, MOST_ENTRIES, MOST_OF_KEY, Message, Question, Seen, Sight, Statement, Subject},
+    engine::inquiry::{
+        Asker, FOR_ANSWERS, Heard, Message,
+        message::{Draft, MOST_ENTRIES, Question, Report, Subject},
     },
+    error::ErrorKind,
     key::LockKey,
 };
 
 impl Queues {
-    /// Begins to ask all managers of the store.
-    pub(crate) fn inquire(&mut self, subject: Subject, asked: Asked<Heard>, now: Moment) {
+    /// Begins to ask all managers of the store. What this one has to say itself is there at once.
+    pub(crate) fn inquire(&mut self, subject: Subject, asker: Asker, now: Moment) {
         let question = Question { id: self.random.random(), channel: self.channel.clone(), subject };
         let until = now + FOR_ANSWERS + 2 * Duration::from_nanos(self.round_trip);
-        self.inquiries.open(&question, asked, now, until);
-        let sight = self.sight(&question.subject, now);
-        self.messages.push(Message::Ask(question, sight));
+        self.inquiries.open(question.id, asker, until);
+        let answer = self.answer(&question, now);
+        // If the holder is in this process, no other one is asked for it.
+        let is_enough = answer.is_some() && matches!(question.subject, Subject::Holder(_));
+        if let Some(answer) = answer {
+            self.inquiries.add(question.id, &self.channel, answer);
+        }
+        if !is_enough {
+            self.messages.push(Message { channel: EVERYONE.into(), text: question.write(), asks: Some(question.id) });
+        }
     }
 
-    /// Asks who holds the key of a waiter. Returns after which time the waiter may try again if it may not ask now.
-    ///
-    /// Each question reaches every process of the store. So the waiters of a key share an answer, and those of different keys ask
-    /// one after the other.
-    pub(crate) fn explain(&mut self, key: &str, asked: Asked<Heard>, now: Moment) -> Result<(), Duration> {
-        if let Some(heard) = self.inquiries.known_holder(key, now) {
-            self.deferred.wake(asked.answer(Ok(heard)));
-            return Ok(());
+    /// Asks who holds the keys for which a request has waited for long.
+    pub(super) fn explain_waits(&mut self, now: Moment) {
+        if now < self.explanations.next() {
+            return;
         }
-        let Some(asked) = self.inquiries.join(key, asked) else { return Ok(()) };
-        if now < self.next_explanation {
-            // Random, or waiters that came together would all try again together, and all but one of them in vain.
-            return Err(BEFORE_NEXT_TRY.mul_f64(0.5 + self.jitter()));
+        let lines = &self.lines;
+        let waits = |key: &LockKey| lines.waiters_of(key).map(|(waiter, _)| waiter.asked).collect();
+        if let Some(key) = self.explanations.look(waits, now) {
+            self.inquire(Subject::Holder(key.clone()), Asker::Waits(key), now);
         }
-        self.next_explanation = now + BETWEEN_EXPLANATIONS;
-        self.inquire(Subject::Holder(key.to_owned()), asked, now);
-        Ok(())
     }
 
-    /// Takes the messages that are to be published.
+    /// Takes the messages that are to be published: one answer at most.
     pub(crate) fn poll_messages(&mut self, now: Moment) -> Vec<Message> {
         let mut messages = std::mem::take(&mut self.messages);
         if let Some(question) = self.inquiries.begin_answer() {
-            let sight = self.sight(&question.subject, now);
-            messages.push(Message::Tell(question, sight));
+            match self.answer(&question, now) {
+                Some(text) => messages.push(Message { channel: question.channel, text, asks: None }),
+                None => self.inquiries.end_answer(),
+            }
         }
         messages
     }
@@ -58,105 +62,108 @@ impl Queues {
         !self.messages.is_empty() || self.inquiries.has_answers()
     }
 
-    /// Takes note that an answer was published.
-    pub(crate) fn was_answered(&mut self) {
-        self.inquiries.end_answer();
-    }
-
-    /// Ends the inquiries with what there is, and forgets the questions of others, since the task has ended.
-    pub(super) fn end_inquiries(&mut self) {
-        self.messages.clear();
-        for (asked, heard) in self.inquiries.end() {
-            self.deferred.wake(asked.answer(Ok(heard)));
+    /// Records that a message was published, and to how many managers, or that it could not be.
+    pub(crate) fn was_published(&mut self, asks: Option<u64>, sent: Result<Option<usize>, BackendError>) {
+        let Some(question) = asks else { return self.inquiries.end_answer() };
+        match sent {
+            // This manager answers itself, also if no message reaches it: then the store did not count it.
+            Ok(Some(reached)) => {
+                self.inquiries.reached(question, if self.listening { reached.max(1) } else { reached + 1 });
+            }
+            // No manager will answer.
+            Err(error) if !error.may_have_happened() || error.kind() != ErrorKind::Backend => {
+                self.inquiries.reached(question, 0);
+            }
+            // Only the answer of the store is missing, for example because the limit of commands is short. The question may have
+            // arrived.
+            Ok(None) | Err(_) => {}
         }
     }
 
-    /// Takes note of how many managers a question of this one has reached, or that it could not be sent.
-    pub(crate) fn has_reached(&mut self, question: u64, managers: Option<usize>, now: Moment) {
-        // This manager answers itself, also if no message reaches it: then the store did not count it.
-        let managers = managers.map(|managers| if self.listening { managers.max(1) } else { managers + 1 });
-        self.inquiries.reached(question, managers.unwrap_or(0));
-        self.answer_inquiries(now);
-    }
-
-    /// Takes a question of another manager.
-    pub(super) fn take_question(&mut self, question: Question) {
-        if question.channel != self.channel {
+    /// Takes a message of another manager. One of an unknown form is ignored.
+    pub(super) fn take_message(&mut self, message: String) {
+        if let Some((question, manager)) = Report::head(&message) {
+            let manager = manager.to_owned();
+            self.inquiries.add(question, &manager, message);
+        } else if let Some(question) = Question::read(&message).filter(|question| question.channel != self.channel) {
             self.inquiries.ask(question);
         }
     }
 
-    /// Takes note of what a manager has answered.
-    pub(crate) fn was_told(&mut self, statement: Statement, now: Moment) {
-        self.inquiries.add(statement, now);
-        self.answer_inquiries(now);
-    }
-
     /// Ends the inquiries that are answered, or whose time is over `now`.
     pub(super) fn answer_inquiries(&mut self, now: Moment) {
-        for (asked, heard) in self.inquiries.take_done(now) {
-            self.deferred.wake(asked.answer(Ok(heard)));
+        for (asker, heard) in self.inquiries.take_done(now) {
+            match asker {
+                Asker::Request(asked) => self.deferred.wake(asked.answer(Ok(heard))),
+                Asker::Waits(key) => self.explained(key, &heard, now),
+            }
         }
     }
 
-    fn sight(&self, subject: &Subject, now: Moment) -> Sight {
-        let mut sight = Sight::default();
-        let seen = &mut sight.seen;
+    /// Ends the inquiries with what there is, and drops the questions of others, since the task has ended.
+    pub(super) fn end_inquiries(&mut self) {
+        self.messages.clear();
+        for (asker, heard) in self.inquiries.end() {
+            if let Asker::Request(asked) = asker {
+                self.deferred.wake(asked.answer(Ok(heard)));
+            }
+        }
+    }
+
+    /// Tells the requests that wait for a key, and the log, who holds it.
+    fn explained(&mut self, key: LockKey, heard: &Heard, now: Moment) {
+        let reports = heard.answers.values().filter_map(|answer| Report::read(answer));
+        let holders = reports.flat_map(|report| report.holders).filter(|(of, _)| of == key.wire());
+        let holder = holders.map(|(_, holder)| Box::new(holder)).max_by_key(|holder| holder.fencing_token);
+        self.explanations.found(&key, holder.clone().map(|holder| (now, holder)));
+        if self.lines.waiters_of(&key).next().is_some() {
+            self.deferred.explained(key, holder);
+        }
+    }
+
+    /// Describes the holders and waiters of this process that a question is about. Returns `None` if it asks for the holder of a key
+    /// and this process does not hold it.
+    fn answer(&self, question: &Question, now: Moment) -> Option<String> {
+        let mut draft = Draft::default();
+        let of_holder = matches!(question.subject, Subject::Holder(_));
+        // It ends early if the answer is full.
+        let _ = self.describe(&question.subject, !of_holder, &mut draft, now);
+        let is_silent = of_holder && draft.is_empty();
+        (!is_silent).then(|| draft.finish(question.id, &self.channel, &self.party))
+    }
+
+    /// Names the holders of all keys first: they are what is asked for most.
+    fn describe(&self, subject: &Subject, and_waiters: bool, draft: &mut Draft, now: Moment) -> Option<()> {
+        // Each of them has a holder or waiter, but for a moment.
+        let keys: Vec<_> = self.keys_of(subject).take(MOST_ENTRIES + 1).collect();
+        draft.is_cut = keys.len() > MOST_ENTRIES;
+        let tenures = keys.iter().flat_map(|key| self.tenures_of(key));
+        for hold in tenures.filter_map(|tenure| self.tenures.hold(tenure)) {
+            if let Some(held) = hold.held(now) {
+                draft.holder(hold, held)?;
+            }
+        }
+        for key in keys.into_iter().filter(|_| and_waiters) {
+            let mut place = 0;
+            for (waiter, contender) in self.lines.waiters_of(key) {
+                // The others of a process stand behind its contender.
+                place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
+                if !waiter.tries {
+                    draft.waiter(key, &waiter.terms, now.since(waiter.asked), place)?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    /// The keys of a question that this process may have or want.
+    fn keys_of<'a>(&'a self, subject: &'a Subject) -> Box<dyn Iterator<Item = &'a LockKey> + 'a> {
         match subject {
-            Subject::Key(key) => {
-                if let Ok(key) = LockKey::new(key) {
-                    self.see(&key, now, seen);
-                }
-            }
-            Subject::Holder(key) => {
-                if let Ok(key) = LockKey::new(key) {
-                    self.see_holders(&key, now, seen);
-                }
-            }
+            Subject::Key(key) | Subject::Holder(key) => Box::new(once(key)),
             Subject::Prefix(prefix) => {
-                let without_line = self.beside.keys().filter(|key| self.lines.of(key).is_none());
-                let keys = self.lines.keys().chain(without_line).filter(|key| key.wire().starts_with(prefix));
-                for key in keys {
-                    if seen.len() >= MOST_ENTRIES {
-                        sight.is_cut = true;
-                        break;
-                    }
-                    self.see(key, now, seen);
-                }
+                let without_line = self.beside.keys().filter(move |key| self.lines.of(key).is_none());
+                Box::new(self.lines.keys().chain(without_line).filter(move |key| key.wire().starts_with(prefix)))
             }
-        }
-        sight
-    }
-
-    fn see_holders(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
-        let holds = self.tenures_of(key).filter_map(|tenure| self.tenures.hold(tenure));
-        let mut holders = holds.filter_map(|hold| Some(Seen::Holder { held: hold.held(now)?, hold: hold.clone() }));
-        seen.extend(holders.by_ref().take(MOST_OF_KEY));
-        if holders.next().is_some() {
-            seen.push(Seen::More { key: key.clone() });
-        }
-    }
-
-    fn see(&self, key: &LockKey, now: Moment, seen: &mut Vec<Seen>) {
-        self.see_holders(key, now, seen);
-        let mut place = 0;
-        let mut waiters = self.lines.waiters_of(key);
-        for (waiter, contender) in waiters.by_ref().take(MOST_OF_KEY) {
-            // The others of a process stand behind its contender.
-            place = contender.and_then(|contender| contender.position).unwrap_or(place + 1);
-            if !waiter.tries {
-                let (label, waited) = (waiter.terms.label, now.since(waiter.asked));
-                seen.push(Seen::Waiter { key: key.clone(), label, mode: waiter.terms.mode, waited, place });
-            }
-        }
-        if waiters.next().is_some() {
-            seen.push(Seen::More { key: key.clone() });
         }
     }
 }
-
-/// The least time between two questions of waiters of this process.
-const BETWEEN_EXPLANATIONS: Duration = Duration::from_millis(100);
-
-/// After how long, on average, a waiter tries again that could not ask because another one had just asked.
-const BEFORE_NEXT_TRY: Duration = Duration::from_secs(1);

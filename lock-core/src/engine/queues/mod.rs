@@ -45,12 +45,13 @@ use crate::{
     engine::{
         cleanup::CleanUp,
         deferred::{Deferred, Losses},
-        inquiry::{Inquiries, Message},
+        inquiry::{Inquiries, Looks, Message, explanations::Explanations, this_process},
         limits::Limits,
         pulse::Pulse,
         tenure::{Renewing, TenureId, Tenures},
         wheel::Wheel,
     },
+    info::Party,
     key::{HashOfKey, LockKey},
 };
 
@@ -76,12 +77,13 @@ pub(crate) struct Queues {
     /// Requests that wait to be sent, in order.
     outbox: VecDeque<Item>,
     lists: Vec<List>,
+    /// This process as others see it.
+    party: Party,
     /// Questions of this manager and of others.
     inquiries: Inquiries,
     /// Questions and answers that wait to be published.
     messages: Vec<Message>,
-    /// Until when no waiter asks who holds its key, since another has just asked.
-    next_explanation: Moment,
+    pub(crate) explanations: Explanations,
     in_flight: Slab<InFlight>,
     counted: Counted,
     /// When to look for requests that were not answered in time.
@@ -122,7 +124,7 @@ pub(crate) enum Departure<R> {
 }
 
 impl Queues {
-    pub(crate) fn new(pulse: Arc<Pulse>, mut random: StdRng, limits: Limits) -> Self {
+    pub(crate) fn new(pulse: Arc<Pulse>, mut random: StdRng, limits: Limits, looks: Looks) -> Self {
         let channel = format!("lock-core:calls:{:032x}", random.random::<u128>()).into();
         Self {
             tenures: Tenures::new(),
@@ -137,9 +139,10 @@ impl Queues {
             wheel: Wheel::new(),
             outbox: VecDeque::new(),
             lists: Vec::new(),
+            party: this_process(&looks.service),
             inquiries: Inquiries::default(),
             messages: Vec::new(),
-            next_explanation: Moment::from_origin(Duration::ZERO),
+            explanations: Explanations::new(looks.explain_after),
             in_flight: Slab::new(),
             counted: Counted::default(),
             answers_due: Moment::NEVER,
@@ -197,6 +200,7 @@ impl Queues {
             ("beside", self.beside.len()),
             ("handed_over", self.handed_over.len()),
             ("kept", self.kept.len()),
+            ("explained", self.explanations.len()),
             ("unreleased", usize::from(!self.is_released())),
         ]
     }
@@ -215,7 +219,7 @@ impl Queues {
     pub(crate) fn poll_timeout(&self) -> Moment {
         let [tenures, waiters] = [self.tenures.next(), self.wheel.next()].map(|at| at.unwrap_or(Moment::NEVER));
         let timers = tenures.min(waiters).min(self.losses.due()).min(self.answers_due);
-        timers.min(self.inquiries.next()).min(self.next_to_send())
+        timers.min(self.inquiries.next()).min(self.explanations.next()).min(self.next_to_send())
     }
 
     /// Whether nothing is left to be released.
@@ -230,6 +234,7 @@ impl Queues {
         self.clean_up_ended(ended, now);
         self.fail_unanswered(now);
         self.deferred.lost_more(self.losses.take(now));
+        self.explain_waits(now);
         self.answer_inquiries(now);
         let mut due = Vec::new();
         self.wheel.advance(now, |waiter| due.push(waiter));

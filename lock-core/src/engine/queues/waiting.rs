@@ -50,6 +50,7 @@ impl Queues {
         let waiter = self.lines.enter(&newcomer, waker.cloned(), knows, now);
         self.look_at(waiter, Moment::NEVER);
         if !contends && !tries {
+            self.explanations.watch(key, now);
             self.lines.wait(waiter);
         }
         self.contend_next(key);
@@ -99,6 +100,7 @@ impl Queues {
             self.forget(id);
             return Poll::Ready(Err(error));
         }
+        self.explanations.watch(&waiter.key, now);
         self.rejoin(id);
         self.poll(id, waker, now)
     }

@@ -207,7 +207,7 @@ impl<'a> Keeper<'a> {
             Notice::Moved => self.calls.moved(),
             // Requests go over the connections to other nodes, too.
             Notice::Settled(_) => {}
-            notice @ (Notice::Asked(_) | Notice::Told(_)) => self.calls.pass_on(notice),
+            notice @ Notice::Message(_) => self.calls.pass_on(notice),
             Notice::Listening(true) => {
                 self.listening.insert(node);
                 self.calls.listening(true);

@@ -43,6 +43,7 @@ impl Process {
             Pulse::of(Arc::clone(&clock) as Arc<dyn Clock>),
             random,
             Limits { per_key, in_all, answer: ANSWER },
+            Looks { service: "test".into(), explain_after: None },
         );
         Self { queues, clock, fence: 100 }
     }
