@@ -140,6 +140,7 @@ mod leases;
 mod macro_support;
 mod manager;
 mod mode;
+mod options;
 mod replicas;
 mod request;
 mod trace;
@@ -177,6 +178,7 @@ pub use crate::{
     leases::Leases,
     manager::LockManager,
     mode::Mode,
+    options::LeaseOptions,
     replicas::Replicas,
     request::{KeyInMode, LockAllRequest, LockRequest, exclusive, permits, shared},
     ttl::{MAX_TTL, MIN_TTL},
