@@ -111,6 +111,7 @@
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
+//! | `serde` | [`KeyInfo`], [`Health`] and their parts can be serialized, with the names that `lockctl --json` and the status page use |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
 //! | `test-util` | the attribute `#[lock_core::test]`, which loses the lease at every await; a clock that tests control, repeatable randomness, the conformance suite for backends |
 
@@ -143,6 +144,8 @@ mod mode;
 mod options;
 mod replicas;
 mod request;
+#[cfg(feature = "serde")]
+mod serialize;
 mod trace;
 #[cfg(feature = "test-util")]
 mod trial;
