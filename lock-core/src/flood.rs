@@ -10,7 +10,7 @@ use tokio::time::Instant;
 use crate::error::Case;
 
 /// Lets one line a second through, and counts the others.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Flood(Mutex<Option<Written>>);
 
 /// One [`Flood`] for each case that an operator has to act on.
@@ -60,12 +60,6 @@ impl Floods {
     /// cause, or that every busy request meets, has no lines in production.
     pub fn line(&self, case: Case) -> Option<u64> {
         if case.alarms() { self.0[case as usize].line() } else { None }
-    }
-}
-
-impl Default for Flood {
-    fn default() -> Self {
-        Self::new()
     }
 }
 

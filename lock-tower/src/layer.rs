@@ -221,11 +221,7 @@ impl<K, P, U> LockLayer<K, P, U> {
 
     fn configure<L>(&self, request: LockRequest<L>) -> LockRequest<L> {
         let Options { lease, usual_max_hold, name, .. } = self.options;
-        let request = request.label(name).asked_at(self.made_at).options(lease);
-        match usual_max_hold {
-            Some(most) => request.bounded(most),
-            None => request,
-        }
+        request.label(name).options(lease).of_layer(self.made_at, usual_max_hold)
     }
 }
 

@@ -16,10 +16,8 @@ impl<K> LockRequest<K> {
     #[doc(hidden)]
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let checked = self.options.check().map_err(|(_, detail)| detail);
-        let checked = checked.and_then(|_| self.checked_mode());
-        let refused = checked.and_then(|_| self.refused().map_or(Ok(()), |error| Err(error.to_string())));
-        refused.err()
+        let checked = self.options.check().map_err(|(_, detail)| detail).and_then(|_| self.checked_mode());
+        checked.err().or_else(|| self.refused().map(|error| error.to_string()))
     }
 
     /// Whether its durability and its permits, if it has any, are in their range and can be had of the backend.

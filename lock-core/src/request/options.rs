@@ -52,20 +52,13 @@ impl<K> LockRequest<K> {
         self.options.patience().is_zero()
     }
 
-    /// Ends the lease after `most` if nothing else bounds it, and if the work then ends, too: for layers with a bound of
-    /// their own.
+    /// Makes the request one of a layer that was made at `place`, which [`ErrorKind::WouldDeadlock`] names. Ends the lease after `most`
+    /// if nothing else bounds it, and if the work then ends, too.
     #[doc(hidden)]
-    pub fn bounded(mut self, most: Duration) -> Self {
+    pub fn of_layer(mut self, place: &'static Location<'static>, most: Option<Duration>) -> Self {
         if self.options.on_lost.unwrap_or_default() == OnLost::Cancel {
-            self.options.max_hold.get_or_insert(most);
+            self.options.max_hold = self.options.max_hold.or(most);
         }
-        self
-    }
-
-    /// Sets the place that [`ErrorKind::WouldDeadlock`] names, for code that asks on behalf of other code.
-    #[doc(hidden)]
-    pub fn asked_at(mut self, place: &'static Location<'static>) -> Self {
-        self.since = place;
-        self
+        Self { since: place, ..self }
     }
 }
