@@ -65,8 +65,9 @@ macro_rules! setters {
 
         impl<K> LockRequest<K> {
             $($(#[$doc])*
-            pub fn $setter(self, $($value: $type)?) -> Self {
-                self.options(LeaseOptions::new().$setter($($value)?))
+            pub fn $setter(mut self, $($value: $type)?) -> Self {
+                self.options = self.options.$setter($($value)?);
+                self
             })*
         }
     };
