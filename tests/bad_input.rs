@@ -2,7 +2,7 @@
 
 use std::{error::Error as _, os::unix::fs::PermissionsExt, time::Duration};
 
-use lock_core::{BuildError, Error, ErrorKind, LockManager};
+use lock_core::{BuildError, Error, ErrorKind, LeaseOptions, LockManager};
 use lock_tests::{LONG, Process, RedisServer, SOON, eventually, left_out, ms, role, within};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -70,7 +70,7 @@ fn bad_input_23_and_24_a_url_that_is_none_is_refused_at_once_and_says_what_to_wr
 #[test]
 fn options_of_the_builder_out_of_range_are_refused() {
     let build = |builder: lock_core::LockManagerBuilder| builder.url("memory://").build().unwrap_err().to_string();
-    assert!(build(LockManager::builder().ttl(ms(9))).contains("10 ms"));
+    assert!(build(LockManager::builder().defaults(LeaseOptions::new().ttl(ms(9)))).contains("10 ms"));
     assert!(build(LockManager::builder().prefix("{x}")).contains("brace"));
     assert!(build(LockManager::builder().client_name("a b")).contains("ASCII"));
     for (timeout, words) in [(Duration::ZERO, "zero"), (Duration::MAX, "one hour"), (ms(3_600_001), "one hour")] {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::{Lease, LockManager, distributed_lock};
+use lock_core::{Lease, LeaseOptions, LockManager, distributed_lock};
 use lock_tests::{RedisServer, SOON, eventually};
 use lock_tower::LockLayer;
 use tokio::{
@@ -91,7 +91,10 @@ fn manager_with_a_runtime_of_its_own_serves_runtimes_that_begin_and_end() {
     const RUNTIMES: usize = 20;
     let home = Builder::new_multi_thread().worker_threads(1).enable_all().build().expect("a runtime");
     let server = home.block_on(RedisServer::start());
-    let manager = patient::builder().url(server.url()).wait(Duration::from_secs(60)).runtime(home.handle().clone());
+    let manager = patient::builder()
+        .url(server.url())
+        .defaults(LeaseOptions::new().wait(Duration::from_secs(60)))
+        .runtime(home.handle().clone());
     let manager = manager.build().expect("the options are in range");
     let test = async |key: &str| {
         let guard = manager.lock(key).await?;

@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use lock_core::{BuildError, LockManager, LockManagerBuilder};
+use lock_core::{BuildError, LeaseOptions, LockManager, LockManagerBuilder};
 
 /// The limit of their requests.
 const LIMIT: Duration = Duration::from_secs(15);
 
 pub(crate) fn builder() -> LockManagerBuilder {
-    LockManager::builder().command_timeout(LIMIT).ttl(LIMIT)
+    LockManager::builder().command_timeout(LIMIT).defaults(LeaseOptions::new().ttl(LIMIT))
 }
 
 pub(crate) async fn connect(url: impl Into<String>) -> Result<LockManager, BuildError> {

@@ -5,7 +5,7 @@ use std::pin::Pin;
 
 use futures_util::stream::{self, Stream, StreamExt};
 use lock_core::{
-    LockManager, Replicas,
+    LeaseOptions, LockManager, Replicas,
     redis::{BasicAuth, RedisResult, StreamingCredentialsProvider},
 };
 use lock_tests::{RedisServer, SOON, eventually, free_port, is_redis_7, ms};
@@ -59,7 +59,8 @@ async fn what_is_amiss_with_a_server_is_said_once_however_often_it_is_connected_
     log.clear();
 
     // Replicas that most leases are to be on.
-    let wants = patient::builder().url(server.url()).durability(Replicas::new(1, ms(100)));
+    let wants =
+        patient::builder().url(server.url()).defaults(LeaseOptions::new().durability(Replicas::new(1, ms(100))));
     let manager = wants.connect().await.unwrap();
     assert_eq!(log.count("fewer replicas than the default durability"), 1);
     assert_eq!(log.count("connected=0 wanted=1"), 1);

@@ -4,7 +4,7 @@ use std::{fmt::Debug, pin::Pin, sync::Arc, time::Duration};
 
 use futures_util::stream::{self, Stream};
 use lock_core::{
-    Handover, LockManager, Replicas,
+    Handover, LeaseOptions, LockManager, Replicas,
     backend::{RedisBackend, TOKEN_MARK},
     permits,
     redis::{BasicAuth, RedisResult, StreamingCredentialsProvider},
@@ -213,7 +213,8 @@ async fn tokens_are_neither_logged_nor_shown_whatever_becomes_of_them() {
     let mut shown = Shown::new(log);
     let server = RedisServer::start().await;
     let connect = async |name: &str| {
-        let builder = LockManager::builder().url(server.url()).client_name(name).ttl(LONG);
+        let builder =
+            LockManager::builder().url(server.url()).client_name(name).defaults(LeaseOptions::new().ttl(LONG));
         builder.connect().await.expect("connects")
     };
     let (one, two) = (connect("one").await, connect("two").await);

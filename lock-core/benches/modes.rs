@@ -4,7 +4,7 @@ mod support;
 
 use std::time::Duration;
 
-use lock_core::{LockGuard, LockManager, LockRequest};
+use lock_core::{LeaseOptions, LockGuard, LockManager, LockRequest};
 use redis::aio::MultiplexedConnection;
 use support::{
     clock,
@@ -211,7 +211,12 @@ async fn renewals(shares: usize, report: &mut Report) {
 }
 
 async fn hold(server: &Server, leases: usize, request: fn(&LockManager, usize) -> LockRequest) -> Vec<LockGuard> {
-    let manager = LockManager::builder().url(&server.url).ttl(TTL).connect().await.expect("the server answers");
+    let manager = LockManager::builder()
+        .url(&server.url)
+        .defaults(LeaseOptions::new().ttl(TTL))
+        .connect()
+        .await
+        .expect("the server answers");
     let mut set = JoinSet::new();
     for number in 0..leases {
         set.spawn(request(&manager, number).acquire());

@@ -1,5 +1,4 @@
 mod connection;
-mod defaults;
 
 use std::{sync::Arc, time::Duration};
 
@@ -17,7 +16,8 @@ use crate::{
     error::BuildError,
     key::MAX_KEY_BYTES,
     manager::{LockManager, Settings},
-    request::Options,
+    options::LeaseOptions,
+    replicas::Replicas,
 };
 
 /// The configuration of a [`LockManager`]; everything is checked in [`build`](Self::build).
@@ -26,14 +26,13 @@ use crate::{
 ///
 /// ```
 /// # fn main() -> Result<(), lock_core::BuildError> {
-/// use lock_core::LockManager;
+/// use lock_core::{LeaseOptions, LockManager};
 /// use std::time::Duration;
 ///
 /// let manager = LockManager::builder()
 ///     .url("memory://shop")
 ///     .prefix("shop:")
-///     .ttl(Duration::from_secs(5))
-///     .wait(Duration::from_secs(2))
+///     .defaults(LeaseOptions::new().ttl(Duration::from_secs(5)).wait(Duration::from_secs(2)))
 ///     .build()?;
 /// # let _ = manager; Ok(()) }
 /// ```
@@ -43,7 +42,7 @@ pub struct LockManagerBuilder {
     /// Every backend that was named; there must be one.
     sources: Vec<Source>,
     prefix: String,
-    options: Options,
+    defaults: LeaseOptions,
     connect: ConnectOptions,
     runtime: Option<Handle>,
     clock: Option<Arc<dyn Clock>>,
@@ -57,7 +56,7 @@ impl Default for LockManagerBuilder {
         Self {
             sources: Vec::new(),
             prefix: String::new(),
-            options: Options::default(),
+            defaults: LeaseOptions::new(),
             connect: ConnectOptions::default(),
             runtime: None,
             clock: None,
@@ -152,13 +151,11 @@ impl LockManager {
     /// ```
     /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use lock_core::LockManager;
-    /// use std::time::Duration;
     ///
-    /// let builder = LockManager::builder().url("memory://").ttl(Duration::from_secs(5)); // or: "redis://127.0.0.1"
+    /// let builder = LockManager::builder().url("memory://").prefix("shop:"); // or: "redis://127.0.0.1"
     /// let manager = builder.connect().await?;
-    /// let guard = manager.lock("goods:1").await?;
-    /// assert_eq!(guard.ttl(), Duration::from_secs(5));
-    /// # guard.release().await?; Ok(()) }
+    /// manager.lock("goods:1").await?.release().await?;
+    /// # Ok(()) }
     /// ```
     pub fn builder() -> LockManagerBuilder {
         LockManagerBuilder::default()
@@ -246,6 +243,27 @@ impl LockManagerBuilder {
     /// ```
     pub fn prefix(mut self, prefix: impl Into<String>) -> Self {
         self.prefix = prefix.into();
+        self
+    }
+
+    /// Sets the options of requests that do not set their own: see [`LeaseOptions`] for the list, and for what applies without this.
+    /// Called again, it changes the options that are set again.
+    ///
+    /// # Examples
+    ///
+    /// ```
+    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// use lock_core::{LeaseOptions, LockManager};
+    /// use std::time::Duration;
+    ///
+    /// let defaults = LeaseOptions::new().ttl(Duration::from_secs(5));
+    /// let manager = LockManager::builder().url("memory://").defaults(defaults).build()?; // or: "redis://127.0.0.1"
+    /// let guard = manager.lock("goods:1").await?;
+    /// assert_eq!(guard.ttl(), Duration::from_secs(5));
+    /// # guard.release().await?; Ok(()) }
+    /// ```
+    pub fn defaults(mut self, options: LeaseOptions) -> Self {
+        self.defaults = options.or(self.defaults);
         self
     }
 
@@ -383,16 +401,17 @@ impl LockManagerBuilder {
     /// # Examples
     ///
     /// ```
-    /// use lock_core::LockManager;
+    /// use lock_core::{LeaseOptions, LockManager};
     /// use std::time::Duration;
     ///
     /// assert!(LockManager::builder().url("memory://").build().is_ok());
-    /// let error = LockManager::builder().url("memory://").ttl(Duration::from_millis(3)).build().unwrap_err();
+    /// let short = LeaseOptions::new().ttl(Duration::from_millis(3));
+    /// let error = LockManager::builder().url("memory://").defaults(short).build().unwrap_err();
     /// assert!(error.to_string().contains("below 10 ms"));
     /// ```
     pub fn build(self) -> Result<LockManager, BuildError> {
         let wrong = |(argument, detail)| BuildError::new(format!("the default of {argument} is wrong: {detail}"));
-        self.options.check().map_err(wrong)?;
+        let (ttl, _) = self.defaults.check().map_err(wrong)?;
         let Timeouts { command, connect } = self.connect.timeouts;
         Timeouts::new(command, connect)?;
         if self.prefix.len() >= MAX_KEY_BYTES {
@@ -416,12 +435,12 @@ impl LockManagerBuilder {
             )));
         }
         let looks = Looks { service: client_name.clone(), explain_after: self.explain_after };
-        let replicas = self.options.durability.map_or(0, |replicas| replicas.min());
+        let replicas = self.defaults.replicas().map_or(0, Replicas::min);
         let backend = url::backend(&self.sources, &ConnectOptions { replicas, ..self.connect })?;
-        if self.options.durability.is_some() {
+        if self.defaults.replicas().is_some() {
             backend.waits_for_replicas().map_err(|error| BuildError::new(error.to_string()))?;
         }
-        let (ttl, limit) = (self.options.ttl, backend.time_limit());
+        let (ttl, limit) = (ttl.get(), backend.time_limit());
         if limit < Duration::MAX && ttl < limit {
             log!(
                 warn,
@@ -435,7 +454,7 @@ impl LockManagerBuilder {
         crate::engine::metrics::describe();
         let clock = self.clock.unwrap_or_else(|| backend.clock());
         let engine = Engine::new(backend, clock, self.runtime, self.seed, looks, self.limits);
-        let settings = Settings { prefix: self.prefix, options: self.options, command_timeout: command };
+        let settings = Settings { prefix: self.prefix, options: self.defaults, command_timeout: command };
         Ok(LockManager::new(engine, settings))
     }
 
@@ -493,15 +512,18 @@ mod tests {
     fn a_default_out_of_its_range_is_refused_when_the_manager_is_made() {
         let builder = || LockManager::builder().url("memory://");
         let refusal = |builder: LockManagerBuilder| builder.build().expect_err("out of range").to_string();
-        let ms = Duration::from_millis;
-        assert!(refusal(builder().ttl(ms(1))).contains("the default of the ttl"));
-        let often = refusal(builder().ttl(ms(100)).renew_every(ms(60)));
+        let (ms, options) = (Duration::from_millis, LeaseOptions::new());
+        let wrong = |defaults: LeaseOptions| refusal(builder().defaults(defaults));
+        assert!(wrong(options.ttl(ms(1))).contains("the default of the ttl"));
+        let often = wrong(options.ttl(ms(100)).renew_every(ms(60)));
         assert!(often.contains("the default of the renewal interval"), "{often}");
-        assert!(refusal(builder().max_hold(Duration::ZERO)).contains("the default of the longest hold"));
-        assert!(refusal(builder().at_least(Duration::MAX)).contains("stays busy"));
+        assert!(wrong(options.max_hold(Duration::ZERO)).contains("the default of the longest hold"));
+        assert!(wrong(options.at_least(Duration::MAX)).contains("stays busy"));
         assert!(refusal(builder().prefix("p".repeat(MAX_KEY_BYTES))).contains("no room for a key"));
         assert!(builder().prefix("p".repeat(MAX_KEY_BYTES - 1)).build().is_ok());
-        let usual = builder().renew_every(ms(500)).max_hold(Duration::MAX).at_least(ms(1)).on_lost(OnLost::Finish);
-        assert!(usual.clone().fixed().wait_forever().build().is_ok() && usual.build().is_ok());
+        let usual = options.renew_every(ms(500)).max_hold(Duration::MAX).at_least(ms(1)).on_lost(OnLost::Finish);
+        let builder = builder().defaults(usual);
+        assert!(builder.clone().build().is_ok());
+        assert!(builder.defaults(options.fixed().wait_forever()).build().is_ok());
     }
 }

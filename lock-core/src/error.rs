@@ -289,22 +289,16 @@ impl Error {
         self.case().public_message()
     }
 
-    pub(crate) fn case(&self) -> Case {
+    /// Returns the case that a client may know of: the row of the table in [`answer`](crate::answer).
+    #[must_use]
+    pub fn case(&self) -> Case {
         // An error of a holder: the work has begun, even if the kind is that of a failed request.
         if OF_HOLDERS.contains(&self.inner.attempt) {
             return Case::Lost;
         }
-        match self.kind() {
-            ErrorKind::Busy if matches!(self.inner.obstacle.0, Obstacle::Permits | Obstacle::OtherTotal { .. }) => {
-                Case::Full
-            }
-            ErrorKind::Busy => Case::Busy,
-            ErrorKind::Lost(_) => Case::Lost,
-            ErrorKind::Overloaded => Case::Overloaded,
-            ErrorKind::Backend | ErrorKind::NotReplicated | ErrorKind::ShutDown => Case::Unavailable,
-            ErrorKind::Invalid(Argument::Key) => Case::Key,
-            ErrorKind::NotHeld => Case::NotHeld,
-            _ => Case::Misconfigured,
+        match self.inner.obstacle.0 {
+            Obstacle::Permits | Obstacle::OtherTotal { .. } if self.is_busy() => Case::Full,
+            _ => self.kind().case(),
         }
     }
 
@@ -415,20 +409,7 @@ impl error::Error for Error {
 /// ```
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
-        let kind = match error.kind() {
-            ErrorKind::Busy | ErrorKind::Overloaded => io::ErrorKind::ResourceBusy,
-            ErrorKind::Backend | ErrorKind::ShutDown => io::ErrorKind::NotConnected,
-            ErrorKind::NotReplicated => io::ErrorKind::TimedOut,
-            ErrorKind::Lost(_) => io::ErrorKind::ConnectionAborted,
-            ErrorKind::NotHeld => io::ErrorKind::NotFound,
-            ErrorKind::Invalid(_) => io::ErrorKind::InvalidInput,
-            ErrorKind::WrongType => io::ErrorKind::InvalidData,
-            ErrorKind::Denied => io::ErrorKind::PermissionDenied,
-            ErrorKind::Unsupported => io::ErrorKind::Unsupported,
-            ErrorKind::WouldDeadlock => io::ErrorKind::Deadlock,
-            ErrorKind::NoManager | ErrorKind::NoRuntime => io::ErrorKind::Other,
-        };
-        Self::new(kind, error)
+        Self::new(error.kind().io(), error)
     }
 }
 

@@ -10,17 +10,12 @@ use tokio::time::Instant;
 use crate::error::Case;
 
 /// Lets one line a second through, and counts the others.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct Flood(Mutex<Option<Written>>);
 
 /// One [`Flood`] for each case that an operator has to act on.
 #[derive(Debug, Default)]
-pub struct Floods {
-    misconfigured: Flood,
-    unavailable: Flood,
-    overloaded: Flood,
-    lost: Flood,
-}
+pub struct Floods([Flood; Case::COUNT]);
 
 /// The last line.
 #[derive(Debug)]
@@ -58,26 +53,13 @@ impl Floods {
     /// Lets a line of any case through.
     #[must_use]
     pub const fn new() -> Self {
-        Self { misconfigured: Flood::new(), unavailable: Flood::new(), overloaded: Flood::new(), lost: Flood::new() }
+        Self([const { Flood::new() }; Case::COUNT])
     }
 
     /// Returns how many lines about a case were left out since the one before, if a line is to be written now. A case that clients
     /// cause, or that every busy request meets, has no lines in production.
     pub fn line(&self, case: Case) -> Option<u64> {
-        let flood = match case {
-            Case::Misconfigured => &self.misconfigured,
-            Case::Unavailable => &self.unavailable,
-            Case::Overloaded => &self.overloaded,
-            Case::Lost => &self.lost,
-            Case::Busy | Case::Full | Case::Key | Case::OutOfTime | Case::NotHeld => return None,
-        };
-        flood.line()
-    }
-}
-
-impl Default for Flood {
-    fn default() -> Self {
-        Self::new()
+        if case.alarms() { self.0[case as usize].line() } else { None }
     }
 }
 

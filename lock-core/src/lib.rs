@@ -111,6 +111,7 @@
 //! | `axum` | errors that are responses of axum: a handler returns `Result<T, lock_core::Error>` |
 //! | `tonic` | errors that become a `tonic::Status` by `?` |
 //! | `metrics` | counters, gauges and histograms through the `metrics` facade, see [above](#metrics) |
+//! | `serde` | [`KeyInfo`], [`Health`] and their parts can be serialized, with the names that `lockctl --json` and the status page use |
 //! | `opentelemetry` | spans of requests that wait are linked to the traces of holders; see [`explain_waits_after`](LockManagerBuilder::explain_waits_after) |
 //!
 //! The crate `lock-test`, a dev-dependency, has the attribute `#[lock_test::test]`, which loses the lease at every await of a test, and the
@@ -142,8 +143,11 @@ mod leases;
 mod macro_support;
 mod manager;
 mod mode;
+mod options;
 mod replicas;
 mod request;
+#[cfg(feature = "serde")]
+mod serialize;
 mod trace;
 mod ttl;
 
@@ -172,6 +176,7 @@ pub use crate::{
     leases::Leases,
     manager::LockManager,
     mode::Mode,
+    options::LeaseOptions,
     replicas::Replicas,
     request::{KeyInMode, LockAllRequest, LockRequest, exclusive, permits, shared},
     ttl::{MAX_TTL, MIN_TTL},

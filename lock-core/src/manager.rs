@@ -11,7 +11,8 @@ use crate::{
     health::Health,
     key::LockKey,
     mode::Mode,
-    request::{self, KeyInMode, LockAllRequest, LockRequest, Options},
+    options::LeaseOptions,
+    request::{self, KeyInMode, LockAllRequest, LockRequest},
 };
 
 /// The source of leases: one connection per node, one renewal scheduler, and the defaults of its requests.
@@ -43,7 +44,7 @@ pub struct LockManager {
 #[derive(Debug)]
 pub(crate) struct Settings {
     pub(crate) prefix: String,
-    pub(crate) options: Options,
+    pub(crate) options: LeaseOptions,
     pub(crate) command_timeout: Duration,
 }
 

@@ -11,13 +11,10 @@ use std::{
     time::Duration,
 };
 
+pub(crate) use self::keys::merge;
 pub use self::{
     all::LockAllRequest,
     keys::{KeyInMode, exclusive, permits, shared},
-};
-pub(crate) use self::{
-    keys::merge,
-    options::{Options, Wait},
 };
 use crate::{
     backend::Token,
@@ -28,6 +25,7 @@ use crate::{
     key::LockKey,
     lease::Lease,
     mode::Mode,
+    options::LeaseOptions,
 };
 
 /// A request for a lease: its options, and the ways to make it.
@@ -61,7 +59,7 @@ pub struct LockRequest<K = LockKey> {
     pub(crate) take: Option<u32>,
     /// Whether it asks both to share the key and for permits.
     pub(crate) clashes: bool,
-    pub(crate) options: Options,
+    pub(crate) options: LeaseOptions,
     /// The token of a lease that is taken up.
     pub(crate) from: Option<Token>,
     /// Where in the user's code the request was begun.

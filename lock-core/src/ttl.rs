@@ -24,7 +24,7 @@ impl Ttl {
     /// Rounds down to whole milliseconds, so that validity never exceeds the ttl that the backend gets.
     pub(crate) fn new(ttl: Duration) -> Result<Self, String> {
         if ttl < MIN_TTL {
-            Err(format!("a ttl of {ttl:?} is below 10 ms, the least"))
+            Err(format!("a ttl of {ttl:?} is below 10 ms, the least; 10 s is usual"))
         } else if ttl > MAX_TTL {
             Err(format!("a ttl of {} s is above 100 years, the most", ttl.as_secs()))
         } else {

@@ -12,7 +12,7 @@ use std::{
 
 use crate::support::{self, ms, secs};
 use lock_core::{
-    ErrorKind, LockManager, LossReason, Replicas,
+    ErrorKind, LeaseOptions, LockManager, LossReason, Replicas,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, Reply},
     clock::Clock,
     key::LockKey,
@@ -259,7 +259,7 @@ async fn backend_that_does_not_know_of_replicas_refuses_before_anything_is_sent(
 #[tokio::test(start_paused = true)]
 async fn a_store_in_memory_ignores_it() {
     let replicated = Replicas::new(2, ms(300));
-    let builder = LockManager::builder().url("memory://").durability(replicated);
+    let builder = LockManager::builder().url("memory://").defaults(LeaseOptions::new().durability(replicated));
     let manager = builder.connect().await.expect("code that asks for replicas can be tested");
     let begun = Instant::now();
     manager.lock("k").await.expect("it is free").release().await.expect("it is held");

@@ -11,7 +11,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{End, ErrorKind, LockManager, LossReason, OnLost};
+use lock_core::{End, ErrorKind, LeaseOptions, LockManager, LossReason, OnLost};
 use tokio::time::{Instant, sleep};
 
 use crate::support::{self, Fate, ms, secs};
@@ -302,7 +302,8 @@ async fn work_may_be_let_finish_or_go_on_unwatched_when_its_lease_is_lost() {
 
 #[tokio::test(start_paused = true)]
 async fn policy_is_that_of_the_work_else_of_the_request_else_of_the_manager() {
-    let manager = LockManager::builder().url("memory://").on_lost(OnLost::Ignore).build().unwrap();
+    let manager =
+        LockManager::builder().url("memory://").defaults(LeaseOptions::new().on_lost(OnLost::Ignore)).build().unwrap();
     let work = async || {
         manager.force_release("k").await.unwrap();
         tokio::task::yield_now().await;

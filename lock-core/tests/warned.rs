@@ -1,6 +1,6 @@
 //! What the log warns of, and how often.
 
-use lock_core::{LockManager, OnLost};
+use lock_core::{LeaseOptions, LockManager, OnLost};
 
 use crate::support::{log::Log, ms, secs};
 
@@ -23,9 +23,14 @@ async fn work_whose_lease_cannot_be_released_is_warned_of_once_a_second() {
 async fn a_default_ttl_below_the_command_timeout_is_warned_of() {
     let (log, _logging) = Log::begin();
     let builder = || LockManager::builder().url("redis://127.0.0.1").command_timeout(secs(5));
-    builder().ttl(secs(5)).build().unwrap();
-    LockManager::builder().url("memory://").command_timeout(secs(5)).ttl(ms(500)).build().unwrap();
+    builder().defaults(LeaseOptions::new().ttl(secs(5))).build().unwrap();
+    LockManager::builder()
+        .url("memory://")
+        .command_timeout(secs(5))
+        .defaults(LeaseOptions::new().ttl(ms(500)))
+        .build()
+        .unwrap();
     assert_eq!(log.count("command_timeout"), 0);
-    builder().ttl(ms(500)).build().unwrap();
+    builder().defaults(LeaseOptions::new().ttl(ms(500))).build().unwrap();
     assert!(log.count("ttl=500ms command_timeout=5s") == 1 && log.count("raise the ttl") == 1, "{}", log.text());
 }

@@ -195,7 +195,8 @@ fn acquire(args: &Args, keys: &TokenStream, function: &Ident) -> TokenStream {
     let label = args.keys.as_ref().map(|keys| keys.label(function));
     // A plain name would be a pattern to match where the user has a constant or a static of that name.
     let [request, future] = ["request", "acquire"].map(hidden);
-    let mut options = quote!(#request.label(#label) #ttl #wait #fixed #max_hold #at_least);
+    let options = quote!(#krate::LeaseOptions::new() #ttl #wait #fixed #max_hold #at_least);
+    let mut options = quote!(#request.label(#label).options(#options));
     if args.renew == Some(true) {
         options = quote!(#krate::__private::renewed(#options));
     }

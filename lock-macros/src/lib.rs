@@ -162,8 +162,7 @@ mod tests {
         let label = |arguments: &str| {
             let code = locked(arguments, "async fn sell(id: u64, m: M) -> Result<(), E> {}");
             let (_, label) = code.split_once("request.label(").expect("a label");
-            // The call of `acquire` ends with it, and so does the block around that.
-            label.split_once("));").expect("its end").0.to_owned()
+            label.split_once(").options(").expect("the options follow it").0.to_owned()
         };
         assert_eq!(label("key = \"goods:<id>:<<7>>\""), "\"goods:<id>:<<7>>\"");
         assert_eq!(label("keys = [\"a:<id>\", \"b\"]"), "\"a:<id>,b\"");

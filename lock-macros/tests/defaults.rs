@@ -2,15 +2,18 @@
 
 use std::time::Duration;
 
-use lock_core::{Error, ErrorKind, LockManager, LossReason, OnLost, distributed_lock};
+use lock_core::{Error, ErrorKind, LeaseOptions, LockManager, LossReason, OnLost, distributed_lock};
 
 fn manager() -> LockManager {
     LockManager::builder()
         .url("memory://")
-        .ttl(Duration::from_secs(3))
-        .wait(Duration::from_secs(5))
-        .fixed()
-        .on_lost(OnLost::Ignore)
+        .defaults(
+            LeaseOptions::new()
+                .ttl(Duration::from_secs(3))
+                .wait(Duration::from_secs(5))
+                .fixed()
+                .on_lost(OnLost::Ignore),
+        )
         .build()
         .expect("sound")
 }
@@ -85,7 +88,8 @@ async fn several_often() -> Result<Duration, Error> {
 #[tokio::test(start_paused = true)]
 async fn renewal_that_is_named_leaves_the_interval_of_the_manager() -> Result<(), Error> {
     let builder = || LockManager::builder().url("memory://");
-    let (often, third) = (builder().renew_every(Duration::from_millis(100)).build()?, builder().build()?);
+    let (often, third) =
+        (builder().defaults(LeaseOptions::new().renew_every(Duration::from_millis(100))).build()?, builder().build()?);
     for (manager, least, most) in [(often, 8_600, 9_000), (third, 5_500, 6_100)] {
         for left in [manager.scope(one_often()).await?, manager.scope(several_often()).await?] {
             assert!((least..most).contains(&left.as_millis()), "{left:?} of 9 s are left before a renewal");

@@ -51,15 +51,14 @@ use crate::{
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a method reads its messages under the lock,
 /// and the lease is renewed while the method waits. After **five minutes** the method is dropped and the key free;
-/// [`max_hold`](crate::LockLayer::max_hold) sets another time, and [`no_max_hold`](crate::LockLayer::no_max_hold) none. A
-/// `grpc-timeout` does not bound the hold, since the client chooses it.
+/// the option [`max_hold`](crate::LockLayer::options) sets another time. A `grpc-timeout` does not bound the hold, since the client chooses it.
 ///
 /// On the client's side, lock other keys than the server does. Otherwise a client holds the key for which its own call waits.
 ///
 /// # Examples
 ///
 /// ```
-/// use lock_core::LockManager;
+/// use lock_core::{LeaseOptions, LockManager};
 /// use lock_tower::{Grpc, LockLayer, key::{header, scoped}};
 /// use std::time::Duration;
 /// use tonic::{Request, Response, Status, transport::Server};
@@ -73,8 +72,7 @@ use crate::{
 /// // The metadata of a call are headers.
 /// let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header::<String>("x-account")))
 ///     .except(["/bank.Accounts/Watch"])
-///     .wait(Duration::from_secs(2))
-///     .max_hold(Duration::from_secs(60));
+///     .options(LeaseOptions::new().wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60)));
 /// let server = Server::builder().layer(per_account); // and .add_service(..)
 /// # let _ = (server, charge);
 /// ```

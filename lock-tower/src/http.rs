@@ -46,8 +46,7 @@ use crate::{
 ///
 /// **A client that stalls in the middle of its upload keeps the key**, because a handler reads the body of its request under
 /// the lock, and the lease is renewed while the handler waits. After **five minutes** the handler is dropped and the key
-/// free; [`max_hold`](crate::LockLayer::max_hold) sets another time, and
-/// [`no_max_hold`](crate::LockLayer::no_max_hold) none. Of tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses
+/// free; the option [`max_hold`](crate::LockLayer::options) sets another time. Of tower-http, `RequestBodyTimeoutLayer` ends an upload that pauses
 /// for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together.
 ///
 /// The lease is released when the head of the response is there, before the client sees it. A body that the

@@ -1,11 +1,10 @@
 use std::{any, fmt, marker::PhantomData, panic::Location, sync::Arc, time::Duration};
 
-use lock_core::{LockManager, LockRequest, OnLost, Replicas};
+use lock_core::{LeaseOptions, LockManager, LockRequest};
 
-use self::options::{OnBackendError, Options};
+use self::options::Options;
 use crate::{
     acquiring::Acquiring,
-    admission::Limits,
     protocol::{HoldsBodies, Plain},
     shared::Shared,
     until::{Detached, UntilBodyEnd, UntilResponse},
@@ -29,6 +28,8 @@ pub struct LockLayer<K, P = Plain, U = UntilResponse> {
     pub(crate) key: K,
     pub(crate) protocol: P,
     options: Options,
+    /// Where in the user's code the layer was made.
+    made_at: &'static Location<'static>,
     shared: Arc<Shared>,
     until: PhantomData<fn() -> U>,
 }
@@ -60,24 +61,8 @@ impl<K, P> LockLayer<K, P> {
     #[must_use]
     #[track_caller]
     pub fn with_protocol(manager: LockManager, key: K, protocol: P) -> Self {
-        let options = Options {
-            ttl: None,
-            wait: None,
-            max_hold: None,
-            usual_max_hold: None,
-            on_lost: None,
-            durability: None,
-            on_backend_error: OnBackendError::default(),
-            limits: Limits::default(),
-            locks_nothing: false,
-            misnamed: None,
-            busy_is_success: false,
-            permits: None,
-            shares: false,
-            name: "",
-            made_at: Location::caller(),
-        };
-        Self { manager, key, protocol, options, shared: Arc::default(), until: PhantomData }
+        let (options, made_at) = (Options::default(), Location::caller());
+        Self { manager, key, protocol, options, made_at, shared: Arc::default(), until: PhantomData }
     }
 
     /// Holds the lease until the body of the response has ended or was dropped, for a service that streams what the lock
@@ -85,10 +70,10 @@ impl<K, P> LockLayer<K, P> {
     ///
     /// A response without a body, such as one to HEAD or a 101, releases at once. When the client hangs up or cancels,
     /// the body is dropped and the key is free. When the lease is lost, the body ends with an error (in gRPC with the status
-    /// UNKNOWN), unless [`on_lost`](Self::on_lost) says otherwise.
+    /// UNKNOWN), unless [`on_lost`](LeaseOptions::on_lost) says otherwise.
     ///
     /// **A client that reads slowly, or not at all, keeps the key indefinitely**, because its lease is
-    /// renewed; so this is not the default. [`max_hold`](Self::max_hold) frees the key on time, and the client
+    /// renewed; so this is not the default. [`max_hold`](LeaseOptions::max_hold) frees the key on time, and the client
     /// sees an aborted body when it reads on. Until then the server keeps the body and what was already sent.
     /// A client that stalls in the middle of its *upload* keeps the key either way.
     ///
@@ -102,11 +87,12 @@ impl<K, P> LockLayer<K, P> {
     /// ```
     /// # #[cfg(feature = "http")]
     /// # fn main() {
-    /// use lock_core::LockManager;
+    /// use lock_core::{LeaseOptions, LockManager};
     /// use lock_tower::LockLayer;
     /// use std::time::Duration;
     ///
-    /// let layer = LockLayer::http(LockManager::in_memory(), "export").until_body_end().max_hold(Duration::from_secs(600));
+    /// let options = LeaseOptions::new().max_hold(Duration::from_secs(600));
+    /// let layer = LockLayer::http(LockManager::in_memory(), "export").until_body_end().options(options);
     /// # let _ = layer;
     /// # }
     /// # #[cfg(not(feature = "http"))] fn main() {}
@@ -130,9 +116,8 @@ impl<K, P> LockLayer<K, P> {
     /// ```
     /// use lock_core::LockManager;
     /// use lock_tower::LockLayer;
-    /// use std::time::Duration;
     ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "import").detached().max_hold(Duration::from_secs(600));
+    /// let layer = LockLayer::new(LockManager::in_memory(), "import").detached().try_only();
     /// # let layer: LockLayer<&str, lock_tower::Plain, lock_tower::Detached> = layer;
     /// # let _ = layer;
     /// ```
@@ -142,104 +127,49 @@ impl<K, P> LockLayer<K, P> {
     }
 
     fn keeping<U>(self) -> LockLayer<K, P, U> {
-        let Self { manager, key, protocol, options, shared, .. } = self;
-        LockLayer { manager, key, protocol, options, shared, until: PhantomData }
+        let Self { manager, key, protocol, options, made_at, shared, .. } = self;
+        LockLayer { manager, key, protocol, options, made_at, shared, until: PhantomData }
     }
 }
 
 impl<K, P, U> LockLayer<K, P, U> {
-    /// Sets how long a process that has fallen silent blocks others: 10 ms to 100 years. Default: the manager's, which
-    /// is 10 s unless it was changed.
+    /// Sets the options of the leases, such as `ttl`, `wait` and `max_hold`; see [`LeaseOptions`] for all. Options that are not set
+    /// are the manager's. Called again, it changes the options that are set again.
     ///
-    /// The lease is renewed until the service has answered, however long that takes; see
-    /// [`LockRequest::ttl`]. If the ttl is out of range, every request is refused; see [`check`](Self::check).
+    /// **Set `max_hold` to the longest time that the service may take.** The body of a request is read under the lock, and a client
+    /// that stalls in the middle of its upload keeps the key until then. The wait for the key does not count. If neither the layer nor
+    /// the manager sets a bound, it is five minutes with `LockLayer::http` and `LockLayer::grpc`, and there is none with
+    /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol). [`Duration::MAX`] removes the bound: a stalled client
+    /// then keeps the key without end, unless something else ends the upload, such as `RequestBodyTimeoutLayer` of tower-http.
+    ///
+    /// The end of `max_hold` is a loss, too. If [`on_lost`](LeaseOptions::on_lost) lets work go on after a loss, it goes on **while the
+    /// next request of the key is served**, and a hold then has no bound by default.
+    ///
+    /// With a [`durability`](LeaseOptions::durability), a request whose lease too few replicas have in time is refused, in HTTP with
+    /// 503, in gRPC with UNAVAILABLE, even with [`LetThrough`](crate::OnBackendError::LetThrough).
+    ///
+    /// If an option is out of range, every request is refused; see [`check`](Self::check).
     ///
     /// # Examples
     ///
+    /// A payout must not stop halfway, so the work runs to its end, and then the answer is the error:
+    ///
     /// ```
-    /// use lock_core::LockManager;
+    /// use lock_core::{LeaseOptions, LockManager, OnLost};
     /// use lock_tower::LockLayer;
     /// use std::time::Duration;
     ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").ttl(Duration::from_secs(3));
-    /// # let _ = layer;
+    /// let options = LeaseOptions::new().ttl(Duration::from_secs(3)).wait(Duration::from_secs(2)).on_lost(OnLost::Finish);
+    /// let payout = LockLayer::new(LockManager::in_memory(), "payout").options(options);
+    /// # let _ = payout;
     /// ```
     #[must_use]
-    pub fn ttl(mut self, ttl: Duration) -> Self {
-        self.options.ttl = Some(ttl);
+    pub fn options(mut self, options: LeaseOptions) -> Self {
+        self.options.lease = options.or(self.options.lease);
         self
     }
 
-    /// Sets how long a request waits for a busy key; with zero it tries once. Default: the manager's, which is 10 s
-    /// unless it was changed.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    /// use std::time::Duration;
-    ///
-    /// let layer = LockLayer::new(LockManager::in_memory(), "stock").ttl(Duration::from_secs(3)).wait(Duration::from_secs(2));
-    /// # let _ = layer;
-    /// ```
-    #[must_use]
-    pub fn wait(mut self, wait: Duration) -> Self {
-        self.options.wait = Some(wait);
-        self
-    }
-
-    /// Ends the lease, and with it the work of the service, after `max_hold` (above zero). Default: the manager's; if
-    /// that has no bound, five minutes with `LockLayer::http` and `LockLayer::grpc`, and none with
-    /// [`new`](LockLayer::new) and [`with_protocol`](LockLayer::with_protocol), nor if work goes on after a loss
-    /// ([`on_lost`](Self::on_lost)).
-    ///
-    /// **Set it to the longest time that the service may take.** The body of a request is read under the lock, and a client that
-    /// stalls in the middle of its upload keeps the key until then. The wait for the key does not count.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    /// use std::time::Duration;
-    ///
-    /// let import = LockLayer::new(LockManager::in_memory(), "import").max_hold(Duration::from_secs(60));
-    /// # let _ = import;
-    /// ```
-    #[must_use]
-    pub fn max_hold(mut self, max_hold: Duration) -> Self {
-        self.options.max_hold = Some(max_hold);
-        self
-    }
-
-    /// Removes the bound of [`max_hold`](Self::max_hold) and the layer's default: a lease is held for as long as the service
-    /// works, or as long as the manager's `max_hold` allows.
-    ///
-    /// **A client that stalls in the middle of its upload then keeps the key without end**, unless something else ends the
-    /// upload, such as `RequestBodyTimeoutLayer` of tower-http.
-    ///
-    /// # Examples
-    ///
-    /// ```
-    /// # #[cfg(feature = "http")]
-    /// # fn main() {
-    /// use lock_core::LockManager;
-    /// use lock_tower::LockLayer;
-    ///
-    /// let import = LockLayer::http(LockManager::in_memory(), "import").no_max_hold();
-    /// # let _ = import;
-    /// # }
-    /// # #[cfg(not(feature = "http"))] fn main() {}
-    /// ```
-    #[must_use]
-    pub fn no_max_hold(mut self) -> Self {
-        self.options.max_hold = None;
-        self.options.usual_max_hold = None;
-        self
-    }
-
-    /// Refuses a request at once if its key is busy, like a [`wait`](Self::wait) of zero.
+    /// Refuses a request at once if its key is busy, like a [`wait`](LeaseOptions::wait) of zero.
     ///
     /// # Examples
     ///
@@ -252,7 +182,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// ```
     #[must_use]
     pub fn try_only(self) -> Self {
-        self.wait(Duration::ZERO)
+        self.options(LeaseOptions::new().wait(Duration::ZERO))
     }
 
     /// Sets the label `lock` of the layer in metrics, spans and log lines. Default: empty.
@@ -274,53 +204,6 @@ impl<K, P, U> LockLayer<K, P, U> {
         self
     }
 
-    /// Sets what happens to the work when its lease is lost. Default: the manager's, which is [`OnLost::Cancel`] (the work is
-    /// dropped) unless it was changed.
-    ///
-    /// The end of [`max_hold`](Self::max_hold) is a loss, too. With [`OnLost::Finish`] and [`OnLost::Ignore`] the work continues
-    /// **while the next request of the key is served**, so a hold then has no bound by default.
-    ///
-    /// # Examples
-    ///
-    /// A payout must not stop halfway, so the work runs to its end, and then the answer is the error:
-    ///
-    /// ```
-    /// use lock_core::{LockManager, OnLost};
-    /// use lock_tower::LockLayer;
-    ///
-    /// let payout = LockLayer::new(LockManager::in_memory(), "payout").on_lost(OnLost::Finish);
-    /// # let _ = payout;
-    /// ```
-    #[must_use]
-    pub fn on_lost(mut self, policy: OnLost) -> Self {
-        self.options.on_lost = Some(policy);
-        self
-    }
-
-    /// Serves a request only if so many [`Replicas`] have its lease in time. `None` removes the manager's default. Default: the
-    /// manager's, which is the primary alone; see [`LockRequest::durability`].
-    ///
-    /// Any other request is refused, in HTTP with 503, in gRPC with UNAVAILABLE, even with
-    /// [`OnBackendError::LetThrough`].
-    ///
-    /// # Examples
-    ///
-    /// ```no_run
-    /// # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
-    /// use lock_core::{LockManager, Replicas};
-    /// use lock_tower::LockLayer;
-    /// use std::time::Duration;
-    ///
-    /// let manager = LockManager::connect("redis://127.0.0.1").await?;
-    /// let payout = LockLayer::new(manager, "payout").durability(Replicas::new(1, Duration::from_millis(300)));
-    /// # let _ = payout; Ok(()) }
-    /// ```
-    #[must_use]
-    pub fn durability(mut self, replicas: impl Into<Option<Replicas>>) -> Self {
-        self.options.durability = Some(replicas.into());
-        self
-    }
-
     pub(crate) fn name_of(&self) -> &'static str {
         self.options.name
     }
@@ -337,27 +220,8 @@ impl<K, P, U> LockLayer<K, P, U> {
     }
 
     fn configure<L>(&self, request: LockRequest<L>) -> LockRequest<L> {
-        let Options { ttl, wait, max_hold, usual_max_hold, on_lost, durability, name, made_at, .. } = self.options;
-        let mut request = request.label(name).asked_at(made_at);
-        if let Some(ttl) = ttl {
-            request = request.ttl(ttl);
-        }
-        if let Some(wait) = wait {
-            request = request.wait(wait);
-        }
-        if let Some(max_hold) = max_hold {
-            request = request.max_hold(max_hold);
-        }
-        if let Some(policy) = on_lost {
-            request = request.on_lost(policy);
-        }
-        if let Some(replicas) = durability {
-            request = request.durability(replicas);
-        }
-        if let Some(most) = usual_max_hold {
-            request = request.bounded(most);
-        }
-        request
+        let Options { lease, usual_max_hold, name, .. } = self.options;
+        request.label(name).options(lease).of_layer(self.made_at, usual_max_hold)
     }
 }
 
@@ -368,6 +232,7 @@ impl<K: Clone, P: Clone, U> Clone for LockLayer<K, P, U> {
             key: self.key.clone(),
             protocol: self.protocol.clone(),
             options: self.options,
+            made_at: self.made_at,
             shared: Arc::clone(&self.shared),
             until: PhantomData,
         }

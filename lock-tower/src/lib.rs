@@ -41,7 +41,7 @@
 //!
 //! ```
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), lock_tower::BoxError> {
-//! use lock_core::{ErrorKind, LockManager};
+//! use lock_core::{ErrorKind, LeaseOptions, LockManager};
 //! use lock_tower::{BoxError, LockLayer};
 //! use std::time::Duration;
 //! use tower::{ServiceBuilder, ServiceExt, service_fn};
@@ -52,9 +52,8 @@
 //!
 //! let manager = LockManager::in_memory();
 //! let one_per_goods = LockLayer::new(manager.clone(), |order: &Order| order.goods.map(|id| format!("goods:{id}")))
-//!     .ttl(Duration::from_secs(3))
-//!     .wait(Duration::ZERO)
-//!     .max_hold(Duration::from_secs(60));
+//!     .options(LeaseOptions::new().ttl(Duration::from_secs(3)).max_hold(Duration::from_secs(60)))
+//!     .try_only();
 //! let shop = ServiceBuilder::new()
 //!     .timeout(Duration::from_secs(30))
 //!     .layer(one_per_goods)
@@ -84,7 +83,7 @@
 //! # #[cfg(feature = "axum")]
 //! # #[tokio::main(flavor = "current_thread")] async fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! use axum::{Router, routing::post};
-//! use lock_core::LockManager;
+//! use lock_core::{LeaseOptions, LockManager};
 //! use lock_tower::{Held, LockLayer, key::{header, path_param, scoped}};
 //! use std::time::Duration;
 //!
@@ -95,8 +94,7 @@
 //! let goods_of_shop = scoped("goods", (header::<String>("x-shop"), path_param::<u64>("id")));
 //! let per_goods = LockLayer::http(LockManager::in_memory(), goods_of_shop)
 //!     .name("sell")
-//!     .wait(Duration::from_secs(2))
-//!     .max_hold(Duration::from_secs(60))
+//!     .options(LeaseOptions::new().wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60)))
 //!     .max_waiters_per_key(100)
 //!     .max_waiters(10_000);
 //! let service: Router = Router::new().route("/goods/{id}", post(sell)).route_layer(per_goods);
@@ -171,13 +169,13 @@
 //! ```
 //! # #[cfg(feature = "grpc")]
 //! # fn main() {
-//! use lock_core::LockManager;
+//! use lock_core::{LeaseOptions, LockManager};
 //! use lock_tower::{LockLayer, key::{header, scoped}};
 //! use std::time::Duration;
 //! use tonic::transport::Server;
 //!
 //! let per_account = LockLayer::grpc(LockManager::in_memory(), scoped("account", header::<String>("x-account")))
-//!     .max_hold(Duration::from_secs(60));
+//!     .options(LeaseOptions::new().max_hold(Duration::from_secs(60)));
 //! let server = Server::builder().layer(per_account);
 //! # let _ = server;
 //! # }
@@ -192,20 +190,20 @@
 //! ```
 //! # #[cfg(feature = "http")]
 //! # fn main() {
-//! use lock_core::LockManager;
+//! use lock_core::{LeaseOptions, LockManager};
 //! use lock_tower::LockLayer;
 //! use std::time::Duration;
 //!
-//! let manager = LockManager::in_memory();
-//! let export = LockLayer::http(manager.clone(), "export").until_body_end().max_hold(Duration::from_secs(600));
-//! let import = LockLayer::http(manager, "import").try_only().detached().max_hold(Duration::from_secs(600));
+//! let (manager, bounded) = (LockManager::in_memory(), LeaseOptions::new().max_hold(Duration::from_secs(600)));
+//! let export = LockLayer::http(manager.clone(), "export").until_body_end().options(bounded);
+//! let import = LockLayer::http(manager, "import").try_only().detached().options(bounded);
 //! # let _ = (export, import);
 //! # }
 //! # #[cfg(not(feature = "http"))] fn main() {}
 //! ```
 //!
 //! **A client that stalls in the middle of its upload keeps the key**, and so does one that stops reading a response that is held to
-//! its end: the lease is renewed while the service waits for the client. [`max_hold`](LockLayer::max_hold) is the bound: five
+//! its end: the lease is renewed while the service waits for the client. The option [`max_hold`](LockLayer::options) is the bound: five
 //! minutes in HTTP and gRPC unless it is set, and none with [`LockLayer::new`]. Of tower-http, `RequestBodyTimeoutLayer` ends an
 //! upload that pauses for too long, and `TimeoutLayer` outside the lock bounds the waiting and the work together (not
 //! with `detached`, whose work goes on).
@@ -213,11 +211,11 @@
 //! # What happens to a request
 //!
 //! 1. The [`KeyExtractor`] returns the key of the request, refuses the request, or lets it through without a lock (`None`).
-//! 2. The layer acquires the key, waiting for at most [`wait`](LockLayer::wait). If it cannot, the service is
+//! 2. The layer acquires the key, waiting for at most its [`wait`](LockLayer::options). If it cannot, the service is
 //!    not called.
 //! 3. The service is called, with the lease in the request if the protocol has a place for it (`Http`, `Grpc`).
 //! 4. The lease is released, and then the response is sent. If the lease is lost before that, the work is cancelled,
-//!    and the answer says so; [`on_lost`](LockLayer::on_lost) changes that.
+//!    and the answer says so; the option [`on_lost`](LockLayer::options) changes that.
 //!
 //! If the backend does not answer, the request is refused, unless
 //! [`on_backend_error`](LockLayer::on_backend_error) lets it through without a lock, counted and logged.
@@ -270,7 +268,7 @@
 //! * The key is in the body of the request. A layer sees the head: lock in the handler, with [`lock_core`] or the attribute
 //!   `#[distributed_lock]`.
 //! * The body is long, or its client slow. Lock in the handler after the body was read: **under the layer, a client that
-//!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::max_hold) ends it.
+//!   stalls in its upload keeps the key** until [`max_hold`](LockLayer::options) ends it.
 //! * The response is streamed after the handler has returned. The stream is outside the lock, unless
 //!   [`until_body_end`](LockLayer::until_body_end) is set.
 //! * Two requests must never *both* take effect, not even one after the other. A lock only keeps them apart: use a unique key

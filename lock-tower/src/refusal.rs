@@ -123,7 +123,7 @@ impl Refusal {
             Self::Misconfigured(_) => Case::Misconfigured,
             Self::Overloaded(_) => Case::Overloaded,
             Self::OutOfTime(_) => Case::OutOfTime,
-            Self::NotAcquired(error) | Self::Lost(error) => Answer::from(error).case(),
+            Self::NotAcquired(error) | Self::Lost(error) => error.case(),
         }
     }
 }

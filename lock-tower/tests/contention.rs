@@ -4,7 +4,7 @@
 use std::{borrow::Cow, pin::pin, time::Duration};
 
 use crate::support::{Floor, limit, lock_error, poll_once, soon, until, until_free, works, works_for, works_forever};
-use lock_core::{ErrorKind, Lease, LockManager, LossReason};
+use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager, LossReason};
 use lock_tower::{BoxError, Choice, KeyExtractor, LockLayer, Plain, Protocol, Refusal};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -28,7 +28,7 @@ async fn requests_of_one_key_are_served_one_at_a_time() {
 async fn requests_of_different_keys_do_not_wait_for_each_other() {
     let _limit = limit();
     let floor = Floor::default();
-    let service = LockLayer::new(LockManager::in_memory(), key).wait(Duration::ZERO).layer(works(&floor));
+    let service = LockLayer::new(LockManager::in_memory(), key).try_only().layer(works(&floor));
     let (first, second) = tokio::join!(service.clone().oneshot(1), service.clone().oneshot(2));
     assert_eq!((first.unwrap(), second.unwrap()), (1, 2));
     assert_eq!((floor.finished(), floor.most()), (2, 2));
@@ -114,20 +114,24 @@ async fn what_the_layer_was_told_goes_into_each_request() {
     let reports = Reports(leases);
     let floor = Floor::default();
 
-    let layer = LockLayer::with_protocol(manager.clone(), key, reports.clone()).ttl(SECOND * 3);
+    let layer =
+        LockLayer::with_protocol(manager.clone(), key, reports.clone()).options(LeaseOptions::new().ttl(SECOND * 3));
     let held = tokio::spawn(layer.layer(works_forever(&floor)).oneshot(1));
     let lease: Lease = soon(seen.recv()).await.unwrap();
     assert!(lease.remaining() > SECOND * 2 && lease.remaining() < SECOND * 3, "{:?}", lease.remaining());
 
     // It waits for as long as it was told, and no longer.
     let begin = tokio::time::Instant::now();
-    let refused = layer.clone().wait(SECOND * 4).layer(works(&floor)).oneshot(1).await.unwrap_err();
+    let refused =
+        layer.clone().options(LeaseOptions::new().wait(SECOND * 4)).layer(works(&floor)).oneshot(1).await.unwrap_err();
     assert_eq!(lock_error(&refused).kind(), ErrorKind::Busy);
     assert!((SECOND * 4..SECOND * 5).contains(&begin.elapsed()), "{:?}", begin.elapsed());
     held.abort();
 
     let begin = tokio::time::Instant::now();
-    let ended = soon(layer.max_hold(SECOND * 7).layer(works_forever(&floor)).oneshot(2)).await.unwrap_err();
+    let ended = soon(layer.options(LeaseOptions::new().max_hold(SECOND * 7)).layer(works_forever(&floor)).oneshot(2))
+        .await
+        .unwrap_err();
     assert_eq!(lock_error(&ended).kind(), ErrorKind::Lost(LossReason::MaxHold));
     assert!((SECOND * 6..SECOND * 8).contains(&begin.elapsed()), "{:?}", begin.elapsed());
 }
@@ -136,7 +140,8 @@ async fn what_the_layer_was_told_goes_into_each_request() {
 async fn the_lease_is_renewed_for_as_long_as_the_service_works() {
     let _limit = limit();
     let floor = Floor::default();
-    let layer = LockLayer::new(LockManager::in_memory(), key).ttl(SECOND).wait(SECOND * 600);
+    let layer =
+        LockLayer::new(LockManager::in_memory(), key).options(LeaseOptions::new().ttl(SECOND).wait(SECOND * 600));
     let service = layer.layer(works_for(&floor, SECOND * 60));
     let (first, second) = tokio::join!(service.clone().oneshot(1), service.clone().oneshot(1));
     first.unwrap();

@@ -14,7 +14,7 @@ use bytes::Bytes;
 use http::{HeaderMap, HeaderName, HeaderValue, Request, Response, StatusCode, header};
 use http_body::{Body, Frame, SizeHint};
 use http_body_util::BodyExt;
-use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
+use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager, LossReason, OnLost};
 use lock_tower::{BoxError, LockLayer, ResponseBody};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -93,7 +93,7 @@ async fn bad_input_69_a_busy_key_is_a_conflict_at_once_if_the_layer_only_tries()
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let _guard = manager.lock("secret-account").await.unwrap();
-    let service = LockLayer::http(manager, goods).wait(Duration::ZERO).layer(shop(&floor));
+    let service = LockLayer::http(manager, goods).try_only().layer(shop(&floor));
     let response = service.oneshot(post("/secret-account")).await.unwrap();
     let error = response.extensions().get::<lock_core::Error>().unwrap();
     assert_eq!((error.kind(), error.key()), (ErrorKind::Busy, Some("secret-account")));
@@ -109,7 +109,7 @@ async fn bad_input_69_a_busy_key_is_a_conflict_after_waiting_too() {
     let floor = Floor::default();
     let _guard = manager.lock("secret-account").await.unwrap();
     let waits = LockLayer::http(manager.clone(), goods);
-    for layer in [waits.clone(), waits.wait(Duration::from_secs(1))] {
+    for layer in [waits.clone(), waits.options(LeaseOptions::new().wait(Duration::from_secs(1)))] {
         let begin = tokio::time::Instant::now();
         let response = layer.layer(shop(&floor)).oneshot(post("/secret-account")).await.unwrap();
         assert!(begin.elapsed() >= Duration::from_secs(1));
@@ -174,7 +174,7 @@ async fn what_an_operator_has_to_repair_is_an_error_of_the_server() {
     let floor = Floor::default();
     let denied = Failing(ErrorKind::Denied, "10.9.8.7:6379 refused the user or the password");
     let denied = LockLayer::http(LockManager::builder().backend(denied).build().unwrap(), goods);
-    let no_ttl = LockLayer::http(LockManager::in_memory(), goods).ttl(Duration::ZERO);
+    let no_ttl = LockLayer::http(LockManager::in_memory(), goods).options(LeaseOptions::new().ttl(Duration::ZERO));
     for (layer, secret) in [(denied, "10.9.8.7"), (no_ttl, "ttl")] {
         let response = layer.layer(shop(&floor)).oneshot(post("/1")).await.unwrap();
         let shown = refusal(response, StatusCode::INTERNAL_SERVER_ERROR, "lock_misconfigured", NEVER).await;
@@ -228,7 +228,7 @@ async fn bad_input_75_what_is_said_of_a_lost_lease_is_true_of_work_that_ran_to_i
             }
         }
     });
-    let layer = LockLayer::http(manager.clone(), goods).on_lost(OnLost::Finish);
+    let layer = LockLayer::http(manager.clone(), goods).options(LeaseOptions::new().on_lost(OnLost::Finish));
     let work = tokio::spawn(layer.layer(service).oneshot(post("/1")));
     until("the work has begun", || floor.inside() == 1).await;
     assert!(manager.force_release("1").await.unwrap());
@@ -265,7 +265,8 @@ async fn bad_input_79_the_request_carries_its_lease() {
         assert!(lease.is_held() && lease.remaining() > Duration::from_secs(2));
         Ok::<_, BoxError>(Response::new(lease.fencing_token().to_string()))
     });
-    let service = LockLayer::http(manager, goods).ttl(Duration::from_secs(3)).layer(handler);
+    let service =
+        LockLayer::http(manager, goods).options(LeaseOptions::new().ttl(Duration::from_secs(3))).layer(handler);
     let mut fences = Vec::new();
     for _ in 0..2 {
         let response = service.clone().oneshot(post("/1")).await.unwrap();

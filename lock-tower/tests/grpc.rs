@@ -13,7 +13,7 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::BodyExt;
-use lock_core::{Lease, LockManager};
+use lock_core::{Lease, LeaseOptions, LockManager};
 use lock_tower::{Grpc, LockLayer};
 use tokio::net::TcpListener;
 use tonic::{
@@ -105,7 +105,7 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let _guard = manager.lock("busy").await.unwrap();
-    let waits = layer(&manager).wait(Duration::from_millis(50));
+    let waits = layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50)));
     let full = layer(&manager).max_waiters(1);
     let mut waiter = Box::pin(
         full.layer(service_fn(|request| method(Floor::default(), request))).oneshot(call("/shop/key", "busy")),
@@ -117,7 +117,7 @@ async fn bad_input_67_to_70_each_refusal_has_its_code() {
         (waits.clone(), call("/shop/key", "busy"), Code::Aborted),
         (waits.busy_code(Code::FailedPrecondition), call("/shop/key", "busy"), Code::FailedPrecondition),
         (full, call("/shop/key", "free"), Code::ResourceExhausted),
-        (layer(&manager).ttl(Duration::ZERO), call("/shop/key", "free"), Code::Internal),
+        (layer(&manager).options(LeaseOptions::new().ttl(Duration::ZERO)), call("/shop/key", "free"), Code::Internal),
         (layer(&manager).busy_code(Code::Ok), call("/shop/key", "free"), Code::Internal),
     ];
     for (layer, request, expected) in cases {
@@ -242,7 +242,7 @@ async fn the_caller_s_own_time_out_ends_the_wait_before_the_layer_s() {
         let begin = tokio::time::Instant::now();
         let mut request = call("/shop/key", "busy");
         request.headers_mut().insert("grpc-timeout", time_out.parse().unwrap());
-        let refused = layer(&manager).wait(wait).layer(service).oneshot(request);
+        let refused = layer(&manager).options(LeaseOptions::new().wait(wait)).layer(service).oneshot(request);
         let response = tokio::time::timeout(Duration::from_secs(700), refused).await.unwrap().unwrap();
         assert_eq!(Status::from_header_map(response.headers()).unwrap().code(), code);
         let close = waited..waited + Duration::from_millis(5);

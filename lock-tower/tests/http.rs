@@ -16,7 +16,7 @@ use http::{Method, Request, StatusCode, header};
 use http_body_util::{BodyExt, Empty, Full};
 use hyper::client::conn::http1::{self, SendRequest};
 use hyper_util::rt::TokioIo;
-use lock_core::{Lease, LockManager};
+use lock_core::{Lease, LeaseOptions, LockManager};
 use lock_tower::{Http, LockLayer};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -111,7 +111,7 @@ async fn what_was_not_routed_is_locked_by_layer_and_not_by_route_layer() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("goods:1").await.unwrap();
-    let lock = layer(&manager).wait(Duration::ZERO);
+    let lock = layer(&manager).try_only();
     let routes = || Router::new().route("/", post(fence));
     for (service, expected) in
         [(routes().layer(lock.clone()), StatusCode::CONFLICT), (routes().route_layer(lock), StatusCode::NOT_FOUND)]
@@ -199,7 +199,7 @@ async fn bad_input_73_a_client_that_hangs_up_while_it_waits_never_gets_the_key()
     });
     let service = Router::new()
         .route("/", post(forever))
-        .route_layer(layer(&manager).wait(Duration::from_secs(600)))
+        .route_layer(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(600))))
         .layer(watch)
         .with_state(floor.clone());
     let address = serve(service).await;
@@ -247,7 +247,7 @@ async fn bad_input_69_and_70_a_refused_upload_gets_its_answer() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _guard = manager.lock("goods:1").await.unwrap();
-    let service = Router::new().route("/", post(fence)).route_layer(layer(&manager).wait(Duration::ZERO));
+    let service = Router::new().route("/", post(fence)).route_layer(layer(&manager).try_only());
     let address = serve(service).await;
 
     // Nobody reads this body: hyper reads on or closes, and the answer comes whole.
@@ -284,7 +284,8 @@ async fn bad_input_72_a_slow_upload_is_under_the_lock_and_the_lease_is_renewed()
 
     let ttl = Duration::from_secs(30);
     let manager = LockManager::in_memory();
-    let service = Router::new().route("/", post(upload)).route_layer(layer(&manager).ttl(ttl));
+    let service =
+        Router::new().route("/", post(upload)).route_layer(layer(&manager).options(LeaseOptions::new().ttl(ttl)));
     let mut client = TcpStream::connect(serve(service).await).await.unwrap();
     client.write_all(&raw("/", "content-length: 4\r\nconnection: close\r\n")).await.unwrap();
     client.write_all(b"sl").await.unwrap();

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 use crate::support::{Failing, poll_once};
 use http::{Request, Response};
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LeaseOptions, LockManager};
 use lock_tower::{
     BoxError, LockLayer, OnBackendError,
     key::{header, scoped},
@@ -70,11 +70,12 @@ async fn refuse(manager: &LockManager) {
     let layer = |name| LockLayer::http(manager.clone(), "/goods/3").name(name).try_only();
 
     layer("not_acquired").layer(shop).oneshot(goods()).await.unwrap();
-    layer("misconfigured").ttl(Duration::ZERO).layer(shop).oneshot(goods()).await.unwrap();
+    layer("misconfigured").options(LeaseOptions::new().ttl(Duration::ZERO)).layer(shop).oneshot(goods()).await.unwrap();
     let keyless = LockLayer::http(manager.clone(), scoped("goods", header::<String>("x-goods"))).name("key");
     keyless.layer(shop).oneshot(goods()).await.unwrap();
 
-    let crowded = layer("overloaded").wait(Duration::from_secs(9)).max_waiters(1).layer(shop);
+    let crowded =
+        layer("overloaded").options(LeaseOptions::new().wait(Duration::from_secs(9))).max_waiters(1).layer(shop);
     let mut first = Box::pin(crowded.clone().oneshot(goods()));
     assert!(poll_once(&mut first).is_pending());
     crowded.oneshot(goods()).await.unwrap();

@@ -166,7 +166,7 @@ async fn another_total_is_waited_for_and_its_error_names_both() {
     let _limit = limit();
     let manager = LockManager::in_memory();
     let _one = manager.lock("tenant").permits(2).await.unwrap();
-    let layer = LockLayer::new(manager, "tenant").permits(3).wait(Duration::ZERO);
+    let layer = LockLayer::new(manager, "tenant").permits(3).try_only();
     let refused = soon(layer.layer(works_forever(&Floor::default())).oneshot(1)).await.unwrap_err();
     let said = lock_error(&refused).to_string();
     assert!(said.contains("the key has 2") && said.contains("of 3 permits"), "{said}");

@@ -31,7 +31,7 @@ async fn key_extractor_answer_and_service_that_panic_end_no_lease() {
     };
     let layer = LockLayer::http(manager.clone(), key)
         .all_methods()
-        .wait(Duration::ZERO)
+        .try_only()
         .answer(|_, _| -> Response<bytes::Bytes> { panic!("a bug of the answer's") });
     let service = layer.layer(service_fn(async |request: Request<String>| {
         assert!(request.body() != "service", "a bug of the service's");

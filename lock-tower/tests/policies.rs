@@ -9,7 +9,7 @@ use crate::support::{
 use bytes::Bytes;
 use http::{Method, Request, Response, StatusCode};
 use http_body_util::BodyExt;
-use lock_core::{ErrorKind, Lease, LockManager, LossReason, OnLost};
+use lock_core::{ErrorKind, Lease, LeaseOptions, LockManager, LossReason, OnLost};
 use lock_tower::{BoxError, Http, LockLayer, OnBackendError, Overloaded, Protocol, Refusal};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
@@ -72,7 +72,8 @@ async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
     let layer = LockLayer::new(manager.clone(), "key");
     for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
         let finished = floor.finished();
-        let work = tokio::spawn(layer.clone().on_lost(policy).layer(works(&floor)).oneshot(1));
+        let work =
+            tokio::spawn(layer.clone().options(LeaseOptions::new().on_lost(policy)).layer(works(&floor)).oneshot(1));
         until("the work has begun", || floor.inside() == 1).await;
         assert!(manager.force_release("key").await.unwrap());
         let outcome = soon(work).await.unwrap();
@@ -87,10 +88,12 @@ async fn work_that_may_not_be_broken_off_ends_and_is_no_success() {
 #[tokio::test(start_paused = true)]
 async fn the_manager_says_what_becomes_of_work_unless_the_layer_does() {
     let _limit = limit();
-    let manager = LockManager::builder().url("memory://").on_lost(OnLost::Ignore).build().unwrap();
+    let ignores = LeaseOptions::new().on_lost(OnLost::Ignore);
+    let manager = LockManager::builder().url("memory://").defaults(ignores).build().unwrap();
     let floor = Floor::default();
     let layer = LockLayer::new(manager.clone(), "key");
-    for (layer, succeeds) in [(layer.clone(), true), (layer.on_lost(OnLost::Cancel), false)] {
+    let cancels = layer.clone().options(LeaseOptions::new().on_lost(OnLost::Cancel));
+    for (layer, succeeds) in [(layer, true), (cancels, false)] {
         let work = tokio::spawn(layer.layer(works(&floor)).oneshot(1));
         until("the work has begun", || floor.inside() == 1).await;
         assert!(manager.force_release("key").await.unwrap());
@@ -157,7 +160,8 @@ async fn too_many_waiters_are_429_and_a_closure_replaces_the_answer() {
 #[tokio::test(start_paused = true)]
 async fn a_manager_that_does_not_wait_makes_a_layer_that_only_tries() {
     let _limit = limit();
-    let manager = LockManager::builder().url("memory://").wait(Duration::ZERO).build().unwrap();
+    let tries = LeaseOptions::new().wait(Duration::ZERO);
+    let manager = LockManager::builder().url("memory://").defaults(tries).build().unwrap();
     let _guard = manager.lock("key").await.unwrap();
     let response = LockLayer::http(manager, "key").layer(shows()).oneshot(request(Method::POST)).await.unwrap();
     assert_eq!(response.status(), StatusCode::CONFLICT);
@@ -260,17 +264,20 @@ async fn bad_input_72_a_request_that_stalls_keeps_the_key_for_five_minutes_unles
         assert!(bound <= ended && ended < bound + Duration::from_secs(1), "{ended:?}");
     };
     least(ends_after(http()).await, five);
-    least(ends_after(http().max_hold(minute)).await, minute);
-    assert_eq!(ends_after(http().no_max_hold()).await, None);
-    assert_eq!(ends_after(http().on_lost(OnLost::Finish)).await, None, "it would let another one in");
+    least(ends_after(http().options(LeaseOptions::new().max_hold(minute))).await, minute);
+    let unbounded = LeaseOptions::new().max_hold(Duration::MAX);
+    assert_eq!(ends_after(http().options(unbounded)).await, None);
+    let finishes = http().options(LeaseOptions::new().on_lost(OnLost::Finish));
+    assert_eq!(ends_after(finishes).await, None, "it would let another one in");
     assert_eq!(ends_after(LockLayer::new(manager.clone(), "key")).await, None);
-    let bounded = || LockManager::builder().url("memory://").max_hold(minute).build().unwrap();
+    let bound = LeaseOptions::new().max_hold(minute);
+    let bounded = || LockManager::builder().url("memory://").defaults(bound).build().unwrap();
     least(ends_after(LockLayer::http(bounded(), "key")).await, minute);
-    least(ends_after(LockLayer::http(bounded(), "key").no_max_hold()).await, minute);
+    assert_eq!(ends_after(LockLayer::http(bounded(), "key").options(unbounded)).await, None);
     #[cfg(feature = "grpc")]
     {
         least(ends_after(LockLayer::grpc(manager.clone(), "key")).await, five);
-        assert_eq!(ends_after(LockLayer::grpc(manager.clone(), "key").no_max_hold()).await, None);
+        assert_eq!(ends_after(LockLayer::grpc(manager.clone(), "key").options(unbounded)).await, None);
     }
 }
 
@@ -282,10 +289,13 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     let line = line!() - 1;
     let century = Duration::from_secs(100 * 365 * 24 * 60 * 60);
     let cases = [
-        (layer("a").ttl(Duration::ZERO), "a ttl of 0ns is below 10ms"),
-        (layer("b").ttl(Duration::from_millis(10) - Duration::from_nanos(1)), "is below 10ms"),
-        (layer("c").ttl(century + Duration::from_nanos(1)), "is above 100 years"),
-        (layer("d").max_hold(Duration::ZERO), "`no_max_hold`"),
+        (
+            layer("a").options(LeaseOptions::new().ttl(Duration::ZERO)),
+            "a ttl of 0ns is below 10 ms, the least; 10 s is usual",
+        ),
+        (layer("b").options(LeaseOptions::new().ttl(Duration::from_nanos(9_999_999))), "is below 10 ms"),
+        (layer("c").options(LeaseOptions::new().ttl(century + Duration::from_nanos(1))), "is above 100 years"),
+        (layer("d").options(LeaseOptions::new().max_hold(Duration::ZERO)), "raise it, or leave it out"),
         (layer("e").max_waiters(0), "`try_only`"),
         (layer("f").max_waiters_per_key(0), "`try_only`"),
     ];
@@ -299,14 +309,16 @@ async fn options_that_can_never_work_refuse_every_request_and_name_the_layer_and
     }
     assert_eq!(floor.begun(), 0);
 
-    let least = layer("").ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1));
+    let least = layer("").options(LeaseOptions::new().ttl(Duration::from_millis(10)).max_hold(Duration::from_nanos(1)));
     least.max_waiters(1).max_waiters_per_key(1).check::<u64>().unwrap();
-    layer("").ttl(century).check::<u64>().unwrap();
-    let manager = LockManager::builder().url("memory://").renew_every(Duration::from_secs(2)).build().unwrap();
-    let layer_of = |ttl| LockLayer::new(manager.clone(), "key").ttl(Duration::from_secs(ttl)).check::<u64>();
+    layer("").options(LeaseOptions::new().ttl(century)).check::<u64>().unwrap();
+    let often = LeaseOptions::new().renew_every(Duration::from_secs(2));
+    let manager = LockManager::builder().url("memory://").defaults(often).build().unwrap();
+    let with_ttl = |ttl| LeaseOptions::new().ttl(Duration::from_secs(ttl));
+    let layer_of = |ttl| LockLayer::new(manager.clone(), "key").options(with_ttl(ttl)).check::<u64>();
     assert!(layer_of(3).unwrap_err().to_string().contains("`renew_every` of 2s is not between"));
     layer_of(4).unwrap();
-    let unnamed = layer("").ttl(Duration::ZERO).check::<u64>().unwrap_err().to_string();
+    let unnamed = layer("").options(LeaseOptions::new().ttl(Duration::ZERO)).check::<u64>().unwrap_err().to_string();
     assert!(unnamed.starts_with("the lock layer made at "), "{unnamed}");
 }
 
@@ -349,7 +361,7 @@ async fn detached_work_whose_lease_is_lost_goes_on_where_it_was_told_to() {
     for (policy, succeeds) in [(OnLost::Finish, false), (OnLost::Ignore, true)] {
         let manager = LockManager::in_memory();
         let floor = Floor::default();
-        let layer = LockLayer::new(manager.clone(), "key").on_lost(policy).detached();
+        let layer = LockLayer::new(manager.clone(), "key").options(LeaseOptions::new().on_lost(policy)).detached();
         let work = tokio::spawn(layer.layer(works(&floor)).oneshot(1));
         until("the work has begun", || floor.inside() == 1).await;
         assert!(manager.force_release("key").await.unwrap());

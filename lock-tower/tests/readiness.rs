@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::support::{Floor, Strict, limit, lock_error, poll_once, until, until_free, works, works_for, works_forever};
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LeaseOptions, LockManager};
 use lock_tower::{BoxError, LockLayer};
 use tower::{
     Layer, Service, ServiceBuilder, ServiceExt,
@@ -129,7 +129,7 @@ async fn a_refused_request_gives_back_what_readiness_reserved() {
     let _busy = manager.lock("busy").await.unwrap();
     let key = |request: &u64| if *request == 0 { Err("no key") } else { Ok("busy") };
     let inner = ConcurrencyLimit::new(service_fn(async |_: u64| Ok::<_, BoxError>(())), 1);
-    let mut first = LockLayer::new(manager.clone(), key).wait(Duration::ZERO).layer(inner);
+    let mut first = LockLayer::new(manager.clone(), key).try_only().layer(inner);
     let mut second = first.clone();
 
     for request in [0, 1] {
@@ -145,7 +145,9 @@ async fn a_refused_request_gives_back_what_readiness_reserved() {
 async fn a_layer_that_cannot_work_gives_back_what_readiness_reserved() {
     let _limit = limit();
     let inner = ConcurrencyLimit::new(service_fn(async |_: u64| Ok::<_, BoxError>(())), 1);
-    let mut first = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").ttl(Duration::ZERO).layer(inner);
+    let mut first = LockLayer::new(LockManager::in_memory(), |_: &u64| "key")
+        .options(LeaseOptions::new().ttl(Duration::ZERO))
+        .layer(inner);
     let mut second = first.clone();
     assert!(poll_ready(&mut first).is_ready());
     assert!(poll_ready(&mut second).is_pending());
@@ -172,7 +174,7 @@ async fn bad_input_78_other_layers_go_around_it_and_inside_it() {
     let manager = LockManager::in_memory();
     let floor = Floor::default();
     let inner = works(&floor);
-    let lock = LockLayer::new(manager, |_: &u64| "key").wait(Duration::from_secs(600));
+    let lock = LockLayer::new(manager, |_: &u64| "key").options(LeaseOptions::new().wait(Duration::from_secs(600)));
     let time_out = TimeoutLayer::new(Duration::from_secs(600));
     let outside = ServiceBuilder::new()
         .layer(BufferLayer::new(8))
@@ -205,7 +207,8 @@ async fn bad_input_78_other_layers_go_around_it_and_inside_it() {
 async fn bad_input_78_a_thousand_clones_share_one_lock() {
     let _limit = limit();
     let floor = Floor::default();
-    let lock = LockLayer::new(LockManager::in_memory(), |_: &u64| "key").wait(Duration::from_secs(3600));
+    let lock = LockLayer::new(LockManager::in_memory(), |_: &u64| "key")
+        .options(LeaseOptions::new().wait(Duration::from_secs(3600)));
     let service = lock.layer(works_for(&floor, Duration::from_millis(1)));
     let calls: Vec<_> = (0..1_000).map(|request| tokio::spawn(service.clone().oneshot(request))).collect();
     for call in calls {

@@ -9,7 +9,7 @@ use std::{
 
 use crate::support::Failing;
 use http::{Request, Response};
-use lock_core::{ErrorKind, LockManager, backend::TOKEN_MARK};
+use lock_core::{ErrorKind, LeaseOptions, LockManager, backend::TOKEN_MARK};
 use lock_tower::{BoxError, LockLayer, OnBackendError};
 use tower::{Layer, Service, ServiceExt, service_fn, util::BoxCloneService};
 use tracing::{Instrument, Level};
@@ -79,7 +79,7 @@ fn spans_and_lines_name_the_layer_and_the_key_and_no_token_is_logged() {
         sell.layer(shop()).oneshot(post("/goods:1")).await.unwrap();
         let _guard = manager.lock("goods:2").await.unwrap();
         sell.clone().try_only().layer(shop()).oneshot(post("/goods:2")).await.unwrap();
-        let _ = sell.ttl(Duration::ZERO).name("never").layer(shop());
+        let _ = sell.options(LeaseOptions::new().ttl(Duration::ZERO)).name("never").layer(shop());
 
         let none = LockLayer::http(manager, |_: &Request<()>| Err::<String, _>("no goods"));
         none.layer(shop()).oneshot(post("/")).await.unwrap();

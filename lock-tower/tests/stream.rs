@@ -17,7 +17,7 @@ use http_body::Frame;
 use http_body_util::{BodyExt, Full};
 use hyper::{body::Incoming, client::conn};
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lock_core::{LockManager, OnLost};
+use lock_core::{LeaseOptions, LockManager, OnLost};
 use lock_tower::LockLayer;
 use tokio::{
     net::TcpStream,
@@ -44,7 +44,9 @@ async fn streams(manager: &LockManager) -> (SocketAddr, UnboundedSender<Frame<By
     let (frames, given) = unbounded_channel();
     let slot: Slot = Arc::new(Mutex::new(Some(Given(given))));
     let handler = async |State(slot): State<Slot>| Response::new(Body::new(slot.lock().unwrap().take().unwrap()));
-    let layer = LockLayer::http(manager.clone(), "key").ttl(Duration::from_secs(30)).until_body_end();
+    let layer = LockLayer::http(manager.clone(), "key")
+        .options(LeaseOptions::new().ttl(Duration::from_secs(30)))
+        .until_body_end();
     (serve(Router::new().route("/", post(handler)).route_layer(layer).with_state(slot)).await, frames)
 }
 
@@ -271,7 +273,8 @@ async fn what_becomes_of_a_body_whose_lease_is_lost_is_said_by_the_policy() {
             let body = given.lock().unwrap().take().unwrap();
             async move { Ok::<_, std::convert::Infallible>(http::Response::new(body)) }
         });
-        let layer = LockLayer::http(manager.clone(), "key").on_lost(policy).until_body_end();
+        let layer =
+            LockLayer::http(manager.clone(), "key").options(LeaseOptions::new().on_lost(policy)).until_body_end();
         let request = Request::post("/").body(()).unwrap();
         let mut body = soon(layer.layer(service).oneshot(request)).await.unwrap().into_body();
         assert!(poll_once(&mut body.frame()).is_pending());

@@ -6,7 +6,7 @@ use std::time::Duration;
 use crate::support::{Failing, Floor, limit, serve, soon, until, until_free};
 use axum::{Router, body::Body, routing::post};
 use http::{Request, StatusCode};
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LeaseOptions, LockManager};
 use lock_tower::{Http, LockLayer, Refusal};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
@@ -72,7 +72,7 @@ async fn bad_input_69_a_busy_key_is_409_with_what_is_left_of_the_holder_s_ttl_wh
     let manager = LockManager::in_memory();
     // Not renewed, so that the whole seconds that are left are known: more than 59 minutes.
     let _guard = manager.lock("busy").ttl(Duration::from_secs(3600)).fixed().await.unwrap();
-    let waits = layer(&manager).wait(Duration::from_millis(50));
+    let waits = layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50)));
     for layer in [layer(&manager).try_only(), waits] {
         let answer = ask(layer, "/busy", &Floor::default()).await;
         let left = answer.retry_after.unwrap();
@@ -101,7 +101,8 @@ async fn permits_that_are_all_taken_are_429_and_may_be_asked_for_in_a_second() {
     let request = || manager.lock("full").permits(2);
     let _guards = (request().await.unwrap(), request().await.unwrap());
     let layer = layer(&manager).permits(2);
-    for layer in [layer.clone().try_only(), layer.clone().wait(Duration::from_millis(50))] {
+    for layer in [layer.clone().try_only(), layer.clone().options(LeaseOptions::new().wait(Duration::from_millis(50)))]
+    {
         let answer = ask(layer, "/full", &Floor::default()).await;
         assert_eq!(answer, Answer::problem(StatusCode::TOO_MANY_REQUESTS, Some(1), "lock_full", FULL));
     }
@@ -208,7 +209,7 @@ async fn what_an_operator_has_to_repair_is_500() {
     let denied = LockManager::builder().backend(Failing(ErrorKind::Denied, "10.9.8.7 refused")).build().unwrap();
     let memory = LockManager::in_memory();
     let not_an_error = layer(&memory).busy_status(StatusCode::OK);
-    for layer in [layer(&denied), layer(&memory).ttl(Duration::ZERO), not_an_error] {
+    for layer in [layer(&denied), layer(&memory).options(LeaseOptions::new().ttl(Duration::ZERO)), not_an_error] {
         let answer = ask(layer, "/1", &Floor::default()).await;
         let detail = "the lock of this service is misconfigured, and the log says what to change; nothing was done";
         let expected = Answer::problem(StatusCode::INTERNAL_SERVER_ERROR, None, "lock_misconfigured", detail);

@@ -4,7 +4,7 @@ use std::{convert::Infallible, time::Duration};
 
 use axum::body::Body;
 use http::{Request, Response, StatusCode, header::RETRY_AFTER};
-use lock_core::{Error, ErrorKind, LockManager, distributed_lock};
+use lock_core::{Error, ErrorKind, LeaseOptions, LockManager, distributed_lock};
 use lock_tests::{LONG, SOON, eventually, ms};
 use lock_tower::{LockLayer, OnBackendError};
 use tower::{Layer, ServiceExt, service_fn};
@@ -64,7 +64,7 @@ async fn try_and_run_and_a_lease_that_is_taken_up_are_waited_for_too() {
 #[tokio::test]
 async fn default_of_a_manager_counts_unless_the_request_says_otherwise() {
     let group = Group::start(1).await;
-    let builder = patient::builder().url(group.primary.url()).durability(one(ms(1_000)));
+    let builder = patient::builder().url(group.primary.url()).defaults(LeaseOptions::new().durability(one(ms(1_000))));
     let manager = builder.connect().await.expect("connects");
     manager.lock("k").await.expect("the replica confirms").release().await.expect("it is held");
     group.replicas[0].server.pause();
@@ -187,7 +187,7 @@ async fn attribute_waits_for_replicas_and_does_not_run_the_body_without_them() {
 #[tokio::test]
 async fn layer_answers_503_and_calls_no_service_without_replicas() {
     let group = Group::start(1).await;
-    let layer = LockLayer::http(group.manager().await, "k").durability(one(ms(1_000)));
+    let layer = LockLayer::http(group.manager().await, "k").options(LeaseOptions::new().durability(one(ms(1_000))));
     // It is no answer that the backend owes, so nothing is let through.
     let layer = layer.on_backend_error(OnBackendError::LetThrough);
     let service = layer.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
@@ -202,15 +202,16 @@ async fn layer_answers_503_and_calls_no_service_without_replicas() {
     assert_eq!(refused.headers().get(RETRY_AFTER).map(|value| value.as_bytes()), Some(&b"1"[..]));
     let error = refused.extensions().get::<Error>().map(Error::kind);
     assert_eq!((error, layer.let_through()), (Some(ErrorKind::NotReplicated), 0));
-    let of_one = layer.clone().durability(None);
+    let of_one = layer.clone().options(LeaseOptions::new().durability(None));
     let service = of_one.layer(service_fn(async |_: Request<Body>| Ok::<_, Infallible>(Response::new(Body::empty()))));
     let served = service.oneshot(Request::post("/").body(Body::empty()).expect("a request")).await;
     assert_eq!(served.expect("an answer").status(), StatusCode::OK);
 
-    let in_memory = LockLayer::http(LockManager::in_memory(), "k").durability(one(ms(1_000)));
+    let in_memory =
+        LockLayer::http(LockManager::in_memory(), "k").options(LeaseOptions::new().durability(one(ms(1_000))));
     in_memory.check::<Request<Body>>().expect("a store in memory ignores it");
     let quorum = LockManager::builder().quorum(["memory://"; 3]).build().expect("three stores");
-    let quorum = LockLayer::http(quorum, "k").durability(one(ms(1_000)));
+    let quorum = LockLayer::http(quorum, "k").options(LeaseOptions::new().durability(one(ms(1_000))));
     let error = quorum.check::<Request<Body>>().expect_err("it has a majority instead");
     assert!(error.to_string().contains("leave `durability` out"), "{error}");
 }

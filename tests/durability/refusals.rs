@@ -1,6 +1,6 @@
 //! Where replicas cannot be waited for: an error that says why, and a key that is free.
 
-use lock_core::{Argument, ErrorKind, LockManager, LossReason, Replicas};
+use lock_core::{Argument, ErrorKind, LeaseOptions, LockManager, LossReason, Replicas};
 use lock_tests::{LONG, RedisServer, SOON, eventually, ms, within};
 
 use crate::durability::group::{Group, one};
@@ -127,7 +127,11 @@ async fn a_quorum_refuses_at_once_and_at_the_start() {
         assert!(!manager.is_locked("k").await.expect("it answers"));
     }
     assert_eq!(servers[0].call(&["EXISTS", RedisServer::COUNTER]).await.integer(), Some(0), "nothing was acquired");
-    let error = LockManager::builder().quorum(&urls).durability(one(ms(50))).build().expect_err("unsupported");
+    let error = LockManager::builder()
+        .quorum(&urls)
+        .defaults(LeaseOptions::new().durability(one(ms(50))))
+        .build()
+        .expect_err("unsupported");
     assert!(error.to_string().contains("leave `durability` out"), "{error}");
 }
 
@@ -141,7 +145,10 @@ async fn durability_out_of_its_range_is_refused_before_anything_is_sent() {
         assert_eq!(error.kind(), ErrorKind::Invalid(Argument::Durability), "{error}");
         let all = manager.lock_all(["k"]).ttl(ms(1_000)).durability(wrong).await.expect_err("out of range");
         assert_eq!(all.kind(), ErrorKind::Invalid(Argument::Durability), "{all}");
-        let built = LockManager::builder().url(server.url()).ttl(ms(1_000)).durability(wrong).build();
+        let built = LockManager::builder()
+            .url(server.url())
+            .defaults(LeaseOptions::new().ttl(ms(1_000)).durability(wrong))
+            .build();
         assert!(built.expect_err("out of range").to_string().contains("the default of the durability"));
     }
     assert_eq!(server.call(&["EXISTS", RedisServer::COUNTER]).await.integer(), Some(0), "nothing was acquired");

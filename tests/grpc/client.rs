@@ -2,7 +2,7 @@
 
 use std::{pin::pin, time::Duration};
 
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tower::{Grpc, LockLayer, LockService, Until};
 use tokio::time::{Instant, timeout};
 use tonic::{
@@ -53,7 +53,7 @@ async fn a_call_whose_key_is_busy_is_not_sent() {
     assert_eq!(soon(tries.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Aborted);
     let (_sender, uploaded) = orders("a");
     assert_eq!(soon(tries.upload(uploaded)).await.unwrap_err().code(), Code::Aborted);
-    let mut waits = client(layer(&manager).wait(Duration::from_millis(50)), &floor).await;
+    let mut waits = client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50))), &floor).await;
     assert_eq!(soon(waits.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Aborted);
     assert_eq!(soon(waits.ask(Request::new(Order::default()))).await.unwrap_err().code(), Code::InvalidArgument);
     assert_eq!(floor.begun(), 0);
@@ -62,7 +62,7 @@ async fn a_call_whose_key_is_busy_is_not_sent() {
 #[tokio::test]
 async fn a_call_s_own_time_out_ends_the_wait_at_the_client() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let mut client = client(layer(&manager).wait(Duration::from_secs(600)), &floor).await;
+    let mut client = client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(600))), &floor).await;
     let _guard = manager.lock("a").await.unwrap();
     let mut call = with_key("a", Order::default());
     call.set_timeout(Duration::from_millis(100));
@@ -134,7 +134,7 @@ async fn a_client_whose_lease_is_lost_breaks_off_its_call() {
 #[tokio::test]
 async fn one_key_on_both_sides_is_refused_when_the_server_has_waited() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let at_server = layer(&manager).wait(Duration::from_millis(50));
+    let at_server = layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50)));
     let channel = channel(serve(at_server, &floor).await).await;
     let mut client = CallsClient::new(ServiceBuilder::new().layer(layer(&manager)).service(channel));
     assert_eq!(soon(client.ask(with_key("a", Order::default()))).await.unwrap_err().code(), Code::Aborted);

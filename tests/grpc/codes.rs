@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use lock_core::{
-    LockManager,
+    LeaseOptions, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Reply},
 };
 use lock_tests::LONG;
@@ -35,7 +35,11 @@ async fn bad_input_69_a_busy_key_aborts_at_once_and_after_waiting() {
     let _guard = manager.lock("a").await.unwrap();
     let tries = refusal(&client(layer(&manager).try_only(), &floor).await, "a").await;
     assert_eq!(tries.code(), Code::Aborted);
-    let waits = refusal(&client(layer(&manager).wait(Duration::from_millis(50)), &floor).await, "a").await;
+    let waits = refusal(
+        &client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50))), &floor).await,
+        "a",
+    )
+    .await;
     assert_eq!(waits.code(), Code::Aborted);
     for status in [tries, waits] {
         assert!(status.message().contains("nothing was done"), "{status}");
@@ -65,7 +69,7 @@ async fn every_kind_of_call_is_refused_before_a_message() {
 #[tokio::test]
 async fn the_time_out_of_a_call_ends_its_wait_before_the_layer_s() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let client = client(layer(&manager).wait(Duration::from_secs(600)), &floor).await;
+    let client = client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(600))), &floor).await;
     let _guard = manager.lock("a").await.unwrap();
     let mut codes = Vec::new();
     while codes.last() != Some(&Code::DeadlineExceeded) {
@@ -82,7 +86,8 @@ async fn the_time_out_of_a_call_ends_its_wait_before_the_layer_s() {
 #[tokio::test]
 async fn a_time_out_that_is_longer_than_the_layer_s_wait_changes_nothing() {
     let manager = LockManager::in_memory();
-    let mut client = client(layer(&manager).wait(Duration::from_millis(50)), &Floor::default()).await;
+    let mut client =
+        client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50))), &Floor::default()).await;
     let _guard = manager.lock("a").await.unwrap();
     let mut call = with_key("a", Order::default());
     call.set_timeout(Duration::from_secs(60));
@@ -144,7 +149,7 @@ async fn bad_input_77_the_same_key_twice_in_one_stack_is_an_internal_error_at_on
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
     let twice = ServiceBuilder::new()
         .layer(LockLayer::grpc(manager.clone(), "a"))
-        .layer(layer(&manager).wait(Duration::from_secs(600)))
+        .layer(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(600))))
         .into_inner();
     let client = client(twice, &floor).await;
     let status = refusal(&client, "a").await;
@@ -157,7 +162,9 @@ async fn bad_input_77_the_same_key_twice_in_one_stack_is_an_internal_error_at_on
 
 #[tokio::test]
 async fn an_option_out_of_range_is_an_internal_error_and_not_the_client_s() {
-    let client = client(layer(&LockManager::in_memory()).ttl(Duration::ZERO), &Floor::default()).await;
+    let client =
+        client(layer(&LockManager::in_memory()).options(LeaseOptions::new().ttl(Duration::ZERO)), &Floor::default())
+            .await;
     assert_eq!(refusal(&client, "a").await.code(), Code::Internal);
 }
 
@@ -207,10 +214,15 @@ async fn each_refusal_has_its_code_its_reason_and_a_time_to_retry_if_nothing_was
     let cases = [
         (tries.clone(), Code::Aborted, "LOCK_BUSY", true),
         (tries.busy_code(Code::Unavailable), Code::Unavailable, "LOCK_BUSY", true),
-        (layer(&manager).wait(Duration::from_millis(50)), Code::Aborted, "LOCK_BUSY", true),
+        (
+            layer(&manager).options(LeaseOptions::new().wait(Duration::from_millis(50))),
+            Code::Aborted,
+            "LOCK_BUSY",
+            true,
+        ),
         (layer(&ended), Code::Unavailable, "LOCK_UNAVAILABLE", true),
         (layer(&down), Code::Unavailable, "LOCK_UNAVAILABLE", true),
-        (layer(&manager).ttl(Duration::ZERO), Code::Internal, "LOCK_MISCONFIGURED", false),
+        (layer(&manager).options(LeaseOptions::new().ttl(Duration::ZERO)), Code::Internal, "LOCK_MISCONFIGURED", false),
         (layer(&manager).busy_code(Code::Ok), Code::Internal, "LOCK_MISCONFIGURED", false),
     ];
     for (layer, code, reason, retry) in cases {
@@ -235,7 +247,7 @@ async fn each_refusal_has_its_code_its_reason_and_a_time_to_retry_if_nothing_was
 async fn a_refusal_by_limit_or_by_the_caller_s_time_out_has_its_reason() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
     let _guard = manager.lock("a").await.unwrap();
-    let client = client(layer(&manager).wait(LONG).max_waiters_per_key(1), &floor).await;
+    let client = client(layer(&manager).options(LeaseOptions::new().wait(LONG)).max_waiters_per_key(1), &floor).await;
     let calls = [client.clone(), client.clone()];
     let mut calls = calls.map(|mut client| {
         tokio::spawn(async move {

@@ -17,7 +17,7 @@ mod proto {
 
 use std::future::Future;
 
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tests::{LONG, SOON, eventually, within};
 use lock_tower::{Grpc, LockLayer};
 use tonic::body::Body;
@@ -32,7 +32,7 @@ fn key(call: &http::Request<Body>) -> Result<String, &'static str> {
 
 /// A layer whose keys are in the metadata. Its leases are so long that a release that is missing shows.
 fn layer(manager: &LockManager) -> LockLayer<Key, Grpc> {
-    LockLayer::grpc(manager.clone(), key as Key).ttl(LONG)
+    LockLayer::grpc(manager.clone(), key as Key).options(LeaseOptions::new().ttl(LONG))
 }
 
 /// Waits for what should come soon, and fails instead of hanging.

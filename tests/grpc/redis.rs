@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tests::{LONG, RedisServer, SOON, eventually};
 use lock_tower::OnBackendError;
 use tokio::task::JoinSet;
@@ -26,7 +26,7 @@ async fn two_servers_on_one_redis_serve_one_call_per_key_at_a_time() {
     let mut clients = Vec::new();
     for _ in 0..2 {
         let manager = patient::connect(&redis.url()).await.unwrap();
-        clients.push(client(layer(&manager).wait(Duration::from_secs(120)), &floor).await);
+        clients.push(client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(120))), &floor).await);
     }
     let mut calls = JoinSet::new();
     for number in 0..CALLS {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tower::key::{header, scoped};
 use tokio::task::JoinSet;
 use tonic::{Code, Request};
@@ -17,7 +17,8 @@ use crate::grpc::{
 #[tokio::test]
 async fn bad_input_79_a_method_finds_key_fence_and_deadline_of_its_lease() {
     let manager = LockManager::in_memory();
-    let mut client = client(layer(&manager).ttl(Duration::from_secs(60)), &Floor::default()).await;
+    let mut client =
+        client(layer(&manager).options(LeaseOptions::new().ttl(Duration::from_secs(60))), &Floor::default()).await;
     let first = soon(client.ask(with_key("a", Order::default()))).await.unwrap().into_inner();
     let second = soon(client.ask(with_key("a", Order::default()))).await.unwrap().into_inner();
     assert_eq!((&*first.key, &*second.key), ("a", "a"));
@@ -36,7 +37,7 @@ async fn a_call_without_a_lock_finds_no_lease() {
 #[tokio::test]
 async fn calls_of_one_key_are_served_one_at_a_time() {
     let (manager, floor) = (LockManager::in_memory(), Floor::default());
-    let client = client(layer(&manager).wait(Duration::from_secs(60)), &floor).await;
+    let client = client(layer(&manager).options(LeaseOptions::new().wait(Duration::from_secs(60))), &floor).await;
     let mut calls = JoinSet::new();
     for _ in 0..50 {
         let mut client = client.clone();

@@ -1,6 +1,6 @@
 //! The rows of bad input that are about quorums, on real servers. (34 and 36 need none: they are with the builder.)
 
-use lock_core::ErrorKind;
+use lock_core::{ErrorKind, LeaseOptions};
 use lock_tests::{eventually_some, free_port};
 
 use super::*;
@@ -71,7 +71,8 @@ fn with_a_second_name(nodes: &Nodes, further: Option<String>) -> Vec<String> {
 async fn a_server_under_two_names_has_one_vote() {
     let nodes = Nodes::start(1).await;
     let urls = with_a_second_name(&nodes, Some(format!("redis://127.0.0.1:{}", free_port())));
-    let builder = || LockManager::builder().quorum(&urls).command_timeout(LIMIT / 2).ttl(LONG);
+    let builder =
+        || LockManager::builder().quorum(&urls).command_timeout(LIMIT / 2).defaults(LeaseOptions::new().ttl(LONG));
     for _ in 0..3 {
         let error = builder().build().expect("three URLs").lock("k").await.expect_err("one server is no majority");
         assert!(error.to_string().contains("2 of 3 nodes failed, and a lock needs 2"), "{error}");

@@ -1,6 +1,6 @@
 //! One primary, two replicas, three sentinels: another server becomes the primary.
 
-use lock_core::{ErrorKind, LockManager};
+use lock_core::{ErrorKind, LeaseOptions, LockManager};
 use lock_tests::history::{Checker, Mark, Run, Undone, now};
 
 use crate::{
@@ -113,7 +113,12 @@ async fn fault_13_a_switch_by_hand_costs_no_lease_and_no_error() {
 #[tokio::test]
 async fn fault_13_futures_dropped_while_the_primary_is_switched_leave_nothing() {
     let mut sentinels = Sentinels::start().await;
-    let manager = LockManager::builder().url(sentinels.url()).ttl(LONG).connect().await.expect("connects");
+    let manager = LockManager::builder()
+        .url(sentinels.url())
+        .defaults(LeaseOptions::new().ttl(LONG))
+        .connect()
+        .await
+        .expect("connects");
     let other = manager.clone();
     let drops = tokio::spawn(async move {
         let mut dice = lock_tests::Dice::named("drops");

@@ -3,7 +3,8 @@
 use std::time::Duration;
 
 use lock_core::{
-    ErrorKind, Handover, LockManager, LossReason, OnLost, Replicas, exclusive, key, permits, redis, shared,
+    ErrorKind, Handover, LeaseOptions, LockManager, LossReason, OnLost, Replicas, exclusive, key, permits, redis,
+    shared,
 };
 
 use crate::tour::Result;
@@ -15,8 +16,7 @@ async fn connect() -> Result {
     let manager = LockManager::builder()
         .url("rediss://:secret@redis.example.com/2")
         .prefix("shop:")
-        .ttl(Duration::from_secs(5))
-        .wait(Duration::from_secs(2))
+        .defaults(LeaseOptions::new().ttl(Duration::from_secs(5)).wait(Duration::from_secs(2)))
         .command_timeout(Duration::from_millis(500))
         .client_name("shop-1")
         .connect()
@@ -187,7 +187,7 @@ async fn replicas(manager: LockManager) -> Result {
     }
     let manager = LockManager::builder()
         .url("redis://127.0.0.1")
-        .durability(Replicas::new(1, Duration::from_millis(300)))
+        .defaults(LeaseOptions::new().durability(Replicas::new(1, Duration::from_millis(300))))
         .connect()
         .await?;
 

@@ -11,7 +11,7 @@ use axum::{
     response::Response,
     routing::{get, post},
 };
-use lock_core::{LockManager, OnLost, Replicas};
+use lock_core::{LeaseOptions, LockManager, OnLost, Replicas};
 use lock_status::Status;
 use lock_tower::{
     BoxError, Held, HeldAll, LockLayer, OnBackendError,
@@ -126,8 +126,7 @@ async fn waiting() -> Result {
     let manager = LockManager::in_memory();
     let clicks = LockLayer::http(manager.clone(), scoped("order", path_param::<u64>("order"))).try_only();
     let sales = LockLayer::http(manager.clone(), scoped("goods", path_param::<u64>("id")))
-        .ttl(Duration::from_secs(3))
-        .wait(Duration::from_secs(2))
+        .options(LeaseOptions::new().ttl(Duration::from_secs(3)).wait(Duration::from_secs(2)))
         .max_waiters_per_key(100)
         .max_waiters(10_000);
 
@@ -157,8 +156,7 @@ async fn methods() -> Result {
 async fn failures() -> Result {
     let manager = LockManager::in_memory();
     let stubborn = LockLayer::http(manager, scoped("goods", path_param::<u64>("id")))
-        .max_hold(Duration::from_secs(60))
-        .on_lost(OnLost::Finish)
+        .options(LeaseOptions::new().max_hold(Duration::from_secs(60)).on_lost(OnLost::Finish))
         .on_backend_error(OnBackendError::LetThrough);
     println!("{} requests went through without a lock", stubborn.let_through());
 
@@ -167,7 +165,7 @@ async fn failures() -> Result {
 
     let manager = LockManager::in_memory();
     let replicated = LockLayer::http(manager, scoped("payout", path_param::<u64>("id")))
-        .durability(Replicas::new(1, Duration::from_millis(300)));
+        .options(LeaseOptions::new().durability(Replicas::new(1, Duration::from_millis(300))));
 
     let app = Router::new().route("/payout/{id}", post(sell)).route_layer(replicated);
     assert_eq!(status(&app, Method::POST, "/payout/1").await?, StatusCode::OK, "a store in memory ignores it");
@@ -177,7 +175,8 @@ async fn failures() -> Result {
 #[tokio::test]
 async fn uploads() -> Result {
     let manager = LockManager::in_memory();
-    let upload = LockLayer::http(manager, scoped("goods", path_param::<u64>("id"))).max_hold(Duration::from_secs(60));
+    let upload = LockLayer::http(manager, scoped("goods", path_param::<u64>("id")))
+        .options(LeaseOptions::new().max_hold(Duration::from_secs(60)));
 
     let app = Router::new().route("/goods/{id}", post(sell)).route_layer(upload);
     assert_eq!(status(&app, Method::POST, "/goods/1").await?, StatusCode::OK);
@@ -187,8 +186,9 @@ async fn uploads() -> Result {
 #[tokio::test]
 async fn held_for_longer() -> Result {
     let manager = LockManager::in_memory();
-    let export = LockLayer::http(manager.clone(), "export").until_body_end().max_hold(Duration::from_secs(600));
-    let import = LockLayer::http(manager, "import").detached().max_hold(Duration::from_secs(600));
+    let bounded = LeaseOptions::new().max_hold(Duration::from_secs(600));
+    let export = LockLayer::http(manager.clone(), "export").until_body_end().options(bounded);
+    let import = LockLayer::http(manager, "import").detached().options(bounded);
 
     let app = Router::new().route("/", post(sell));
     assert_eq!(status(&app.clone().route_layer(export), Method::POST, "/").await?, StatusCode::OK);
@@ -273,7 +273,8 @@ mod any_service {
 
 fn grpc(manager: LockManager) -> impl Sized {
     let per_account = scoped("account", header::<String>("x-account"));
-    let layer = LockLayer::grpc(manager, per_account).wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60));
+    let layer = LockLayer::grpc(manager, per_account)
+        .options(LeaseOptions::new().wait(Duration::from_secs(2)).max_hold(Duration::from_secs(60)));
 
     let layer = layer.shared_for(["/bank.Accounts/Balance", "bank.Reports"]);
 

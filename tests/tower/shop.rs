@@ -29,7 +29,7 @@ use hyper::{
     client::conn::{http1, http2},
 };
 use hyper_util::rt::{TokioExecutor, TokioIo};
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tests::{LONG, RedisServer, SOON, eventually, until_free, within};
 use lock_tower::{Held, Http, LockLayer};
 use tokio::{
@@ -82,15 +82,18 @@ impl Shop {
         *floor.0.given.lock().expect("nobody panicked") = Some(given);
 
         // A release that is missing shows, since nothing expires while a test looks. Only what is slow is renewed.
-        let plain = layer(&manager).ttl(LONG);
+        let plain = layer(&manager).options(LeaseOptions::new().ttl(LONG));
         let held = plain.clone().until_body_end();
-        let bounded = held.clone().max_hold(TTL);
+        let bounded = held.clone().options(LeaseOptions::new().max_hold(TTL));
         let timed = TimeoutLayer::with_status_code(StatusCode::REQUEST_TIMEOUT, TTL);
-        let renewed = held.clone().ttl(TTL);
+        let renewed = held.clone().options(LeaseOptions::new().ttl(TTL));
         let app = Router::new()
             .route("/work", post(work).route_layer(plain.clone()))
             .route("/upload", post(upload).route_layer(plain.clone()))
-            .route("/upload/bounded", post(upload).route_layer(plain.clone().max_hold(TTL)))
+            .route(
+                "/upload/bounded",
+                post(upload).route_layer(plain.clone().options(LeaseOptions::new().max_hold(TTL))),
+            )
             .route("/upload/no_pause", post(upload).route_layer(plain.clone()).layer(RequestBodyTimeoutLayer::new(TTL)))
             .route("/upload/timed", post(upload).route_layer(plain.clone()).layer(timed))
             .route("/fence", post(fence).route_layer(plain.clone()))
@@ -181,7 +184,7 @@ impl Drop for Inside {
 }
 
 fn layer(manager: &LockManager) -> LockLayer<&'static str, Http> {
-    LockLayer::http(manager.clone(), KEY).wait(10 * LONG).name("shop")
+    LockLayer::http(manager.clone(), KEY).options(LeaseOptions::new().wait(10 * LONG)).name("shop")
 }
 
 async fn arrive(State(floor): State<Floor>, request: Request, next: Next) -> Response {

@@ -39,7 +39,7 @@ use axum::extract::{Path, State};
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::post;
-use lock_core::{LockManager, distributed_lock};
+use lock_core::{LeaseOptions, LockManager, distributed_lock};
 use lock_tower::LockLayer;
 use lock_tower::key::{path_param, scoped};
 use tokio::net::TcpListener;
@@ -60,7 +60,9 @@ async fn main() -> anyhow::Result<()> {
     // As a number, so that `/orders/07/pay` is the same order. Under a layer a client that stalls in its upload keeps the
     // key: `max_hold` is the bound.
     let per_order = scoped("orders", path_param::<u64>("order"));
-    let clicks = LockLayer::http(manager.clone(), per_order).try_only().max_hold(Duration::from_secs(30));
+    let clicks = LockLayer::http(manager.clone(), per_order)
+        .try_only()
+        .options(LeaseOptions::new().max_hold(Duration::from_secs(30)));
     let service = Router::new()
         .route("/orders/{order}/pay", post(pay))
         .route_layer(clicks)

@@ -7,7 +7,7 @@ use axum::http::{Method, StatusCode, header::RETRY_AFTER};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
-use lock_core::{LockManager, distributed_lock};
+use lock_core::{LeaseOptions, LockManager, distributed_lock};
 use lock_status::Status;
 use lock_tower::LockLayer;
 use lock_tower::key::{path_param, scoped};
@@ -31,14 +31,13 @@ impl App {
         // As the number that the handler reads, so that `/orders/07/pay` is the same order.
         let per_order = scoped("orders", path_param::<i64>("order"));
         // A client that stalls in its upload keeps the order's key for as long as `max_hold` allows.
-        let clicks =
-            LockLayer::http(self.manager.clone(), per_order).name("payment").ttl(TTL).try_only().max_hold(MAX_HOLD);
+        let options = LeaseOptions::new().ttl(TTL).max_hold(MAX_HOLD);
+        let clicks = LockLayer::http(self.manager.clone(), per_order).name("payment").options(options).try_only();
         // The attribute's keys: a sale waits for the readers of its good, and they for it.
         let per_good = scoped("goods", path_param::<Good>("good"));
         let stock = LockLayer::http(self.manager.clone(), per_good)
             .name("stock")
-            .ttl(TTL)
-            .max_hold(MAX_HOLD)
+            .options(options)
             .shared_for([Method::GET, Method::HEAD]);
         // Open to all on this machine, so it only shows; elsewhere, put a layer around it that lets operators in.
         let locks = Status::new(self.manager.clone());

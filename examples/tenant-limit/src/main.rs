@@ -30,7 +30,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::http::{HeaderMap, StatusCode};
 use axum::routing::get;
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tower::LockLayer;
 use lock_tower::key::{header, scoped};
 use tokio::net::TcpListener;
@@ -85,7 +85,7 @@ async fn run(stores: Vec<String>) -> Result<()> {
 fn service(manager: LockManager, floors: [Arc<Floor>; 3]) -> Router {
     let limit = LockLayer::http(manager, scoped("tenant", header::<String>("x-tenant"))).permits(LIMIT);
     Router::new()
-        .route("/wait", get(work).route_layer(limit.clone().wait(load::PATIENCE)))
+        .route("/wait", get(work).route_layer(limit.clone().options(LeaseOptions::new().wait(load::PATIENCE))))
         .route("/try", get(work).route_layer(limit.try_only()))
         .with_state(floors)
 }

@@ -4,7 +4,7 @@ use std::pin::Pin;
 use std::time::Duration;
 
 use futures_util::stream::{Stream, StreamExt as _};
-use lock_core::{Lease, LockManager};
+use lock_core::{Lease, LeaseOptions, LockManager};
 use lock_tower::{Grpc, LockLayer};
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -26,7 +26,7 @@ pub(crate) async fn serve(
     // Around everything that is added below. Watching passes without a lock: it changes nothing, and would keep everybody
     // else out.
     let per_goods = LockLayer::grpc(manager, key_of).except(["/inventory.Inventory/Watch"]).name("inventory");
-    let per_goods = per_goods.ttl(TTL).wait(WAIT).max_hold(MAX_HOLD);
+    let per_goods = per_goods.options(LeaseOptions::new().ttl(TTL).wait(WAIT).max_hold(MAX_HOLD));
     let closing = watch::Sender::new(false);
     let service = InventoryServer::new(Shop { stock, closing: closing.clone() });
     let incoming = TcpIncoming::from(listener);

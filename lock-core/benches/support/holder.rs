@@ -2,7 +2,7 @@
 
 use std::{fs::read_to_string, time::Duration};
 
-use lock_core::{LockGuard, LockManager};
+use lock_core::{LeaseOptions, LockGuard, LockManager};
 use tokio::task::JoinSet;
 
 use super::{clock, player::orders};
@@ -17,7 +17,12 @@ pub(crate) fn key(lease: usize) -> String {
 /// Acquires, says `held`, and answers `time` (seconds of processor time), `memory` (bytes) and `lost` (leases).
 pub(crate) async fn hold(url: &str, leases: usize) {
     let mut orders = orders();
-    let manager = LockManager::builder().url(url).ttl(TTL).connect().await.expect("the server answers");
+    let manager = LockManager::builder()
+        .url(url)
+        .defaults(LeaseOptions::new().ttl(TTL))
+        .connect()
+        .await
+        .expect("the server answers");
     // What is there once is not counted: the engine, the connection.
     manager.lock("bench:first").await.expect("the key is free").release().await.expect("the lease is held");
     println!("{}", resident());

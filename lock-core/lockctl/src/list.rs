@@ -1,7 +1,6 @@
 use std::io::{self, BufWriter};
 
 use lock_core::KeyInfo;
-use serde_json::Value;
 
 use crate::{
     args::{List, Server},
@@ -15,7 +14,7 @@ pub(crate) async fn list(server: &Server, args: List) -> Result<i32, Failure> {
     let keys = server.connect().await?.list(&args.begin).await?;
     let output = BufWriter::new(io::stdout().lock());
     if args.json {
-        json::write(output, &Value::Array(keys.iter().map(json::key).collect()))?;
+        json::write(output, &keys)?;
     } else if keys.is_empty() {
         // The standard output stays empty, so that scripts can count its lines.
         warn("no key is held or waited for");

@@ -12,7 +12,7 @@ pub(crate) async fn who(server: &Server, args: Who) -> Result<i32, Failure> {
     let info = server.connect().await?.inspect(&args.key).await?;
     let mut output = io::stdout().lock();
     if args.json {
-        json::write(output, &json::key(&info))?;
+        json::write(output, &info)?;
     } else {
         output.write_all(describe::key(&info).as_bytes())?;
         output.flush()?;

@@ -3,7 +3,7 @@ use std::{collections::HashMap, sync::Arc};
 use tonic::{Code, Status};
 use tonic_types::{ErrorDetails, StatusExt};
 
-use super::{Answer, Case};
+use super::Answer;
 use crate::error::Error;
 
 /// Sets the error as the source of the status, which is not sent.
@@ -26,21 +26,7 @@ impl From<Answer> for Status {
         if answer.retry_after.is_some() {
             details.set_retry_info(answer.retry_after);
         }
-        Self::with_error_details(code(answer.case), answer.detail, details)
-    }
-}
-
-fn code(case: Case) -> Code {
-    match case {
-        Case::Busy => Code::Aborted,
-        Case::Full | Case::Overloaded => Code::ResourceExhausted,
-        Case::Unavailable => Code::Unavailable,
-        Case::Key => Code::InvalidArgument,
-        Case::OutOfTime => Code::DeadlineExceeded,
-        Case::NotHeld => Code::FailedPrecondition,
-        // Part of the work may be done, and clients repeat calls that were aborted.
-        Case::Lost => Code::Unknown,
-        Case::Misconfigured => Code::Internal,
+        Self::with_error_details(Code::from_i32(answer.case.grpc_code()), answer.detail, details)
     }
 }
 

@@ -35,14 +35,7 @@ impl Answer {
 }
 
 pub(super) fn status(case: Case) -> StatusCode {
-    match case {
-        Case::Busy | Case::OutOfTime | Case::NotHeld => StatusCode::CONFLICT,
-        Case::Full | Case::Overloaded => StatusCode::TOO_MANY_REQUESTS,
-        Case::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        Case::Key => StatusCode::BAD_REQUEST,
-        // Part of the work may be done, and proxies repeat requests that were answered with 503.
-        Case::Lost | Case::Misconfigured => StatusCode::INTERNAL_SERVER_ERROR,
-    }
+    StatusCode::from_u16(case.http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR)
 }
 
 /// Writes text as a JSON string, with its quotes.

@@ -1,4 +1,6 @@
-use std::fmt;
+use std::{fmt, io};
+
+use super::Case;
 
 /// The kinds of [`Error`](crate::Error), for a `match`; [`Error::kind`](crate::Error::kind) returns one and has an example.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -83,31 +85,80 @@ pub enum LossReason {
     ShutDown,
 }
 
+impl LossReason {
+    /// Returns the word for metrics and programs.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Self::Expired => "expired",
+            Self::Taken => "taken",
+            Self::MaxHold => "max_hold",
+            Self::Forced => "forced",
+            Self::ShutDown => "shut_down",
+        }
+    }
+}
+
+impl ErrorKind {
+    /// Returns the word for metrics.
+    pub(crate) fn name(self) -> &'static str {
+        self.row().0
+    }
+
+    /// Returns the kind of an `io::Error`.
+    pub(super) fn io(self) -> io::ErrorKind {
+        self.row().1
+    }
+
+    /// Returns what a client may know of a request that failed so before its work began.
+    pub(super) fn case(self) -> Case {
+        self.row().2
+    }
+
+    /// The table of kinds: the word for metrics, the kind of an `io::Error`, the case, and the sentence of an error without details.
+    #[rustfmt::skip]
+    fn row(self) -> (&'static str, io::ErrorKind, Case, &'static str) {
+        match self {
+            Self::Busy => ("busy", io::ErrorKind::ResourceBusy, Case::Busy,
+                "held by someone else; wait longer, or try again later"),
+            Self::Lost(_) => ("lost", io::ErrorKind::ConnectionAborted, Case::Lost,
+                "the lease was lost"),
+            Self::Backend => ("backend", io::ErrorKind::NotConnected, Case::Unavailable,
+                "the backend did not answer; check that it runs and can be reached"),
+            Self::NotReplicated => ("not_replicated", io::ErrorKind::TimedOut, Case::Unavailable,
+                "too few replicas had the lease in time; check that they are connected and keep up"),
+            Self::WrongType => ("wrong_type", io::ErrorKind::InvalidData, Case::Misconfigured,
+                "the key holds a value that is not a lock and was left untouched; use another key"),
+            Self::Unsupported => ("unsupported", io::ErrorKind::Unsupported, Case::Misconfigured,
+                "the server lacks a command that the lock needs; use Redis 6 or later, and grant the rights in docs/protocol.md"),
+            Self::Denied => ("denied", io::ErrorKind::PermissionDenied, Case::Misconfigured,
+                "the server denied access; check user, password and ACL"),
+            Self::Invalid(Argument::Key) => ("invalid", io::ErrorKind::InvalidInput, Case::Key, "is out of range"),
+            Self::Invalid(_) => ("invalid", io::ErrorKind::InvalidInput, Case::Misconfigured, "is out of range"),
+            Self::Overloaded => ("overloaded", io::ErrorKind::ResourceBusy, Case::Overloaded,
+                "too many waiters; try again later, or raise the limit"),
+            Self::WouldDeadlock => ("would_deadlock", io::ErrorKind::Deadlock, Case::Misconfigured,
+                "this task already holds the key and would wait for itself; pass the lease on instead"),
+            Self::NotHeld => ("not_held", io::ErrorKind::NotFound, Case::NotHeld,
+                "the lease no longer exists; acquire the key again"),
+            Self::NoManager => ("no_manager", io::ErrorKind::Other, Case::Misconfigured,
+                "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
+                 `LockManager::scope`, or name a manager"),
+            Self::NoRuntime => ("no_runtime", io::ErrorKind::Other, Case::Misconfigured,
+                "there is no tokio runtime to run on; call from inside one, or give one that lives to \
+                 `LockManager::builder().runtime(..)`"),
+            Self::ShutDown => ("shut_down", io::ErrorKind::NotConnected, Case::Unavailable,
+                "the lock manager was shut down; build a new one"),
+        }
+    }
+}
+
 impl fmt::Display for ErrorKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (.., sentence) = self.row();
         match self {
-            Self::Busy => f.write_str("held by someone else; wait longer, or try again later"),
-            Self::Lost(reason) => write!(f, "the lease was lost: {reason}"),
-            Self::Backend => f.write_str("the backend did not answer; check that it runs and can be reached"),
-            Self::NotReplicated => {
-                f.write_str("too few replicas had the lease in time; check that they are connected and keep up")
-            }
-            Self::WrongType => f.write_str("the key holds a value that is not a lock and was left untouched; use another key"),
-            Self::Unsupported => f.write_str("the server lacks a command that the lock needs; use Redis 6 or later, and grant the rights in docs/protocol.md"),
-            Self::Denied => f.write_str("the server denied access; check user, password and ACL"),
-            Self::Invalid(argument) => write!(f, "{argument} is out of range"),
-            Self::Overloaded => f.write_str("too many waiters; try again later, or raise the limit"),
-            Self::WouldDeadlock => f.write_str("this task already holds the key and would wait for itself; pass the lease on instead"),
-            Self::NotHeld => f.write_str("the lease no longer exists; acquire the key again"),
-            Self::NoManager => f.write_str(
-                "there is no lock manager; call `LockManager::install` once at start-up, wrap the call in \
-                 `LockManager::scope`, or name a manager",
-            ),
-            Self::NoRuntime => f.write_str(
-                "there is no tokio runtime to run on; call from inside one, or give one that lives to \
-                 `LockManager::builder().runtime(..)`",
-            ),
-            Self::ShutDown => f.write_str("the lock manager was shut down; build a new one"),
+            Self::Lost(reason) => write!(f, "{sentence}: {reason}"),
+            Self::Invalid(argument) => write!(f, "{argument} {sentence}"),
+            _ => f.write_str(sentence),
         }
     }
 }

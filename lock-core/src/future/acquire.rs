@@ -180,9 +180,11 @@ impl Future for Acquire {
             drop(entered);
             progress.leave(&asked.engine);
             watching.explain(asked, progress.now);
-            let durability = asked.options.durability;
+            let durability = asked.options.replicas();
             let result = match (result, request.take()) {
-                (Ok((id, hold)), Some(asked)) => Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost)),
+                (Ok((id, hold)), Some(asked)) => {
+                    Ok(LockGuard::new(asked.engine, id, hold, asked.options.on_lost.unwrap_or_default()))
+                }
                 (Err(error), Some(asked)) => Err(asked.failed(error)),
                 (_, None) => unreachable!("it was asked"),
             };
@@ -226,7 +228,7 @@ impl Progress {
                     engine.admit(ACQUIRE).map_err(|error| error.on(key))?;
                     reentry::refuse(engine, key, terms.mode, request.since, request.tries_once())?;
                     let now = self.now;
-                    self.give_up = now + request.options.wait.get();
+                    self.give_up = now + request.options.patience();
                     self.step = match request.from {
                         Some(from) => Step::TakingUp(Box::new(TakeUp::new(engine, key.clone(), terms, from, now))),
                         None => {
@@ -281,7 +283,7 @@ impl LockRequest {
     fn failed(&self, error: Error) -> Error {
         match error.kind() {
             // The queue does not know for how long it was to wait.
-            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            ErrorKind::Busy => error.busy_for(self.options.patience()),
             _ => error,
         }
     }

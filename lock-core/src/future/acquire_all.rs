@@ -13,7 +13,7 @@ use crate::{
     guard::{LockAllGuard, LockGuard},
     key::LockKey,
     mode::Mode,
-    request::{LockAllRequest, Wait},
+    request::LockAllRequest,
 };
 
 /// The future of [`LockAllRequest::acquire`](LockAllRequest#method.acquire-1), which acquires the keys together if all are free, and
@@ -65,7 +65,7 @@ impl AcquireAll {
         let engine = &request.engine;
         if let Keys::All = keys {
             *began = engine.now();
-            *give_up = *began + request.options.wait.get();
+            *give_up = *began + request.options.patience();
             let all = request.keys.clone()?;
             request.check_backend()?;
             *keys = match Together::begin(request, &all)? {
@@ -98,13 +98,13 @@ impl AcquireAll {
             }
             // The request waits for this key while it holds only keys before it in the order, so two such requests cannot deadlock.
             let mut one = request.for_key(key, mode);
-            if let Wait::Atmost(_) = one.options.wait {
-                one.options.wait = Wait::Atmost(give_up.since(engine.now()));
+            if *give_up != Moment::NEVER {
+                one.options.wait = Some(give_up.since(engine.now()));
             }
             *current = Some(Acquire::new(one));
         }
         let acquired = *acquired.get_or_insert_with(|| engine.now());
-        if let Some(replicas) = request.options.durability {
+        if let Some(replicas) = request.options.replicas() {
             let confirm = confirm.get_or_insert_with(|| Confirm::new(std::mem::take(guards), replicas));
             *guards = ready!(confirm.poll(cx))?;
         }
@@ -121,7 +121,7 @@ impl LockAllRequest {
         let detail = format!(
             "the wait of {:?} was over before this key and {} more were asked for; raise `wait`, or lock a key that stands for all \
              of them",
-            self.options.wait.get(),
+            self.options.patience(),
             left - 1
         );
         Error::new(ErrorKind::Busy, ACQUIRE).on(next).detail(detail)
@@ -130,7 +130,7 @@ impl LockAllRequest {
     /// The error of one key, in terms of the whole request: a later key had only what was left of the wait.
     fn whole_wait(&self, error: Error) -> Error {
         match error.kind() {
-            ErrorKind::Busy => error.busy_for(self.options.wait.get()),
+            ErrorKind::Busy => error.busy_for(self.options.patience()),
             _ => error,
         }
     }

@@ -130,7 +130,7 @@ impl Together {
             let (id, hold) = engine.take_up(key, terms, acquired, now)?;
             *doubt = None;
             let watch = Watch::begin(&request.for_key(key.clone(), terms.mode), *sent);
-            let mut guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost);
+            let mut guard = LockGuard::new(Arc::clone(engine), id, hold, request.options.on_lost.unwrap_or_default());
             guard.set_unfinished(true);
             guards.push(watch.end(Ok(guard), now)?);
         }

@@ -11,7 +11,8 @@ use crate::{
     },
     error::{Argument, DOWNGRADE},
     mode::Mode,
-    request::{LockRequest, Options, Wait},
+    options::LeaseOptions,
+    request::LockRequest,
 };
 
 impl LockGuard {
@@ -62,13 +63,13 @@ impl LockGuard {
         let left = engine.hand_over(id).ok_or_else(gone)?;
         hold.finish(End::HandedOver);
         let parting = left.parting();
-        let options = Options {
-            ttl: left.ttl.get(),
-            wait: Wait::Atmost(std::time::Duration::ZERO),
-            renewal: left.renewal(),
+        let options = LeaseOptions {
+            ttl: Some(left.ttl.get()),
+            wait: Some(std::time::Duration::ZERO),
+            renewal: Some(left.renewal()),
             max_hold: latest.map(|latest| latest.since(now)),
-            at_least: parting.keep_until.since(now),
-            on_lost: self.on_lost,
+            at_least: Some(parting.keep_until.since(now)),
+            on_lost: Some(self.on_lost),
             durability: None,
         };
         let request = LockRequest {

@@ -25,7 +25,6 @@ use crate::{
     future::{Acquire, AcquireAll},
     mode::Mode,
     replicas::Replicas,
-    request::Options,
     ttl::Renewal,
 };
 
@@ -41,8 +40,8 @@ pub fn duration(given: impl IsDuration) -> Duration {
 
 /// `renew = true`: renews the lease even if the manager's leases are fixed.
 pub fn renewed<K>(mut request: LockRequest<K>) -> LockRequest<K> {
-    if request.options.renewal == Renewal::Never {
-        request.options.renewal = Renewal::ThirdOfTtl;
+    if request.options.renewal == Some(Renewal::Never) {
+        request.options.renewal = None;
     }
     request
 }
@@ -61,8 +60,8 @@ pub fn permits<K>(mut request: LockRequest<K>, total: u32, take: u32) -> LockReq
 
 /// `replicas = …`: waits for so many replicas, for as long as `replicas_timeout = …` says.
 pub fn replicated<K>(request: LockRequest<K>, replicas: u32, timeout: Option<Duration>) -> LockRequest<K> {
-    let Options { durability, ttl, .. } = request.options;
-    request.durability(Replicas::asked(replicas, timeout, durability, ttl))
+    let (default, ttl) = (request.options.replicas(), request.options.usual_ttl());
+    request.durability(Replicas::asked(replicas, timeout, default, ttl))
 }
 
 /// Asks for the lock, unless there is no manager.

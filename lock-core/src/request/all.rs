@@ -4,8 +4,11 @@ use std::{
     time::Duration,
 };
 
-use super::{LockRequest, Options, none_if_busy};
-use crate::{error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode};
+use super::{LockRequest, none_if_busy};
+use crate::{
+    error::Error, future::AcquireAll, guard::LockAllGuard, key::LockKey, leases::Leases, mode::Mode,
+    options::LeaseOptions,
+};
 
 /// A request for several leases, all or none; [`LockManager::lock_all`](crate::LockManager::lock_all) begins it.
 pub type LockAllRequest = LockRequest<Vec<(LockKey, Mode)>>;
@@ -135,7 +138,7 @@ impl LockAllRequest {
             take: None,
             clashes: false,
             // All keys are waited for together.
-            options: Options { durability: None, ..self.options },
+            options: LeaseOptions { durability: None, ..self.options },
             from: None,
             since: self.since,
             label: self.label,

@@ -1,12 +1,13 @@
 //! What is known to be wrong with a request before anything is sent.
 
-use super::{LockRequest, Options};
+use super::LockRequest;
 use crate::{
     backend::BackendError,
     engine::tenure::Terms,
     error::{ACQUIRE, Argument, Error},
     key::LockKey,
     mode::Mode,
+    options::LeaseOptions,
 };
 
 impl<K> LockRequest<K> {
@@ -15,15 +16,13 @@ impl<K> LockRequest<K> {
     #[doc(hidden)]
     #[must_use]
     pub fn problem(&self) -> Option<String> {
-        let checked = self.options.check().map_err(|(_, detail)| detail);
-        let checked = checked.and_then(|_| self.checked_mode());
-        let refused = checked.and_then(|_| self.refused().map_or(Ok(()), |error| Err(error.to_string())));
-        refused.err()
+        let checked = self.options.check().map_err(|(_, detail)| detail).and_then(|_| self.checked_mode());
+        checked.err().or_else(|| self.refused().map(|error| error.to_string()))
     }
 
     /// Whether its durability and its permits, if it has any, are in their range and can be had of the backend.
     pub(crate) fn check_backend(&self) -> Result<(), Error> {
-        if self.options.durability.is_none() && !matches!(self.mode, Mode::Permits { .. }) {
+        if self.options.replicas().is_none() && !matches!(self.mode, Mode::Permits { .. }) {
             return Ok(());
         }
         self.terms()?;
@@ -32,14 +31,16 @@ impl<K> LockRequest<K> {
 
     /// Why its durability or its permits cannot be had of the backend, if it has any.
     fn refused(&self) -> Option<BackendError> {
-        let replicas = self.options.durability.and_then(|_| self.engine.waits_for_replicas().err());
+        let replicas = self.options.replicas().and_then(|_| self.engine.waits_for_replicas().err());
         let counts = matches!(self.mode, Mode::Permits { .. });
         replicas.or_else(|| if counts { self.engine.counts_permits().err() } else { None })
     }
 
     fn terms(&self) -> Result<Terms, Error> {
-        let ttl = self.options.check().map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
-        let Options { renewal, max_hold, at_least, .. } = self.options;
+        let checked = self.options.check();
+        let (ttl, renewal) = checked.map_err(|(argument, detail)| Error::invalid(argument, ACQUIRE, detail))?;
+        let LeaseOptions { max_hold, at_least, .. } = self.options;
+        let at_least = at_least.unwrap_or_default();
         let mode = self.checked_mode().map_err(|detail| Error::invalid(Argument::Permits, ACQUIRE, detail))?;
         Ok(Terms { mode, ttl, renewal, max_hold, at_least, since: self.since, label: self.label })
     }

@@ -1,6 +1,6 @@
 //! What can be known to be wrong before the first request.
 
-use super::{LockLayer, options::Options};
+use super::LockLayer;
 use crate::{key::KeyExtractor, misconfigured::Misconfigured};
 
 impl<K, P, U> LockLayer<K, P, U> {
@@ -18,7 +18,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// * A ttl that is out of range, or too short for the manager's `renew_every`.
     /// * A durability that is out of range, too long for the ttl, or not supported by the manager's backend.
     /// * [`permits`](Self::permits) that are out of range, together with `shared_for`, or not supported by the manager's backend.
-    /// * A `max_hold` of zero, or a limit of no waiters.
+    /// * A `max_hold` of zero, an `at_least` of more than 100 years, or a limit of no waiters.
     /// * No methods to lock, or a name that no method or service can have.
     /// * A busy status that is not the status of an error.
     /// * A text of the key that is empty, too long or has a lone `%`, and a name that cannot be the name of a header.
@@ -28,7 +28,7 @@ impl<K, P, U> LockLayer<K, P, U> {
     /// # Examples
     ///
     /// ```
-    /// use lock_core::LockManager;
+    /// use lock_core::{LeaseOptions, LockManager};
     /// use lock_tower::LockLayer;
     /// use std::time::Duration;
     ///
@@ -36,9 +36,10 @@ impl<K, P, U> LockLayer<K, P, U> {
     ///
     /// let layer = LockLayer::new(LockManager::in_memory(), "stock").name("stock");
     /// layer.check::<Order>()?;
-    /// let error = layer.ttl(Duration::from_millis(3)).check::<Order>().err().ok_or("3 ms would do")?;
+    /// let short = LeaseOptions::new().ttl(Duration::from_millis(3));
+    /// let error = layer.options(short).check::<Order>().err().ok_or("3 ms would do")?;
     /// assert!(error.to_string().contains(r#"lock layer "stock""#));
-    /// assert!(error.to_string().contains("a ttl of 3ms is below 10ms"));
+    /// assert!(error.to_string().contains("a ttl of 3ms is below 10 ms"));
     /// # Ok::<_, Box<dyn std::error::Error>>(())
     /// ```
     pub fn check<Req>(&self) -> Result<(), Misconfigured>
@@ -51,7 +52,7 @@ impl<K, P, U> LockLayer<K, P, U> {
 
     /// Checks what is known without the type of the requests.
     pub(crate) fn check_options(&self) -> Result<(), Misconfigured> {
-        // An interval of renewal is the manager's, and may not fit the layer's ttl.
+        // An interval of renewal may be the manager's, and not fit the layer's ttl.
         let problem =
             self.options.problem().or_else(|| self.configure(self.in_mode(self.manager.lock("lock"), false)).problem());
         problem.map_or(Ok(()), |problem| Err(self.misconfigured(problem)))
@@ -66,7 +67,6 @@ impl<K, P, U> LockLayer<K, P, U> {
     }
 
     fn misconfigured(&self, problem: String) -> Misconfigured {
-        let Options { name, made_at, .. } = self.options;
-        Misconfigured { name, made_at, problem }
+        Misconfigured { name: self.options.name, made_at: self.made_at, problem }
     }
 }

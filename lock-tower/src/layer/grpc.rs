@@ -9,7 +9,7 @@ impl<K> LockLayer<K, crate::grpc::Grpc> {
     /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). It gets an [`http::Request`] with
     /// the metadata as headers. Health checks and reflection pass without a lock; [`methods`](Self::methods) and
     /// [`except`](Self::except) change what is locked. A lease is held for five minutes at most;
-    /// [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
+    /// the option [`max_hold`](Self::options) changes that.
     ///
     /// # Examples
     ///

@@ -8,7 +8,7 @@ impl<K> LockLayer<K, crate::http::Http> {
     ///
     /// `key` finds the key of a request; see [`KeyExtractor`](crate::KeyExtractor). GET, HEAD and OPTIONS pass without
     /// a lock; [`methods`](Self::methods) and [`all_methods`](Self::all_methods) change that. A lease is held for five
-    /// minutes at most; [`max_hold`](Self::max_hold) and [`no_max_hold`](Self::no_max_hold) change that.
+    /// minutes at most; the option [`max_hold`](Self::options) changes that.
     ///
     /// # Examples
     ///

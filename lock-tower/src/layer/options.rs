@@ -1,20 +1,15 @@
-use std::{panic::Location, time::Duration};
+use std::time::Duration;
 
-use lock_core::{MAX_TTL, MIN_TTL, OnLost, Replicas};
+use lock_core::LeaseOptions;
 
 use crate::admission::Limits;
 
-/// The options of a layer; `None` means the manager's default.
-#[derive(Clone, Copy, Debug)]
+/// The options of a layer.
+#[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Options {
-    pub(super) ttl: Option<Duration>,
-    pub(super) wait: Option<Duration>,
-    pub(super) max_hold: Option<Duration>,
+    pub(super) lease: LeaseOptions,
     /// The bound of a hold that has no other bound.
     pub(super) usual_max_hold: Option<Duration>,
-    pub(super) on_lost: Option<OnLost>,
-    /// The inner one is `None` for the primary alone.
-    pub(super) durability: Option<Option<Replicas>>,
     pub(super) on_backend_error: OnBackendError,
     pub(super) limits: Limits,
     /// Whether the protocol locks requests of no method at all.
@@ -28,21 +23,12 @@ pub(super) struct Options {
     /// Whether some requests share their keys.
     pub(super) shares: bool,
     pub(super) name: &'static str,
-    /// Where in the user's code the layer was made.
-    pub(super) made_at: &'static Location<'static>,
 }
 
 impl Options {
-    /// Says which of the options can never work, with the remedy.
+    /// Says which of the layer's own options can never work, with the remedy. A request checks those of its lease.
     pub(super) fn problem(&self) -> Option<String> {
-        let Self { ttl, max_hold, limits, locks_nothing, misnamed, busy_is_success, .. } = self;
-        match ttl {
-            Some(ttl) if *ttl < MIN_TTL => {
-                return Some(format!("a ttl of {ttl:?} is below {MIN_TTL:?}, the least; 10 s is usual"));
-            }
-            Some(ttl) if *ttl > MAX_TTL => return Some(format!("a ttl of {ttl:?} is above 100 years, the most")),
-            _ => {}
-        }
+        let Self { limits, locks_nothing, misnamed, busy_is_success, .. } = self;
         if let Some(name) = misnamed {
             return Some(format!(
                 "{name:?} is not the name of a method or service of gRPC; write `/shop.Goods/Sell` or `shop.Goods`"
@@ -51,9 +37,7 @@ impl Options {
         if let Some(problem) = self.problem_of_modes() {
             return Some(problem.to_owned());
         }
-        let problem = if max_hold.is_some_and(|most| most.is_zero()) {
-            "a `max_hold` of zero leaves no time to work; raise it, or leave it out; use `no_max_hold` for no bound"
-        } else if limits.in_all == Some(0) || limits.per_key == Some(0) {
+        let problem = if limits.in_all == Some(0) || limits.per_key == Some(0) {
             "with a limit of no waiters no request could even ask for its lock; use `try_only` for one that does not wait"
         } else if *locks_nothing {
             "there are no methods to lock, so nothing would be; name some, or leave the layer out"

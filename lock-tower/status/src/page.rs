@@ -77,7 +77,7 @@ impl List<'_> {
         body.write_str("</dl>")?;
         let slack = age_or("nothing renewed", self.health.renewal_slack());
         let lost = self.health.losses().iter().filter(|(_, number)| *number > 0);
-        let lost: Vec<_> = lost.map(|(reason, number)| format!("{number} {}", loss(*reason).1)).collect();
+        let lost: Vec<_> = lost.map(|(reason, number)| format!("{number} {}", loss(*reason))).collect();
         let lost = if lost.is_empty() { "none".to_owned() } else { lost.join(", ") };
         write!(
             body,

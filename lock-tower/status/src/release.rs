@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use http::StatusCode;
-use lock_core::{Error, ErrorKind, KeyInfo};
+use lock_core::{Error, KeyInfo};
 use serde_json::json;
 
 use super::{
@@ -128,8 +128,7 @@ fn confirmation(question: &Question, info: &KeyInfo, notice: &str) -> Answer {
 }
 
 fn failed(question: &Question, error: &Error) -> Answer {
-    let is_invalid = matches!(error.kind(), ErrorKind::Invalid(_));
-    let status = if is_invalid { StatusCode::BAD_REQUEST } else { StatusCode::SERVICE_UNAVAILABLE };
+    let status = StatusCode::from_u16(error.case().http_status()).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     message(question, status, &error.to_string())
 }
 

@@ -171,14 +171,14 @@ const ONE_SILENT: &str =
 /// The same of several.
 const SEVERAL_SILENT: &str = "their holders have died, are stopped or are cut off, or cannot use messages, or the leases are between two holders";
 
-/// What a loss is called, in JSON and in words.
-pub(super) fn loss(reason: LossReason) -> (&'static str, &'static str) {
+/// What a loss is called.
+pub(super) fn loss(reason: LossReason) -> &'static str {
     match reason {
-        LossReason::Expired => ("expired", "expired"),
-        LossReason::Taken => ("taken", "deleted or taken by another"),
-        LossReason::MaxHold => ("max_hold", "held for too long (max_hold)"),
-        LossReason::Forced => ("forced", "released by force"),
-        LossReason::ShutDown => ("shut_down", "cut short by a shutdown"),
-        _ => ("other", "lost for another reason"),
+        LossReason::Expired => "expired",
+        LossReason::Taken => "deleted or taken by another",
+        LossReason::MaxHold => "held for too long (max_hold)",
+        LossReason::Forced => "released by force",
+        LossReason::ShutDown => "cut short by a shutdown",
+        _ => "lost for another reason",
     }
 }

@@ -13,7 +13,7 @@ use std::{
     time::Duration,
 };
 
-use lock_core::{Error, ErrorKind, LockGuard, LockManager};
+use lock_core::{Error, ErrorKind, LeaseOptions, LockGuard, LockManager};
 use tokio::{
     task::yield_now,
     time::{Instant, sleep, sleep_until},
@@ -80,7 +80,8 @@ impl Churn {
     async fn comes_and_goes(&self, round: u64) -> Result<(), Error> {
         let shared = self.manager.lock(self.key(round)).shared().ttl(self.ttl).await?;
         let url = self.manager.health().nodes()[0].address().to_owned();
-        let visitor = LockManager::builder().url(format!("redis://{url}")).ttl(self.ttl).build();
+        let visitor =
+            LockManager::builder().url(format!("redis://{url}")).defaults(LeaseOptions::new().ttl(self.ttl)).build();
         let Ok(visitor) = visitor else { return shared.release().await };
         drop(visitor.lock(format!("{}:visitor", self.key(round))).await);
         drop(visitor.lock(self.key(round)).wait(PAUSE).await);

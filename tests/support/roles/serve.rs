@@ -12,7 +12,7 @@ use axum::{
     http::StatusCode,
     routing::post,
 };
-use lock_core::{Lease, LockManager};
+use lock_core::{Lease, LeaseOptions, LockManager};
 use lock_tests::RawClient;
 use lock_tower::LockLayer;
 use tokio::{net::TcpListener, sync::Mutex, task::yield_now};
@@ -22,7 +22,8 @@ type Numbers = Arc<Mutex<RawClient>>;
 pub(crate) async fn serve(url: &str, address: &str) -> Result<(), Box<dyn Error>> {
     let manager = crate::connected(LockManager::builder().url(url)).await?;
     let numbers: Numbers = Arc::new(Mutex::new(RawClient::tcp(address).await?));
-    let layer = LockLayer::http(manager, |request: &Request| request.uri().path().to_owned()).wait(PATIENCE);
+    let layer = LockLayer::http(manager, |request: &Request| request.uri().path().to_owned())
+        .options(LeaseOptions::new().wait(PATIENCE));
     let app = Router::new().route("/count/{key}", post(count)).route_layer(layer).with_state(numbers);
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     println!("serving {}", listener.local_addr()?.port());

@@ -11,7 +11,7 @@ use axum::routing::post;
 use axum::{Json, Router};
 use hyper_util::client::legacy::{Client, connect::HttpConnector};
 use hyper_util::rt::TokioExecutor;
-use lock_core::LockManager;
+use lock_core::{LeaseOptions, LockManager};
 use lock_tower::LockLayer;
 use tokio::net::TcpListener;
 use tokio::task::JoinHandle;
@@ -32,10 +32,11 @@ impl LockLayered {
     ///
     /// A layer sees the head of a request, and the goods are in its body. So all orders have one key.
     pub(crate) async fn serve(shop: Shop, manager: LockManager) -> Result<Self> {
-        let lock = LockLayer::http(manager, "shop")
+        let options = LeaseOptions::new()
             .ttl(Duration::from_secs(3))
             .wait(Duration::from_secs(30))
             .max_hold(Duration::from_secs(30)); // or a client that stalls in its upload keeps the key
+        let lock = LockLayer::http(manager, "shop").options(options);
         let service = Router::new().route("/orders", post(place)).route_layer(lock).with_state(shop);
 
         let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.context("no port for the service")?;

@@ -14,7 +14,7 @@ use futures_util::FutureExt;
 use tokio::sync::oneshot;
 
 use crate::{
-    ErrorKind, LockManager,
+    ErrorKind, LeaseOptions, LockManager,
     backend::{Answer, Backend, BackendError, Batch, Calls, MemoryBackend, Operation, QuorumBackend, Reply},
     clock::{Clock, Moment, Sleep, TokioClock},
     key::LockKey,
@@ -173,7 +173,7 @@ pub(super) fn quorum(nodes: &[Node]) -> QuorumBackend {
 }
 
 pub(super) fn manager(nodes: &[Node]) -> LockManager {
-    LockManager::builder().backend(quorum(nodes)).ttl(TTL).build().unwrap()
+    LockManager::builder().backend(quorum(nodes)).defaults(LeaseOptions::new().ttl(TTL)).build().unwrap()
 }
 
 pub(super) async fn a_while() {

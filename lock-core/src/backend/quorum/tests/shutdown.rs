@@ -5,13 +5,14 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use super::nodes::{LIMIT, TTL, a_while, nodes, quorum};
-use crate::LockManager;
+use crate::{LeaseOptions, LockManager};
 
 #[tokio::test(start_paused = true)]
 async fn a_manager_is_shut_down_at_once_when_a_node_is_known_not_to_answer() {
     for is_known in [true, false] {
         let nodes = nodes::<3>();
-        let manager = LockManager::builder().backend(quorum(&nodes)).ttl(TTL * 10).build().unwrap();
+        let long = LeaseOptions::new().ttl(TTL * 10);
+        let manager = LockManager::builder().backend(quorum(&nodes)).defaults(long).build().unwrap();
         let _guard = manager.lock("k").await.unwrap();
         a_while().await;
         nodes[1].is_silent(true);
