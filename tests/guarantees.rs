@@ -160,7 +160,8 @@ fn every_deliberate_bug_names_tests_that_exist_or_says_why_there_is_none() {
                 let path = root().join(folder).join(modules[..many].join("/"));
                 let files = [path.with_extension("rs"), path.join("mod.rs"), root().join(folder).join("main.rs")];
                 let mut sources = files.iter().filter_map(|file| fs::read_to_string(file).ok());
-                sources.any(|source| [format!("fn {name}("), format!(" {name} 1,")].iter().any(|of| source.contains(of)))
+                sources
+                    .any(|source| [format!("fn {name}("), format!(" {name} 1,")].iter().any(|of| source.contains(of)))
             });
             assert!(exists, "there is no test {line}");
             tests += 1;

@@ -115,7 +115,10 @@ fn copy(root: &Path, to: &Path) -> Result<(), String> {
     let of_processes = bugs.iter().filter(|bug| !bug.file.starts_with("lock-macros/"));
     let names: Vec<_> = of_processes.flat_map(|bug| &bug.names).collect();
     let switch = text(&root.join("tests/mutants/switch.rs"))?;
-    write(&to.join("lock-core/src/mutants.rs"), &format!("{switch}\n/// The names of all bugs.\nconst BUGS: &[&str] = &{names:?};\n"))
+    write(
+        &to.join("lock-core/src/mutants.rs"),
+        &format!("{switch}\n/// The names of all bugs.\nconst BUGS: &[&str] = &{names:?};\n"),
+    )
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {
