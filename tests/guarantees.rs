@@ -98,20 +98,6 @@ fn every_number_in_the_name_of_a_test_stands_in_its_list() {
     }
 }
 
-#[test]
-fn every_test_that_is_to_notice_a_bug_exists() {
-    let text = fs::read_to_string(root().join("tests/mutants/run")).unwrap();
-    let (_, text) = text.split_once("<<'END'\n").unwrap();
-    let (list, _) = text.split_once("\nEND\n").unwrap();
-    assert!(list.lines().count() > 20, "{list}");
-    for line in list.lines() {
-        let (module, name) = line.split_once(' ').and_then(|(_, test)| test.rsplit_once("::")).unwrap();
-        let path = root().join("tests").join(module.replace("::", "/"));
-        let source = fs::read_to_string(path.with_extension("rs")).or_else(|_| fs::read_to_string(path.join("mod.rs")));
-        assert!(source.is_ok_and(|source| source.contains(&format!("fn {name}()"))), "there is no test {line}");
-    }
-}
-
 /// A store that only compares when it writes loses an update: the first statement claims.
 #[test]
 fn every_page_that_passes_a_token_on_says_that_it_is_claimed_with_before_the_first_read() {
@@ -130,20 +116,58 @@ fn every_page_that_passes_a_token_on_says_that_it_is_claimed_with_before_the_fir
 #[path = "mutants/plant.rs"]
 mod plant;
 
+/// The lists of deliberate bugs, each behind the folder in which its paths begin.
+fn lists_of_bugs() -> [(&'static str, String); plant::LISTS.len()] {
+    let folder = root().join("tests/mutants");
+    plant::LISTS.map(|(list, begins)| (begins, fs::read_to_string(folder.join(list)).unwrap()))
+}
+
 #[test]
 fn every_deliberate_bug_can_be_planted() {
-    let list = fs::read_to_string(root().join("tests/mutants/engine.txt")).unwrap();
-    let bugs = plant::read(&list);
-    assert!(bugs.len() > 50, "{}", bugs.len());
+    let lists = lists_of_bugs();
+    let bugs: Vec<_> = lists.iter().flat_map(|(folder, list)| plant::read(folder, list)).collect();
+    let names: BTreeSet<_> = bugs.iter().flat_map(|bug| &bug.names).collect();
+    assert!(names.len() > 150, "{}", names.len());
+    for name in names {
+        let has_it = |bug: &plant::Bug<'_>| bug.names.contains(name) && bug.new.contains(name);
+        assert!(bugs.iter().any(has_it), "no text is that of {name}");
+    }
     let switch = fs::read_to_string(root().join("tests/mutants/switch.rs")).unwrap();
     let names = bugs.iter().flat_map(|bug| bug.new.split("Mutant::").skip(1)).filter_map(|rest| rest.split('.').next());
     for name in names {
         assert!(switch.contains(&format!("    {name},\n")), "{name} is not in the list of switches");
     }
-    for file in bugs.iter().map(|bug| bug.file).collect::<BTreeSet<_>>() {
-        let source = fs::read_to_string(root().join("lock-core/src").join(file)).unwrap();
+    for file in bugs.iter().map(|bug| &*bug.file).collect::<BTreeSet<_>>() {
+        let source = fs::read_to_string(root().join(file)).unwrap_or_else(|error| panic!("{file}: {error}"));
         plant::plant(file, &source, &bugs).unwrap_or_else(|problem| panic!("{problem}"));
     }
+}
+
+#[test]
+fn every_deliberate_bug_names_tests_that_exist_or_says_why_there_is_none() {
+    let mut tests = 0;
+    for entry in lists_of_bugs()[1..].iter().flat_map(|(_, list)| list.split("\n@ ").skip(1)) {
+        let (head, text) = entry.split_once('\n').unwrap();
+        assert!(head.ends_with(": ") || text.contains("\n- ") || text.contains("\n# No test"), "{head} has no test");
+    }
+    for (_, list) in lists_of_bugs() {
+        for line in list.lines().filter_map(|line| line.strip_prefix("- ")) {
+            let (folder, test) = line.split_once(' ').unwrap();
+            let (modules, name) = test.rsplit_once("::").unwrap();
+            let modules: Vec<_> = modules.split("::").collect();
+            // The innermost modules may stand in the file of an outer one, and a macro may make the function.
+            let exists = (1..=modules.len()).any(|many| {
+                let path = root().join(folder).join(modules[..many].join("/"));
+                let files = [path.with_extension("rs"), path.join("mod.rs"), root().join(folder).join("main.rs")];
+                let mut sources = files.iter().filter_map(|file| fs::read_to_string(file).ok());
+                sources
+                    .any(|source| [format!("fn {name}("), format!(" {name} 1,")].iter().any(|of| source.contains(of)))
+            });
+            assert!(exists, "there is no test {line}");
+            tests += 1;
+        }
+    }
+    assert!(tests > 100, "{tests}");
 }
 
 /// The message of a call of a `tracing` macro, whose arguments follow: its longest string, up to the first brace.

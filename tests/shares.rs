@@ -232,19 +232,25 @@ async fn shares_of_a_call_are_renewed_each_by_its_own_ttl_with_and_without_a_com
         if !refused.is_empty() {
             server.call(&["ACL", "SETUSER", "default", refused]).await;
         }
-        let [long, short, gone] = [1, 2, 3].map(|number| Token::from_random(number).in_mode(Mode::Shared));
+        let [long, short, gone, over] = [1, 2, 3, 5].map(|number| Token::from_random(number).in_mode(Mode::Shared));
         let acquire = |token| Operation::Acquire(Acquire::new(key("k"), token, ms(3_000)));
         let renew = |token, ttl| Operation::Renew(Renew::new(key("k"), token, ttl));
         let writer = Acquire::new(key("k"), Token::from_random(4), LONG);
         let batches = [
-            Batch::from([acquire(long), acquire(short)]),
-            Batch::from([renew(long, LONG * 2), renew(gone, LONG * 4), renew(short, LONG)]),
+            Batch::from([acquire(long), acquire(short), acquire(over)]),
+            Batch::from([renew(long, LONG * 2), renew(gone, LONG * 4), renew(over, LONG * 4), renew(short, LONG)]),
             Batch::from([Operation::Acquire(writer), Operation::Inspect { key: key("k") }]),
         ];
-        let said = says(&server, &batches, async |_| {}).await;
+        let said = says(&server, &batches, async |number| {
+            if number == 1 {
+                // As if its time had passed: the share is there until another is renewed.
+                server.call(&["ZADD", "k", "XX", "1", &over.reveal()]).await;
+            }
+        })
+        .await;
         let renewed = |said: &Option<Outcome>| matches!(said, Some(Outcome::Renewed { .. }));
-        assert!(renewed(&said[1][0]) && renewed(&said[1][2]), "{said:?}");
-        assert_eq!(said[1][1], Some(Outcome::Gone));
+        assert!(renewed(&said[1][0]) && renewed(&said[1][3]), "{said:?}");
+        assert_eq!(said[1][1..3], [Some(Outcome::Gone), Some(Outcome::Gone)]);
         let Some(Outcome::Busy { remaining: Some(remaining), .. }) = said[2][0] else { panic!("{said:?}") };
         assert!(remaining > LONG, "the key is there until the longer one ends: {remaining:?}");
         let Some(Outcome::Shared { leases: 2, first, last, .. }) = said[2][1] else { panic!("{said:?}") };

@@ -1,7 +1,7 @@
 //! Deliberate bugs, which the tests must notice. A build has them with `--cfg lock_mutants`, see CONTRIBUTING.md.
 //!
-//! The tests here look for each bug in simulated schedules, and are part of `.ci/nightly`. `tests/mutants/run` tries the
-//! bugs that the whole-system tests must notice.
+//! The tests here look for each bug of `engine.txt` in simulated schedules, and are part of `.ci/nightly`. `tests/mutants/run` tries the
+//! bugs that other tests must notice.
 
 #[cfg(lock_mutants)]
 mod simulation;

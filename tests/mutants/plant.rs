@@ -1,28 +1,46 @@
-//! Copies the sources of lock-core, with the deliberate bugs of `engine.txt`: `plant FROM LIST SWITCH TO`.
+//! Copies the sources of the libraries and of `lockctl`, with the deliberate bugs of the lists beside this file: `plant ROOT TO`.
 //!
-//! Each bug replaces a piece of the engine by another one, which asks whether the bug is on. So one build has all of them, and the
-//! engine itself none. A file that is there already is written only if it changes, so that cargo builds only what it must.
+//! Each bug replaces a piece of a file by another one, which asks whether the bug is on. So one build has all of them, and the
+//! product itself none. A file that is there already is written only if it changes, so that cargo builds only what it must.
 
 use std::{
+    collections::BTreeSet,
     env, fs,
     path::{Path, PathBuf},
     process::ExitCode,
 };
 
+/// The lists, and the folder in which the paths of each begin.
+pub(crate) const LISTS: [(&str, &str); 7] = [
+    ("engine.txt", "lock-core/src"),
+    ("leases.txt", "lock-core/src"),
+    ("backends.txt", "lock-core/src"),
+    ("script.txt", "lock-core/src/backend/redis/scripts"),
+    ("tower.txt", "lock-tower"),
+    ("macros.txt", "lock-macros/src"),
+    ("lockctl.txt", "lock-core/lockctl/src"),
+];
+
 /// A piece of a file, and what takes its place.
 pub(crate) struct Bug<'a> {
-    pub(crate) file: &'a str,
+    pub(crate) file: String,
+    /// The bugs that the new text has.
+    pub(crate) names: Vec<&'a str>,
     pub(crate) old: &'a str,
     pub(crate) new: &'a str,
 }
 
-/// Reads a list of bugs.
-pub(crate) fn read(list: &str) -> Vec<Bug<'_>> {
+/// Reads a list of bugs, whose paths begin in `folder`.
+pub(crate) fn read<'a>(folder: &str, list: &'a str) -> Vec<Bug<'a>> {
     let bugs = list.split("\n@ ").skip(1).map(|bug| {
-        let (head, text) = bug.split_once('\n').expect("a text follows the file");
-        let (file, _) = head.split_once(':').expect("the file is followed by names");
+        let (head, mut text) = bug.split_once('\n').expect("a text follows the file");
+        let (file, names) = head.split_once(':').expect("the file is followed by names");
+        while text.starts_with("# ") || text.starts_with("- ") {
+            text = text.split_once('\n').expect("a text follows").1;
+        }
         let (old, new) = text.split_once("\n=>\n").expect("`=>` stands between the two texts");
-        Bug { file, old, new: new.trim_end_matches('\n') }
+        let names = names.split(',').map(str::trim).filter(|name| !name.is_empty()).collect();
+        Bug { file: format!("{folder}/{file}"), names, old, new: new.trim_end_matches('\n') }
     });
     bugs.collect()
 }
@@ -58,11 +76,11 @@ pub(crate) fn plant(file: &str, source: &str, bugs: &[Bug<'_>]) -> Result<String
 #[allow(dead_code, reason = "a test includes this file, too")]
 fn main() -> ExitCode {
     let arguments: Vec<_> = env::args().skip(1).collect();
-    let [from, list, switch, to] = &*arguments else {
-        eprintln!("usage: plant FROM LIST SWITCH TO");
+    let [root, to] = &*arguments else {
+        eprintln!("usage: plant ROOT TO");
         return ExitCode::from(2);
     };
-    match copy(from.as_ref(), list.as_ref(), switch.as_ref(), to.as_ref()) {
+    match copy(root.as_ref(), to.as_ref()) {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
             eprintln!("{problem}");
@@ -71,23 +89,36 @@ fn main() -> ExitCode {
     }
 }
 
-fn copy(from: &Path, list: &Path, switch: &Path, to: &Path) -> Result<(), String> {
-    let list = text(list)?;
-    let bugs = read(&list);
+fn copy(root: &Path, to: &Path) -> Result<(), String> {
+    let mut lists = Vec::new();
+    for (list, folder) in LISTS {
+        lists.push((folder, text(&root.join("tests/mutants").join(list))?));
+    }
+    let bugs: Vec<_> = lists.iter().flat_map(|(folder, list)| read(folder, list)).collect();
+    let crates: BTreeSet<_> = bugs.iter().filter_map(|bug| Some(bug.file.split_once("/src/")?.0)).collect();
     let mut files = Vec::new();
-    find(from, &mut files)?;
-    if let Some(bug) = bugs.iter().find(|bug| !files.contains(&from.join(bug.file))) {
+    for folder in crates {
+        find(&root.join(folder).join("src"), &mut files)?;
+    }
+    if let Some(bug) = bugs.iter().find(|bug| !files.contains(&root.join(&bug.file))) {
         return Err(format!("there is no file {}", bug.file));
     }
     for path in &files {
-        let relative = path.strip_prefix(from).expect("it was found there");
+        let relative = path.strip_prefix(root).expect("it was found there");
         let mut source = plant(&relative.to_string_lossy(), &text(path)?, &bugs)?;
-        if relative == Path::new("lib.rs") {
+        if relative == Path::new("lock-core/src/lib.rs") {
             source.push_str("\n#[doc(hidden)]\npub mod mutants;\n");
         }
         write(&to.join(relative), &source)?;
     }
-    write(&to.join("mutants.rs"), &text(switch)?)
+    // Those of the attribute are switched on while it expands, by another variable.
+    let of_processes = bugs.iter().filter(|bug| !bug.file.starts_with("lock-macros/"));
+    let names: Vec<_> = of_processes.flat_map(|bug| &bug.names).collect();
+    let switch = text(&root.join("tests/mutants/switch.rs"))?;
+    write(
+        &to.join("lock-core/src/mutants.rs"),
+        &format!("{switch}\n/// The names of all bugs.\nconst BUGS: &[&str] = &{names:?};\n"),
+    )
 }
 
 fn find(folder: &Path, files: &mut Vec<PathBuf>) -> Result<(), String> {

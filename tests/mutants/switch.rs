@@ -1,10 +1,35 @@
 //! Deliberate bugs, one at a time, to show that the tests find them. `plant.rs` puts this into a copy of lock-core, in which the
-//! replacements of `engine.txt` ask it whether their bug is on.
+//! replacements of the lists ask it whether their bug is on.
 //!
-//! A bug is on in one thread ([`Mutant::during`], for the simulation), or in a whole process and its children if the
-//! environment variable `LOCK_MUTANT` names it when the process starts (`tests/mutants`, for the whole-system tests).
+//! A bug is on in a whole process and its children if the environment variable `LOCK_MUTANT` names it when the process starts. A
+//! [`Mutant`] may also be on in one thread ([`Mutant::during`], for the simulation).
 
-/// A deliberate bug.
+use std::{env, sync::OnceLock};
+
+/// Whether the bug of this name is on in the whole process.
+#[must_use]
+pub fn is_on(bug: &str) -> bool {
+    named() == Some(bug)
+}
+
+/// The script, which finds the name of the bug that is on in `BUG`. Its lines keep their numbers.
+#[allow(dead_code, reason = "without Redis there is no script")]
+pub(crate) fn script(source: &str) -> &'static str {
+    static SCRIPT: OnceLock<String> = OnceLock::new();
+    SCRIPT.get_or_init(|| format!("local BUG = '{}' {source}", named().unwrap_or_default()))
+}
+
+/// The bug that the environment names.
+fn named() -> Option<&'static str> {
+    static NAMED: OnceLock<Option<&str>> = OnceLock::new();
+    *NAMED.get_or_init(|| {
+        let name = env::var_os("LOCK_MUTANT")?;
+        let bug = BUGS.iter().find(|bug| name == **bug);
+        Some(*bug.unwrap_or_else(|| panic!("LOCK_MUTANT={} is not a bug of the lists", name.display())))
+    })
+}
+
+/// A deliberate bug that the simulation must find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Mutant {
@@ -136,7 +161,7 @@ pub enum Mutant {
 
 #[cfg(lock_mutants)]
 mod switch {
-    use std::{cell::Cell, env, sync::OnceLock};
+    use std::{cell::Cell, sync::OnceLock};
 
     use super::Mutant;
 
@@ -236,11 +261,10 @@ mod switch {
         fn of_process() -> Option<Self> {
             static NAMED: OnceLock<Option<Mutant>> = OnceLock::new();
             *NAMED.get_or_init(|| {
-                let name = env::var_os("LOCK_MUTANT")?;
+                let name = super::named()?;
                 let mut all =
                     Self::ALL.iter().chain(&Self::OF_QUORUMS).chain(&Self::OF_MODES).chain(&Self::OF_WHOLE_SYSTEM);
-                let named = all.find(|mutant| name == *format!("{mutant:?}"));
-                Some(*named.unwrap_or_else(|| panic!("LOCK_MUTANT={} is not a mutant", name.display())))
+                all.find(|mutant| name == format!("{mutant:?}")).copied()
             })
         }
     }
