@@ -113,7 +113,7 @@ mod tests {
     fn only_renewals_that_ask_for_nothing_more_are_plain() {
         let mut with_floor = renew(1);
         with_floor.floor = 1;
-        for other in [renew(1).with_block(1), renew(1).mending(TTL), with_floor] {
+        for other in [renew(1).with_block(1), with_floor] {
             assert!(!is_plain(&[Operation::Renew(renew(2)), Operation::Renew(other)]));
         }
         let key = LockKey::new("k1").expect("a valid key");

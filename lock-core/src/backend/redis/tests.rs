@@ -214,7 +214,6 @@ proptest! {
         let place = Place::new("channel".into(), ttl, ttl, Moment::NEVER);
         let batch = [
             Operation::Acquire(Acquire::new(key.clone(), token, ttl).or_wait(place)),
-            Operation::Renew(Renew::new(key.clone(), token, ttl).mending(ttl)),
             Operation::Release(Release::new(key.clone(), token).after(ttl)),
             Operation::Inspect { key },
         ];

@@ -80,7 +80,6 @@ impl Explanations {
     }
 
     /// Returns of how many keys something is known.
-    #[cfg(any(test, feature = "test-util"))]
     pub(crate) fn len(&self) -> usize {
         self.of_keys.len()
     }
