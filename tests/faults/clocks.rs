@@ -7,7 +7,7 @@ use std::{
 
 use lock_core::{End, ErrorKind, LossReason};
 use lock_tests::{
-    RedisServer, WallClock, actor, eventually, figure,
+    RedisServer, WallClock, actor, figure,
     history::{Checker, Mark, Run, now},
     left_out,
 };

@@ -170,9 +170,7 @@ fn operation(dice: &mut Dice, channel: &Arc<str>, modes: &[&str], times: &Times)
             }
             Operation::Acquire(acquire)
         }
-        5 => {
-            Operation::Renew(Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0)))
-        }
+        5 => Operation::Renew(Renew::new(key, mine, lasts).with_block(u32::from(dice.below(2) == 0))),
         6 => {
             let release = Release::new(key, mine);
             Operation::Release(if dice.below(4) == 0 { release.after(lasts) } else { release })

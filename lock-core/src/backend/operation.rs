@@ -245,17 +245,7 @@ impl Renew {
     /// Makes the request.
     #[must_use]
     pub fn new(key: LockKey, token: Token, ttl: Duration) -> Self {
-        Self {
-            key,
-            token,
-            ttl,
-            block: 0,
-            floor: 0,
-            aim: 0,
-            within: Duration::MAX,
-            watch: false,
-            replicas: None,
-        }
+        Self { key, token, ttl, block: 0, floor: 0, aim: 0, within: Duration::MAX, watch: false, replicas: None }
     }
 
     /// Waits until so many replicas have the key with the token.

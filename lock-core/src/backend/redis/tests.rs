@@ -214,6 +214,7 @@ proptest! {
         let place = Place::new("channel".into(), ttl, ttl, Moment::NEVER);
         let batch = [
             Operation::Acquire(Acquire::new(key.clone(), token, ttl).or_wait(place)),
+            Operation::Renew(Renew::new(key.clone(), token, ttl).with_block(1)),
             Operation::Release(Release::new(key.clone(), token).after(ttl)),
             Operation::Inspect { key },
         ];

@@ -153,8 +153,7 @@ fn what_comes_between_the_end_of_a_hold_and_the_next_is_not_lost() {
     assert!(tenures.due() > 0, "the next hold is renewed");
     // A renewal is answered.
     let (mut tenures, hold) = ended(&long);
-    let renewal =
-        Renewing { tenure: hold.tenure, version: 0, request: tenures.of_hold(hold).unwrap().renew(long.ttl) };
+    let renewal = Renewing { tenure: hold.tenure, version: 0, request: tenures.of_hold(hold).unwrap().renew(long.ttl) };
     tenures.renewed(
         &renewal,
         Some(Outcome::Renewed { remaining: long.ttl.get(), fence: None, block: 0 }),
