@@ -11,11 +11,12 @@ use std::{
 };
 
 /// The lists, and the folder in which the paths of each begin.
-pub(crate) const LISTS: [(&str, &str); 7] = [
+pub(crate) const LISTS: [(&str, &str); 8] = [
     ("engine.txt", "lock-core/src"),
     ("leases.txt", "lock-core/src"),
     ("backends.txt", "lock-core/src"),
     ("script.txt", "lock-core/src/backend/redis/scripts"),
+    ("kit.txt", "lock-core/test-kit/src"),
     ("tower.txt", "lock-tower"),
     ("macros.txt", "lock-macros/src"),
     ("lockctl.txt", "lock-core/lockctl/src"),
